@@ -35,6 +35,27 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
         os.environ["PYTHONPYCACHEPREFIX"] = str(cache.mkdir("bytecode"))
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Note a test that has passed; see `pytest_collection_modifyitems`."""
+    record = os.environ.get("PASSED_TESTS_RECORD")
+    if record and "PYTEST_XDIST_WORKER" not in os.environ and report.when == "call" and report.passed:
+        with Path(record).open("a", encoding="utf-8") as lines:
+            lines.write(f"{report.nodeid}\n")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what an earlier run has passed, if `PASSED_TESTS_LEAVE_OUT` names its record.
+
+    `.ci/run` runs the tests twice, without the optional libraries and with them. Nothing need pass in both.
+    """
+    record = os.environ.get("PASSED_TESTS_LEAVE_OUT")
+    if record is None:
+        return
+    passed = set(Path(record).read_text(encoding="utf-8").splitlines())
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid in passed])
+    items[:] = [item for item in items if item.nodeid not in passed]
+
+
 @dataclass(frozen=True)
 class Demo:
     """The embedded digit classifier and its data."""

@@ -44,7 +44,7 @@ def test_script_shows_its_help(
 
 
 def test_there_are_scripts() -> None:
-    assert {"adaptive", "performance", "reference_runs"} <= {path.stem for path in SCRIPTS}
+    assert {"goals", "harm", "reference_runs"} <= {path.stem for path in SCRIPTS}
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_harm_has_pairs_of_all_kinds(harm: Any) -> None:
     assert all(200 <= pair.calibration <= 5000 for pair in pairs.PAIRS)
     # a calibrated model would dilute the gains of the others
     assert all(pair.groups == ("calibrated",) for pair in pairs.PAIRS if pair.drawn)
-    made, trained = harm("data").DATA, harm("models").MODELS
+    made, trained = harm("problems").DATA, harm("problems").MODELS
     assert all(pair.data in made and pair.model in trained for pair in without_files if pair.data != "demo")
 
 
@@ -83,7 +83,7 @@ def test_a_split_has_every_class_by_its_share(harm: Any, count: int, sizes: tupl
 
 
 def test_harm_scores_by_definition(harm: Any) -> None:
-    scores = harm("scores")
+    scores = harm("runs")
     found = scores.Scores.of(np.array([[0.5, 0.3, 0.2], [0.1, 0.9, 0.0], [0.2, 0.2, 0.6]]), np.array([0, 2, 2]))
     eps = np.finfo(float).eps
     np.testing.assert_allclose(found.nll, -np.log([0.5, eps, 0.6]))
@@ -99,7 +99,7 @@ def test_harm_scores_by_definition(harm: Any) -> None:
 
 
 def test_a_change_is_significant_as_often_as_it_should_be(harm: Any) -> None:
-    significant = harm("scores").significant
+    significant = harm("runs").significant
     rng = np.random.default_rng(0)
     signs = np.array([significant(rng.standard_normal(300)) for _ in range(2000)])
     for sign in (1, -1):  # 2.5 % each
@@ -112,7 +112,7 @@ def test_a_change_is_significant_as_often_as_it_should_be(harm: Any) -> None:
 @pytest.mark.parametrize("hits", [0, 1, 7, 20])
 def test_the_interval_of_a_share_is_exact(harm: Any, hits: int) -> None:
     expected = binomtest(hits, 20).proportion_ci(0.95, method="exact")
-    np.testing.assert_allclose(harm("scores").exact_interval(hits, 20), [expected.low, expected.high], rtol=1e-9)
+    np.testing.assert_allclose(harm("runs").exact_interval(hits, 20), [expected.low, expected.high], rtol=1e-9)
 
 
 def made_up(pair: str, split: int, method: str, change: float = 0.0, **fields: Any) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def default(pair: str, split: int, change: float, *, refused: bool = False, verd
 
 
 def test_a_refused_result_counts_as_the_input_and_an_error_too(harm: Any) -> None:
-    summary = harm("summary")
+    summary = harm("page")
     runs = [made_up("a", split, "input") for split in range(4)]
     runs += [
         default("a", 0, 0.2),
@@ -155,7 +155,7 @@ def test_the_best_peer_ran_everywhere_and_the_oracle_knows_the_test_data(harm: A
         runs += [made_up(pair, 0, "ts", own - 0.1 if pair == "a" else 0.1)]
         if other is not None:
             runs.append(made_up(pair, 0, "probmetrics TS", other))
-    summary = harm("summary")
+    summary = harm("page")
     found = summary.share_of_best_peer(summary.cells_of(runs), ["a", "b"])
     assert found["peer"] == "netcal TS"
     assert found["gain"] == pytest.approx(0.3)
@@ -179,7 +179,7 @@ def test_harm_runs_quickly_and_never_twice(tmp_path: Path) -> None:
     assert "8 of 8" in outputs[0]
     assert " of 8" not in outputs[1]
     assert first.read_text("utf-8") == second.read_text("utf-8")
-    assert "\n## Pairs\n" in first.read_text("utf-8")
+    assert "\n## Gains and harm\n" in first.read_text("utf-8")
     cells = json.loads(first.with_suffix(".json").read_text("utf-8"))["cells"]
     ran = {cell["method"] for cell in cells if cell["runs"]}
     assert {"input", "default", "TNA", "ts", "scikit-learn sigmoid"} <= ran

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tna_onnx.printable import printable
+from tna_onnx.files import printable
 
 ACTING = "\x00\x07\x08\x1b\r\n\t\x7f\x85\x9b\u061c\u200e\u200f\u202a\u202e\u2066\u2069\u2028\u2029\ud800\udcff\udfff"
 

@@ -54,13 +54,13 @@ def test_names_of_maps_load_nothing_heavy() -> None:
 
 
 def test_a_function_loads_its_keywords_and_result_and_the_first_call_the_work() -> None:
-    names = ("calibrate", "calibrate_heads", "guard", "shift", "study")
+    names = ("calibrate", "guard", "shift", "study")
     modules = loaded(f"from tna_onnx import {', '.join(names)}")
     assert {f"tna_onnx.api.{name}" for name in names} <= modules
-    assert {"numpy", "tna_onnx.api.words", "tna_onnx.data.options"} <= modules
+    assert {"numpy", "tna_onnx.api.arguments", "tna_onnx.data.options"} <= modules
     assert modules.isdisjoint({*HEAVY, "click"} - {"numpy", "array_api_compat"})
     assert packages(modules).isdisjoint({"engine", "render", "runtime", "search", "data.sources"})
-    assert modules.isdisjoint({"tna_onnx.graph.load", "tna_onnx.data.opening", "tna_onnx.calibration.job"})
+    assert modules.isdisjoint({"tna_onnx.graph.load", "tna_onnx.data.opening", "tna_onnx.pipeline.job"})
 
 
 def test_no_public_name_loads_what_few_calls_need() -> None:
@@ -76,20 +76,13 @@ def test_a_run_loads_the_source_that_it_reads_and_no_distribution() -> None:
     modules = loaded(f"import tna_onnx; tna_onnx.evaluate({str(model)!r}, {str(data)!r})")
     assert {"onnxruntime", "tna_onnx.data.sources.arrays"} <= modules
     others = {f"tna_onnx.data.sources.{name}" for name in ("loader", "objects", "remote", "tables", "webdataset")}
-    assert modules.isdisjoint({*others, "scipy.stats", "tna_onnx.engine.on_ray", "tna_onnx.engine.processes"})
-
-
-def test_an_engine_loads_where_it_is_asked_for() -> None:
-    code = "from tna_onnx.engine.choice import engine_of; engine_of({!r})"
-    others = {"concurrent.futures.process", "tna_onnx.engine.on_ray", "tna_onnx.engine.processes"}
-    assert loaded(code.format("local")).isdisjoint(others)
-    assert "tna_onnx.engine.processes" in loaded(code.format("processes:1"))
+    assert modules.isdisjoint({*others, "scipy.stats"})
 
 
 def test_a_comparison_of_models_loads_where_models_are_compared() -> None:
     """A report can hold a `Difference`, so its class is light."""
-    assert loaded("import tna_onnx.results.report").isdisjoint({"onnx", "tna_onnx.graph.difference.compare"})
-    assert "tna_onnx.graph.difference.compare" in loaded("from tna_onnx.graph.difference import differences")
+    assert loaded("import tna_onnx.results.report").isdisjoint({"onnx", "tna_onnx.graph.difference"})
+    assert "tna_onnx.graph.difference" in loaded("from tna_onnx.graph.difference import differences")
 
 
 @pytest.mark.parametrize("words", [("--version",), ("inspect", "--help")])
@@ -101,7 +94,7 @@ def test_a_command_loads_without_the_options_of_the_others(words: tuple[str, ...
 
 def test_inspecting_loads_no_report_and_no_runtime() -> None:
     modules = loaded(code_of("inspect", str(DIGITS / "model.onnx")))
-    assert "tna_onnx.results.inspection" in modules
+    assert "tna_onnx.results.evaluation" in modules
     assert modules.isdisjoint({"onnxruntime", "scipy", "tna_onnx.results.report", "tna_onnx.render.text"})
 
 

@@ -1,11 +1,11 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `calibrate_heads`, `card`, `compare`, `evaluate`, `features`,
+The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate`, `features`,
 `guard`, `inspect`, `shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
 >>> sorted(tna_onnx.__all__)[:3]
-['Card', 'CheckFailed', 'Collection']
+['Calibrator', 'Card', 'CheckFailed']
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx._version import __version__ as __version__  # the same name again: mypy takes it for public
+from tna_onnx.drawing import draw_with as _draw_with
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
     from tna_onnx.api.calibrate import calibrate
-    from tna_onnx.api.calibrate_heads import calibrate_heads
+    from tna_onnx.api.calibrator import Calibrator
     from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
@@ -28,31 +29,29 @@ if TYPE_CHECKING:
     from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
-    from tna_onnx.calibration.settings import PAPER, Settings
     from tna_onnx.data import PRESETS, Recipe
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.options import Data
-    from tna_onnx.graph.limits import ModelLimits
-    from tna_onnx.graph.options import ModelOptions
+    from tna_onnx.drawing import Drawing
+    from tna_onnx.extraction.extractor import FeatureExtractor
+    from tna_onnx.graph.options import ModelLimits, ModelOptions
     from tna_onnx.guarding.settings import GuardSettings
+    from tna_onnx.pipeline.settings import PAPER, Settings
     from tna_onnx.results.as_json import json_schema
-    from tna_onnx.results.card import Card
-    from tna_onnx.results.collection import Collection
     from tna_onnx.results.comparison import ModelComparison
-    from tna_onnx.results.difference import ModelDifference
-    from tna_onnx.results.evaluation import Evaluation
+    from tna_onnx.results.evaluation import Collection, Evaluation, Inspection, ModelDifference
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.guarding import Guard
-    from tna_onnx.results.heads import HeadReports
-    from tna_onnx.results.inspection import Inspection
     from tna_onnx.results.report import Report
     from tna_onnx.results.shifting import Shift
+    from tna_onnx.results.stored import Card
     from tna_onnx.results.study import Studies, Study
     from tna_onnx.shifting.settings import ShiftSettings
 
 __all__ = [
     "PAPER",
     "PRESETS",
+    "Calibrator",
     "Card",
     "CheckFailed",
     "Collection",
@@ -60,11 +59,11 @@ __all__ = [
     "DataError",
     "DeviceError",
     "Evaluation",
+    "FeatureExtractor",
     "GateMissed",
     "Gates",
     "Guard",
     "GuardSettings",
-    "HeadReports",
     "Inspection",
     "Limits",
     "ModelComparison",
@@ -82,7 +81,6 @@ __all__ = [
     "UnsupportedModel",
     "UsageError",
     "calibrate",
-    "calibrate_heads",
     "card",
     "compare",
     "evaluate",
@@ -98,16 +96,17 @@ __all__ = [
 _HOMES = {
     "Data": "data.options",
     "Gates": "results.gates",
-    "Limits": "data.limits",
-    "ModelLimits": "graph.limits",
+    "Limits": "data.choices",
+    "ModelLimits": "graph.options",
     "ModelOptions": "graph.options",
-    "PAPER": "calibration.settings",
+    "PAPER": "pipeline.settings",
     "PRESETS": "data",
-    "Settings": "calibration.settings",
+    "Settings": "pipeline.settings",
     "Recipe": "data",
-    "Collection": "results.collection",
+    "Collection": "results.evaluation",
     "Evaluation": "results.evaluation",
     "GateMissed": "results.gates",
+    "FeatureExtractor": "extraction.extractor",
     "features": "api.features",
     "Guard": "results.guarding",
     "GuardSettings": "guarding.settings",
@@ -117,14 +116,13 @@ _HOMES = {
     "ShiftSettings": "shifting.settings",
     "Studies": "results.study",
     "Study": "results.study",
-    "Inspection": "results.inspection",
+    "Inspection": "results.evaluation",
     "ModelComparison": "results.comparison",
-    "ModelDifference": "results.difference",
-    "HeadReports": "results.heads",
+    "ModelDifference": "results.evaluation",
     "calibrate": "api.calibrate",
-    "calibrate_heads": "api.calibrate_heads",
+    "Calibrator": "api.calibrator",
     "card": "api.card",
-    "Card": "results.card",
+    "Card": "results.stored",
     "compare": "api.compare",
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
@@ -137,6 +135,15 @@ _HOMES = {
 
 # Silent until the program attaches a handler; without this one Python would print warnings on standard error.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
+
+
+def _notebook() -> Drawing:
+    from tna_onnx.render import notebook  # noqa: PLC0415 - drawing is for results that somebody looks at
+
+    return notebook
+
+
+_draw_with(_notebook)
 
 
 def __getattr__(name: str) -> Any:

@@ -16,6 +16,7 @@ __all__ = [
     "DeviceError",
     "ResultError",
     "TnaError",
+    "TrackingError",
     "UnsupportedModel",
     "UsageError",
 ]
@@ -67,3 +68,7 @@ class ResultError(TnaError):
     """A result could not be written or logged, after the work itself succeeded."""
 
     exit_code = 6
+
+
+class TrackingError(ResultError):
+    """The run could not be logged; the files it wrote are kept."""

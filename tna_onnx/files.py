@@ -1,4 +1,4 @@
-"""Files of which nobody knows what they are, and files that must be there whole or not at all.
+r"""Files of which nobody knows what they are, and files that must be there whole or not at all.
 
 Reading: a path that a model or data name may lead to a pipe or a device, which never ends. Only regular files are
 opened.
@@ -7,6 +7,11 @@ Writing: what is new goes into a temporary file or folder beside its place, reac
 one step. A process that is killed leaves the old content, and a temporary that the next one to write there removes:
 each is locked while its owner lives, and the system gives the lock back when it dies. Locks of a shared disk may be
 seen on one machine alone, so the temporaries of other machines are removed when they are a day old.
+
+Text that came out of a file, made fit to be shown: names, labels, paths and whatever libraries say about them.
+
+A terminal obeys control characters, and a reader does not see what a change of the writing direction does to a line.
+Such characters are shown as escapes, as Python writes them: `\x1b`, `\u202e`. All others, of any script, stay.
 """
 
 from __future__ import annotations
@@ -32,12 +37,14 @@ __all__ = [
     "is_replaced",
     "keep_mode",
     "open_regular",
+    "printable",
     "remove_leftovers",
     "sync_folder",
     "temporary_folder",
     "write_file",
     "write_new",
 ]
+
 
 _TEMPORARY = re.compile(r"\.tna-onnx-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")
 _MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
@@ -267,3 +274,30 @@ else:
         except OSError:
             return None
         return True
+
+
+_CONTROLS = (
+    "\x00-\x1f\x7f-\x9f"  # C0, DEL and C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # changes of the writing direction
+    "\u2028\u2029"  # ends of lines and paragraphs
+    "\ud800-\udfff"  # bytes of a path that is not UTF-8
+)
+_ALL = re.compile(f"[{_CONTROLS}]")
+_BUT_LINES = re.compile(f"(?!\n)[{_CONTROLS}]")
+
+
+def printable(text: str, *, lines: bool = False) -> str:
+    r"""Return a text without characters that act on a terminal or on the order of a line.
+
+    Args:
+        text: from anywhere.
+        lines: line breaks stay; for a message that has some itself.
+
+    >>> printable("he\x1b[31mad\n")
+    'he\\x1b[31mad\\n'
+    """
+    return (_BUT_LINES if lines else _ALL).sub(_escaped, text)
+
+
+def _escaped(match: re.Match[str]) -> str:
+    return repr(match[0])[1:-1]

@@ -16,7 +16,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.support import PLAIN, TILTED, WALKED
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.as_json import to_json
 
 
@@ -136,19 +136,17 @@ def test_a_result_that_is_worse_on_held_out_data_is_not_written(small: Small, tm
 def test_a_file_that_does_not_verify_is_not_written(
     small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tna_onnx.calibration import writing
+    from tna_onnx.pipeline import change
 
-    real = writing.rewrite
-    monkeypatch.setattr(
-        writing, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
-    )
+    real = change.rewrite
+    monkeypatch.setattr(change, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest))
     with pytest.raises(tna_onnx.CheckFailed, match="verification: the written file gives sample"):
         tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_interrupting_leaves_nothing(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tna_onnx.calibration import written
+    from tna_onnx.pipeline import checking as written
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

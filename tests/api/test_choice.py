@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def test_the_output_is_the_input_byte_for_byte(
     others = len(report.methods) - 1  # the input is one of them
     samples = f"{report.comparison.before.n:,} {'held-out' if held_out else 'calibration'} samples"
     assert report.verdict.startswith(
-        f"already calibrated, as far as {samples} can tell: none of {others} methods does better than the input model"
+        f"already calibrated, as far as {samples} can tell: none of {others} methods does significantly better than "
+        "the input model"
     )
     assert (report.method, report.map, report.angle, report.folded, report.parameters) == ("none", "none", 0, False, {})
     assert report.changes is not None
@@ -175,7 +177,7 @@ def shifted(small: Small) -> dict[str, Array]:
 
 def test_predictions_may_change_and_are_counted(small: Small, tmp_path: Path) -> None:
     data = shifted(small)
-    report = tna_onnx.calibrate(small.model, data, output=tmp_path / "o.onnx", **FAST)
+    report = tna_onnx.calibrate(small.model, data, output=tmp_path / "o.onnx", predictions="change", **FAST)
     old, new = run(small.model, data["x"]).argmax(axis=1), run(tmp_path / "o.onnx", data["x"]).argmax(axis=1)
     assert report.changed_predictions == pytest.approx(np.mean(old != new), abs=0.002)  # ties by rounding
     assert report.changed_predictions > 0.05
@@ -184,6 +186,17 @@ def test_predictions_may_change_and_are_counted(small: Small, tmp_path: Path) ->
         note == f"{report.changed_predictions:.1%} of the predicted classes change; --predictions keep changes none"
         for note in report.notes
     )
+
+
+def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(small: Small, tmp_path: Path) -> None:
+    """The class that has become rare would hardly be predicted any more."""
+    data = shifted(small)
+    report = tna_onnx.calibrate(small.model, data, output=tmp_path / "o.onnx", **FAST)
+    old, new = run(small.model, data["x"]), run(tmp_path / "o.onnx", data["x"])
+    np.testing.assert_array_equal(old.argmax(axis=1), new.argmax(axis=1))
+    (note,) = (note for note in report.notes if "--predictions change" in note)
+    assert re.search(r"accuracy \+\d+\.\d\d points", note)
+    assert re.search(r"class 4 would lose \d+\.\d\d points of recall", note)
 
 
 def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tna_onnx.api.named_models import named_models, position_of
+from tna_onnx.api.compare import named_models, position_of
 from tna_onnx.errors import UsageError
 
 

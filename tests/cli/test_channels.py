@@ -119,7 +119,7 @@ def test_figures_that_cannot_be_written_are_no_usage_error(small: Small, tmp_pat
     (tmp_path / "f/reliability.svg").mkdir(parents=True)  # where a file should go
     for name in ("search", "confidence", "risk-coverage", "angles"):
         (tmp_path / f"f/{name}.svg").mkdir()
-    flags = ["--figures", tmp_path / "f", "--figure-format", "svg", "--json", tmp_path / "r.json"]
+    flags = ["--figures", tmp_path / "f", "--json", tmp_path / "r.json"]
     result = cli(*command(small, tmp_path / "o.onnx", *flags))
     assert (result.exit_code, f"{tmp_path / 'o.onnx'} is written" in result.stderr) == (6, True), result.output
     assert (tmp_path / "o.onnx").is_file()
@@ -227,9 +227,9 @@ INTERRUPT = "def interrupt(*_, **__): raise KeyboardInterrupt\n"
 @pytest.mark.parametrize(
     ("where", "written"),
     [
-        ("tna_onnx.calibration.written.check_file", []),
+        ("tna_onnx.pipeline.checking.check_file", []),
         ("tna_onnx.results.as_json.to_json", ["o.onnx"]),
-        ("tna_onnx.render.printed.show", ["o.onnx", "r.json"]),
+        ("tna_onnx.render.lines.show", ["o.onnx", "r.json"]),
     ],
 )
 def test_an_interruption_says_what_is_written(small: Small, tmp_path: Path, where: str, written: list[str]) -> None:
@@ -254,7 +254,7 @@ def test_an_interruption_names_the_default_output_and_no_older_file(
 
     words = ["calibrate", str(model), "--calib", str(small.calib), *FAST]
     with monkeypatch.context() as patch:
-        patch.setattr("tna_onnx.calibration.written.check_file", interrupt)
+        patch.setattr("tna_onnx.pipeline.checking.check_file", interrupt)
         assert cli(*words).stderr == "Interrupted; no file was written.\n"
     assert output.read_bytes() == b"earlier"
     with monkeypatch.context() as patch:
@@ -266,7 +266,7 @@ def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, m
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tna_onnx.calibration.written.check_file", interrupt)
+    monkeypatch.setattr("tna_onnx.pipeline.checking.check_file", interrupt)
     monkeypatch.setenv("TNA_ONNX_CACHE", str(tmp_path / "cache"))
     assert "are kept in the cache" in cli(*command(small, tmp_path / "o.onnx")).stderr
 
@@ -292,7 +292,7 @@ def test_after_that_it_is_a_message(small: Small, tmp_path: Path) -> None:
     code = """
 import os, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-import tna_onnx.calibration.written as r
+import tna_onnx.pipeline.checking as r
 r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGINT)"""
     done = run(*command(small, tmp_path / "o.onnx"), code=code)
     assert (done.returncode, done.stderr) == (130, "Interrupted; no file was written.\n")
@@ -305,7 +305,7 @@ def test_signals_that_are_ignored_stay_ignored(small: Small, tmp_path: Path, nam
     code = f"""
 import os, signal
 signal.signal(signal.{name}, signal.SIG_IGN)
-import tna_onnx.calibration.written as r
+import tna_onnx.pipeline.checking as r
 real = r.check_file
 r.check_file = lambda *given: (os.kill(os.getpid(), signal.{name}), real(*given))[1]"""
     done = run(*command(small, tmp_path / "o.onnx", "-q"), code=code)
@@ -316,7 +316,7 @@ r.check_file = lambda *given: (os.kill(os.getpid(), signal.{name}), real(*given)
 def test_sigterm_leaves_nothing_half_written(small: Small, tmp_path: Path) -> None:
     code = """
 import os, signal
-import tna_onnx.calibration.written as r
+import tna_onnx.pipeline.checking as r
 r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGTERM)"""
     done = run(*command(small, tmp_path / "o.onnx"), code=code)
     assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "Interrupted; no file was written.\n")

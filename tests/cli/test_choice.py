@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 import tna_onnx
 from tests.api.test_choice import drawn
-from tests.calibration.test_folded_maps import Built, gemm, one_number, tied, without_bias
 from tests.conftest import Small
 from tests.graph.samples import run, softmax
+from tests.pipeline.test_folded_maps import Built, gemm, one_number, tied, without_bias
 from tests.support import cli
-from tna_onnx.calibration.settings import PAPER
+from tna_onnx.pipeline.settings import PAPER
 
 Array = NDArray[Any]
 

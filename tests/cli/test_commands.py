@@ -20,6 +20,11 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Demo, Small
 from tests.support import PLAIN, TILTED, arguments_of, cli, run, words_of
 from tna_onnx.cli.group import group
+from tna_onnx.data.choices import DataFields
+from tna_onnx.fields import settings_of
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.results.gates import Gates
 
 FAST = words_of(PLAIN)
 SEARCHED = words_of(TILTED)
@@ -51,11 +56,15 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
     assert isinstance(command, click.Command)
     flags = {p.name for p in command.params}
     # these stand for values of other options
-    presets = {"preset", "protocol", "tf32", "gpu_memory"}
+    presets = {"preset", "protocol"}
     recipe = {"resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
     words = arguments_of(tna_onnx.calibrate)
-    shown = {"json_file", "quiet", "verbose", "plot", "figures", "figure_formats", "mlflow", "mlflow_experiment"}
-    assert flags - presets - recipe - shown - {"config", "positional_data"} == words
+    shown = {"json_file", "quiet", "verbose", "plot", "figures", "mlflow"}
+    assert flags - presets - recipe - shown - {"config", "positional_data"} <= words
+    # settings without a section are for Python alone
+    kinds = (DataFields, ModelOptions, Settings, Gates)
+    flagged = {name for kind in kinds for name, (_, about) in settings_of(kind).items() if about.section}
+    assert flagged <= flags
     assert {"output_name", "output_kind", "quantized_head"} <= flags
 
 
@@ -230,7 +239,6 @@ BAD_USAGE = {
     "flags for arrays": (["--calib", "D", "--mean", "0.5"], "images only"),
     "unknown device": (["--calib", "D", "--device", "tpu"], "expected auto, cpu, cuda or cuda:INDEX"),
     "nothing to do": (["--calib", "D", "--search", "none", "--map", "none"], "changes nothing"),
-    "negative alpha": (["--calib", "D", "--alpha", "-1"], "alpha and beta must be positive"),
     "json nowhere": (["--calib", "D", "--json", "none/r.json"], "does not exist"),
 }
 
@@ -286,19 +294,17 @@ def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> 
     [
         (["--figure-format", "svg,png"], ("svg", "png")),
         (["--figure-format", "png,svg", "--figure-format", "svg"], ("png", "svg")),
-        ([], ("svg", "png", "pdf")),
     ],
 )
 def test_figure_formats_take_commas(flags: list[str], formats: tuple[str, ...]) -> None:
-    calibrate = group.commands["calibrate"]
-    context = calibrate.make_context(
-        "calibrate", ["m.onnx", "--calib", "d.npz", *flags], group.make_context("t", ["x"])
-    )
+    words = ["m.onnx", "--calib", "d.npz", "--eval", "e.npz", "-o", "s", *flags]
+    context = group.commands["study"].make_context("study", words, group.make_context("t", ["x"]))
     assert context.params["figure_formats"] == formats
 
 
 def test_a_figure_format_that_is_none_is_refused(small: Small, tmp_path: Path) -> None:
-    result = cli("calibrate", small.model, "--calib", small.calib, "--figure-format", "svg,gif", "-o", tmp_path / "o")
+    words = ["--calib", small.calib, "--eval", small.test, "--figure-format", "svg,gif", "-o", tmp_path / "s"]
+    result = cli("study", small.model, *words)
     assert (result.exit_code, "'gif' is not one of 'svg', 'png', 'pdf'" in result.output) == (2, True), result.output
 
 

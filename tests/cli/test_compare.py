@@ -22,14 +22,14 @@ import tna_onnx
 from tests import support
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tna_onnx.api import compared_runs
+from tna_onnx.api import compare as compared_runs
 from tna_onnx.cli.group import group
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.render.html.comparison import comparison_page
-from tna_onnx.results.standing import changed
+from tna_onnx.results.report import changed
 
 N = 600
 

@@ -23,9 +23,9 @@ from tests.support import PLAIN, TILTED, WALKED, cli, run, words_of
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.standing import Standing
+from tna_onnx.results.report import Standing
 
 TS = words_of(PLAIN | {"objective": "ece"})
 SEARCHED = words_of(TILTED | {"objective": "ece"})
@@ -283,12 +283,10 @@ def test_a_dry_run_leaves_nothing_at_all_and_has_the_exit_codes_of_a_run(small: 
 
 
 def test_a_dry_run_verifies(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tna_onnx.calibration import writing
+    from tna_onnx.pipeline import change
 
-    real = writing.rewrite
-    monkeypatch.setattr(
-        writing, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest)
-    )
+    real = change.rewrite
+    monkeypatch.setattr(change, "rewrite", lambda model, head, weight, **rest: real(model, head, weight * 1.01, **rest))
     result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *TS, "--dry-run")
     assert (result.exit_code, "verification: " in result.stderr) == (1, True)
 

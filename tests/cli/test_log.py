@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.support import cli
-from tna_onnx.cli.log import show_log
+from tna_onnx.cli.terminal import show_log
 from tna_onnx.errors import DataError
 
 LOGGER = logging.getLogger("tna_onnx")
@@ -55,4 +55,4 @@ def test_every_command_on_data_logs_its_stages(command: str, small: Small, tmp_p
 
 def test_twice_shows_candidates_and_methods(small: Small, tmp_path: Path) -> None:
     words = ["calibrate", small.model, small.calib, "-o", tmp_path / "o.onnx", "--method", "tna", "--device", "cpu"]
-    assert "search: 0 degrees, 1 members, accuracy " in cli(*words, "--max-ensemble-size", 16, "-vv").stderr
+    assert "search: 0 degrees, 1 members, accuracy " in cli(*words, "--ensemble-size", 16, "-vv").stderr

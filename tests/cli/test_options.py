@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any
 
 import click
 import pytest
-from click.testing import CliRunner
 
 import tna_onnx
-from tna_onnx.calibration.settings import Settings
 from tna_onnx.cli.group import group
 from tna_onnx.cli.options import together
 from tna_onnx.data import FORMATS, PRESETS
 from tna_onnx.data.options import Data
-from tna_onnx.errors import UsageError
+from tna_onnx.fields import settings_of
 from tna_onnx.graph.options import ModelOptions
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 
 
@@ -46,7 +44,7 @@ def test_choices_are_those_of_the_data_layer() -> None:
 
 
 def test_every_setting_is_an_option_with_its_default() -> None:
-    fields = {field.name: field.default for field in dataclasses.fields(Settings)}
+    fields = {name: default for name, (default, about) in settings_of(Settings).items() if about.section}
     assert {name: value for name, value in defaults("calibrate").items() if name in fields} == fields
 
 
@@ -67,24 +65,3 @@ def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
 @pytest.mark.parametrize("name", ["features", "verify"])
 def test_commands_that_bin_nothing_take_no_bins(name: str) -> None:
     assert "bins" not in defaults(name)
-
-
-@pytest.mark.parametrize(
-    ("words", "device"),
-    [
-        ([], "auto"),
-        (["--device", "cuda:1", "--tf32", "off"], "cuda:1,tf32=off"),
-        (["--tf32", "As-Deployed", "--gpu-memory", "7.5"], "auto,tf32=as-deployed,memory=7.5"),
-    ],
-)
-def test_what_is_said_about_the_device_is_one_text(words: list[str], device: str, monkeypatch: Any) -> None:
-    asked = []
-
-    def features(*_: Any, **arguments: Any) -> None:
-        asked.append(arguments)
-        raise UsageError("far enough")
-
-    monkeypatch.setattr("tna_onnx.api.features.features", features)
-    CliRunner().invoke(group, ["features", "m.onnx", "--data", "d", "--cache", "c", *words])
-    assert asked[0]["device"] == device
-    assert not {"tf32", "gpu_memory"} & asked[0].keys()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import cli
-from tna_onnx.cli.paths import check_figure_folder, check_result_file, default_output, named_files
+from tna_onnx.cli.terminal import check_figure_folder, check_result_file, default_output, named_files
 from tna_onnx.errors import UsageError
 
 
@@ -40,7 +40,7 @@ LABELS = ["--labels", "l.npy", "--eval", "e.npz", "--eval-labels", "el.npy"]
         ("guard", LABELS, ("m.guard.onnx", "l.npy", "e.npz", "el.npy")),
         ("shift", [*LABELS, "--target-prior", "t.json"], ("m.shift.onnx", "l.npy", "el.npy", "t.json")),
         ("shift", ["--source-prior", "s.json", "--target-prior", "uniform"], ("s.json",)),
-        ("calibrate", [*LABELS, "--train-features", "t.npz"], ("m.tna.onnx", "l.npy", "el.npy", "t.npz")),
+        ("calibrate", LABELS, ("m.tna.onnx", "l.npy", "el.npy")),
         ("calibrate", ["-o", "o.onnx"], ("o.onnx",)),
         ("evaluate", ["--labels", "l.npy"], ("l.npy",)),
         ("features", ["--labels", "l.npy", "--cache", "c"], ("l.npy",)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tna_onnx.cli.preprocessing import take_recipe
+from tna_onnx.cli.options import take_recipe
 from tna_onnx.data import PRESETS, Recipe
 from tna_onnx.errors import UsageError
 

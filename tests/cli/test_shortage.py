@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.support import run
-from tna_onnx.cli.shortage import shortage
+from tna_onnx.cli.terminal import shortage
 
 
 @pytest.mark.parametrize(

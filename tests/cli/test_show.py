@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tna_onnx.cli.show import finish, page_step
-from tna_onnx.errors import ResultError, UsageError
-from tna_onnx.render.logged import TrackingError
+from tna_onnx.errors import ResultError, TrackingError, UsageError
 
 
 def test_a_step_that_fails_keeps_no_other_from_its_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from tna_onnx.cli.signals import loaded, loading
+from tna_onnx.cli.terminal import loaded, loading
 
 
 def test_ctrl_c_ends_the_process_while_modules_load() -> None:

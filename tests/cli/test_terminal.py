@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.conftest import Small
 from tests.support import PLAIN, cli, program, run, words_of
-from tna_onnx.render.plot import ReliabilityPlot
+from tna_onnx.render.reliability import ReliabilityPlot
 from tna_onnx.results.details import Bins
 
 FAST = words_of(PLAIN)

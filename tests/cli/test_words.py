@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.support import PLAIN, cli, words_of
-from tna_onnx.cli.words import joined_lists
+from tna_onnx.cli.command import joined_lists
 
 FAST = words_of(PLAIN)
 

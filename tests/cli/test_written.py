@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from tna_onnx.cli.written import interruption, watch
+from tna_onnx.cli.terminal import interruption, watch
 
 
 def test_changed_and_new_files_are_named(tmp_path: Path) -> None:

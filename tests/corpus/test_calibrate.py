@@ -6,18 +6,21 @@ there is something to repair.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
+from onnx import helper
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.corpus import ALL
 from tests.corpus.case import Case, Unavailable, quiet
 from tests.support import WALKED
-from tna_onnx.errors import CheckFailed, DataError
+from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.load import load_model
@@ -25,7 +28,7 @@ from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head
 from tna_onnx.runtime import Device, open_session
 
-# several predictions a sample want labels of another shape: tests/calibration/test_several.py
+# several predictions a sample want labels of another shape: tests/pipeline/test_several.py
 FOUND = [c for c in ALL if c.weight is not None and c.feeds is not None and c.route != "several"]
 SAMPLES = 600
 
@@ -92,7 +95,7 @@ def _check(case: Case, folder: Path) -> None:
                 pytest.skip(reason)
         raise
     assert report.verification.max_difference <= report.verification.bound
-    assert tna_onnx.verify(path, new).only_head_and_block
+    assert tna_onnx.verify(path, new).intact
     if report.folded:  # no map in the way of finding the head again
         head, before = _head(new, case), _head(path, case)
         assert head.weight.shape == before.weight.shape
@@ -107,4 +110,23 @@ def test_some(case: Case, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", FOUND, ids=_id)
 def test_every_model_with_a_head_is_recalibrated(case: Case, tmp_path: Path) -> None:
-    _check(case, tmp_path)
+    try:
+        _check(case, tmp_path)
+    except (CheckFailed, UnsupportedModel):
+        if case.route in ("qdq", "quantized") and sums_overflow():
+            pytest.skip("ONNX Runtime's 8-bit sums overflow on this processor, so the file is refused, rightly")
+        raise
+
+
+@functools.cache
+def sums_overflow() -> bool:
+    """Return whether ONNX Runtime adds products of 8 bits in 16 on this processor, which saturates."""
+    proto = small_model(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
+        inputs=[tensor_info("x", [1, 64], np.uint8)],
+        outputs=[tensor_info("y", [1, 64], np.int32)],
+        tensors={"w": np.full((64, 64), 127, np.int8)},
+    )
+    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    y = np.asarray(session.run(None, {"x": np.full((1, 64), 255, np.uint8)})[0])
+    return bool(np.any(y != 64 * 255 * 127))

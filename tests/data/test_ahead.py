@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tna_onnx.data.ahead import read_ahead
+from tna_onnx.data.images.decode import read_ahead
 
 
 def both(group: Sequence[int], parts: list[int]) -> tuple[list[int], list[int]]:

@@ -19,8 +19,8 @@ from tests.conftest import Small
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tests.support import cli, run
 from tna_onnx.data import Recipe, open_source, read_class_names, read_recipe
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.files import outside
-from tna_onnx.data.limits import Limits
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
@@ -216,7 +216,7 @@ def test_headers_that_lie(tmp_path: Path, content: bytes) -> None:
 
 
 def test_archives_expand_as_far_as_they_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tna_onnx.data.limits._EXPANSION_FLOOR", 1000)
+    monkeypatch.setattr("tna_onnx.data.choices._EXPANSION_FLOOR", 1000)
     np.savez_compressed(tmp_path / "a.npz", x=np.zeros((10_000, 4), np.float32), labels=np.arange(10_000) % 2)
     with pytest.raises(DataError, match="raise --data-limit expansion=NUMBER"):
         open_source(tmp_path / "a.npz", [spec()], 2, limits=Limits(expansion=2))

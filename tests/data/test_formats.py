@@ -11,8 +11,7 @@ import pytest
 
 from tests.data.samples import gather, spec
 from tna_onnx.data import PRESETS, Source, open_source
-from tna_onnx.data.formats import FORMATS, ROWS, Row
-from tna_onnx.data.images.choices import PRESET_FIELDS
+from tna_onnx.data.choices import FORMATS, PRESET_FIELDS, ROWS, Row
 from tna_onnx.data.opening import _opener
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import ArraySource, open_columns
@@ -31,7 +30,7 @@ def test_no_suffix_has_two_rows() -> None:
 
 
 def test_what_the_command_line_offers_loads_no_numpy() -> None:
-    code = "import tna_onnx.data.formats, tna_onnx.data.images.choices, sys; print('numpy' in sys.modules)"
+    code = "import tna_onnx.data.choices, tna_onnx.data.choices, sys; print('numpy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "False"
 

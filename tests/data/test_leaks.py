@@ -16,12 +16,12 @@ from tests.api.test_choice import logits_of
 from tests.conftest import Small
 from tests.data.samples import encoded, spec
 from tests.support import cli
-from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.data import open_source
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import sample_digests
-from tna_onnx.data.leaks import overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
-from tna_onnx.data.limits import DEFAULT_LIMITS
+from tna_onnx.data.suspicion import overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.graph.load import load_model
+from tna_onnx.pipeline.sample_checks import Told, check_leaks
 
 FAST = ["--method", "tna", "--search", "none", "--device", "cpu", "-q"]
 LISTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=30)

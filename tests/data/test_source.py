@@ -415,7 +415,7 @@ REPORT = f"import sys; print(*[name for name in {HEAVY} if name in sys.modules])
 
 EVERYTHING = (
     "import importlib; from tna_onnx.data import open_precomputed, open_source, read_recipe; "
-    "from tna_onnx.data.formats import ROWS; "
+    "from tna_onnx.data.choices import ROWS; "
     "[importlib.import_module('tna_onnx.data.sources.' + row.opener.split(':')[0]) for row in ROWS.values()]"
 )
 

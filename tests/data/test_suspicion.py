@@ -94,10 +94,18 @@ def test_accuracy_and_chance_against_their_definition(n_classes: int, n_samples:
     assert found.chance == pytest.approx(chance, abs=1e-12)
 
 
-def test_one_predicted_class() -> None:
+def test_one_predicted_class_of_many() -> None:
+    """So does a model whose inputs are 255 times too large: what it says has nothing to do with the samples."""
     found = label_suspicion(np.zeros(100, np.int64), np.arange(100) % 4, 4)
     assert found is not None
-    assert (found.kind, found.accuracy, found.chance) == ("one class", 0.25, 0.25)
+    assert (found.kind, found.accuracy, found.chance) == ("chance", 0.25, 0.25)
+    assert found.tells
+
+
+def test_one_predicted_class_that_most_samples_have() -> None:
+    found = label_suspicion(np.zeros(100, np.int64), np.arange(100) % 5 // 3, 2)
+    assert found is not None
+    assert (found.kind, found.accuracy, found.chance) == ("one class", 0.6, 0.6)
     assert not found.tells
 
 

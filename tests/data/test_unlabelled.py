@@ -13,8 +13,7 @@ import pytest
 from tests.data.samples import spec
 from tna_onnx.data import open_source
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import InputSpec, Source
-from tna_onnx.data.unlabelled import NO_LABELS
+from tna_onnx.data.source import NO_LABELS, InputSpec, Source
 from tna_onnx.errors import DataError
 
 X = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tna_onnx.engine.joined import JoinedLogits
-from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine.logits import HeadLogits, JoinedLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.refit import Refit
 

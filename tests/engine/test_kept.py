@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tna_onnx.engine import kept as kept_module
-from tna_onnx.engine.kept import KeptChunks
-from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine import logits as logits_module
+from tna_onnx.engine.logits import HeadLogits, KeptChunks
 from tna_onnx.extraction import table as table_module
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
@@ -28,9 +27,9 @@ def where(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         raise OSError(28, "No space left on device")
 
     if request.param != "memory":
-        monkeypatch.setattr(kept_module, "_IN_MEMORY", 0)
+        monkeypatch.setattr(logits_module, "_IN_MEMORY", 0)
     if request.param == "no room":
-        monkeypatch.setattr(kept_module, "reserve", refuse)
+        monkeypatch.setattr(logits_module, "reserve", refuse)
     return str(request.param)
 
 
@@ -66,7 +65,7 @@ def test_fits_and_scores_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> 
     odd = np.arange(N) % 2 == 1
     results = []
     for limit in (2**27, 0):
-        monkeypatch.setattr(kept_module, "_IN_MEMORY", limit)
+        monkeypatch.setattr(logits_module, "_IN_MEMORY", limit)
         logits = HeadLogits(table, w, np.zeros(CLASSES, np.float32))
         fitted = Temperature.fit(logits.reduce(odd))
         scores = logits.mapped_scores(fitted, odd)

@@ -1,133 +1,88 @@
-"""An engine may send what it is given to other processes: every function and statistic can be pickled."""
+"""Logits in chunks: each kind gives what the product gives, and sums are added in one order."""
 
-import pickle
-from collections.abc import Callable, Generator, Iterable
+import functools
+import math
+import operator
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.outcome import Outcome
-from tna_onnx.calibration.strategy import Strategy
-from tna_onnx.engine import local
-from tna_onnx.engine.logits import HeadLogits, Logits
-from tna_onnx.engine.other_logits import StoredLogits, TailLogits
-from tna_onnx.engine.protocol import Engine
+from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits, sum_chunks
+from tna_onnx.extraction import table as table_module
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps import MAPS, maps_of
-from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.settings import SearchSettings
-
-Array = NDArray[Any]
 
 N, FEATURES, CLASSES = 700, 12, 4
-SETTINGS = SearchSettings(angle_step=30.0, ensemble_size=4, max_ensemble_size=32, max_accuracy_drop=0.001)
 
 
-class Pickling:
-    """The local engine behind a wire: functions, chunks and statistics go through pickle."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def sum_chunks(self, of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> Any:
-        return local.sum_chunks(self._sent(of), chunks)
-
-    def map_chunks(self, of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> Generator[Any, None, None]:
-        return local.map_chunks(self._sent(of), chunks)
-
-    def _sent(self, of: Callable[..., Any]) -> Callable[..., Any]:
-        self.calls += 1
-        there = pickle.dumps(of)
-
-        def run(*chunk: Any) -> Any:
-            return pickle.loads(pickle.dumps(pickle.loads(there)(*chunk)))
-
-        return run
+def by_levels(parts: list[float]) -> float:
+    """Add neighbours, then neighbouring sums, level by level: the definition."""
+    while len(parts) > 1:
+        odd_one = parts[len(parts) & ~1 :]
+        parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=False)] + odd_one
+    return parts[0]
 
 
-class Small(FeatureTable):
-    """A store whose chunks are small, so that statistics are merged."""
-
-    def chunks(self, n_classes: int) -> Any:
-        for k in range(0, len(self), 256):
-            yield self.features[k : k + 256], self.labels[k : k + 256]
+@given(st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), min_size=1, max_size=70))
+def test_sums_have_the_bits_of_the_definition(values: list[float]) -> None:
+    assert sum_chunks(lambda x: x, ((value,) for value in values)) == by_levels(values)
 
 
-@pytest.fixture(scope="module")
-def problem() -> tuple[FeatureTable, Array, Array]:
+@given(st.lists(st.binary(max_size=3), min_size=1, max_size=40))
+def test_parts_keep_their_order(words: list[bytes]) -> None:
+    assert sum_chunks(lambda x: x, ((word,) for word in words)) == functools.reduce(operator.add, words)
+
+
+def test_few_sums_are_in_memory() -> None:
+    alive = 0
+    most = 0
+
+    class Part:
+        def __init__(self) -> None:
+            nonlocal alive, most
+            alive += 1
+            most = max(most, alive)
+
+        def __add__(self, _: "Part") -> "Part":
+            return Part()
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    sum_chunks(Part, (() for _ in range(1000)))
+    # one for each binary digit of the number of parts, and those of the addition at work
+    assert most <= math.log2(1000) + 4
+
+
+def test_no_chunk() -> None:
+    with pytest.raises(ValueError, match="no chunk"):
+        sum_chunks(len, [])
+
+
+def problem() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.int64]]:
+    """Return features, weight, bias and labels."""
     rng = np.random.default_rng(0)
-    weight = rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
-    features = rng.standard_normal((N, FEATURES)).astype(np.float32)
-    labels = np.argmax(features @ weight.T / 2 + rng.gumbel(size=(N, CLASSES)), axis=1)
-    return Small(features, labels, 256), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
+    features, weight = (rng.standard_normal((rows, FEATURES)).astype(np.float32) for rows in (N, CLASSES))
+    return features, weight, rng.standard_normal(CLASSES).astype(np.float32), rng.integers(0, CLASSES, N)
 
 
-def bits(scores: SampleScores) -> list[bytes]:
-    return [values.tobytes() for values in vars(scores).values() if values is not None]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("search", "name", "options"),
-    [
-        *(("none", name, {}) for name in maps_of(2)),
-        ("none", "ets", {"ets_loss": "nll"}),
-        ("none", "auto", {}),
-        ("sparse", "ts", {}),
-        ("complete", "aar", {}),
-    ],
-)
-def test_what_is_sent_to_chunks_can_be_pickled(
-    problem: tuple[FeatureTable, Array, Array], search: str, name: str, options: dict[str, str]
-) -> None:
-    store, weight, bias = problem
-    if name in MAPS and MAPS[name].binary:
-        weight, bias, store = weight[:2], bias[:2], Small(store.features, store.labels % 2, 256)
-
-    def run(engine: Engine) -> tuple[Outcome, SampleScores]:
-        strategy = Strategy(
-            lambda w: HeadLogits(store, w, bias, engine=engine), weight, search, name, SETTINGS, options=options
-        )
-        outcome = strategy.run(lambda *_: None)
-        return outcome, strategy.cross_fitted(outcome)
-
-    pickling = Pickling()
-    one, scores_of_one = run(local)
-    other, scores_of_other = run(pickling)
-    assert pickling.calls > 0
-    assert one.method == other.method
-    assert one.fitted is not None
-    assert other.fitted is not None
-    assert one.fitted.brief == other.fitted.brief  # floats: equal to the bit
-    assert [(m, bits(s)) for m, s in one.scores.items()] == [(m, bits(s)) for m, s in other.scores.items()]
-    assert [bits(c.scores) for c in one.candidates] == [bits(c.scores) for c in other.candidates]
-    assert bits(scores_of_one) == bits(scores_of_other)
-
-
-def test_every_kind_of_logits_takes_an_engine(problem: tuple[FeatureTable, Array, Array]) -> None:
-    store, weight, bias = problem
-    values = store.features @ weight.T + bias
-
-    def kinds(engine: Engine) -> list[Logits]:
-        return [
-            HeadLogits(store, weight, bias, engine=engine),
-            TailLogits(store, "z", lambda feed: feed["z"] @ weight.T + bias, CLASSES, engine),
-            StoredLogits(Small(values, store.labels), engine),
-        ]
-
-    pickling = Pickling()
-    for here, there in zip(kinds(local), kinds(pickling), strict=True):
-        before = pickling.calls
-        np.testing.assert_array_equal(there.predictions(), here.predictions(), strict=True)
-        np.testing.assert_array_equal(there.at(np.arange(0, N, 50)), here.at(np.arange(0, N, 50)), strict=True)
-        assert bits(there.scores()) == bits(here.scores())
-        # of a head, some samples are one product
-        assert pickling.calls == before + 3 - isinstance(here, HeadLogits)
-
-
-def test_a_closure_is_noticed() -> None:
-    """The engine of this test refuses what cannot be sent."""
-    with pytest.raises((pickle.PicklingError, AttributeError)):
-        Pickling().sum_chunks(lambda x: x, [(1,)])
+@pytest.mark.parametrize("kind", ["head", "tail", "stored"])
+def test_every_kind_gives_the_product(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_module, "_BLOCK", 2**10)  # several chunks
+    features, weight, bias, labels = problem()
+    expected = features @ weight.T + bias
+    logits: Logits = HeadLogits(FeatureTable(features, labels), weight, bias)
+    if kind == "tail":
+        logits = TailLogits(FeatureTable(features, labels, 64), "z", lambda feed: feed["z"] @ weight.T + bias, CLASSES)
+    if kind == "stored":
+        logits = StoredLogits(FeatureTable(expected, labels))
+    mask = np.arange(N) % 3 == 0
+    assert len(list(logits.chunks())) > 2
+    np.testing.assert_array_equal(logits.predictions(), expected.argmax(axis=1))
+    np.testing.assert_allclose(logits.at(np.flatnonzero(mask)), expected[mask], rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(logits.scores().hit, expected.argmax(axis=1) == labels)
+    np.testing.assert_array_equal(logits.mapped_scores(None, mask).hit, (expected.argmax(axis=1) == labels)[mask])

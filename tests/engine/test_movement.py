@@ -12,14 +12,14 @@ from onnx import helper
 
 from tests.builders import tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened, source_of
-from tna_onnx.engine.movement import Both, _Tally, run_both
-from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.engine.scoring import Both, NotFinite, _Tally, run_both
+from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.sessions import open_model
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.progress import silent
-from tna_onnx.results.difference import OutputDifference
+from tna_onnx.results.evaluation import OutputDifference
 
 X = inputs(50)
 LABELS = np.arange(50) % 3
@@ -36,7 +36,7 @@ def several() -> onnx.ModelProto:
 def moved(new: Any, size: int = 16, **fields: Any) -> OutputDifference:
     model = opened(several())
     both = Both(model.model, open_model(model.model, CPU), load_model(new), (model.readout,), output_of(model.readout))
-    return run_both(replace(both, **fields), CPU, source_of(model, X), size, silent)
+    return run_both(replace(both, **fields), CPU, source_of(model, X), size, silent).outputs
 
 
 def scaled(factor: float) -> onnx.ModelProto:
@@ -88,7 +88,7 @@ def test_files_that_cannot_be_compared() -> None:
 def test_probabilities_that_are_no_numbers_name_the_samples() -> None:
     broken = several()
     broken.graph.node[1].attribute.append(helper.make_attribute("alpha", float("inf")))
-    with pytest.raises(DataError, match="sample 0 and following: output 'logits' holds NaN or infinite"):
+    with pytest.raises(NotFinite, match="sample 0 and following: output 'logits' holds NaN or infinite"):
         moved(broken)
 
 

@@ -8,10 +8,10 @@ from sklearn.metrics import log_loss
 
 from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, source_of
 from tna_onnx.data import open_source
-from tna_onnx.engine.outputs import score_model
+from tna_onnx.engine.scoring import score_model
 from tna_onnx.errors import DataError
 from tna_onnx.graph.outputs import ClassOutput, output_of
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import silent
 
 X = inputs(50)

@@ -10,14 +10,14 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tna_onnx.calibration import opening
-from tna_onnx.calibration.strategy import Strategy
-from tna_onnx.engine import sent
+from tna_onnx.engine import logits as logits_module
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.numerics.ops import to_host
+from tna_onnx.pipeline import opening
+from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import Device
 from tna_onnx.search.settings import SearchSettings
 
@@ -266,10 +266,10 @@ def test_logits_and_features_stay_on_the_device(
     logits = HeadLogits(store, weight, bias, OnDevice(torch, "cpu"))
     needs = name != "none" and MAPS[name].needs_features
     fitted = None if name == "none" else MAPS[name].fit(logits.reduce(features=needs))
-    chunks = list(logits.pieces(None, needs, ()))
+    chunks = list(logits.chunks(features=needs))
     assert all(isinstance(s, torch.Tensor) and (z is None or isinstance(z, torch.Tensor)) for s, _, z in chunks)
     moved = []
-    monkeypatch.setattr(sent, "to_host", lambda array: (moved.append(tuple(array.shape)), to_host(array))[1])
+    monkeypatch.setattr(logits_module, "to_host", lambda array: (moved.append(tuple(array.shape)), to_host(array))[1])
     classes = logits.predictions(fitted)
     assert all(len(shape) == 1 for shape in moved)  # classes, not scores
     np.testing.assert_array_equal(classes, HeadLogits(store, weight, bias).predictions(fitted))

@@ -21,7 +21,7 @@ from tna_onnx.cli.group import group
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import batch_size as batching
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.stored import begun_batch_size, read_stored
+from tna_onnx.extraction.store import begun_batch_size, read_stored
 from tna_onnx.runtime import Device, OutOfMemory, open_session
 
 SIZES = [2**k for k in range(11)]

@@ -16,10 +16,9 @@ import tna_onnx
 from tests.graph.samples import CASES, FEATURES
 from tests.support import PLAIN, run, words_of
 from tna_onnx.errors import DeviceError, TnaError, UnsupportedModel, UsageError
-from tna_onnx.extraction import isolated
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.graph.limits import ModelLimits
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.extraction import sessions as isolated
+from tna_onnx.extraction.sessions import open_source
+from tna_onnx.graph.options import ModelLimits, ModelOptions
 
 ISOLATE = ModelOptions(isolate=True)
 

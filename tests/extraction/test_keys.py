@@ -13,7 +13,7 @@ from tests.conftest import Small
 from tests.data.samples import spec
 from tna_onnx.data import Source, open_source
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.extraction.keys import data_key, model_key
+from tna_onnx.extraction.store_files import data_key, model_key
 from tna_onnx.graph.load import load_model
 
 

@@ -15,8 +15,8 @@ from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction import mapped as mapped_module
-from tna_onnx.extraction.mapped import ReadOnce, TemporaryRows, allocate, release
+from tna_onnx.extraction import store_files as mapped_module
+from tna_onnx.extraction.store_files import ReadOnce, TemporaryRows, allocate, release
 
 
 def resident(array: np.memmap) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -19,9 +20,8 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import store as store_module
-from tna_onnx.extraction.keys import labels_digest
-from tna_onnx.extraction.store import DiskStore, open_store
-from tna_onnx.extraction.stored import begun_batch_size, find_stores, read_stored
+from tna_onnx.extraction.store import DiskStore, begun_batch_size, find_stores, open_store, read_stored
+from tna_onnx.extraction.store_files import labels_digest
 
 N, BATCH, CHUNK = 2500, 100, 1000  # chunks are whole batches, 1024 samples at most for batches up to that
 LABELS = np.arange(N) % 7
@@ -74,7 +74,7 @@ def test_rows_come_back_bit_for_bit(tmp_path: Path) -> None:
     assert_right(folder.parent)  # a cache with one store is that store
     np.testing.assert_array_equal(np.load(folder / "labels.npy"), LABELS)
     names = {path.name for path in folder.iterdir()} - {"lock"}  # some versions of filelock remove it, others do not
-    assert names == {"features.bin", "logits.bin", "labels.npy", "manifest.json"}
+    assert names == {"features.bin", "logits.bin", "labels.npy", "manifest.json", "checksums.txt"}
 
 
 def test_the_files_of_a_store_stay_as_they_are(tmp_path: Path) -> None:
@@ -89,6 +89,7 @@ def test_the_files_of_a_store_stay_as_they_are(tmp_path: Path) -> None:
     assert folder.name == FOLDER
     assert (folder / "features.bin").read_bytes() == values.tobytes()
     assert (folder / "manifest.json").read_text() == MANIFEST
+    assert (folder / "checksums.txt").read_text() == f"{hashlib.sha256(values.tobytes()).hexdigest()}\n"
 
 
 FOLDER = "9dd0c3f88fa00ffe"
@@ -101,22 +102,19 @@ MANIFEST = """{
    ]
   }
  },
- "checksums": [
-  "e2c0a71510b5394df7773b63fb5f54372b84c3564e67811bde7d665be227976d"
- ],
  "chunk": 1024,
  "key": {
   "batch_size": 2,
   "labels_sha256": "ab25350e3e65efebe24584461683ecda68725576e825e550038b90e7b1479946"
  },
  "samples": 3,
- "schema": 1,
- "sha256": "8cbccded6361a61a2b86a02fffffe27e51040b3db6bc841d0879b5c166d320bc"
+ "schema": 2,
+ "sha256": "874e367f09a5c7fafaa58b6dd93874e4696aad432ed94ad13b8316c8f5dbf664"
 }"""
 
 
-def test_batches_are_taken_over(tmp_path: Path) -> None:
-    for stop, done in [(0, 0), (900, 900), (1000, 1000), (1900, 1900), (2400, 2400), (N, N)]:
+def test_finished_chunks_are_taken_over(tmp_path: Path) -> None:
+    for stop, done in [(0, 0), (900, 0), (1000, 1000), (1900, 1000), (2400, 2000), (N, N)]:
         kept(tmp_path, stop=stop)
         with open_store(tmp_path, KEY, LABELS, BATCH) as store:
             assert (store.done, store.notes) == (done, [])
@@ -155,8 +153,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "array taken out": (lambda f: edit(f, lambda m: m["arrays"].pop("logits")), "manifest"),
     "fewer samples in it": (lambda f: edit(f, lambda m: m.update(samples=1000)), "manifest"),
     "chunk of none": (lambda f: edit(f, lambda m: m.update(chunk=0)), "manifest"),
-    "checksum taken out": (lambda f: edit(f, lambda m: m["checksums"].pop()), "manifest"),
-    "other schema": (lambda f: edit(f, lambda m: m.update(schema=2)), "manifest"),
+    "other schema": (lambda f: edit(f, lambda m: m.update(schema=1)), "manifest"),
     "no digest": (lambda f: edit(f, lambda m: m.pop("sha256")), "manifest"),
     "labels missing": (lambda f: (f / "labels.npy").unlink(), "labels.npy"),
     "labels cut short": (lambda f: os.truncate(f / "labels.npy", 5000), "labels.npy"),
@@ -246,7 +243,7 @@ def test_any_interruptions_give_the_same_files(
 
 def test_an_unfinished_store_says_how_much_is_there(tmp_path: Path) -> None:
     kept(tmp_path, stop=1900)
-    with pytest.raises(DataError, match=r"not complete: 1,900 of 2,500 samples are there; collect the features again"):
+    with pytest.raises(DataError, match=r"not complete: 1,000 of 2,500 samples are there; collect the features again"):
         read_stored(tmp_path)
     kept(tmp_path, {**KEY, "head": "b"}, stop=0)
     with pytest.raises(DataError, match="not complete: 0 of 2,500 samples"):
@@ -353,13 +350,12 @@ def test_a_disk_that_is_full_from_the_start(tmp_path: Path, monkeypatch: pytest.
     assert_right(kept(tmp_path))
 
 
-@pytest.mark.parametrize("what", ["fsync", "replace"])
-def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The manifest of the first chunk stays, and so does the chunk."""
     folder = kept(tmp_path, stop=1000)
     before = (folder / "manifest.json").read_bytes()
     with open_store(tmp_path, KEY, LABELS, BATCH) as store:
-        monkeypatch.setattr(*((os, "fsync", no_space) if what == "fsync" else (Path, "replace", no_space)))
+        monkeypatch.setattr(os, "fsync", no_space)
         with pytest.raises(UsageError, match=r"cannot be written: No space left on device; choose another --cache"):
             fill(store)
     assert (folder / "manifest.json").read_bytes() == before
@@ -367,7 +363,10 @@ def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pass
     monkeypatch.undo()
     with open_store(tmp_path, KEY, LABELS, BATCH) as store:
-        assert (store.done, store.notes) == (1900, [])
+        assert (store.done, store.notes) == (
+            2000,
+            [],
+        )
         fill(store)
     assert_right(folder)
 
@@ -391,3 +390,59 @@ def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(UsageError, match=r"cannot be written: .*; choose another --cache"):
         kept(tmp_path / "cache")
+
+
+CUT_OR_MADE_UP = [b"", b"ab", b"ab\n", b"\xff\xfe\n", b"0" * 64 + b"\n", b"9" * 5000]
+
+
+@pytest.mark.parametrize("tail", CUT_OR_MADE_UP)
+def test_lines_that_are_cut_or_made_up_are_not_used(tmp_path: Path, tail: bytes) -> None:
+    folder = kept(tmp_path, stop=2000)
+    with (folder / "checksums.txt").open("ab") as file:
+        file.write(tail)
+    with _open(tmp_path) as store:
+        assert store.done == (0 if tail.startswith(b"\xff") else 2000)  # a file that is no text says nothing
+        fill(store)
+    assert_right(folder)
+    assert len((folder / "checksums.txt").read_text().splitlines()) == 3
+
+
+def test_a_checksum_that_is_taken_out_costs_its_chunk(tmp_path: Path) -> None:
+    folder = kept(tmp_path)
+    lines = (folder / "checksums.txt").read_text().splitlines(keepends=True)
+    (folder / "checksums.txt").write_text("".join(lines[:-1]))
+    with pytest.raises(DataError, match="not complete: 2,000 of 2,500"):
+        read_stored(folder)
+    (folder / "checksums.txt").write_text("".join(lines[1:]))
+    with pytest.raises(DataError, match="chunk 0 is damaged"):
+        read_stored(folder)
+
+
+def test_the_manifest_does_not_grow_with_the_samples(tmp_path: Path) -> None:
+    """It is written once, so that recording a chunk costs as much for the last as for the first."""
+    written = []
+    for chunks in (2, 40):
+        labels = np.zeros(chunks * 10, np.int64)
+        with open_store(tmp_path / str(chunks), {"labels_sha256": labels_digest(labels)}, labels, 1) as store:
+            store.chunk = 10
+            store.array("features", (2,), np.dtype("<f4"))[:] = 0
+            count = 0
+            for stop in range(10, len(labels) + 1, 10):
+                before = (store.folder / "manifest.json").stat().st_ino
+                store.finish_up_to(stop)
+                count += (store.folder / "manifest.json").stat().st_ino != before
+        written.append(count)
+    assert written == [1, 1]
+
+
+@pytest.mark.parametrize("dtype", [">f4", "<i4", "<u4", "|S4", "f4", "<f3", "<c8", 4, None])
+def test_bytes_are_not_taken_for_other_numbers(tmp_path: Path, dtype: object) -> None:
+    """Even where the digest fits: someone has made the manifest up."""
+    folder = kept(tmp_path)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["arrays"]["features"]["dtype"] = dtype
+    del manifest["sha256"]
+    digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "sha256": digest}))
+    with pytest.raises(DataError, match="manifest"):
+        read_stored(folder)

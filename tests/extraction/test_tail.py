@@ -10,8 +10,8 @@ from onnx import helper, numpy_helper
 from tests.builders import tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, divided, inputs, opened, tokens
 from tna_onnx.data import Batch
-from tna_onnx.extraction import tail as tails
-from tna_onnx.extraction.tail import Tail
+from tna_onnx.extraction import head_check as tails
+from tna_onnx.extraction.head_check import Tail
 from tna_onnx.graph.readout import Head
 
 ATOL = 1e-5  # of logits up to about 10 in float32

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.extraction.samples import CPU, dense, divided, opened
+from tna_onnx.extraction.collect import Tensors
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.tensors import Tensors
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout

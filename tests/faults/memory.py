@@ -256,7 +256,8 @@ def _read_model(path: Path) -> None:
 
 
 def _read_data(path: Path, images: bool) -> None:
-    from tna_onnx.data import InputSpec, Recipe, limits, open_source
+    from tna_onnx.data import InputSpec, Recipe, open_source
+    from tna_onnx.data import choices as limits
 
     limits._EXPANSION_FLOOR = FLOOR
     shape: tuple[Any, ...] = (None, 3, 5, 6) if images else (None, 4)

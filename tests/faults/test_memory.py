@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from tests.faults.memory import DATA, FLOOR, MODELS, growth
-from tna_onnx.data.ahead import WORKERS
-from tna_onnx.data.limits import DEFAULT_LIMITS
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.images.decode import WORKERS
 
 pytestmark = [
     pytest.mark.slow,

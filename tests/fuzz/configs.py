@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tests.fuzz.mutate import VALUES, mutated_text
-from tna_onnx.cli.config.options import configurable_commands, options_by_flag
+from tna_onnx.cli.config import configurable_commands, options_by_flag
 from tna_onnx.cli.group import group
 from tna_onnx.errors import UsageError
 

@@ -25,13 +25,12 @@ import numpy as np
 from tests.data.samples import encoded
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
 from tests.fuzz.run import Counts, run_cases
-from tna_onnx.cli.config.files import read_file
+from tna_onnx.cli.config import read_file
 from tna_onnx.cli.group import group
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
 from tna_onnx.data.digest import sample_digests
-from tna_onnx.extraction.keys import labels_digest
-from tna_onnx.extraction.store import open_store
-from tna_onnx.extraction.stored import find_stores, read_stored
+from tna_onnx.extraction.store import find_stores, open_store, read_stored
+from tna_onnx.extraction.store_files import labels_digest
 
 N = 6
 LABELS = np.arange(N) % 3

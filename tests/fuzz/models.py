@@ -21,11 +21,11 @@ from tests.fuzz import children
 from tests.fuzz.children import OUTCOMES, campaign
 from tests.fuzz.mutations import mutated
 from tests.graph.samples import CASES, FEATURES
-from tna_onnx.calibration.written import check_file
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
+from tna_onnx.pipeline.change import Change, write_change
+from tna_onnx.pipeline.checking import check_file
 
 _NAMES = tuple(sorted(CASES))
 
@@ -55,9 +55,9 @@ def check(data: bytes, folder: Path) -> None:
     model = load_model(path)
     find_heads(model)
     head = choose_head(model)
-    rewritten = rewrite(model, head, np.array(head.weight), metadata={"fuzz": "1"})
+    rewritten = write_change(model, head, Change(weight=np.array(head.weight)), {"fuzz": "1"})
     with pending(model, rewritten.proto, folder / "new.onnx") as new:
-        check_file(model, rewritten, new)
+        check_file(model, new)
     assert _same_results(path, folder / "new.onnx"), "results"
 
 

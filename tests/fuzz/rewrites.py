@@ -18,15 +18,15 @@ from onnx.reference import ReferenceEvaluator
 from tests.fuzz.heads import SAMPLES, assert_linear, inputs
 from tests.fuzz.models import data_of
 from tests.graph.rewriting import drawn
-from tna_onnx.calibration.written import check_file
 from tna_onnx.data import open_source
 from tna_onnx.extraction.head_check import check_readout, class_logits
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
+from tna_onnx.pipeline.change import Change, write_change
+from tna_onnx.pipeline.checking import check_file
 from tna_onnx.runtime import Device
 
 
@@ -43,10 +43,11 @@ def case(k: int, seed: int, folder: Path) -> None:
     assert isinstance(found, Head)
     weight, bias = drawn(found)
     # a head without a bias has no place for one
-    rewritten = rewrite(model, found, weight, bias=bias if found.holds_bias else None, metadata={"fuzz": "1"})
+    change = Change(weight=weight, bias=bias if found.holds_bias else None)
+    rewritten = write_change(model, found, change, {"fuzz": "1"})
     new = folder / "new.onnx"
     with pending(model, rewritten.proto, new) as written:
-        check_file(model, rewritten, written)
+        check_file(model, written)
     assert_evaluated_alike(path, new, feeds)
     if found.linear:
         result = load_model(new)

@@ -12,10 +12,9 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
-from tna_onnx.graph import load
 from tna_onnx.graph.head import choose_head, find_heads
-from tna_onnx.graph.limits import ModelLimits
 from tna_onnx.graph.load import load_model
+from tna_onnx.graph.options import ModelLimits
 
 
 def sample() -> onnx.ModelProto:
@@ -248,18 +247,26 @@ def test_a_constant_of_any_size_is_not_computed(proto: onnx.ModelProto, message:
 
 
 @pytest.mark.parametrize("error", [IndexError, TypeError, ValueError, MemoryError, AttributeError, OverflowError])
-def test_whatever_a_damaged_node_makes_raise_is_a_refusal(
-    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("damaged", [True, False])
+def test_an_error_in_the_walk_is_a_refusal_of_a_damaged_file_only(
+    error: type[Exception], damaged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object) -> None:
         raise error("something")
 
     monkeypatch.setattr("tna_onnx.graph.walk.loop.head_at", fail)
-    model = load_model(sample())
-    assert isinstance(model, load.Model)
+    proto = sample()
+    if damaged:
+        proto.graph.node.add(op_type="Relu", input=["no such tensor"], output=["unused"])
+    model = load_model(proto)
+    if not damaged:  # the checker has nothing against it: a bug
+        with pytest.raises(error, match="something"):
+            find_heads(model)
+        return
     _, (refusal,) = find_heads(model)
     assert refusal.node == "head"
-    assert f"damaged, or of a form that cannot be read ({error.__name__}: something)" in refusal.reason
+    assert f"{error.__name__}: something" in refusal.reason
+    assert "no such tensor" in refusal.reason
     with pytest.raises(TnaError):
         choose_head(model)
 

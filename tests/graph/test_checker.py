@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from tests.graph.samples import CASES
-from tna_onnx.graph.checker import checker_complaint
+from tna_onnx.graph.load import checker_complaint
 
 
 @pytest.mark.parametrize("in_memory", [False, True])

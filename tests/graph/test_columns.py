@@ -9,16 +9,16 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.graph.rewriting import unexpected
 from tests.graph.samples import CLASSES, FEATURES, Builder, Sample, run
 from tna_onnx.data import open_source
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.graph.difference import unexpected_differences
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.readers import can_scale, require_no_other_readers
 from tna_onnx.graph.rewrite import rewrite
+from tna_onnx.graph.scores import can_scale, require_no_other_readers
 from tna_onnx.runtime import Device
 
 _END = 2**31 - 1
@@ -67,7 +67,7 @@ def test_the_only_column_of_sigmoids_is_the_output_of_a_binary_model(
     np.testing.assert_allclose(head.weight[1] - head.weight[0], sample.weight[0], rtol=1e-6)
 
     twice = rewrite(model, head, head.weight * 2, bias_factor=2.0, metadata={})
-    assert unexpected_differences(model, twice, twice.proto) == []
+    assert unexpected(model, twice, twice.proto) == []
     p, sharper = run(model.path, ["y"], x)[0], run(twice.proto, ["y"], x)[0]
     assert p.shape == sharper.shape == (9,)
     odds = (p / (1 - p)).astype(np.float64)
@@ -132,7 +132,7 @@ def test_an_expanded_bias_is_a_bias(shape_of: str, tmp_path: Path) -> None:
     assert can_scale(model, head)
 
     halved = rewrite(model, head, head.weight / 2, bias_factor=0.5, metadata={})
-    assert unexpected_differences(model, halved, halved.proto) == []
+    assert unexpected(model, halved, halved.proto) == []
     np.testing.assert_array_equal(run(halved.proto, ["y"], x)[0], run(model.path, ["y"], x)[0] / 2)
 
 
@@ -228,7 +228,7 @@ def test_an_expanded_bias_that_others_read_stays_as_it_is(other: str, tmp_path: 
     require_no_other_readers(model, head, keeps_order=False)
 
     halved = rewrite(model, head, head.weight / 2, bias_factor=0.5, metadata={})
-    assert unexpected_differences(model, halved, halved.proto) == []
+    assert unexpected(model, halved, halved.proto) == []
     names = ["y", *outputs]
     y, kept = run(model.path, names, x)
     half, same = run(halved.proto, names, x)

@@ -12,8 +12,7 @@ from onnx import helper
 from tests.builders import small_model
 from tests.graph.samples import CASES, CLASSES, Builder, run, softmax
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.decisions import GUARD, add_decisions, add_scores
-from tna_onnx.graph.guarded import Guarded, SetScore
+from tna_onnx.graph.decisions import GUARD, Guarded, SetScore, add_decisions, add_scores
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 

@@ -14,8 +14,8 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.scores import choose_readout
+from tna_onnx.graph.walk.steps import Refusal
 
 CLASSES, FEATURES = 4, 3
 ROWS = np.random.default_rng(3).standard_normal((CLASSES, FEATURES)).astype(np.float32)

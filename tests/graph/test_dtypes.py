@@ -7,15 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tna_onnx.graph.dtypes import (
-    FLOAT_TYPES,
-    INTEGER_TYPES,
-    byte_count,
-    code_of,
-    element_type,
-    numpy_name,
-    type_name,
-)
+from tna_onnx.graph.tensors import FLOAT_TYPES, INTEGER_TYPES, byte_count, code_of, element_type, numpy_name, type_name
 
 TYPES = {
     name: code

@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from onnx import numpy_helper
 
-from tna_onnx.graph.dtypes import FLOAT_TYPES
-from tna_onnx.graph.floats import epsilon, float_tensor, numpy_type, rounded
+from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon, float_tensor, numpy_type, rounded
 
 NAMES = tuple(FLOAT_TYPES.values())
 SINGLE = st.floats(width=32)

@@ -6,7 +6,7 @@ import onnx
 from onnx import helper
 
 from tests.builders import small_model, tensor_info
-from tna_onnx.graph.functions import inlined
+from tna_onnx.graph.load import inlined
 
 
 def with_function(*, name: str = "Twice") -> onnx.ModelProto:

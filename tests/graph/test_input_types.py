@@ -9,7 +9,7 @@ from onnx import helper
 
 from tests.graph.samples import Builder
 from tna_onnx.graph.head import find_heads
-from tna_onnx.graph.input_types import tensor_types
+from tna_onnx.graph.load import tensor_types
 
 
 def test_dimensions_without_a_name_and_other_types(tmp_path: Path) -> None:

@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tests.builders import small_model, tensor_info
+from tna_onnx.graph.constants import unpacked
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.integers import opened_like, opened_up, quantizes_batches
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.packed import unpacked
 
 Array = NDArray[Any]
 N, FEATURES, CLASSES = 40, 12, 5
 MICROSOFT = "com.microsoft"
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((N, FEATURES)).astype(np.float32)
-CODES = RNG.integers(-127, 128, (FEATURES, CLASSES)).astype(np.int8)
+# 7 bits: where a processor lacks products of bytes, ONNX Runtime adds pairs of them in 16 bits, which 8 would overflow
+CODES = RNG.integers(-63, 64, (FEATURES, CLASSES)).astype(np.int8)
 BIAS = RNG.standard_normal(CLASSES).astype(np.float32)
 X_SCALE, Y_SCALE = np.float32(0.03), np.float32(0.25)
 ZERO = np.uint8(120)
@@ -189,7 +190,7 @@ def test_only_the_last_layer_is_opened(tmp_path: Path) -> None:
     second = onnx.NodeProto()
     second.CopyFrom(first)
     second.name, second.input[0], second.output[0] = "second", "hidden", "logits"
-    square = RNG.integers(-127, 128, (CLASSES, CLASSES)).astype(np.int8)
+    square = RNG.integers(-63, 64, (CLASSES, CLASSES)).astype(np.int8)
     proto = small_model(
         [first, second],
         inputs=[tensor_info("x", ["N", CLASSES])],

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.conftest import Demo
 from tests.graph.samples import CASES
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.input_types import tensor_types
-from tna_onnx.graph.load import load_model
+from tna_onnx.graph.load import load_model, tensor_types
 
 
 @pytest.fixture(scope="module")

@@ -26,7 +26,7 @@ from tests.graph.samples import (
 from tests.graph.test_quantized import X, head_of, saved
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.readout import requantized
 
 
 @pytest.mark.parametrize("shape", [(1,), (1, 1)])

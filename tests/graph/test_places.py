@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.places import Place, place_of, placeless
+from tna_onnx.graph.tensors import Place, place_of, placeless
 
 
 def tensor(**entries: str) -> TensorProto:

@@ -14,12 +14,12 @@ from hypothesis.extra.numpy import arrays
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
+from tests.graph.rewriting import unexpected
 from tests.graph.samples import CLASSES, FEATURES, Array, Builder, run, tensors
-from tna_onnx.graph.difference import unexpected_differences
+from tna_onnx.graph.constants import Quantized, read_quantized
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.quantized import Quantized, read_quantized
-from tna_onnx.graph.requantize import requantized
+from tna_onnx.graph.readout import requantized
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.stored import resolve
 
@@ -232,7 +232,7 @@ def test_a_new_weight_is_read_as_promised(
 
     weight = new_weight(head)
     rewritten = rewrite(model, head, weight, metadata={})
-    assert unexpected_differences(model, rewritten, rewritten.proto) == []
+    assert unexpected(model, rewritten, rewritten.proto) == []
     path = tmp_path / "new.onnx"
     path.write_bytes(rewritten.proto.SerializeToString())
     onnx.checker.check_model(str(path), full_check=True)
@@ -274,7 +274,7 @@ def test_a_bias_in_the_scale_of_features_and_weight_follows(scale: str, factor: 
     assert head.bias_step == np.float32(0.03)
     weight, old = new_weight(head), head.bias.astype(np.float64)
     rewritten = rewrite(model, head, weight, bias_factor=factor, metadata={})
-    assert unexpected_differences(model, rewritten, rewritten.proto) == []
+    assert unexpected(model, rewritten, rewritten.proto) == []
     path = tmp_path / "new.onnx"
     path.write_bytes(rewritten.proto.SerializeToString())
     onnx.checker.check_model(str(path), full_check=True)

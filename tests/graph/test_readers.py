@@ -13,7 +13,7 @@ from tests.builders import small_model, tensor_info
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.readers import require_no_other_readers
+from tna_onnx.graph.scores import require_no_other_readers
 
 CLASSES = 5
 

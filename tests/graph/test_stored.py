@@ -19,9 +19,9 @@ from tests.graph.samples import (
     branch,
     run,
 )
-from tna_onnx.graph.floats import rounded
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.stored import Refused, Stored, resolve
+from tna_onnx.graph.tensors import rounded
 
 STEPS = st.lists(
     st.one_of(

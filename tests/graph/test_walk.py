@@ -7,8 +7,8 @@ from pathlib import Path
 from tests.graph.samples import Builder
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.walk import walk_back
+from tna_onnx.graph.walk.steps import Refusal
 
 
 def test_a_walk_to_a_head(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.guarding.conftest import run
 from tna_onnx.guarding.measure import exact_interval
-from tna_onnx.numerics.detection import area_under, roc_points
+from tna_onnx.numerics.outliers import area_under, roc_points
 from tna_onnx.numerics.selective import _STARTS, accept_above, accept_at, thresholds
 
 TEMPERATURE = 3.0

@@ -14,8 +14,7 @@ from tests.conftest import Small
 from tests.guarding.conftest import run
 from tna_onnx.errors import UsageError
 from tna_onnx.guarding.settings import GuardSettings
-from tna_onnx.numerics.conformal import coverage_band
-from tna_onnx.numerics.set_scores import mean_size, small_set_temperature, tempered
+from tna_onnx.numerics.conformal import coverage_band, mean_size, small_set_temperature, tempered
 
 
 def drawn(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

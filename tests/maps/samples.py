@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tna_onnx.engine.local import sum_chunks
+from tna_onnx.engine.logits import sum_chunks
 from tna_onnx.maps.base import Reduce
 
 Array = np.ndarray

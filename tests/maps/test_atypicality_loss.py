@@ -11,8 +11,7 @@ from scipy.special import log_softmax
 
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
-from tna_onnx.maps.atypicality import AtypicalityAware
-from tna_onnx.maps.atypicality_loss import AtypicalityLoss
+from tna_onnx.maps.atypicality import AtypicalityAware, AtypicalityLoss
 
 Array = np.ndarray
 

@@ -23,15 +23,14 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.maps.beta import Beta
 from tna_onnx.maps.platt import Platt
-from tna_onnx.maps.quadratic import Quadratic
-from tna_onnx.numerics.logistic import RIDGE
+from tna_onnx.numerics.fitting import RIDGE
 
 Array = NDArray[Any]
 NAMES = tuple(name for name in MAPS if MAPS[name].binary)
 
 
 def test_these_are_the_maps_for_two_classes() -> None:
-    assert NAMES == ("platt", "beta", "quadratic")
+    assert NAMES == ("platt", "beta")
 
 
 def two(n: int = 1500, slope: float = 0.4, shift: float = 0.8, bend: float = 0.0, seed: int = 0) -> tuple[Array, Array]:
@@ -74,7 +73,6 @@ TABLE: dict[str, CalibrationMap] = {
     "platt": Platt(0.6, -0.3),
     "beta": Beta(0.7, 1.2, 0.4),
     "beta one side": Beta(0.0, 1.2, 0.4),
-    "quadratic": Quadratic((0.2, 1.0, -0.1), -0.5, 2.0, -8.0, 7.0),
 }
 
 
@@ -86,8 +84,6 @@ def by_definition(fitted: CalibrationMap, logits: Array) -> Array:
             return slope * d + intercept
         case Beta(a, b, c):
             return np.asarray(a * log_expit(d) - b * log_expit(-d) + c)
-        case Quadratic(w, mean, unit, low, high):
-            return np.polyval(w[::-1], (np.clip(d, low, high) - mean) / unit)
     raise AssertionError(fitted)
 
 
@@ -261,7 +257,7 @@ def sides(d: Array) -> Array:
 def test_inside_the_bounds_the_fit_is_scikit_learns(name: str, n: int) -> None:
     logits, labels = two(n, slope=0.8, seed=2)
     d = log_odds(logits)
-    columns = {"platt": d[:, None], "beta": sides(d), "quadratic": np.stack([d, (d - d.mean()) ** 2], axis=1)}[name]
+    columns = {"platt": d[:, None], "beta": sides(d)}[name]
     found = mapped(MAPS[name].fit(reduce_of(logits, labels)), logits)
     # both stop where the slope is about 1e-8
     np.testing.assert_allclose(found, of_scikit_learn(columns, labels), rtol=0, atol=1e-5)
@@ -297,32 +293,6 @@ def test_beta_is_the_minimum_within_its_bounds(bend: float, seed: int) -> None:
 def test_some_of_these_lie_on_a_bound() -> None:
     fits = [Beta.fit(reduce_of(*two(300, slope=0.3, bend=0.1, seed=seed))) for seed in range(6)]
     assert any(fit.a == 0 for fit in fits)
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("bend", [-0.1, 0.1])
-def test_quadratic_is_the_minimum_within_its_bounds(bend: float, seed: int) -> None:
-    logits, labels = two(300, slope=0.3, bend=bend, seed=seed)
-    d = log_odds(logits)
-    t = (d - d.mean()) / d.std()
-    bounds = [{"type": "ineq", "fun": lambda w, e=end: w[1] + 2 * e * w[2]} for end in (t.min(), t.max())]
-    best = minimize(
-        lambda w: nll(w[0] + w[1] * t + w[2] * t * t, labels), [0, 1, 0], method="SLSQP", constraints=bounds, tol=1e-13
-    )
-    fitted = Quadratic.fit(reduce_of(logits, labels))
-    # the ridge moves the loss by less than its own size, RIDGE / N times |w|^2 of about 10
-    assert nll(mapped(fitted, logits), labels) == pytest.approx(best.fun, abs=10 * RIDGE / 300)
-    slopes = [fitted.coefficients[1] + 2 * end * fitted.coefficients[2] for end in (t.min(), t.max())]
-    assert min(slopes) >= -1e-9
-
-
-def test_quadratic_keeps_what_it_saw_as_its_range() -> None:
-    logits, labels = two()
-    fitted = Quadratic.fit(reduce_of(logits, labels))
-    d = log_odds(logits)
-    assert (fitted.low, fitted.high) == (d.min(), d.max())
-    assert fitted.mean == pytest.approx(d.mean(), rel=1e-12)  # 1,500 terms of float64
-    assert fitted.unit == pytest.approx(d.std(), rel=1e-12)
 
 
 @pytest.mark.parametrize("slope", [0.4, 0.9])

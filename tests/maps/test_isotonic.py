@@ -17,9 +17,8 @@ from tests.builders import small_model, tensor_info
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.isotonic import IsotonicOneVsAll
+from tna_onnx.maps.isotonic import IsotonicOneVsAll, TopVersusAll
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.maps.top_versus_all import TopVersusAll
 from tna_onnx.numerics.isotonic import CENTRES, TOLERANCE, isotonic_log_odds
 
 Array = np.ndarray

@@ -22,7 +22,7 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]
 

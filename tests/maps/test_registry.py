@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
-from tna_onnx.maps import LABEL_MAPS, MAPS, MapName
+from tna_onnx.maps import MAPS, MapName
 from tna_onnx.maps.base import CalibrationMap, Folding, apply_map
 
 Array = NDArray[Any]
@@ -24,7 +24,7 @@ def fitted(name: str) -> tuple[CalibrationMap, Array, Array]:
 def drawn(name: str, classes: int = 5) -> Any:
     """Return samples of what a map is for: two classes, or labels that hold or not by themselves."""
     logits, labels, features = sample(classes=2 if MAPS[name].binary else classes, size=400)
-    if name in LABEL_MAPS:
+    if not MAPS[name].for_classes:
         labels = (np.random.default_rng(0).random(logits.shape) < 1 / (1 + np.exp(-logits / 3))).astype(np.int64)
     return logits, labels, features
 
@@ -38,6 +38,12 @@ def test_other_names_are_unknown() -> None:
     assert "none" not in MAPS
     with pytest.raises(KeyError):
         MAPS["none"]
+
+
+def test_every_map_has_a_rank_of_its_own() -> None:
+    ranks = [MAPS[name].rank for name in MAPS]
+    assert len({*ranks}) == len(ranks)
+    assert min(ranks) == MAPS["ts"].rank > 0
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -55,7 +61,7 @@ class TestFacts:
         one, logits, features = fitted(name)
         if one.keeps_order:
             mapped = apply_map(one, logits, features)
-            if name in LABEL_MAPS:
+            if not MAPS[name].for_classes:
                 np.testing.assert_array_equal(mapped > 0, logits > 0)
             else:
                 np.testing.assert_array_equal(mapped.argmax(axis=1), logits.argmax(axis=1))

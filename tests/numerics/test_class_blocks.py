@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tna_onnx.numerics import class_blocks as blocks
-from tna_onnx.numerics.class_blocks import class_blocks
+from tna_onnx.numerics import rotations as blocks
+from tna_onnx.numerics.rotations import class_blocks
 
 
 @pytest.mark.parametrize(("classes", "n"), [(1, 7), (10, 3), (5, 100), (3, 0)])

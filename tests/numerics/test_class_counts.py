@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from tna_onnx.numerics.class_counts import ClassCounts
+from tna_onnx.numerics.reliability import ClassCounts
 
 
 @pytest.mark.parametrize("classes", [2, 7, 1000])

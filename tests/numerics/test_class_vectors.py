@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tna_onnx.numerics import class_vectors as module
-from tna_onnx.numerics.class_vectors import ClassVectors
+from tna_onnx.numerics import rotations as module
+from tna_onnx.numerics.rotations import ClassVectors
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tna_onnx.numerics.clusters import cluster_sums, mean_and_error
 from tna_onnx.numerics.intervals import paired_differences
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.residuals import cluster_sums, mean_and_error
+from tna_onnx.numerics.scores import SampleScores
 
 
 def scores(n: int, factor: float, seed: int = 0) -> SampleScores:

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics import compiled as compiled_module
 from tna_onnx.numerics.averages import Average, Draws, averages
-from tna_onnx.numerics.class_vectors import ClassVectors
 from tna_onnx.numerics.compiled import Kernels, add, average, compiled, sum_tilted, turn, weigh
-from tna_onnx.numerics.rotations import Rotations, TiltParameters
+from tna_onnx.numerics.rotations import ClassVectors, Rotations, TiltParameters
 from tna_onnx.numerics.stops import find_stops
 
 ANGLES = [1.0, 10.0, 25.0, 40.0]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.numerics.bernoulli import confidences, scores
 from tna_onnx.numerics import corp
 from tna_onnx.numerics.corp import Corp, Decomposition
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 
 
 def total(parts: Decomposition) -> float:

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from tests.numerics.bernoulli import scores
-from tna_onnx.numerics import crossfitted as crossfitted_module
-from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors, fit_error
+from tna_onnx.numerics import residuals as crossfitted_module
 from tna_onnx.numerics.intervals import paired_differences
-from tna_onnx.numerics.metrics import ada_ece, ece
-from tna_onnx.numerics.shares import SHARES
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.metrics import SHARES, ada_ece, ece
+from tna_onnx.numerics.residuals import CrossFit, corrected_errors, fit_error
+from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.numerics.bernoulli import confidences, scores
-from tna_onnx.numerics.cumulative import CumulativeTest, kolmogorov_smirnov_p, kuiper_p
+from tna_onnx.numerics.reliability import CumulativeTest, kolmogorov_smirnov_p, kuiper_p
 
 
 @given(st.lists(st.tuples(st.floats(0.0625, 1, width=16), st.booleans()), min_size=1, max_size=30))

@@ -12,8 +12,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from tna_onnx.numerics.convex import Curvature, DiagonalCurvature, convex_minimum
-from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
+from tna_onnx.numerics.fitting import (
+    Curvature,
+    DiagonalCurvature,
+    convex_minimum,
+    increasing_root,
+    mixture_weights,
+    simplex_weights,
+)
 
 Array = NDArray[Any]
 Curve = Callable[[float], tuple[float, float, float]]

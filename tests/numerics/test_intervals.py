@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from scipy import integrate, special, stats
 
 from tna_onnx.numerics import intervals as intervals_module
-from tna_onnx.numerics import residual_sums as sums_module
-from tna_onnx.numerics.crossfitted import CrossFit
+from tna_onnx.numerics import residuals as sums_module
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics, ada_ece, ece
-from tna_onnx.numerics.shares import SHARES, shares_by_width
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.metrics import SHARES, Metrics, ada_ece, ece, shares_by_width
+from tna_onnx.numerics.residuals import CrossFit
+from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]
 

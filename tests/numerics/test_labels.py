@@ -7,13 +7,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special
 
-from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors
 from tna_onnx.numerics.intervals import paired_differences
-from tna_onnx.numerics.label_terms import as_two_classes
-from tna_onnx.numerics.losses import sample_losses
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
-from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.metrics import Metrics, sample_losses
+from tna_onnx.numerics.residuals import CrossFit, corrected_errors
+from tna_onnx.numerics.scores import SampleScores, as_two_classes
 
 Array = NDArray[np.float64]
 

@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.losses import sample_losses
 from tna_onnx.numerics.metric import OBJECTIVES
-from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.metrics import objective_value, sample_losses
+from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]
 

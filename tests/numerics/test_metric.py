@@ -9,7 +9,7 @@ import pytest
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import Metrics, objective_value
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 
 
 def scores(seed: int) -> SampleScores:

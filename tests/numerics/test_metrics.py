@@ -30,7 +30,7 @@ from sklearn.calibration import calibration_curve
 
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, ada_ece, ece, objective_value
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]
 N = 1500  # a multiple of 10 and 15

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
-from tna_onnx.numerics.sample_terms import numpy_terms
+from tna_onnx.numerics.scores import numpy_terms
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

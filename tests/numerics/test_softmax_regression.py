@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.softmax_regression import Axes, principal_axes, ridge_path
+from tna_onnx.numerics.multinomial import Axes, principal_axes, ridge_path
 
 Array = NDArray[Any]
 

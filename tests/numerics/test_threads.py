@@ -9,7 +9,7 @@ import pytest
 from threadpoolctl import ThreadpoolController
 
 from tna_onnx.numerics import threads as module
-from tna_onnx.numerics.threads import one_thread, several_threads, threads_here
+from tna_onnx.numerics.threads import one_thread, several_threads
 
 SMALL = (2000, 256, 10)
 LARGE = (2048, 2048, 1000)
@@ -48,7 +48,6 @@ def test_one_thread_in_a_block_and_the_cores_for_large_products(monkeypatch: pyt
 
 
 def test_large_products_have_two_threads_where_one_core_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    # as workers of several have: their last bits are the driver's
     (found,) = libraries(monkeypatch, 16)
     with one_thread(1), several_threads(*LARGE):
         assert found.threads == 2
@@ -58,9 +57,6 @@ def test_elsewhere_nothing_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     (found,) = libraries(monkeypatch, 16)
     with several_threads(*LARGE):
         assert found.threads == 16
-    assert threads_here() == 16
-    with one_thread(4):
-        assert threads_here() == 4
 
 
 def test_blocks_that_overlap_leave_what_was_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +92,6 @@ def test_threads_are_set_back_after_an_error(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_libraries_of_this_process_are_known() -> None:
     before = [each["num_threads"] for each in ThreadpoolController().select(user_api="blas").info()]
-    assert threads_here() == min(before, default=None)
     with one_thread(8):
         inside = ThreadpoolController().select(user_api="blas").info()
         assert all(each["num_threads"] == 1 for each in inside)

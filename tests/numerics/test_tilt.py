@@ -13,13 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics import stops as stops_module
 from tna_onnx.numerics import tilt as tilt_module
-from tna_onnx.numerics.angles import angles_between, mean_rotation
 from tna_onnx.numerics.averages import Draws, Ensemble, TurnedWeight, averages, kept_part
-from tna_onnx.numerics.class_vectors import ClassVectors
-from tna_onnx.numerics.rotations import Rotations, TiltParameters, levels
+from tna_onnx.numerics.rotations import ClassVectors, Rotations, TiltParameters, angles_between, levels, mean_rotation
 from tna_onnx.numerics.stops import Stops, find_stops
 from tna_onnx.numerics.tilt import tilted_means
 
@@ -318,7 +317,7 @@ def test_the_number_of_classes_does_not_make_the_angle_depend_on_the_window(
 def test_n_t_has_a_largest_value() -> None:
     assert TiltParameters(n_t=10_000).n_t == 10_000
     for n_t in (0, 10_001, 10**18):
-        with pytest.raises(ValueError, match="n_t must lie in 1 to 10,000"):
+        with pytest.raises(UsageError, match="n_t must lie in 1 to 10,000"):
             TiltParameters(n_t=n_t)
 
 
@@ -436,7 +435,7 @@ def test_a_zero_class_vector_is_left_out(shape: tuple[int, int], seed: int, targ
     ],
 )
 def test_weights_that_cannot_be_tilted(weight: Array, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(UnsupportedModel, match=message):
         next(averages(weight, [30], 1, Draws()))
 
 
@@ -444,7 +443,7 @@ def test_weights_that_cannot_be_tilted(weight: Array, message: str) -> None:
     "wrong", [{"alpha": 0.0}, {"beta": -1.0}, {"theta_s": 0.0}, {"theta_s": 3.2}, {"theta_s": math.nan}, {"n_t": 0}]
 )
 def test_parameters_that_cannot_be_drawn_from(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
         TiltParameters(**wrong)
 
 

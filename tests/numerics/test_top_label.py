@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tna_onnx.numerics.corp import top_label_errors
 from tna_onnx.numerics.metrics import ece
-from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.numerics.top_label import top_label_errors
+from tna_onnx.numerics.scores import SampleScores
 
 
 def test_values_are_those_of_the_definition() -> None:

@@ -6,6 +6,7 @@ A comment directly above a block says how it is to be run, and does not show on 
     <!-- exit code: 1 -->      its last command ends so
     <!-- output -->            it is what the block before it printed, up to the digits of numbers
     <!-- output, numbers within 5 % -->   the numbers as well
+    <!-- output, in part -->  some lines of an output that another page shows in full
     <!-- adding a KIND: PLACE -->   part of an example that `test_contributing.py` executes on a copy of the package
 """
 

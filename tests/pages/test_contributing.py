@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -97,6 +98,9 @@ def test_a_new_map(copy: Path) -> None:
     printed = "".join(tool(copy, line) for line in commands)
     assert "shrinkage" in printed
     assert (copy / "shrunk.onnx").exists()
+    # the default command compares it with the others
+    methods = json.loads((copy / "default.json").read_text(encoding="utf-8"))["methods"]
+    assert "shrinkage" in [method["method"] for method in methods]
     tool(copy, "tna-onnx verify models/digits/model.onnx shrunk.onnx")
     lint(copy)
 
@@ -109,6 +113,19 @@ def test_a_new_source(copy: Path, demo: Demo) -> None:
     plain = tool(copy, "tna-onnx evaluate models/digits/model.onnx --data models/digits/test.npz")
     assert "arrays test.mat" in printed
     assert printed.replace("test.mat", "test.npz") == plain
+    lint(copy)
+
+
+@pytest.mark.slow
+def test_a_new_metric(copy: Path) -> None:
+    printed = "".join(tool(copy, line) for line in added(copy, "a metric"))
+    assert "gap, %" in printed
+    comparison = json.loads((copy / "gap.json").read_text(encoding="utf-8"))["comparison"]
+    interval = comparison["differences"]["gap"]
+    assert interval["low"] <= interval["difference"] <= interval["high"]
+    # by the triangle inequality, bins can only add to it
+    assert 0 < comparison["before"]["gap"] <= comparison["before"]["ece"]
+    assert "gap" in (copy / "gap.html").read_text(encoding="utf-8")
     lint(copy)
 
 

@@ -143,9 +143,14 @@ def notebook_page() -> World:
 
 
 def sharing_page() -> World:
-    """docs/how-to/sharing.md needs the libraries of bills of materials and of the Hub."""
-    pytest.importorskip("cyclonedx")
+    """docs/how-to/sharing.md needs the library of the Hub."""
     pytest.importorskip("huggingface_hub")
+    return World()
+
+
+def trackers_page() -> World:
+    """docs/how-to/trackers.md needs the writer of TensorBoard's events."""
+    pytest.importorskip("torch.utils.tensorboard")
     return World()
 
 
@@ -348,6 +353,7 @@ WORLDS: dict[str, Callable[[], World]] = {
     "docs/how-to/multi-label.md": scikit_learn_page,
     "docs/how-to/notebook.md": notebook_page,
     "docs/how-to/sharing.md": sharing_page,
+    "docs/how-to/trackers.md": trackers_page,
     "docs/how-to/tabular.md": scikit_learn_page,
     "docs/models.md": models_page,
     "docs/reference/calibrate.md": read_me,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tests.numerics.bernoulli import confidences, scores
-from tna_onnx.render.bin_free import bin_free_lines, bin_free_rows, bin_free_sentence
-from tna_onnx.results.bin_free import BinFree
+from tna_onnx.render.text import bin_free_lines, bin_free_rows, bin_free_sentence
+from tna_onnx.results.details import BinFree
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import re
 from pathlib import Path
@@ -14,8 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import tna_onnx
-from tests.calibration import test_label_models as label_models
 from tests.conftest import Small
+from tests.pipeline import test_label_models as label_models
 from tests.support import PLAIN, cli
 from tna_onnx.render.card import MARK, CardWords, _yaml, model_card
 from tna_onnx.results.as_json import to_json
@@ -71,51 +70,6 @@ def test_the_hub_reads_it(result: Path, tmp_path: Path) -> None:
 
 def test_the_same_from_python(report: Report, result: Path) -> None:
     assert tna_onnx.card(report).text == tna_onnx.card(result).text == cli("card", result).stdout.removesuffix("\n")
-
-
-def test_the_bill_of_materials_is_valid(report: Report, result: Path, tmp_path: Path) -> None:
-    validation = pytest.importorskip("cyclonedx.validation.json")
-    from cyclonedx.schema import SchemaVersion
-
-    done = cli("card", result, "-o", tmp_path / "README.md", "--bom", tmp_path / "bom.json")
-    assert done.exit_code == 0, done.output
-    text = (tmp_path / "bom.json").read_text("utf-8")
-    assert validation.JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
-    component = json.loads(text)["metadata"]["component"]
-    assert component["type"] == "machine-learning-model"
-    assert component["hashes"][0]["content"] == hashlib.sha256(Path(report.output).read_bytes()).hexdigest()
-    assert component["pedigree"]["ancestors"][0]["hashes"][0]["content"] == report.model_sha256
-    card = component["modelCard"]
-    metrics = {m["type"]: m for m in card["quantitativeAnalysis"]["performanceMetrics"]}
-    ends = report.comparison.differences["ece"]
-    found = metrics["ECE, change from the input model, points (95 % interval)"]
-    assert found["confidenceInterval"] == {
-        "lowerBound": f"{100 * ends.low:+.2f}",
-        "upperBound": f"{100 * ends.high:+.2f}",
-    }
-    assert float(metrics["ECE, %"]["value"]) == pytest.approx(100 * report.comparison.after.ece, abs=0.0051)
-    [digest] = card["modelParameters"]["datasets"][0]["contents"]["properties"]
-    assert re.fullmatch("[0-9a-f]{64}", digest["value"])
-
-
-def test_without_the_model_there_is_no_digest(report: Report) -> None:
-    pytest.importorskip("cyclonedx")
-    from tna_onnx.render.bom import model_bom
-
-    moved = dataclasses.replace(stored_report(report), output="elsewhere/small.tna.onnx")
-    assert "hashes" not in json.loads(model_bom(moved))["metadata"]["component"]
-
-
-def test_a_later_file_of_the_same_source_is_another_one(report: Report, small: Small, tmp_path: Path) -> None:
-    pytest.importorskip("cyclonedx")
-    from tna_onnx.render.bom import model_bom
-
-    later = tmp_path / "later.onnx"
-    tna_onnx.calibrate(small.model, small.calib, output=later, search="none", map="ets", device="cpu")
-    stored = dataclasses.replace(stored_report(report), output=str(later))
-    assert "hashes" not in json.loads(model_bom(stored))["metadata"]["component"]
-    old = dataclasses.replace(stored, output_sha256="")
-    assert "hashes" in json.loads(model_bom(old))["metadata"]["component"]
 
 
 def test_pictures_are_linked_from_the_card(result: Path, tmp_path: Path) -> None:
@@ -182,14 +136,6 @@ def test_an_unknown_task_is_refused(result: Path) -> None:
     assert "image-classification" in done.output
 
 
-def test_a_missing_library_is_said(result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "cyclonedx.validation.json", None)
-    done = cli("card", result, "-o", tmp_path / "README.md", "--bom", tmp_path / "bom.json")
-    assert done.exit_code == 2
-    assert "pip install 'tna-onnx[bom]'" in done.output
-    assert not (tmp_path / "README.md").exists()
-
-
 def test_names_cannot_leave_their_place(report: Report) -> None:
     evil = 'x"\n---\nlicense: gpl\n`` <script>alert(1)</script> [a](b) \x85\u2028'
     stored = dataclasses.replace(stored_report(report), data=evil, model=evil, output=evil, notes=(evil,), verdict=evil)
@@ -208,7 +154,7 @@ names = st.sampled_from(["a", "b", "model-index"])
 @example({"x": 1e-7, "y": {"z": "\x85\u2028\U0001f600 # no: comment"}})
 def test_yaml_reads_what_was_written(values: dict[str, Any]) -> None:
     yaml = pytest.importorskip("yaml")
-    from tna_onnx.printable import printable
+    from tna_onnx.files import printable
 
     def shown(value: Any) -> Any:
         if isinstance(value, dict):

@@ -17,9 +17,9 @@ import pytest
 
 from tests import support
 from tests.conftest import Small
-from tna_onnx.render.logged import TrackingError
+from tna_onnx.errors import TrackingError
 
-FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "9", "--max-ensemble-size", "40", "--device", "cpu"]
+FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "9", "--ensemble-size", "40", "--device", "cpu"]
 
 needs_mlflow = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("mlflow", "sqlalchemy")), reason="MLflow is not installed"
@@ -67,8 +67,8 @@ def stored(folder: Path, experiment: str = "Default") -> dict[str, Any]:
 
 @needs_mlflow
 def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
-    flags = ["--mlflow-experiment", "digits", "--json", "j.json", "--report", "r.html", "--seed", 3]
-    done = run(command(small, tmp_path, *flags), tmp_path)
+    flags = ["--mlflow", "--json", "j.json", "--report", "r.html", "--seed", 3]
+    done = run(command(small, tmp_path, *flags), tmp_path, MLFLOW_EXPERIMENT_NAME="digits")
     assert done.returncode == 0, done.stderr
     found, report = stored(tmp_path, "digits"), json.loads((tmp_path / "j.json").read_text("utf-8"))
     assert f"mlflow   run {found['id']} in sqlite:///" in done.stdout
@@ -141,7 +141,7 @@ def test_external_data_go_with_the_model_and_figures_with_the_run(small: Small, 
     source.mkdir()
     onnx.save(model, source / "m.onnx", save_as_external_data=True, size_threshold=0, location="m.bin")
     flags = ["--calib", small.calib, "-o", "o.onnx", "--mlflow", "--search", "none", "--device", "cpu", "--quiet"]
-    figures = ["--figures", "f", "--figure-format", "svg"] if importlib.util.find_spec("matplotlib") else []
+    figures = ["--figures", "f"] if importlib.util.find_spec("matplotlib") else []
     done = run(["calibrate", source / "m.onnx", *flags, *figures], tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     files = stored(tmp_path)["files"]

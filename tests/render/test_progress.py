@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Small
 from tna_onnx import calibrate
-from tna_onnx.calibration.crossfit import FOLDS
+from tna_onnx.pipeline.crossfit import FOLDS
 from tna_onnx.render.progress import Lines, progress_shown
 
 

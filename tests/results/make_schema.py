@@ -30,23 +30,19 @@ import pydantic
 from pydantic.json_schema import models_json_schema
 
 import tna_onnx
-from tna_onnx.api.words import CalibrateWords
-from tna_onnx.data.images.transform import ResolvedRecipe
-from tna_onnx.graph.difference import Difference
-from tna_onnx.graph.refusal import Refusal
+from tna_onnx.api.arguments import CalibrateWords
+from tna_onnx.data.images.preprocess import ResolvedRecipe
+from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.results.as_json import SCHEMA
-from tna_onnx.results.collection import Collection
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import Angles
-from tna_onnx.results.difference import ModelDifference, OutputDifference
-from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.evaluation import Collection, Evaluation, HeadInfo, Inspection, ModelDifference, OutputDifference
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import Guard
-from tna_onnx.results.heads import HeadReports
-from tna_onnx.results.inspection import HeadInfo, Inspection
 from tna_onnx.results.report import Comparison, CurvePoint, Report
 from tna_onnx.results.shifting import Shift
 from tna_onnx.results.study import Studies, Study
@@ -59,7 +55,6 @@ FILE = Path(tna_onnx.__file__).parent / "results/schema.json"
 
 KINDS = (
     Report,
-    HeadReports,
     Evaluation,
     Collection,
     Inspection,
@@ -127,7 +122,7 @@ class Settings(SearchSettings):
     search: str = "auto"
     map: str = "auto"
     anchor: str = "original"
-    predictions: str = "free"
+    predictions: str = "auto"
     fold: bool = True
     ets_loss: str = "auto"
     map_objective: str = "auto"

@@ -13,25 +13,32 @@ import numpy as np
 import pytest
 
 import tna_onnx
-from tests.calibration.samples import few
 from tests.conftest import Demo, Small
+from tests.pipeline.samples import few
 from tests.support import PLAIN, TILTED, cli, words_of
+from tna_onnx.data.images.known import RecipeScore, RecipeSearch
 from tna_onnx.data.images.preprocess import ResolvedRecipe
-from tna_onnx.graph.difference import Difference
-from tna_onnx.graph.refusal import Refusal
+from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.numerics.corp import Corp, Curve, Decomposition
-from tna_onnx.numerics.cumulative import CumulativeTest
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.numerics.reliability import CumulativeTest, Reliability
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results import details
 from tna_onnx.results.as_json import json_schema, to_json
-from tna_onnx.results.bin_free import BinFree
-from tna_onnx.results.collection import Collection
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
-from tna_onnx.results.difference import ModelDifference, OtherOutput, OutputDifference
-from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.details import BinFree, LabelMetrics
+from tna_onnx.results.evaluation import (
+    Collection,
+    Evaluation,
+    HeadInfo,
+    Inspection,
+    ModelDifference,
+    OtherOutput,
+    OutputDifference,
+    ScoresInfo,
+)
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import (
     ConfidenceCalibration,
@@ -42,13 +49,10 @@ from tna_onnx.results.guarding import (
     GuardInput,
     GuardOutput,
 )
-from tna_onnx.results.heads import HeadReports
-from tna_onnx.results.inspection import HeadInfo, Inspection, ScoresInfo
-from tna_onnx.results.label_metrics import LabelMetrics
-from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report
+from tna_onnx.results.recall import ClassRecall, Recall
+from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, Verification
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Line, Studies, Study
-from tna_onnx.results.verification import Verification
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.studies.settings import StudySettings
 
@@ -57,7 +61,7 @@ jsonschema = pytest.importorskip("jsonschema")
 FAST = [*words_of(PLAIN), "--quiet"]
 SEARCHED = [*words_of(TILTED), "--quiet"]
 KINDS = [
-    "report", "headreports", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard",
+    "report", "evaluation", "collection", "inspection", "modeldifference", "modelcomparison", "guard",
     "shift", "studies", "study",
 ]  # fmt: skip
 
@@ -90,7 +94,7 @@ def test_the_schema_is_one_and_each_kind_has_its_own() -> None:
     for schema in (json_schema(), *map(json_schema, KINDS)):
         jsonschema.Draft202012Validator.check_schema(schema)
     assert len({json_schema(kind)["$id"] for kind in KINDS}) == len(KINDS)
-    with pytest.raises(ValueError, match="no result of kind 'nonsense'; expected report, headreports, evaluation"):
+    with pytest.raises(ValueError, match="no result of kind 'nonsense'; expected report, evaluation"):
         json_schema("nonsense")
 
 
@@ -134,7 +138,6 @@ CLASSES = {
     "report": fields(Report) - {"recalibrated"} | HEAD | {"verdict"},
     "evaluation": fields(Evaluation) | HEAD,
     "collection": fields(Collection) | HEAD,
-    "headreports": fields(HeadReports) | HEAD | {"verdict"},
     "inspection": fields(Inspection) | HEAD,
     "modeldifference": fields(ModelDifference) | HEAD | {"verdict"},
     "modelcomparison": fields(ModelComparison) | HEAD,
@@ -150,6 +153,8 @@ CLASSES = {
     "confidence_group": fields(ConfidenceGroup),
     "detection": fields(Detection),
     "compared_model": fields(ComparedModel),
+    "recipe_search": fields(RecipeSearch),
+    "recipe_score": fields(RecipeScore),
     "metrics": fields(Metrics),
     "label_metrics": fields(LabelMetrics),
     "interval": fields(Interval),
@@ -158,6 +163,8 @@ CLASSES = {
     "method_scores": fields(MethodScores),
     "verification": fields(Verification),
     "changes": fields(Changes),
+    "recall": fields(Recall),
+    "class_recall": fields(ClassRecall),
     "settings": fields(SearchSettings)
     | {"batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "ets_loss", "fold", "gates"}
     | {"anchor", "map", "map_objective", "method", "predictions", "quantized_head", "search", "trust_labels"},
@@ -261,8 +268,8 @@ def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: boo
             {"map": "auto", "fold": False, "ensemble_size_asked": 7, "ensemble_size": 7},
         ),
         (
-            ["--ensemble-size", "inf", "--ets-loss", "nll", "--quantized-head", "float"],
-            {"ensemble_size_asked": "inf", "ensemble_size": 0, "ets_loss": "nll", "quantized_head": "float"},
+            ["--ensemble-size", "inf", "--quantized-head", "float"],
+            {"ensemble_size_asked": "inf", "ensemble_size": 0, "quantized_head": "float"},
         ),
         (["--search", "none"], {"search": "none"}),
     ],
@@ -316,7 +323,7 @@ def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:
         (tmp_path / "images" / str(label)).mkdir(parents=True, exist_ok=True)
         pixels = np.round(arrays["image"][k, 0] * 255).astype(np.uint8)
         image.fromarray(pixels).save(tmp_path / "images" / str(label) / f"{k}.png")
-    flags = ["--data", tmp_path / "images", "--crop", "28", "--quiet", "--device", "cpu"]
+    flags = ["--data", tmp_path / "images", "--crop", "28", "--scale", str(1 / 255), "--quiet", "--device", "cpu"]
     evaluation = written(tmp_path, "evaluate", demo.model, *flags)
     assert evaluation["preprocessing"]["crop"] == [28, 28]
     assert evaluation["preprocessing"]["dtype"] == "float32"
@@ -334,7 +341,7 @@ def test_verify(small: Small, tmp_path: Path) -> None:
     assert found["recalibrated"].endswith("o.onnx")
     assert found["outputs"]["samples"] == 1500
     assert written(tmp_path, "verify", small.model, output, *flags)["outputs"] is None
-    assert written(tmp_path, "verify", output, small.model, *flags, code=1)["only_head_and_block"] is False
+    assert written(tmp_path, "verify", output, small.model, *flags, code=1)["intact"] is False
 
 
 def test_inspect(small: Small, demo: Demo, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.results.shown import Shown
+from tna_onnx.results.as_json import Shown
 
 KINDS = ("report", "detailed", "evaluation", "modelcomparison", "studies", "study")
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from tna_onnx.runtime import device_memory, free_device_memory
+from tna_onnx.runtime import device as device_memory
+from tna_onnx.runtime import free_device_memory
 
 GIB = 2**30
 

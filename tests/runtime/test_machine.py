@@ -8,14 +8,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from tna_onnx.runtime import (
-    allowed_cores,
-    free_memory,
-    machine,
-    require_address_space,
-    resident_memory,
-    share_cores,
-)
+from tna_onnx.runtime import allowed_cores, free_memory, require_address_space, resident_memory
+from tna_onnx.runtime import device as machine
 
 
 @pytest.mark.parametrize(
@@ -39,6 +33,7 @@ def test_allowed_cores(
 ) -> None:  # fmt: skip
     if limit is not None:
         (tmp_path / "cpu.max").write_text(f"{limit}\n")
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     process = SimpleNamespace()
     if bound is not None:
         process.cpu_affinity = lambda: [*range(bound)]
@@ -66,18 +61,11 @@ def test_this_machine() -> None:
     assert 10**6 < resident_memory() < total  # Python and NumPy alone take more than a megabyte
 
 
-def test_processes_share_the_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("max 100000\n")
+def test_engines_of_data_say_how_many_threads_a_worker_has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(psutil, "Process", lambda: SimpleNamespace(cpu_affinity=lambda: [*range(8)]))
-    monkeypatch.setattr(machine, "_SHARING", [1])
-    assert allowed_cores(tmp_path) == 8
-    share_cores(3)
-    assert allowed_cores(tmp_path) == 2
-    share_cores(100)
-    assert allowed_cores(tmp_path) == 1
-    (tmp_path / "cpu.max").write_text("400000 100000\n")
-    share_cores(2)
-    assert allowed_cores(tmp_path) == 2
+    for word, cores in [("3", 3), ("16", 8), ("0", 8), ("", 8), ("2,1", 8)]:
+        monkeypatch.setenv("OMP_NUM_THREADS", word)
+        assert allowed_cores(tmp_path) == cores
 
 
 def test_a_limit_of_address_space_is_told_before_libraries_meet_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,10 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
-from tests.calibration import test_heads as heads
-from tests.calibration import test_integer_heads as integers
-from tests.calibration import test_label_models as labels
-from tests.calibration import test_several as several
+from tests.pipeline import test_heads as heads
+from tests.pipeline import test_integer_heads as integers
+from tests.pipeline import test_label_models as labels
+from tests.pipeline import test_several as several
 
 __all__ = ["FORMS", "LIMITS", "Form"]
 
@@ -65,7 +65,7 @@ def two_heads(settings: dict[str, Any], folder: Path) -> Form:
     model, *_ = heads._made(folder, "plain")
     data = heads._labelled(onnx.load(model), 1)
     target = folder / "written.onnx"
-    tna_onnx.calibrate_heads(model, data, heads=[*heads.CLASSES], output=target, device="cpu", **settings)
+    heads._calibrated(model, data, target, {"device": "cpu", **settings})
     return Form(model, target, data["x"][:33])
 
 

@@ -16,18 +16,25 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, score_all
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import LIMIT, Draws, TurnedWeight, averages
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate, candidate_weight, candidate_weights, choose, not_multiplied
-from tna_onnx.search.complete import search_complete
-from tna_onnx.search.scored import Score, Scored
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.search.candidates import (
+    Candidate,
+    Score,
+    Scored,
+    candidate_weight,
+    candidate_weights,
+    choose,
+    not_multiplied,
+)
 from tna_onnx.search.settings import SearchSettings
-from tna_onnx.search.sparse import search_sparse
+from tna_onnx.search.sparse import search_complete, search_sparse
 
 Array = NDArray[Any]
 QUICK = SearchSettings(angle_step=6.0, max_ensemble_size=40)
@@ -164,7 +171,7 @@ def test_any_grid_ascends_between_0_and_90(step: float) -> None:
     ],
 )
 def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"{next(iter(wrong))} is out of its range"):
+    with pytest.raises(UsageError, match=f"{next(iter(wrong))} is out of its range"):
         SearchSettings(**wrong)
 
 
@@ -627,7 +634,7 @@ def test_scores_for_another_search_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     settings = SearchSettings(angle_step=6.0, max_ensemble_size=40, max_accuracy_drop=0.0, seed=1)
     classifier = Classifier.make(6)
     expected = classifier.search(settings)
-    monkeypatch.setattr("tna_onnx.search.scored._KEPT_BYTES", 3 * 13 * 900)
+    monkeypatch.setattr("tna_onnx.search.candidates._KEPT_BYTES", 3 * 13 * 900)
     score = Recorder(classifier)
     scored = Scored(settings.ensemble(classifier.weight), score)
     for _ in range(2):

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tna_onnx.data.limits import Limits
+from tna_onnx.data.choices import Limits
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.shifting.priors import read_prior
+from tna_onnx.shifting.opening import read_prior
 
 NAMES = ("cat", "cow", "dog")
 

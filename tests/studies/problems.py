@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.run import StudyData
 
 __all__ = ["problem"]
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.studies.problems import problem
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.studies.data import StudyData, stratified
+from tna_onnx.studies.run import StudyData, stratified
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -11,9 +11,9 @@ from scipy import integrate, stats
 from tests.studies.problems import problem
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.search.settings import SearchSettings
-from tna_onnx.studies.printed import MEMBERS, search_printed, walk
+from tna_onnx.studies.methods import MEMBERS, search_printed, walk
 from tna_onnx.studies.rotations import expected_angle
 
 

@@ -19,15 +19,16 @@ from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics.averages import Average, Draws, averages
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.rotations import TiltParameters
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Study
 from tna_onnx.search.candidates import candidate_of
-from tna_onnx.studies import ablation, dimension, members, methods, parameters, rotations, samples, table, table_rows
-from tna_onnx.studies.data import StudyData
-from tna_onnx.studies.feature_angles import feature_angles
-from tna_onnx.studies.narrowed import narrowed
-from tna_onnx.studies.settings import PROTOCOLS, STUDIES, StudySettings
-from tna_onnx.studies.spread import mean_interval, paired_interval
+from tna_onnx.studies import ablation, dimension, members, methods, parameters, rotations, samples, table
+from tna_onnx.studies import table as table_rows
+from tna_onnx.studies.angles import feature_angles
+from tna_onnx.studies.dimension import narrowed
+from tna_onnx.studies.run import StudyData
+from tna_onnx.studies.settings import STUDIES, StudySettings
+from tna_onnx.studies.table import mean_interval, paired_interval
 
 SETTINGS = StudySettings(repeats=2)
 
@@ -212,8 +213,8 @@ def test_intervals_of_means_and_paired_differences() -> None:
 
 
 def test_two_classes_have_maps_of_their_own() -> None:
-    assert {"platt", "beta", "quadratic"} <= set(methods.maps_for(2))
-    assert not {"platt", "beta", "quadratic"} & set(methods.maps_for(3))
+    assert {"platt", "beta"} <= set(methods.maps_for(2))
+    assert not {"platt", "beta"} & set(methods.maps_for(3))
     assert methods.maps_for(3)[:4] == methods.PAPER_MAPS
 
 
@@ -232,11 +233,11 @@ def test_what_is_chosen_over_some_bins_is_scored_over_the_same_bins(data: StudyD
 
 def test_the_row_of_the_default_is_the_same_under_the_protocol_of_the_paper(data: StudyData) -> None:
     scores = []
-    for protocol in PROTOCOLS:
+    for protocol in ("default", "paper"):
         settings = StudySettings(protocol=protocol)  # type: ignore[arg-type]
         own = replace(data, tilt_bias=settings.tilt_bias)
         runs = table_rows.Runs()
-        table._run(("auto", "auto"), own, settings, 0, methods.Found(data.weight), {}, runs)
+        table._run(("auto", "auto"), own, settings, 0, methods.Recalibration(data.weight), {}, runs)
         scores.append(runs.values["auto", "auto"])
     assert scores[0] == scores[1]
 

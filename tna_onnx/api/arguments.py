@@ -1,42 +1,123 @@
-"""Keywords of the public functions (`api.words`): the values and jobs that they make, and those that are refused."""
+"""Keywords of the public functions: the values and jobs that they make, and those that are refused.
+
+A keyword is a field of `Data`, `ModelOptions`, `Settings` or `Gates`; `api.keywords` has their types. The functions
+take whole values too; a keyword beside one replaces that field.
+
+What a function of the API shows and writes besides its result: progress, JSON, pages and figures.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tna_onnx.api.words import DecisionWords
-from tna_onnx.calibration.settings import Settings
+from tna_onnx.api.keywords import (
+    ChangeWords,
+    DataWords,
+    DecisionWords,
+    LimitWords,
+    ModelWords,
+    SettingsWords,
+    ShiftSettingsWords,
+)
 from tna_onnx.data.options import Data
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import ResultError, UsageError
+from tna_onnx.files import write_file
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers
-from tna_onnx.results.gates import Gates
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.progress import Progress, silent
+from tna_onnx.results.as_json import to_json
+from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.shifting.settings import ShiftSettings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from tna_onnx.calibration.job import Job
     from tna_onnx.graph.options import ModelSource
+    from tna_onnx.pipeline.job import Job
 
 __all__ = [
+    "CalibrateWords",
+    "DataModelWords",
+    "DataWords",
+    "DecisionWords",
+    "EvaluateWords",
+    "GuardWords",
+    "ModelWords",
+    "ProgressWord",
+    "SearchWords",
+    "ShiftWords",
+    "StudyWords",
+    "Unpack",
     "added_settings_of",
     "beside_of",
+    "check_targets",
     "data_of",
     "gates_of",
     "guard_settings_of",
     "held_out_of",
     "job_of",
+    "kept",
     "limits_of",
     "model_options_of",
     "refuse_unknown",
+    "run_shown",
     "settings_of",
     "shift_settings_of",
+    "shown",
+    "with_json",
+    "write_text",
 ]
+
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+else:
+    from typing_extensions import Unpack
+
+
+class DataModelWords(DataWords, ModelWords, total=False):
+    """Fields of `Data` and `ModelOptions`."""
+
+
+class _WithHeldOut(DataModelWords, total=False):
+    """The labels of the held-out data too, if they are stored apart."""
+
+    eval_labels: Any
+
+
+class StudyWords(_WithHeldOut, total=False):
+    """Fields of `Data` and `ModelOptions`, and the labels of the held-out data."""
+
+
+class EvaluateWords(DataModelWords, LimitWords, total=False):
+    """Limits of `Gates` too."""
+
+
+class SearchWords(_WithHeldOut, SettingsWords, LimitWords, ChangeWords, total=False):
+    """Fields of `Settings` and `Gates` too, and the labels of the held-out data."""
+
+
+class ShiftWords(_WithHeldOut, ShiftSettingsWords, total=False):
+    """Fields of `ShiftSettings` too, and the labels of the held-out data."""
+
+
+class CalibrateWords(SearchWords, DecisionWords, total=False):
+    """Fields of `GuardSettings` too; those that `Settings` has are for both."""
+
+
+class GuardWords(_WithHeldOut, DecisionWords, total=False):
+    """Fields of `GuardSettings` too, and the labels of the held-out data."""
+
+    seed: int
+    confidence_level: float
 
 
 V = TypeVar("V", bound="DataclassInstance")
@@ -131,7 +212,7 @@ def job_of(
         UsageError: a value of the wrong type or out of its range.
     """
     # the work loads with the first call, so that the names of the functions are there at once
-    from tna_onnx.calibration.job import Job  # noqa: PLC0415
+    from tna_onnx.pipeline.job import Job  # noqa: PLC0415
 
     chosen = settings_of(words, settings)
     calibration = data_of(calib, words)
@@ -164,7 +245,7 @@ def model_options_of(words: Mapping[str, Any]) -> ModelOptions:
     for word in ("head", "output_name"):
         value = words.get(word)
         if value is not None and not isinstance(value, str):
-            raise UsageError(f"{word}: expected one name, got {value!r}; `calibrate_heads` takes several heads")
+            raise UsageError(f"{word}: expected one name, got {value!r}")
     return _with(ModelOptions(), words)
 
 
@@ -216,3 +297,98 @@ def _with(value: V, words: Mapping[str, Any]) -> V:
     """Replace those fields of a value that are named by words."""
     fields = {field.name for field in dataclasses.fields(value)}
     return dataclasses.replace(value, **{name: word for name, word in words.items() if name in fields})
+
+
+ProgressWord = Progress | bool | None
+"""A callback that gets (stage, done, total); True for bars on standard error; None and False for nothing."""
+
+J = TypeVar("J")
+R = TypeVar("R")
+
+
+@contextlib.contextmanager
+def shown(progress: ProgressWord) -> Iterator[Progress]:
+    """Give the callback that a word for progress stands for."""
+    if progress is not True:
+        yield progress or silent
+        return
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415 - rich loads only where bars are wanted
+
+    with progress_shown() as callback:
+        yield callback
+
+
+def check_targets(*paths: str | Path | None) -> None:
+    """Refuse files that cannot be written, before the work.
+
+    Raises:
+        UsageError: a folder is missing, or the path is a folder.
+    """
+    for path in paths:
+        if path is None:
+            continue
+        file = Path(path).absolute()
+        if not file.parent.is_dir():
+            raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
+        if file.is_dir():
+            raise UsageError(f"{path}: is a folder; expected the name of a file")
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a result.
+
+    Raises:
+        ResultError: it cannot be written.
+    """
+    try:
+        write_file(Path(path), text.encode())
+    except OSError as error:
+        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def kept(path: str | Path | None, result: R) -> R:
+    """Write a result as JSON, if that is wanted, and return it.
+
+    Raises:
+        ResultError: the file cannot be written.
+    """
+    if path is not None:
+        write_text(path, to_json(result, details=getattr(result, "details", None) is not None))
+    return result
+
+
+def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
+    """Run a job with its progress shown, and write its result as JSON if that is asked for.
+
+    Raises:
+        TnaError: of the job; or `json` cannot be written.
+    """
+    with shown(progress) as advance:
+        return with_json(json, lambda: run(job, advance))
+
+
+def with_json(path: str | Path | None, run: Callable[[], R], write: Callable[[Any], None] | None = None) -> R:
+    """Run, and write the result as JSON; also that of a run that missed gates.
+
+    Args:
+        path: of the JSON; None for none.
+        run: gives the result.
+        write: writes what else is wanted of the result.
+
+    Raises:
+        ResultError: a file cannot be written.
+    """
+
+    def finish(result: Any) -> None:
+        kept(path, result)
+        if write is not None:
+            write(result)
+
+    check_targets(path)
+    try:
+        result = run()
+    except GateMissed as missed:
+        finish(missed.result)
+        raise
+    finish(result)
+    return result

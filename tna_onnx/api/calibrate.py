@@ -6,13 +6,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import added_settings_of, beside_of, job_of, refuse_unknown
-from tna_onnx.api.shown import ProgressWord, check_targets, shown, with_json, write_text
-from tna_onnx.api.words import CalibrateWords, Unpack
-from tna_onnx.calibration.settings import Settings
+from tna_onnx.api.arguments import (
+    CalibrateWords,
+    ProgressWord,
+    Unpack,
+    added_settings_of,
+    beside_of,
+    check_targets,
+    job_of,
+    refuse_unknown,
+    shown,
+    with_json,
+    write_text,
+)
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.options import ModelSource
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
 
@@ -33,7 +43,6 @@ def calibrate(
     device: str = "auto",
     batch_size: BatchSize = 64,
     cache: str | Path | None = None,
-    engine: str = "local",
     overwrite: bool = False,
     details: bool = False,
     report: str | Path | None = None,
@@ -63,8 +72,6 @@ def calibrate(
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         cache: folder that keeps the features; interrupted runs continue from them, and later runs start from them.
-        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: where the model runs over the data, and where search
-            and fits are computed. All but `local` need a `cache`, or a store as `calib` (docs/how-to/cluster.md).
         overwrite: allow the output to be the input.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         report: HTML page to write.
@@ -83,7 +90,7 @@ def calibrate(
         UsageError: a path or setting that cannot be used.
         UnsupportedModel: no head that can be replaced.
         DataError: the data do not fit the model, or a map cannot be fitted on them.
-        DeviceError: ONNX Runtime, the device or the Ray cluster is missing, or workers end again and again.
+        DeviceError: ONNX Runtime or the device is missing.
         ResultError: `report`, `json` or `figures` cannot be written; the model is.
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
@@ -105,7 +112,6 @@ def calibrate(
         device=device,
         batch_size=batch_size,
         cache=cache,
-        engine=engine,
     )
     job = replace(job, training=beside_of(train_features, job.calib, words))
     unknown = beside_of(ood_data, job.calib, words)
@@ -120,7 +126,7 @@ def calibrate(
 
         def run() -> Report:
             if decisions is None:
-                from tna_onnx.calibration.recalibrate import recalibrate  # noqa: PLC0415
+                from tna_onnx.pipeline.recalibrate import recalibrate  # noqa: PLC0415
 
                 return recalibrate(job, callback)
             from tna_onnx.guarding.recalibrated import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
@@ -133,7 +139,7 @@ def calibrate(
 def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:
     # what draws loads only where it is asked for
     if page is not None:
-        from tna_onnx.render.html.calibration import to_html  # noqa: PLC0415
+        from tna_onnx.render.html.page import to_html  # noqa: PLC0415
 
         write_text(page, to_html(result))
     if figures is not None:

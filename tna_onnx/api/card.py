@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tna_onnx.api.shown import check_targets, write_text
+from tna_onnx.api.arguments import check_targets, write_text
 from tna_onnx.errors import UsageError
 from tna_onnx.files import open_regular
-from tna_onnx.results.card import Card
 from tna_onnx.results.report import Report
-from tna_onnx.results.stored import stored_report
+from tna_onnx.results.stored import Card, stored_report
 
 __all__ = ["card"]
 
@@ -18,19 +17,17 @@ def card(
     result: Report | str | Path,
     output: str | Path | None = None,
     *,
-    bom: str | Path | None = None,
     figures: str | Path | None = None,
     task: str | None = None,
     license: str | None = None,  # noqa: A002 - the word of the command line, and of the Hub
     base_model: str | None = None,
     overwrite: bool = False,
 ) -> Card:
-    """Write a model card for the Hugging Face Hub, and a CycloneDX bill of materials.
+    """Write a model card for the Hugging Face Hub.
 
     Args:
         result: the report of `calibrate`, or the path of what its `--json` wrote.
         output: Markdown file to write; None for none.
-        bom: JSON file for the bill of materials; None for none.
         figures: folder of `calibrate --figures`; by default `figures` beside the result, if it is there.
         task: task of the model on the Hub, such as `image-classification`.
         license: identifier of the model's licence on the Hub.
@@ -39,31 +36,25 @@ def card(
 
     Raises:
         UsageError: the result cannot be read or wrote no model; a file cannot be written, or would be lost; an
-            unknown task; the library for the bill of materials is missing.
+            unknown task.
         ResultError: a file cannot be written.
     """
-    from tna_onnx.render.bom import model_bom, require_cyclonedx  # noqa: PLC0415 - loads what reads models
-    from tna_onnx.render.card import TASKS, CardWords, figures_of, model_card  # noqa: PLC0415
+    from tna_onnx.render.card import TASKS, CardWords, figures_of, model_card  # noqa: PLC0415 - loads what reads models
 
     if task is not None and task not in TASKS:
         raise UsageError(f"task '{task}': expected {', '.join(TASKS)}")
-    check_targets(output, bom)
+    check_targets(output)
     target = Path(output) if output is not None else None
     if target is not None and not overwrite:
         _keep(target)
-    if bom is not None:
-        require_cyclonedx()
     report = stored_report(result)
     folder = figures
     if folder is None:
         folder = Path("figures") if isinstance(result, Report) else Path(result).parent / "figures"
     text = model_card(report, CardWords(task, license, base_model), figures_of(Path(folder), target))
-    made = Card(text, model_bom(report) if bom is not None else "")
     if target is not None:
-        write_text(target, made.text)
-    if bom is not None:
-        write_text(bom, made.bom)
-    return made
+        write_text(target, text)
+    return Card(text)
 
 
 def _keep(path: Path) -> None:

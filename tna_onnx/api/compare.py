@@ -2,40 +2,322 @@
 
 Only one ONNX Runtime session is open at a time. The data are opened once for all models with the same inputs and class
 names (labels, list of files, arrays); images are decoded anew for each model, so that memory holds no decoded data set.
+
+One model of `compare`: run over the samples, and reduced to what the comparison says of it.
+
+The data of `compare`: opened once for all models that read them in the same way.
+
+Models as `compare` is given them, each with a name of its own.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown
-from tna_onnx.api.compared_runs import Run, RunSettings, reduced, run_model
-from tna_onnx.api.compared_samples import ComparedSamples
-from tna_onnx.api.named_models import GivenModel, named_models, position_of
-from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown, write_text
-from tna_onnx.api.words import DataModelWords, Unpack
-from tna_onnx.calibration.provenance import versions
-from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.words import BatchSize
+from tna_onnx.api.arguments import (
+    DataModelWords,
+    ProgressWord,
+    Unpack,
+    check_targets,
+    data_of,
+    held_out_of,
+    kept,
+    model_options_of,
+    refuse_unknown,
+    shown,
+    write_text,
+)
+from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.digest import sample_form
+from tna_onnx.data.images.recipes import preprocessing_notes
+from tna_onnx.data.options import Data
+from tna_onnx.data.source import require_samples
+from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.preparation import Preparation
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.guarding.reading import require_outlier_score
+from tna_onnx.guarding.measure import require_outlier_score, score_guarded
+from tna_onnx.guarding.opening import open_unknown
 from tna_onnx.numerics.checks import check_level, check_numbers
-from tna_onnx.results.comparison import ModelComparison, multiplicity_note
-from tna_onnx.runtime import parse_device
+from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.notes import decided_on
+from tna_onnx.pipeline.sample_checks import Told
+from tna_onnx.pipeline.writing import versions
+from tna_onnx.progress import Progress
+from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
+from tna_onnx.results.details import BinFree, Bins
+from tna_onnx.results.guarding import Decisions
+from tna_onnx.runtime import Device, parse_device
 
-__all__ = ["compare"]
+__all__ = [
+    "ComparedSamples",
+    "GivenModel",
+    "Run",
+    "RunSettings",
+    "compare",
+    "named_models",
+    "position_of",
+    "reduced",
+    "run_model",
+]
+
+
+class ComparedSamples:
+    """The data as each model reads them, and the check that these are the same samples."""
+
+    def __init__(self, data: Data, bins: int) -> None:
+        self.data = data
+        self._bins = bins
+        self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None, bool, bool], Source] = {}
+
+    def open(
+        self, model: Model, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
+    ) -> Source:
+        """Open the data for a model, or return what was opened for one with the same inputs and class names.
+
+        Raises:
+            UsageError, DataError: see `Data.open`; or other samples than the first model's.
+        """
+        # what a source depends on: the inputs to fill and the numbers of the classes
+        key = inputs, names, output.several, output.multi_label
+        if key not in self._opened:
+            source = self.data.open(
+                inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label
+            )
+            require_samples(source, self._bins)
+            # differences are paired: row k must be the same sample in all models
+            if self._opened and not _same_samples(source.labels, self._first.labels):
+                raise DataError(
+                    f"{model.name}: reads other samples than the first model ({len(source):,} and "
+                    f"{len(self._first):,}, or with other labels); models with different inputs can only be compared "
+                    "on data that come in the same order each time they are opened"
+                )
+            self._opened[key] = source
+        return self._opened[key]
+
+    @property
+    def _first(self) -> Source:
+        return next(iter(self._opened.values()))
+
+    @property
+    def description(self) -> str:
+        """The samples in one line."""
+        return self._first.describe()
+
+
+def _same_samples(labels: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
+    """Whether two lists of labels are one, up to how the classes are numbered."""
+    pairs = {*zip(labels.tolist(), first.tolist(), strict=False)}
+    return len(labels) == len(first) and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
+
+
+@dataclass(frozen=True, eq=False)
+class GivenModel:
+    """A model as given, its name in reports, and its path if it has one."""
+
+    source: ModelSource
+    name: str
+    path: Path | None
+
+
+def named_models(models: Sequence[ModelSource] | Mapping[str, ModelSource]) -> list[GivenModel]:
+    """Give each model a name of its own.
+
+    Raises:
+        UsageError: fewer than two models, or not a list of them.
+    """
+    # texts and bytes are sequences too: of letters and numbers
+    if isinstance(models, (str, bytes, Path)) or not isinstance(models, (Sequence, Mapping)):
+        raise UsageError(f"expected a list of models, got {type(models).__name__}")
+    if len(models) < 2:
+        raise UsageError(f"compare needs at least two models, got {len(models)}; `evaluate` measures one")
+    sources = list(models.values() if isinstance(models, Mapping) else models)
+    paths = [Path(source) if isinstance(source, (str, Path)) else None for source in sources]
+    names = list(models) if isinstance(models, Mapping) else _names(paths)
+    return [GivenModel(*each) for each in zip(sources, names, paths, strict=True)]
+
+
+def _names(paths: Sequence[Path | None]) -> list[str]:
+    """Return the names of files, with as many folders as tell them apart; equal paths are numbered.
+
+    >>> _names([Path("a/m.onnx"), Path("b/m.onnx"), Path("n.onnx"), None, Path("n.onnx")])
+    ['a/m.onnx', 'b/m.onnx', 'n.onnx (1)', 'model in memory', 'n.onnx (2)']
+    """
+    whole = [("model in memory",) if path is None else path.absolute().parts for path in paths]
+    names = []
+    for parts in whole:
+        # equal paths cannot be told apart by folders: they are numbered below
+        rivals = {other for other in whole if other != parts}
+        depth = next(d for d in range(1, len(parts) + 1) if all(other[-d:] != parts[-d:] for other in rivals))
+        names.append(Path(*parts[-depth:]).as_posix())
+    return [f"{name} ({names[: k + 1].count(name)})" if names.count(name) > 1 else name for k, name in enumerate(names)]
+
+
+def position_of(baseline: str | int, given: Sequence[GivenModel]) -> int:
+    """Find the baseline: the first model of that name, else of that path, else the one at that position from 1.
+
+    Raises:
+        UsageError: there is none.
+    """
+    # names before positions: a file may be called 2
+    word = str(baseline)
+    for k, g in enumerate(given):
+        if word == g.name:
+            return k
+    for k, g in enumerate(given):
+        if g.path is not None and (word == g.path.name or Path(word).absolute() == g.path.absolute()):
+            return k
+    if word.isdecimal() and 1 <= int(word) <= len(given):
+        return int(word) - 1
+    raise UsageError(
+        f"baseline '{baseline}' is none of the models; expected {', '.join(g.name for g in given)}, or a position "
+        f"from 1 to {len(given)}"
+    )
+
 
 _log = logging.getLogger("tna_onnx")
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What is left of a run when its session and model are gone; (N,) classes are as the model numbers them."""
+
+    name: str
+    model: str
+    model_sha256: str
+    output: ClassOutput
+    scores: SampleScores
+    predicted: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    preprocessing: dict[str, object] | None
+    provider: str
+    notes: tuple[str, ...]
+    decisions: Decisions | None
+
+
+@dataclass(frozen=True, eq=False)
+class RunSettings:
+    """Where models run, and how."""
+
+    device: Device
+    batch_size: BatchSize
+    progress: Progress
+    level: float
+    unknown: Data | None
+
+
+def run_model(
+    given: GivenModel,
+    read: tuple[Model, ClassOutput],
+    samples: ComparedSamples,
+    settings: RunSettings,
+    *,
+    expected: bool,
+) -> Run:
+    """Run one model over the samples; its session is closed with this call.
+
+    Args:
+        given: the model and its name.
+        read: the model and its output.
+        samples: for all models.
+        settings: of the run.
+        expected: whether the accuracy that the user expects is this model's.
+    """
+    model, output = read
+    data = samples.data
+    if not expected:  # the accuracy that the user expects is the baseline's
+        data = replace(data, expect_accuracy=None)
+    names = data.class_names(model.metadata, output.labels, output.n_classes)
+    session = in_rows(open_model(model, settings.device), output, model.name)
+    inputs = input_specs(session)
+    preparation = Preparation(model, output, session)
+    data, source = preparation.settle(data, samples.open(model, inputs, output, names))
+    unknown = None
+    if settings.unknown is not None:
+        unknown = preparation.settle(settings.unknown, open_unknown(settings.unknown, inputs, source))[1]
+
+    # each model has a bar of its own
+    def advance(_: str, done: int, total: int) -> None:
+        settings.progress(given.name, done, total)
+
+    size = choose_batch_size(settings.batch_size, session, [output.name], source)
+    _log.info("open: %s, provider %s", given.name, session.provider)
+    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
+    _log.info("data: %s", source.describe())
+    scores, classes, decisions = score_guarded(session, model, output, source, size, advance, settings.level, unknown)
+    suspicion = data.check(classes, source.labels, names, output.n_classes)
+    more = preprocessing_notes(source, inputs, data.preprocessing)
+    more += decided_on(model, Told(source, sample_form(source)), data.limits)
+    return Run(
+        name=given.name,
+        model=model.name,
+        model_sha256=model.sha256,
+        output=output,
+        scores=scores,
+        predicted=classes,
+        labels=source.labels,
+        preprocessing=source.recipe(),
+        provider=session.provider,
+        notes=(*batch_size_notes(settings.batch_size, size), *warnings_of(suspicion, names), *more),
+        decisions=decisions,
+    )
+
+
+def reduced(run: Run, first: Run, bins: int, level: float) -> ComparedModel:
+    """Reduce a run to its metrics, and to paired differences to the first one, with intervals at a level."""
+    agreement = _agreement(run, first)
+    together = run.scores.pooled()
+    differences: dict[str, Interval] = {}
+    what = "labels" if run.output.multi_label else "class"
+    if run is not first:
+        same = agreement == 1
+        differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
+    return ComparedModel(
+        name=run.name,
+        model=run.model,
+        model_sha256=run.model_sha256,
+        output=run.output.name,
+        output_kind=run.output.kind,
+        metrics=Metrics.of(run.scores, bins),
+        reliability=Bins.of(together.confidence, together.hit, bins),
+        bin_free=BinFree.of(run.scores, bins),
+        agreement=agreement,
+        differences=differences,
+        verdict=verdict_text(first.name, differences, agreement, what) if differences else "",
+        preprocessing=run.preprocessing,
+        provider=run.provider,
+        decisions=run.decisions,
+    )
+
+
+def _agreement(run: Run, first: Run) -> float:
+    """Share of samples with the same predicted class, or of several labels a sample, with all of them the same.
+
+    Models that number the classes differently (their class names stand in another order) have their classes matched by
+    the labels of the samples; classes without samples then count as different.
+    """
+    if run.output.multi_label:
+        return float(np.mean(np.all(run.predicted == first.predicted, axis=1)))
+    number = np.arange(run.output.n_classes)
+    if not np.array_equal(run.labels, first.labels):
+        # no class has this number: classes without samples then agree with none
+        number[:] = -1
+        number[run.labels] = first.labels
+    return float(np.mean(number[run.predicted] == first.predicted))
 
 
 def compare(

@@ -11,38 +11,45 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import data_of, held_out_of, limits_of, model_options_of, refuse_unknown
-from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
-from tna_onnx.api.words import EvaluateWords, Unpack
-from tna_onnx.calibration.decided import decided_on, decided_thresholds
-from tna_onnx.calibration.leaks import Told
+from tna_onnx.api.arguments import (
+    EvaluateWords,
+    ProgressWord,
+    Unpack,
+    check_targets,
+    data_of,
+    held_out_of,
+    kept,
+    limits_of,
+    model_options_of,
+    refuse_unknown,
+    shown,
+)
 from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.digest import sample_form
-from tna_onnx.data.images.notes import preprocessing_notes
+from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import require_samples
+from tna_onnx.data.source import require_samples, source_search
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.scoring import scorers_on
-from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
-from tna_onnx.extraction.words import BatchSize
+from tna_onnx.extraction.preparation import Preparation
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
-from tna_onnx.guarding.reading import guards_about, require_outlier_score, score_guarded
-from tna_onnx.guarding.unknown import open_unknown
+from tna_onnx.guarding.measure import require_outlier_score, score_guarded
+from tna_onnx.guarding.opening import open_unknown
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.notes import decided_on, decided_thresholds
+from tna_onnx.pipeline.sample_checks import Told
 from tna_onnx.progress import Progress
-from tna_onnx.results.bin_free import BinFree
+from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.guarding import Decisions
-from tna_onnx.results.label_metrics import LabelMetrics
 from tna_onnx.runtime import Device, Session, parse_device
 
 __all__ = ["evaluate"]
@@ -58,7 +65,6 @@ def evaluate(
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
-    engine: str = "local",
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[EvaluateWords],
@@ -73,7 +79,6 @@ def evaluate(
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
-        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: who runs the model (docs/how-to/cluster.md).
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, and the limits `max_ece`,
@@ -86,7 +91,7 @@ def evaluate(
         DataError: the data do not fit the model.
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
-        DeviceError: ONNX Runtime, the device or the Ray cluster is missing, or workers end again and again.
+        DeviceError: ONNX Runtime or the device is missing.
     """
     refuse_unknown("evaluate", words, EvaluateWords)
     check_numbers("a whole number", bins=bins)
@@ -95,26 +100,11 @@ def evaluate(
     check_batch_size(batch_size)
     check_targets(json)
     labelled = data_of(data, words)
-    workers = scorers_on(engine, labelled)
     opened = _open(model, labelled, model_options_of(words), parse_device(device), batch_size, bins)
-    if workers is not None:
-        _require_scores_alone(opened.model, opened.output, engine)
+    labelled = opened.data
     unknown = _open_unknown(opened, held_out_of(ood_data, labelled, {}))
     with shown(progress) as advance:
-        if workers is None:
-            scores, predicted, decisions = _scored(opened, labelled, unknown, advance)
-        else:
-            scores, predicted = workers.score(
-                opened.model,
-                parse_device(device),
-                opened.output,
-                opened.source,
-                opened.names,
-                opened.session.provider,
-                opened.batch_size,
-                advance,
-            )
-            decisions = None
+        scores, predicted, decisions = _scored(opened, labelled, unknown, advance)
     suspicion = labelled.check(predicted, opened.source.labels, opened.names, opened.output.n_classes)
     notes = (*batch_size_notes(batch_size, opened.batch_size), *warnings_of(suspicion, opened.names))
     evaluation = _evaluation(opened, labelled, scores, decisions, bins, gates, notes)
@@ -136,6 +126,7 @@ class _Opened:
     inputs: tuple[InputSpec, ...]
     names: tuple[str, ...] | None
     source: Source
+    data: Data
     batch_size: int
 
     @functools.cached_property
@@ -154,11 +145,12 @@ def _open(
     inputs = input_specs(session)
     source = data.open(inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label)
     require_samples(source, bins)
+    data, source = Preparation(model, output, session).settle(data, source)
     size = choose_batch_size(batch_size, session, [output.name], source)
     _log.info("open: %s, provider %s", model.name, session.provider)
     _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
     _log.info("data: %s", source.describe())
-    return _Opened(model, output, session, inputs, names, source, size)
+    return _Opened(model, output, session, inputs, names, source, data, size)
 
 
 def _open_unknown(opened: _Opened, data: Data | None) -> Source | None:
@@ -207,6 +199,7 @@ def _evaluation(
         reliability=Bins.of(together.confidence, together.hit, bins),
         bin_free=BinFree.of(scores, bins),
         preprocessing=source.recipe(),
+        recipe_search=source_search(source),
         provider=opened.session.provider,
         notes=(
             *notes,
@@ -217,19 +210,3 @@ def _evaluation(
         decisions=decisions,
         labels=LabelMetrics.of(scores, None, bins, opened.names),
     )
-
-
-def _require_scores_alone(model: Model, output: ClassOutput, engine: str) -> None:
-    """Refuse what more than scores of single samples is measured of.
-
-    Raises:
-        UsageError: such a model.
-    """
-    if output.several:
-        raise UsageError(f"several predictions a sample are scored in this process; leave --engine {engine} out")
-    if output.multi_label:  # scores of all labels would travel
-        raise UsageError(f"samples with several labels are scored in this process; leave --engine {engine} out")
-    if guards_about(model, output):
-        raise UsageError(
-            f"{model.name}: what a guarded model decides is measured in this process; leave --engine {engine} out"
-        )

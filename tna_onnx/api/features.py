@@ -7,28 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.api.arguments import data_of, model_options_of, refuse_unknown
-from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
-from tna_onnx.api.words import DataModelWords, Unpack
+from tna_onnx.api.arguments import (
+    DataModelWords,
+    ProgressWord,
+    Unpack,
+    check_targets,
+    data_of,
+    kept,
+    model_options_of,
+    refuse_unknown,
+    shown,
+)
 from tna_onnx.data import Source
-from tna_onnx.data.images.notes import preprocessing_notes
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.engine.collecting import spread_on
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.collect import collect_features
-from tna_onnx.extraction.given import open_samples
-from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.opened_check import opened_notes
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.head_check import check_readout, opened_notes
+from tna_onnx.extraction.samples import open_samples
+from tna_onnx.extraction.sessions import OpenModel, open_source
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.results.collection import Collection
+from tna_onnx.results.evaluation import Collection
 from tna_onnx.runtime import parse_device
 
 if TYPE_CHECKING:
@@ -44,7 +48,6 @@ def features(
     *,
     device: str = "auto",
     batch_size: BatchSize = 64,
-    engine: str = "local",
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[DataModelWords],
@@ -59,7 +62,6 @@ def features(
         cache: folder of feature stores; made if it is missing.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
-        engine: `local`, `processes:N`, `ray` or `ray:HOST:PORT`: who runs the model (docs/how-to/cluster.md).
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`.
@@ -70,22 +72,23 @@ def features(
         UnsupportedModel: the model is no classifier that can be read.
         DataError: the data do not fit the model.
         CheckFailed: the accuracy is more than two standard errors below the expected one.
-        DeviceError: ONNX Runtime, the device or the Ray cluster is missing, or workers end again and again.
+        DeviceError: ONNX Runtime or the device is missing.
     """
     refuse_unknown("features", words, DataModelWords)
     check_batch_size(batch_size)
     check_targets(json)
     options = model_options_of(words)
     labelled = data_of(data, words)
-    spread = spread_on(engine, labelled)
     where = parse_device(device)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
-    _check_kind(loaded, readout, engine)
+    if readout.several:  # a store does not say which rows are of one sample
+        raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
     opened = OpenModel(loaded, readout, where)
     names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)
     samples = open_samples(opened, labelled, names)
     source = samples.source
+    labelled = samples.data or labelled
     # a store of what is computed already would hold nothing new
     if samples.given:
         raise UsageError(f"{source.describe()}: holds computed features or logits already")
@@ -98,26 +101,11 @@ def features(
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
     with shown(progress) as advance:
-        if spread is None:
-            table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
-        else:
-            table = spread.collect(opened, probed.readout, source, names, size, advance, Path(cache))
+        table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
     suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
     notes = (*table.resumed, *batch_size_notes(batch_size, size), *integers, *warnings_of(suspicion, names))
     return kept(json, _collection(opened, table, source, (*notes, *about_images)))
-
-
-def _check_kind(model: Model, readout: Readout, engine: str) -> None:
-    """Refuse what a store, or a worker, cannot hold.
-
-    Raises:
-        UsageError: such a model.
-    """
-    if readout.several:  # a store does not say which rows are of one sample
-        raise UsageError(f"{model.name}: features of several predictions a sample are not kept on disk")
-    if readout.multi_label and engine != "local":
-        raise UsageError(f"samples with several labels are computed in this process; leave --engine {engine} out")
 
 
 def _collection(opened: OpenModel, table: FeatureTable, source: Source, notes: tuple[str, ...]) -> Collection:

@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from tna_onnx.api.arguments import (
+    GuardWords,
+    ProgressWord,
+    Unpack,
     beside_of,
     data_of,
     guard_settings_of,
     held_out_of,
     model_options_of,
     refuse_unknown,
+    run_shown,
 )
-from tna_onnx.api.shown import ProgressWord, run_shown
-from tna_onnx.api.words import GuardWords, Unpack
-from tna_onnx.extraction.words import BatchSize
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.results.guarding import Guard
@@ -76,7 +78,7 @@ def guard(
     labelled = data_of(calib, words)
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
-    from tna_onnx.guarding.job import GuardJob  # noqa: PLC0415
+    from tna_onnx.guarding.opening import GuardJob  # noqa: PLC0415
 
     job = GuardJob(
         model=model,

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.graph.dtypes import FLOAT_TYPES
+from tna_onnx.extraction.sessions import open_source
 from tna_onnx.graph.head import find_heads
-from tna_onnx.graph.input_types import tensor_types
-from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.own_names import provenance
+from tna_onnx.graph.load import Model, tensor_types
+from tna_onnx.graph.nodes import provenance
+from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.refusal import Refusal
 from tna_onnx.graph.scores import behind_outputs
-from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
+from tna_onnx.graph.tensors import FLOAT_TYPES
+from tna_onnx.graph.walk.steps import Refusal
+from tna_onnx.results.evaluation import LABELS, HeadInfo, Inspection, ScoresInfo
 
 __all__ = ["inspect"]
 

@@ -6,10 +6,18 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown, shift_settings_of
-from tna_onnx.api.shown import ProgressWord, run_shown
-from tna_onnx.api.words import ShiftWords, Unpack
-from tna_onnx.extraction.words import BatchSize
+from tna_onnx.api.arguments import (
+    ProgressWord,
+    ShiftWords,
+    Unpack,
+    data_of,
+    held_out_of,
+    model_options_of,
+    refuse_unknown,
+    run_shown,
+    shift_settings_of,
+)
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.shifting import Shift
 from tna_onnx.shifting.settings import ShiftSettings
@@ -71,7 +79,7 @@ def shift(
     labelled = data_of(calib, words)
     unlabelled = held_out_of(target, labelled, words)
     # the work loads with the first call, so that the name of the function is there at once
-    from tna_onnx.shifting.job import ShiftJob  # noqa: PLC0415
+    from tna_onnx.shifting.opening import ShiftJob  # noqa: PLC0415
     from tna_onnx.shifting.shift import shift as run  # noqa: PLC0415
 
     job = ShiftJob(

@@ -6,11 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import data_of, held_out_of, model_options_of, refuse_unknown
-from tna_onnx.api.shown import ProgressWord, run_shown
-from tna_onnx.api.words import StudyWords, Unpack
+from tna_onnx.api.arguments import (
+    ProgressWord,
+    StudyWords,
+    Unpack,
+    data_of,
+    held_out_of,
+    model_options_of,
+    refuse_unknown,
+    run_shown,
+)
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.words import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.study import Studies

@@ -1,4 +1,4 @@
-"""`verify`: what differs between a model and its recalibrated file, and how far the outputs moved."""
+"""`verify`: whether a file is its source and a change that this tool writes, and on data, whether it is as good."""
 
 from __future__ import annotations
 
@@ -6,33 +6,46 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.api.arguments import data_of, model_options_of, refuse_unknown
-from tna_onnx.api.shown import ProgressWord, check_targets, kept, shown
-from tna_onnx.api.words import DataModelWords, Unpack
-from tna_onnx.calibration.decided import sources_between
+from tna_onnx.api.arguments import (
+    EvaluateWords,
+    ProgressWord,
+    Unpack,
+    check_targets,
+    data_of,
+    kept,
+    limits_of,
+    model_options_of,
+    refuse_unknown,
+    shown,
+)
 from tna_onnx.data import Source
-from tna_onnx.data.images.notes import preprocessing_notes
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.engine.movement import Both, run_both
+from tna_onnx.engine.scoring import Both, Moved, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
-from tna_onnx.extraction.words import BatchSize
-from tna_onnx.graph.difference import Difference, differences, head_differences
+from tna_onnx.extraction.preparation import Preparation
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
 from tna_onnx.graph.head import choose_head, find_heads
-from tna_onnx.graph.integers import opened_like
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, checker_complaint
+from tna_onnx.graph.nodes import calibrated_heads, head_provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import OUTPUT_KINDS, class_output, output_of
-from tna_onnx.graph.own_names import calibrated_heads, head_provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
+from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.pipeline.change import Proof, prove
 from tna_onnx.progress import Progress
-from tna_onnx.results.difference import ModelDifference, OutputDifference
+from tna_onnx.results.evaluation import ModelDifference, OutputDifference
+from tna_onnx.results.gates import Gates
 from tna_onnx.runtime import Device, parse_device
 
 __all__ = ["verify"]
+
+# Of the calibration errors that gates look at.
+_BINS = 15
 
 
 def verify(
@@ -44,9 +57,9 @@ def verify(
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[DataModelWords],
+    **words: Unpack[EvaluateWords],
 ) -> ModelDifference:
-    """Compare a recalibrated ONNX file with its original: every node, tensor and field, and the outputs on data.
+    """Make a recalibrated ONNX file again of its original and compare all of it; on data, compare what both give.
 
     Args:
         original: an ONNX model as for `calibrate`.
@@ -57,10 +70,12 @@ def verify(
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name, of `tna_onnx.Data`, and of `tna_onnx.ModelOptions` for the original, where the
-            recalibrated file does not tell them.
+            recalibrated file does not tell them; and the limits `max_ece`, `max_nll` and `min_accuracy` of
+            `tna_onnx.Gates`.
 
     Returns:
-        The differences. A difference that is no recalibration is no error here: see `ModelDifference.passed`.
+        Two verdicts: whether the file is intact, and as good on the data. A file that is not is no error here: see
+        `ModelDifference.passed`.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -71,7 +86,8 @@ def verify(
         DeviceError: ONNX Runtime or the device is missing.
     """
     # arguments first, then the graphs, then data: cheapest first
-    refuse_unknown("verify", words, DataModelWords)
+    refuse_unknown("verify", words, EvaluateWords)
+    gates = limits_of(words)
     where = parse_device(device)
     options = model_options_of(words)
     check_batch_size(batch_size)
@@ -79,14 +95,18 @@ def verify(
     if data is None and words.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it out")
     old = open_source(original, options)
-    files = _Files.of(old, opened_like(old, open_source(recalibrated, options)), options)
-    found = files.differences()
-    sound = all(d.explained for d in found)
-    notes = _notes(files)
+    opened = open_source(recalibrated, options)
+    new = opened.closed or opened
+    proof = prove(old, new)
+    files = _Files.of(old, new, options)
+    # what is in the wrong place may well not run
+    reason = proof.reason or (_complaint(old, new) if proof.intact else "")
+    notes: tuple[str, ...] = () if files.known else (f"{new.name} does not say that tna-onnx wrote it",)
     outputs: OutputDifference | None = None
+    missed: tuple[str, ...] = ()
     if data is not None:
         with shown(progress) as advance:
-            outputs, more = _moved(files, data_of(data, words), where, batch_size, advance, sound=sound)
+            outputs, missed, more = _compared(files, data_of(data, words), where, batch_size, advance, gates, proof)
         notes += more
     result = ModelDifference(
         original=files.old.name,
@@ -97,36 +117,61 @@ def verify(
         head=files.readout.node if isinstance(files.readout, Head) else "",
         nodes=len(files.old.proto.graph.node),
         tensors=len(files.old.proto.graph.initializer),
-        differences=found,
-        only_head_and_block=sound,
+        differences=proof.differences,
+        intact=proof.intact and not reason,
+        reason=reason,
+        missed=missed,
         outputs=outputs,
         notes=notes,
     )
     return kept(json, result)
 
 
-def _moved(
-    files: _Files, data: Data, device: Device, batch_size: BatchSize, progress: Progress, *, sound: bool
-) -> tuple[OutputDifference | None, tuple[str, ...]]:
-    """Run both files over the samples; return how far outputs moved, and notes.
+def _complaint(old: Model, new: Model) -> str:
+    """Say what the ONNX checker has against a file, and not against its source; empty if nothing."""
+    complaint = checker_complaint(new.path or new.proto)
+    if not complaint or checker_complaint(old.path or old.proto):
+        return ""
+    return f"the ONNX checker refuses it: {complaint}"
+
+
+def _compared(
+    files: _Files,
+    data: Data,
+    device: Device,
+    batch_size: BatchSize,
+    progress: Progress,
+    gates: Gates,
+    proof: Proof,
+) -> tuple[OutputDifference | None, tuple[str, ...], tuple[str, ...]]:
+    """Run both files over the samples; return how far outputs moved, gates that are missed, and notes.
 
     Raises:
         DataError, UnsupportedModel, CheckFailed: see `verify`; the first two only if nothing else is wrong.
     """
-    both, source = _open(files, data, device)
+    both, data, source = _open(files, data, device)
     notes: tuple[str, ...] = ()
     try:
         size = choose_batch_size(batch_size, both.session, [both.output.name], source)
         notes += batch_size_notes(batch_size, size)
         notes += tuple(preprocessing_notes(source, input_specs(both.session), data.preprocessing))
-        outputs = run_both(both, device, source, size, progress)
-        data.check_accuracy(outputs.accuracy_before, outputs.samples)
+        moved = run_both(both, device, source, size, progress)
+        data.check_accuracy(moved.outputs.accuracy_before, moved.outputs.samples)
+    except NotFinite as error:
+        return None, (str(error),), notes
     except (DataError, UnsupportedModel) as error:
         # nothing else is wrong: this is what the user has to see
-        if sound:
+        if proof.intact:
             raise
-        return None, (*notes, f"outputs not compared: {error}")  # the file is not sound: say first in what
-    return outputs, notes
+        return None, (), (*notes, f"outputs not compared: {error}")  # say first in what the file is wrong
+    return moved.outputs, _missed(moved, gates), notes
+
+
+def _missed(moved: Moved, gates: Gates) -> tuple[str, ...]:
+    """Return a line for each gate of `calibrate` that the new file misses."""
+    after = Metrics.of(moved.after, _BINS)
+    differences = paired_differences(moved.before, moved.after, _BINS)
+    return (*gates.limits_missed(after, ""), *gates.changes_missed(differences, "nll", after, ""))
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,14 +215,6 @@ class _Files:
         readout = _readout(old, options.head, output, options.output_kind or _plain_kind(known))
         return cls(old, new, options, readout, known, heads)
 
-    def differences(self) -> tuple[Difference, ...]:
-        """Compare both files; of several heads, each explains its own differences."""
-        readouts = self.readouts
-        # heads that the original has behind maps already are none that the new file explains
-        if not self.heads or not readouts:
-            return differences(self.old, self.new, self.readout)
-        return head_differences(self.old, self.new, readouts)
-
     @property
     def readouts(self) -> tuple[Readout, ...]:
         """All heads that were recalibrated, or the tensor of scores."""
@@ -187,7 +224,7 @@ class _Files:
         return tuple(each for each in found if each is not None)
 
 
-def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
+def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Data, Source]:
     """Open the original and the samples for its inputs."""
     options = files.options
     kind = options.output_kind or _missing_kind(files.readout, files.known)
@@ -197,7 +234,9 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Source]:
     source = data.open(
         input_specs(session), output.n_classes, names, several=output.several, multi_label=output.multi_label
     )
-    return Both(files.old, session, files.new, files.readouts, output), source
+    # the recalibrated file says how the images were prepared that it was fitted to
+    data, source = Preparation(files.new, output, session).settle(data, source)
+    return Both(files.old, session, files.new, files.readouts, output), data, source
 
 
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:
@@ -236,12 +275,3 @@ def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
     if kind not in ("positive_logit", "label_logits") and kind == known.get("output_kind", kind):
         return None
     return _plain_kind(known)
-
-
-def _notes(files: _Files) -> tuple[str, ...]:
-    named = files.known.get("source_sha256", "")
-    if not files.known:
-        return (f"{files.new.name} does not say that tna-onnx wrote it",)
-    if named and files.old.sha256 not in (named, *sources_between(files.new)):
-        return (f"{files.new.name} names another source: sha256 {named}, but {files.old.name} has {files.old.sha256}",)
-    return ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 
-from tna_onnx.cli.signals import loaded, loading
+from tna_onnx.cli.terminal import loaded, loading
 from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, DeviceError, ResultError
 
 __all__ = ["main"]
@@ -14,11 +14,11 @@ __all__ = ["main"]
 def main() -> None:
     """Run `tna-onnx`. The exit code is that of the error's class; an unexpected error ends with INTERNAL_ERROR."""
     loading()
-    from tna_onnx.cli.shortage import shortage  # noqa: PLC0415
+    from tna_onnx.cli.terminal import shortage  # noqa: PLC0415
 
     try:
-        from tna_onnx.cli.channels import complain, drop  # noqa: PLC0415 - click loads only when a command runs
         from tna_onnx.cli.group import group  # noqa: PLC0415
+        from tna_onnx.cli.terminal import complain, drop  # noqa: PLC0415 - click loads only when a command runs
     except ImportError as error:
         missing = shortage(error)
         if missing is None:

@@ -6,29 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
-from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
 from tna_onnx.cli.extras import Extras, extra_options
-from tna_onnx.cli.gates import change_options, finish_gated, limit_options, run_gated
-from tna_onnx.cli.heads import calibrate_several, require_plain
+from tna_onnx.cli.gates import finish_gated, run_gated
 from tna_onnx.cli.options import (
-    bins_option,
     calibration_data_options,
-    confidence_option,
+    data_argument,
     data_options,
-    engine_option,
+    field_options,
     model_argument,
+    model_options,
+    preprocessing_options,
     run_options,
-    several_heads_options,
+    take_recipe,
     together,
 )
-from tna_onnx.cli.paths import check_result_file, default_output, named_files
-from tna_onnx.cli.positional import data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.search_options import search_options, take_protocol
-from tna_onnx.cli.written import watch
+from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
+from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.pipeline.settings import PAPER, Settings
+from tna_onnx.results.gates import Gates
 
 __all__ = ["calibrate"]
 
@@ -38,31 +37,27 @@ _file_options = together(
         "Labelled data for measuring the result. Without them, --calib is cross-validated.",
     ),
     click.option(
-        "--train-features",
-        metavar="PATH",
-        type=click.Path(),
-        help="Training data or their features, for the map aar; a part of them is enough.",
-    ),
-    click.option(
         "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
     ),
     click.option(
         "-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]"
     ),
-    click.option(
-        "--trust-labels",
-        is_flag=True,
-        help="Calibrate all the same if labels seem wrong, or if classes have no samples.",
-    ),
     # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
 )
 
-_decision_options = together(
-    add_option((), "Decisions to add as further outputs; half of --calib is kept for their thresholds"),
-    level_options,
-    ood_data_option,
+_protocol_option = click.option(
+    "--protocol",
+    type=click.Choice(("default", "paper")),
+    default="default",
+    show_default=True,
+    help="paper: use the paper's settings for all that is not given: --method tna, 10 members, mRC checked every 50 "
+    "rotations, the ECE as objective, maps fitted as in their sources, the whole grid, an unscaled bias, no limit on "
+    "the accuracy.",
 )
+
+# Half of the samples is kept for the thresholds; `guard` has the other settings.
+_decision_options = field_options(GuardSettings, "add", "coverage", "risk", add=())
 
 _result_options = together(
     click.option(
@@ -82,21 +77,15 @@ _result_options = together(
 @model_argument
 @data_argument
 @_file_options
-@search_options
-@limit_options
-@change_options
+@_protocol_option
+@field_options(Settings)
+@field_options(Gates)
 @_decision_options
-@confidence_option
 @_result_options
 @data_options
 @preprocessing_options
-@bins_option
-@several_heads_options
+@model_options
 @run_options
-@engine_option(
-    "Search and fits go there too, where the features lie in a store and are more than one chunk. All give the same "
-    "bytes. All but local need --cache, or a store as CALIB, on a disk that every worker can reach."
-)
 @config_options
 def calibrate(
     preset: str | None,
@@ -104,9 +93,7 @@ def calibrate(
     details: str | None,
     plot: bool,
     figures: str | None,
-    figure_formats: tuple[str, ...],
     mlflow: bool,
-    mlflow_experiment: str | None,
     quiet: bool,
     **arguments: Any,
 ) -> None:
@@ -125,26 +112,20 @@ def calibrate(
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 
-    extras = Extras(figures, figure_formats, mlflow or mlflow_experiment is not None, mlflow_experiment)
+    extras = Extras(figures, mlflow)
     # before the work: a mistyped path must not cost a run
-    if isinstance(arguments["head"], tuple):
-        require_plain(arguments)
     _check_paths(json_file, details, extras, arguments)
     # Only the drawings need the details, which make the JSON much larger.
     needs_details = details is not None or figures is not None
     recipe = take_recipe(preset, arguments)
-    take_protocol(arguments)
+    if arguments.pop("protocol") == "paper":
+        arguments |= _unsaid(PAPER)
     ready()
     output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
     # Looked at before the work: afterwards it could not be told from a file that this run wrote.
     earlier = output if output is not None and output.is_file() and not arguments["dry_run"] else None
     # the last step before the work: what changes from here on was written by this run
     watch([output, json_file, details], arguments["cache"])
-    if isinstance(arguments["head"], tuple):
-        calibrate_several(
-            json_file, details, extras, recipe, quiet=quiet, plot=plot, earlier=earlier, arguments=arguments
-        )
-        return
     with progress_shown(not quiet) as progress:
         report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
     # MLflow comes last: it takes the files that the other steps have written.
@@ -156,6 +137,13 @@ def calibrate(
     finish_gated(report_text(report, plot=plot), steps, quiet or json_file == "-", report.output, missed, earlier)
 
 
+def _unsaid(protocol: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a protocol that nobody gave; a configuration file and the environment count as given."""
+    context = click.get_current_context()
+    given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
+    return {name: value for name, value in protocol.items() if context.get_parameter_source(name) not in given}
+
+
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:
     others = named_files(arguments, ".tna.onnx")
     check_result_file(json_file, *others, page)
@@ -165,6 +153,6 @@ def _check_paths(json_file: str | None, page: str | None, extras: Extras, argume
 
 def _page(report: Any) -> str:
     from tna_onnx.cli.show import command_line  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.render.html.calibration import to_html  # noqa: PLC0415
+    from tna_onnx.render.html.page import to_html  # noqa: PLC0415
 
     return to_html(report, command_line(), sources=setting_sources())

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from tna_onnx.cli.command import Command
-from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.terminal import check_result_file
 
 __all__ = ["card"]
 
@@ -15,7 +15,6 @@ __all__ = ["card"]
 @click.command(cls=Command, short_help="Write a model card from a result.")
 @click.argument("result", type=click.Path())
 @click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
-@click.option("--bom", metavar="FILE", type=click.Path(), help="Also write a CycloneDX bill of materials.")
 @click.option(
     "--figures",
     metavar="DIR",
@@ -26,23 +25,19 @@ __all__ = ["card"]
 @click.option("--license", metavar="NAME", help="Licence of the model, by its name on the Hub, such as apache-2.0.")
 @click.option("--base-model", metavar="NAME", help="Name of the input model on the Hub.")
 @click.option("--overwrite", is_flag=True, help="Replace a card that was not written by this command.")
-def card(result: str, output: str | None, bom: str | None, **arguments: Any) -> None:
+def card(result: str, output: str | None, **arguments: Any) -> None:
     """Write a model card from RESULT, the file of `calibrate --json`.
 
     \b
     Example:
       tna-onnx calibrate model.onnx data/ --json result.json --figures figures/
-      tna-onnx card result.json -o README.md --bom bom.json
+      tna-onnx card result.json -o README.md
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.card import card as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.channels import standard_output  # noqa: PLC0415
-    from tna_onnx.cli.signals import loaded  # noqa: PLC0415
+    from tna_onnx.cli.terminal import loaded, standard_output  # noqa: PLC0415
 
-    check_result_file(output, result, bom, kind="card")
-    check_result_file(bom, result, kind="bill of materials")
+    check_result_file(output, result, kind="card")
     loaded()
-    made = run(result, output, bom=bom, **arguments)
+    made = run(result, output, **arguments)
     with standard_output():
         click.echo(made.text if output is None else f"wrote    {output}")
-        if bom is not None and output is not None:
-            click.echo(f"wrote    {bom}")

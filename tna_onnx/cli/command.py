@@ -1,25 +1,224 @@
-"""The click classes of the group and its commands, which turn errors into messages and exit codes."""
+"""The click classes of the group and its commands, which turn errors into messages and exit codes.
+
+The help of a command: the options that most people need, in groups; all of them with `--help-all`.
+
+What people type, and what they mean: lists with spaces, and flags and commands that have another name here.
+
+"""
 
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import click
 
-from tna_onnx.cli.channels import complain, drop
-from tna_onnx.cli.device import join_device
-from tna_onnx.cli.help import help_all_option, write_options
-from tna_onnx.cli.shortage import shortage
-from tna_onnx.cli.signals import Stopped
+from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortage
 from tna_onnx.cli.types import numbers, size
-from tna_onnx.cli.words import joined_lists, meant_command, meant_flag
-from tna_onnx.cli.written import interruption
 from tna_onnx.errors import INTERRUPTED, TnaError
 
-__all__ = ["Command", "Group"]
+__all__ = [
+    "SECTIONS",
+    "Command",
+    "Group",
+    "help_all_option",
+    "joined_lists",
+    "meant_command",
+    "meant_flag",
+    "write_options",
+]
+
+
+# Section of the help -> names of the options that are no settings; those of settings say their section themselves.
+SECTIONS = {
+    "Data": ("calib", "data", "eval", "labels", "eval_labels"),
+    "Images": (
+        "preset", "preprocessing", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color",
+        "interpolation",
+    ),
+    "Results": (
+        "output", "overwrite", "details", "page", "json_file", "plot", "figures", "figure_formats", "mlflow", "dry_run",
+        "baseline", "out",
+    ),
+    "Decisions": ("ood_data",),
+    "Class frequencies": ("target",),
+    "What is fitted": ("protocol", "only"),
+    "The search": (),
+    "Gates": (),
+    "Model": (),
+    "Running": ("device", "batch_size", "cache", "config", "quiet", "verbose"),
+}  # fmt: skip
+
+_COMMON = {
+    "calib", "data", "eval", "labels", "label_column", "classes", "preset", "output", "details", "page", "json_file",
+    "device", "out", "only", "target", "target_prior",
+}  # fmt: skip
+
+# What is common in one command and rare in the others that have it.
+_COMMON_IN = {"guard": {"add", "coverage", "risk"}}
+
+_ALL = "tna_onnx.help_all"
+
+
+def help_all_option() -> click.Option:
+    """Return `--help-all`, which a command adds to its options as click adds `--help`."""
+
+    def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+        if value and not ctx.resilient_parsing:
+            ctx.meta[_ALL] = True
+            click.echo(ctx.get_help(), color=ctx.color)
+            ctx.exit()
+
+    return click.Option(
+        ["--help-all"], is_flag=True, is_eager=True, expose_value=False, callback=show, help="Show all options."
+    )
+
+
+def write_options(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of a command in their sections: the common ones, or all where they are asked for."""
+    everything = ctx.meta.get(_ALL, False)
+    common = _COMMON | _COMMON_IN.get(command.name or "", set())
+    left = 0
+    hidden = []
+    for title, params in _sections(command, ctx):
+        shown = [param for param in params if everything or param.name in common or title == ""]
+        left += len(params) - len(shown)
+        if len(shown) < len(params):
+            hidden.append(title.lower())
+        records = [record for param in shown if (record := param.get_help_record(ctx)) is not None]
+        if records:
+            with formatter.section(title or "Help"):
+                formatter.write_dl(records)
+    if left:
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(f"{left} more options ({', '.join(hidden)}): --help-all")
+
+
+def _sections(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, list[click.Parameter]]]:
+    params = {str(param.name): param for param in command.get_params(ctx) if isinstance(param, click.Option)}
+    for title, names in SECTIONS.items():
+        plain = [params.pop(name) for name in names if name in params]
+        settings = [name for name, param in params.items() if getattr(param, "section", "") == title]
+        yield title, [*plain, *(params.pop(name) for name in settings)]
+    yield "", list(params.values())
+
+
+_NUMBER = re.compile(r"\[?[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[],]*", re.IGNORECASE)
+
+# Flags of other programs, and ours for the same; the first that a command has counts.
+_FLAGS = {
+    "gpu": ("device cuda",),
+    "cuda": ("device cuda",),
+    "cpu": ("device cpu",),
+    "out": ("output",),
+    "outfile": ("output",),
+    "output-file": ("output",),
+    "output-model": ("output",),
+    "calibration": ("calib", "data"),
+    "calibration-data": ("calib", "data"),
+    "dataset": ("calib", "data"),
+    "input": ("calib", "data"),
+    "train": ("calib", "data"),
+    "test": ("eval", "data"),
+    "test-data": ("eval", "data"),
+    "val": ("eval", "data"),
+    "validation": ("eval", "data"),
+    "heldout": ("eval", "data"),
+    "held-out": ("eval", "data"),
+    "holdout": ("eval", "data"),
+    "label": ("labels", "label-column"),
+    "target": ("label-column",),
+    "class-names": ("classes",),
+    "features": ("columns",),
+    "normalize": ("mean", "preset"),
+    "batch": ("batch-size",),
+    "html": ("report",),
+    "force": ("overwrite",),
+}
+
+_COMMANDS = {
+    "version": "--version",
+    "help": "--help",
+    "recalibrate": "calibrate",
+    "fit": "calibrate",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "measure": "evaluate",
+    "score": "evaluate",
+    "info": "inspect",
+    "show": "inspect",
+    "diff": "verify",
+    "check": "verify",
+    "extract": "features",
+}
+
+
+def joined_lists(words: Sequence[str], flags: Iterable[str]) -> list[str]:
+    """Put commas between the numbers behind flags that take a list.
+
+    >>> joined_lists(["--mean", "0.5", "0.4,", "0.3", "data/"], ["--mean"])
+    ['--mean', '0.5,0.4,0.3', 'data/']
+    """
+    lists = set(flags)
+    joined: list[str] = []
+    todo = list(words)
+    while todo:
+        word = todo.pop(0)
+        joined.append(word)
+        if word == "--":
+            return joined + todo
+        if word not in lists:
+            continue
+        parts = []
+        # a first value that is no number is for click to refuse
+        while todo and _NUMBER.fullmatch(todo[0]):
+            parts.append(todo.pop(0).strip("[],"))
+        if parts:
+            joined.append(",".join(parts))
+    return joined
+
+
+def meant_flag(command: click.Command, error: click.NoSuchOption, name: str) -> click.UsageError:
+    """Return an error that says what an unknown flag may stand for.
+
+    Args:
+        command: that does not know it.
+        error: of click, with what looks alike.
+        name: of the command.
+    """
+    word = error.option_name.lstrip("-").lower().replace("_", "-")
+    long = [[opt for opt in param.opts if opt.startswith("--")] for param in command.params]
+    flags = [opts[0] for opts in long if opts]  # not the further names of an option
+    if word == "model":
+        return click.UsageError(
+            f"No such option '{error.option_name}'. The model is the first word: tna-onnx {name} MODEL", error.ctx
+        )
+    if word == "version":
+        return click.UsageError("No such option '--version'. Did you mean 'tna-onnx --version'?", error.ctx)
+    for ours in _FLAGS.get(word, ()):
+        if f"--{ours.partition(' ')[0]}" in flags:
+            return click.UsageError(f"No such option '{error.option_name}'. Did you mean '--{ours}'?", error.ctx)
+    # as it was meant to be typed: --label_column
+    if f"--{word}" in flags:
+        return click.UsageError(f"No such option '{error.option_name}'. Did you mean '--{word}'?", error.ctx)
+    return error
+
+
+def meant_command(word: str, rest: Sequence[str]) -> str | None:
+    """Return the command line that an unknown command may stand for; None if there is no telling."""
+    ours = _COMMANDS.get(word.lower())
+    if word.lower().endswith(".onnx"):
+        return f"tna-onnx calibrate {word} ..."
+    if ours == "--help" and rest:
+        return f"tna-onnx {rest[0]} --help"
+    if ours is None:
+        return None
+    return f"tna-onnx {ours}"
+
 
 _FEW = 10  # options that one screen holds
 
@@ -48,7 +247,6 @@ class Command(click.Command):
             rest = super().parse_args(ctx, joined_lists(args, lists))
         except click.NoSuchOption as error:
             raise meant_flag(self, error, ctx.info_name or "") from error
-        join_device(ctx.params)
         return rest
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:

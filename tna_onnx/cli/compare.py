@@ -8,19 +8,19 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.decision_options import ood_data_option
 from tna_onnx.cli.options import (
     bins_option,
     confidence_option,
     data_options,
     labels_option,
+    last_word,
     model_options,
+    ood_data_option,
+    preprocessing_options,
     run_options,
+    take_recipe,
 )
-from tna_onnx.cli.paths import check_result_file, named_files
-from tna_onnx.cli.positional import last_word
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.written import watch
+from tna_onnx.cli.terminal import check_result_file, named_files, watch
 
 __all__ = ["compare"]
 

@@ -8,21 +8,22 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.decision_options import ood_data_option
-from tna_onnx.cli.gates import limit_options, run_gated
+from tna_onnx.cli.gates import run_gated
 from tna_onnx.cli.options import (
     bins_option,
+    data_argument,
     data_options,
-    engine_option,
+    field_options,
     labelled_data_options,
     model_argument,
     model_options,
+    ood_data_option,
+    preprocessing_options,
     run_options,
+    take_recipe,
 )
-from tna_onnx.cli.paths import check_result_file, named_files
-from tna_onnx.cli.positional import data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.written import watch
+from tna_onnx.cli.terminal import check_result_file, named_files, watch
+from tna_onnx.results.gates import Gates
 
 __all__ = ["evaluate"]
 
@@ -32,14 +33,13 @@ __all__ = ["evaluate"]
 @data_argument
 @labelled_data_options
 @ood_data_option
-@limit_options
+@field_options(Gates, "max_ece", "max_nll", "min_accuracy")
 @click.option("--plot", is_flag=True, help="Print a reliability diagram.")
 @data_options
 @preprocessing_options
 @bins_option
 @model_options
 @run_options
-@engine_option("All give the same numbers, bit for bit. Every worker reads the data itself.")
 @config_options
 def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **arguments: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""

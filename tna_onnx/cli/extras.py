@@ -6,16 +6,14 @@ import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from tna_onnx.cli.channels import complain
 from tna_onnx.cli.options import together
-from tna_onnx.cli.paths import check_figure_folder
-from tna_onnx.cli.types import Words, flat
+from tna_onnx.cli.terminal import check_figure_folder, complain
 
 if TYPE_CHECKING:
     from tna_onnx.results.report import Report
@@ -33,19 +31,11 @@ extra_options = together(
         help="Write the figures of the report as files into this folder, which is created if missing.",
     ),
     click.option(
-        "--figure-format",
-        "figure_formats",
-        multiple=True,
-        type=Words(FIGURE_FORMATS),
-        callback=flat,
-        default=FIGURE_FORMATS,
-        show_default=True,
-        help="Format of the figures; several separated by commas, or repeat the option.",
+        "--mlflow",
+        is_flag=True,
+        help="Log the run to the MLflow server or store that MLFLOW_TRACKING_URI names, in the experiment of "
+        "MLFLOW_EXPERIMENT_NAME.",
     ),
-    click.option(
-        "--mlflow", is_flag=True, help="Log the run to the MLflow server or store that MLFLOW_TRACKING_URI names."
-    ),
-    click.option("--mlflow-experiment", metavar="NAME", help="Name of the MLflow experiment; implies --mlflow."),
 )
 
 
@@ -55,15 +45,11 @@ class Extras:
 
     Attributes:
         figures: folder, None for no figures.
-        formats: of the figures.
         mlflow: whether to log to MLflow.
-        experiment: of MLflow, None for its default.
     """
 
     figures: str | None
-    formats: tuple[str, ...]
     mlflow: bool
-    experiment: str | None
 
     def check(self, *files: str | None) -> None:
         """Refuse before the work what would fail after it.
@@ -85,17 +71,12 @@ class Extras:
             if warning:
                 complain(warning)
 
-    def within(self, name: str) -> Extras:
-        """Return the same with the figures in a folder of theirs, for one of several reports."""
-        return self if self.figures is None else replace(self, figures=str(Path(self.figures, name)))
-
-    def steps(self, report: Report, html: str | None, head: str | None = None) -> list[Callable[[], Sequence[str]]]:
+    def steps(self, report: Report, html: str | None) -> list[Callable[[], Sequence[str]]]:
         """Return steps that draw the figures and then log the run, with the files that were written.
 
         Args:
             report: of the run.
             html: path of its HTML page, if one is written.
-            head: which of several heads the report is about; None where there is one.
         """
         # filled by the first step and read by the second, once both run
         drawn: list[Path] = []
@@ -104,17 +85,17 @@ class Extras:
         if self.figures is not None:
             steps.append(functools.partial(self._draw, report, Path(self.figures), drawn))
         if self.mlflow:
-            steps.append(functools.partial(self._log, report, html, drawn, head))
+            steps.append(functools.partial(self._log, report, html, drawn))
         return steps
 
     def _draw(self, report: Report, folder: Path, drawn: list[Path]) -> Sequence[str]:
         from tna_onnx.render.figures import write_figures  # noqa: PLC0415
 
-        drawn.extend(write_figures(report, folder, self.formats))
+        drawn.extend(write_figures(report, folder, FIGURE_FORMATS))
         names = ", ".join(dict.fromkeys(path.stem for path in drawn))
-        return [f"figures  {self.figures}: {names} ({', '.join(self.formats)})"]
+        return [f"figures  {self.figures}: {names} ({', '.join(FIGURE_FORMATS)})"]
 
-    def _log(self, report: Report, html: str | None, drawn: list[Path], head: str | None) -> Sequence[str]:
+    def _log(self, report: Report, html: str | None, drawn: list[Path]) -> Sequence[str]:
         from tna_onnx.render.mlflow import log_report  # noqa: PLC0415
 
         # A page that could not be written, or went to a pipe, is not there to be logged.
@@ -122,4 +103,4 @@ class Extras:
         files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
         # Standard output is for results, and MLflow prints a greeting there.
         with contextlib.redirect_stdout(sys.stderr):
-            return [f"mlflow   {log_report(report, self.experiment, files, head)}"]
+            return [f"mlflow   {log_report(report, None, files)}"]

@@ -9,17 +9,16 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import (
+    data_argument,
     data_options,
-    engine_option,
     labelled_data_options,
     model_argument,
     model_options,
+    preprocessing_options,
     run_options,
+    take_recipe,
 )
-from tna_onnx.cli.paths import check_result_file, named_files
-from tna_onnx.cli.positional import data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.written import watch
+from tna_onnx.cli.terminal import check_result_file, named_files, watch
 
 __all__ = ["features"]
 
@@ -33,7 +32,6 @@ __all__ = ["features"]
 @preprocessing_options
 @model_options  # and no --bins: no metric is computed
 @run_options
-@engine_option("All give the same features, byte for byte. --cache is on a disk that every worker can reach.")
 @config_options
 def features(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Store the features, logits and labels of data, for `calibrate --calib CACHE`.

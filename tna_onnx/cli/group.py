@@ -9,7 +9,7 @@ import click
 
 import tna_onnx
 from tna_onnx.cli.command import Group
-from tna_onnx.cli.shortage import shortage
+from tna_onnx.cli.terminal import shortage
 
 __all__ = ["group"]
 

@@ -8,19 +8,19 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.decision_options import add_option, level_options, ood_data_option
-from tna_onnx.cli.new_model import write_model
 from tna_onnx.cli.options import (
     calibration_data_options,
-    confidence_option,
+    data_argument,
     data_options,
+    field_options,
     model_argument,
     model_options,
+    ood_data_option,
+    preprocessing_options,
     run_options,
     together,
+    write_model,
 )
-from tna_onnx.cli.positional import data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options
 from tna_onnx.guarding.settings import GuardSettings
 
 __all__ = ["guard"]
@@ -34,17 +34,8 @@ _guard_options = together(
     click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.guard.onnx]"),
     click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
     click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
-    add_option(GuardSettings.add, "Outputs to add"),
-    level_options,
+    field_options(GuardSettings),
     ood_data_option,
-    click.option(
-        "--seed",
-        type=click.IntRange(0),
-        default=GuardSettings.seed,
-        show_default=True,
-        help="Seed of the split that --ood-score and --set-temperature auto need.",
-    ),
-    confidence_option,
 )
 
 

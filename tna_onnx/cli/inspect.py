@@ -7,16 +7,17 @@ from typing import Any
 import click
 
 from tna_onnx.cli.command import Command
-from tna_onnx.cli.options import foreign_model_options
-from tna_onnx.cli.paths import check_result_file
+from tna_onnx.cli.options import field_options
+from tna_onnx.cli.terminal import check_result_file
 from tna_onnx.errors import UsageError
+from tna_onnx.graph.options import ModelOptions
 
 __all__ = ["inspect"]
 
 
 @click.command(cls=Command)
 @click.argument("model", required=False, type=click.Path())
-@foreign_model_options
+@field_options(ModelOptions, "isolate", "model_limits")
 @click.option(
     "--json",
     "json_file",
@@ -29,8 +30,8 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     """Show which node of MODEL is the head, or why there is none."""
     from tna_onnx.api.inspect import inspect as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step  # noqa: PLC0415
-    from tna_onnx.cli.signals import loaded  # noqa: PLC0415
-    from tna_onnx.render.inspection_text import inspection_text  # noqa: PLC0415
+    from tna_onnx.cli.terminal import loaded  # noqa: PLC0415
+    from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
 
     # `inspect --json MODEL`: click cannot tell whether the word belongs to the flag
     if model is None and json_file not in (None, "-"):

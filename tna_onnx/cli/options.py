@@ -1,35 +1,124 @@
-"""Options that several commands share, in groups that become decorators."""
+"""Options that several commands share, in groups that become decorators.
+
+The data of a command: a flag, or the word behind the model.
+
+How images are preprocessed: the options, and the recipe that they make.
+
+What the commands share that write one model, and print a text on it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 
-from tna_onnx.calibration.settings import Settings
-from tna_onnx.cli.positional import DataOption
-from tna_onnx.cli.types import Number, batch_size, choice, data_limits, model_limits, names, one_or_more
-from tna_onnx.data.formats import FORMATS
-from tna_onnx.data.words import POSITION_WORDS
-from tna_onnx.graph.options import OUTPUT_KINDS
-from tna_onnx.numerics.checks import MAX_LEVEL
+from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
+from tna_onnx.cli.types import (
+    Number,
+    Words,
+    batch_size,
+    choice,
+    flat,
+    limits,
+    members,
+    names,
+    numbers,
+    one_head,
+    size,
+    temperature,
+)
+from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, Interpolation, Layout
+from tna_onnx.errors import UsageError
+from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.guarding.settings import ADDITIONS
+from tna_onnx.pipeline.settings import Settings
+
+if TYPE_CHECKING:
+    from tna_onnx.data import Recipe
 
 __all__ = [
+    "DataOption",
+    "FieldOption",
     "bins_option",
     "calibration_data_options",
     "confidence_option",
+    "data_argument",
     "data_options",
-    "engine_option",
-    "foreign_model_options",
+    "field_options",
     "labelled_data_options",
     "labels_option",
+    "last_word",
     "model_argument",
     "model_options",
+    "ood_data_option",
+    "preprocessing_options",
     "run_options",
-    "several_heads_options",
+    "take_recipe",
     "together",
+    "write_model",
 ]
+
+
+_WORD = "positional_data"
+
+data_argument = click.argument(_WORD, metavar="[DATA]", required=False, expose_value=False, type=click.Path())
+
+
+# Suffixes of models: a last word with one of them is no data.
+_MODELS = (".onnx", ".ort")
+
+
+def last_word(words: Sequence[str], data: str | None) -> tuple[tuple[str, ...], str]:
+    """Return the models and the data of a command that takes several models.
+
+    Args:
+        words: as typed; without `--data` the last one is the data.
+        data: of the flag, or of a setting.
+
+    Raises:
+        UsageError: there are no data, or they are given twice.
+    """
+    ctx = click.get_current_context()
+    *models, last = words
+    is_model = last.lower().endswith(_MODELS)
+    if ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE and data is not None:
+        return tuple(words), data
+    # a setting gives way to what was typed
+    if models and not is_model:
+        return tuple(models), last
+    if data is not None:
+        return tuple(words), data
+    raise click.UsageError("Missing data. Give them behind the models, or as --data DATA.", ctx)
+
+
+class DataOption(click.Option):
+    """An option that a positional argument stands for; both are an error, a setting gives way to either."""
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        """Return the value, and where it comes from."""
+        value, source = super().consume_value(ctx, opts)
+        word = opts.get(_WORD)
+        if not isinstance(word, str):  # click has a value of its own for what is not given
+            return value, source
+        if source is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"the data are given twice, as '{word}' and as {self.opts[0]} '{value}'", ctx)
+        return word, ParameterSource.COMMANDLINE
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Return the value; say both ways to give it where there is none."""
+        try:
+            return super().process_value(ctx, value)
+        except click.MissingParameter as error:
+            raise click.UsageError(
+                f"Missing data. Give them behind the model, or as {self.opts[0]} DATA.", ctx
+            ) from error
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -44,6 +133,80 @@ def together(*options: Callable[[Any], Any]) -> Callable[[F], F]:
         return command
 
     return add
+
+
+class FieldOption(click.Option):
+    """The option of a setting; `section` is that of the help."""
+
+    section = ""
+
+
+def field_options(cls: type, *names: str, **defaults: Any) -> Callable[[F], F]:
+    """Return one decorator that adds the options of the settings of a dataclass.
+
+    Args:
+        cls: the dataclass.
+        *names: of the settings; all that have a section, if none is named.
+        **defaults: in place of those of the fields.
+    """
+    flagged = [name for name, (_, about) in settings_of(cls).items() if about.section]
+    return together(*(_field_option(cls, name, defaults) for name in names or flagged))
+
+
+def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable[[F], F]:
+    default, about = settings_of(cls)[name]
+    default = defaults.get(name, default)
+    kind = plain_type(hints_of(cls)[name])
+    flag = about.flag or name.replace("_", "-")
+    words = [f"--{flag}", name]
+    if kind is bool and (default or about.off):
+        words[0] += f"/--{about.off or f'no-{flag}'}"
+    text = f"{about.meaning}  [default: {about.note}]" if about.note else about.meaning
+    typed = _typed(kind, default, about)
+    shows = not about.note and typed.get("default") not in (None, "", ()) and not typed.get("is_flag")
+    option = click.option(*words, cls=FieldOption, help=text, **{"show_default": shows, **typed})
+
+    def add(command: F) -> F:
+        command = option(command)
+        command.__click_params__[-1].section = about.section  # type: ignore[attr-defined]  # click keeps options there
+        return command
+
+    return add
+
+
+def _typed(kind: Any, default: Any, about: Setting) -> dict[str, Any]:
+    """Return what click has to know to read the text of an option: its type, its default, a metavar."""
+    more: dict[str, Any] = {"metavar": about.unit or None}
+    if about.parse:
+        return {**more, **_PARSED[about.parse](kind, default)}
+    if kind is bool:
+        return {"default": default} if default or about.off else {"is_flag": True}
+    more["default"] = default
+    if get_origin(kind) is Literal:
+        return {**more, "type": choice(get_args(kind))}
+    if kind is int:
+        return {**more, "type": int if about.low is None else click.IntRange(int(about.low))}
+    if kind is float:
+        return {**more, "type": Number(about.low, about.high)}
+    return more
+
+
+# How texts are read that the type of a field does not tell. For a callback the default is a text too.
+_PARSED: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
+    "path": lambda _, default: {"type": click.Path(), "default": default},
+    "text": lambda _, default: {"default": default},
+    "names": lambda *_: {"multiple": True, "callback": names},
+    "head": lambda *_: {"multiple": True, "callback": one_head},
+    "members": lambda _, default: {"callback": members, "default": str(default)},
+    "temperature": lambda _, default: {"callback": temperature, "default": f"{default:g}"},
+    "limits": lambda kind, _: {"multiple": True, "callback": functools.partial(limits, kind)},
+    "additions": lambda _, default: {
+        "type": Words(ADDITIONS),
+        "multiple": True,
+        "callback": flat,
+        "default": [",".join(default)] if default else [],
+    },
+}
 
 
 model_argument = click.argument("model", type=click.Path())
@@ -92,126 +255,24 @@ labelled_data_options = together(
     labels_option,
 )
 
-data_options = together(
-    click.option("--format", type=choice(FORMATS), help="Format of the data.  [default: detected]"),
-    click.option("--classes", type=click.Path(), help="File with the class names in the model's order."),
-    click.option(
-        "--label-column",
-        metavar="NAME",
-        help="Column of a table or manifest, or array, with the labels; a,b,c for several labels a sample.",
-    ),
-    click.option(
-        "--columns",
-        metavar="NAMES",
-        multiple=True,
-        callback=names,
-        help="Columns of a table that fill the model's inputs, in the model's order; several with commas, or repeat "
-        "the option.  [default: by name, else all numbers]",
-    ),
-    click.option(
-        "--tokenizer",
-        metavar="FOLDER",
-        type=click.Path(),
-        help="Turn text into tokens. Give the folder of a tokenizer.json, or the name of a tokenizer in the cache "
-        "of Hugging Face.",
-    ),
-    click.option(
-        "--ignore-label",
-        metavar="NUMBER",
-        type=int,
-        help='Label that stands for "no label", in models with a prediction for each token or pixel.  [default: -100]',
-    ),
-    click.option(
-        "--position",
-        type=choice(POSITION_WORDS),
-        help="Which predictions count if a sample has several: all with a label, or only the last one, as in "
-        "next-token models.  [default: all]",
-    ),
-    click.option("--skip-bad", is_flag=True, help="Skip images that cannot be read, and count them."),
-    click.option(
-        "--expect-accuracy",
-        metavar="PERCENT",
-        type=Number(0, 100),
-        help="Fail if the model's accuracy on the data is more than two standard errors below this.",
-    ),
-    click.option(
-        "--data-root",
-        metavar="DIR",
-        type=click.Path(),
-        help="Also read files below this folder, if the data refer to them by absolute paths, .. or links.",
-    ),
-    click.option(
-        "--data-limit",
-        "limits",
-        metavar="NAME=NUMBER",
-        multiple=True,
-        callback=data_limits,
-        help="Raise a limit on the data: image-pixels, text-bytes, expansion, download-bytes, overlap. Several with "
-        "commas, or repeat the option.",
-    ),
-)
+data_options = field_options(DataFields)
+model_options = field_options(ModelOptions)
 
-foreign_model_options = together(
-    click.option(
-        "--isolate",
-        is_flag=True,
-        help="Open the model in a child process first, so that a crash or an endless loop in ONNX or ONNX Runtime "
-        "becomes an error (exit code 3). Off by default: it takes half a second, and the time to open the "
-        "model twice.",
-    ),
-    click.option(
-        "--model-limit",
-        "model_limits",
-        metavar="NAME=NUMBER",
-        multiple=True,
-        callback=model_limits,
-        help="Raise a limit on the model: name-length, sparse-bytes, inlined-nodes, inlined-bytes, constant-elements, "
-        "isolate-seconds. Several with commas, or repeat the option.",
-    ),
-)
-
-_output_options = together(
-    click.option("--output-name", metavar="NAME", help="Name of the output to calibrate, if the model has several."),
-    click.option(
-        "--output-kind",
-        type=choice(OUTPUT_KINDS),
-        help="What the output holds, if the graph does not show it; label-... for several labels a sample.",
-    ),
-    foreign_model_options,
-)
-
-model_options = together(
-    click.option("--head", metavar="NAME", help="Head to use, for a model with several: its output, or its node."),
-    _output_options,
-)
-
-several_heads_options = together(
-    click.option(
-        "--head",
-        metavar="NAME",
-        multiple=True,
-        callback=one_or_more,
-        help="Head to calibrate, for a model with several: its output, or its node. Repeat the option to calibrate "
-        "several in one file; labels have the names of the outputs then.",
-    ),
-    _output_options,
+ood_data_option = click.option(
+    "--ood-data",
+    type=click.Path(),
+    help="ood: samples that the model should not know. The report says how many raise the alarm; their labels are "
+    "not used.",
 )
 
 run_options = together(
     click.option(
-        "--device", default="auto", show_default=True, metavar="DEVICE", help="auto, cpu, cuda (or gpu) or cuda:INDEX."
-    ),
-    click.option(
-        "--tf32",
-        type=choice(("as-deployed", "off")),
-        help="On CUDA: round the factors of float32 products to TF32, as ONNX Runtime does where models are deployed "
-        "(the default), or keep them in float32.",
-    ),
-    click.option(
-        "--gpu-memory",
-        metavar="GIB",
-        type=Number(0, 4096, min_open=True),
-        help="Memory of the CUDA device that a run may take; all that is free by default.",
+        "--device",
+        default="auto",
+        show_default=True,
+        metavar="DEVICE",
+        help="auto, cpu, cuda (or gpu) or cuda:INDEX. Behind it, ,tf32=off keeps float32 products in float32, and "
+        ",memory=8 takes 8 GiB of the device at most.",
     ),
     click.option(
         "--batch-size",
@@ -232,27 +293,114 @@ run_options = together(
 )
 
 
-def engine_option(what: str) -> Callable[[F], F]:
-    """Return `--engine`, with what is said of it besides the words that it takes."""
-    return click.option(
-        "--engine",
-        default="local",
-        show_default=True,
-        metavar="ENGINE",
-        help="Where the model runs over the data: local, processes:N (N processes of this machine), ray or "
-        f"ray:HOST:PORT (a Ray cluster). {what}",
-    )
+bins_option = field_options(Settings, "bins")
+confidence_option = field_options(Settings, "confidence_level")
 
 
-bins_option = click.option(
-    "--bins", type=click.IntRange(1), default=Settings.bins, show_default=True, help="Number of bins of ECE and AdaECE."
+# Fields of Recipe that have an option of the same name.
+_PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
+
+preprocessing_options = together(
+    click.option(
+        "--preset",
+        metavar="NAME",
+        type=choice(tuple(PRESET_FIELDS)),
+        help=f"How images are preprocessed: {', '.join(PRESET_FIELDS)}. Flags such as --mean override parts of it.",
+    ),
+    click.option(
+        "--preprocessing",
+        type=click.Path(),
+        help="preprocessor_config.json (Hugging Face) or config.json (timm); flags such as --mean override parts of "
+        "it.",
+    ),
+    click.option("--resize", metavar="PIXELS", callback=size, help="Resize to this shorter side, or to HEIGHT,WIDTH."),
+    click.option("--crop", metavar="PIXELS", callback=size, help="Crop the centre: side, or HEIGHT,WIDTH."),
+    click.option("--crop-pct", type=float, help="Share of the shorter side that the crop keeps; not with --resize."),
+    click.option("--scale", type=float, help="Factor on pixel values 0..255.  [default: 1/255]"),
+    click.option(
+        "--mean",
+        metavar="NUMBERS",
+        callback=numbers,
+        help="Subtract this from each channel after scaling, such as 0.485,0.456,0.406.",
+    ),
+    click.option(
+        "--std",
+        metavar="NUMBERS",
+        callback=numbers,
+        help="Then divide each channel by this, such as 0.229,0.224,0.225.",
+    ),
+    click.option("--layout", type=choice(get_args(Layout)), help="Order of the axes.  [default: from the model]"),
+    click.option("--color", type=choice(get_args(Color)), help="Colour channels.  [default: from the model]"),
+    click.option(
+        "--interpolation",
+        type=choice(get_args(Interpolation)),
+        help="Filter for --resize.  [default: bilinear]",
+    ),
 )
 
-confidence_option = click.option(
-    "--confidence-level",
-    metavar="PERCENT",
-    type=Number(50, MAX_LEVEL),  # the same range that `check_level` allows
-    default=Settings.confidence_level,
-    show_default=True,
-    help="Level of the intervals in the report. At 95, about 95 of 100 such intervals contain the true value.",
-)
+
+def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
+    """Take the values of the preprocessing options out of `arguments`.
+
+    Returns:
+        The recipe; None if no option says how images are preprocessed.
+
+    Raises:
+        UsageError: both a preset and a file are given, or the file cannot be read.
+    """
+    from tna_onnx.data import PRESETS, Recipe, read_recipe  # noqa: PLC0415 - NumPy loads only when a command runs
+
+    # popped: what is left are the API's own keywords
+    values = {name: arguments.pop(name) for name in _PARTS}
+    parts = {name: value for name, value in values.items() if value is not None}
+    file = arguments.pop("preprocessing")
+    if preset is not None and file is not None:
+        raise UsageError("--preset and --preprocessing both say how images are preprocessed; give one of them")
+    # None, not an empty recipe: arrays are used as they are
+    if preset is None and file is None and not parts:
+        return None
+    if file:
+        base = read_recipe(Path(file))
+    elif preset:
+        base = PRESETS[preset]
+    else:
+        base = Recipe()
+    return base.override(**parts)
+
+
+def write_model(
+    run: Callable[..., Any],
+    text: Callable[[Any], Any],
+    ending: str,
+    options: Mapping[str, Any],
+    *,
+    preset: str | None,
+    json_file: str | None,
+    quiet: bool,
+) -> None:
+    """Run a function of the API on the options of a command, and print what it did.
+
+    Args:
+        run: the function.
+        text: writes its result.
+        ending: of the name of the new file, by default.
+        options: of the command, by name.
+        preset: of preprocessing.
+        json_file: JSON file to write.
+        quiet: print nothing.
+
+    Raises:
+        TnaError: of the function; or a file cannot be written.
+    """
+    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+
+    arguments = dict(options)
+    # before the work: a mistyped path must not cost a run
+    check_result_file(json_file, *named_files(arguments, ending))
+    recipe = take_recipe(preset, arguments)
+    ready()
+    watch([arguments["output"] or default_output(arguments["model"], ending), json_file])
+    with progress_shown(not quiet) as progress:
+        result = run(preprocessing=recipe, progress=progress, **arguments)
+    finish(text(result), [json_step(json_file, result)], quiet or json_file == "-", result.output)

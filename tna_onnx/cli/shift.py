@@ -8,12 +8,19 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.new_model import write_model
-from tna_onnx.cli.options import confidence_option, data_options, model_argument, model_options, run_options, together
-from tna_onnx.cli.positional import DataOption, data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options
-from tna_onnx.cli.types import choice
-from tna_onnx.shifting.settings import ESTIMATORS, ShiftSettings
+from tna_onnx.cli.options import (
+    DataOption,
+    data_argument,
+    data_options,
+    field_options,
+    model_argument,
+    model_options,
+    preprocessing_options,
+    run_options,
+    together,
+    write_model,
+)
+from tna_onnx.shifting.settings import ShiftSettings
 
 __all__ = ["shift"]
 
@@ -36,14 +43,6 @@ _shift_options = together(
         help="Data as the model will see them, for estimating class frequencies. Their labels are not read.",
     ),
     click.option(
-        "--target-prior", metavar="FILE|uniform", help="Class frequencies of the data that the model will see."
-    ),
-    click.option(
-        "--source-prior",
-        metavar="FILE|uniform",
-        help="Class frequencies of the data that MODEL was calibrated on.  [default: those of --calib]",
-    ),
-    click.option(
         "--eval", type=click.Path(), help="Labelled data as the model will see them, for measuring the result."
     ),
     click.option(
@@ -52,29 +51,7 @@ _shift_options = together(
     click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.shift.onnx]"),
     click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
     click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
-    click.option(
-        "--estimator",
-        type=choice(ESTIMATORS),
-        default=ShiftSettings.estimator,
-        show_default=True,
-        help="em needs calibrated probabilities; bbse needs only a confusion matrix, and is less precise.",
-    ),
-    click.option(
-        "--trust-shift",
-        is_flag=True,
-        help="Write the model even if more than the class frequencies seems to have changed.",
-    ),
-    click.option(
-        "--draws",
-        type=click.IntRange(1),
-        default=ShiftSettings.draws,
-        show_default=True,
-        help="Number of bootstrap samples for intervals and tests.",
-    ),
-    click.option(
-        "--seed", type=click.IntRange(0), default=ShiftSettings.seed, show_default=True, help="Seed of the bootstrap."
-    ),
-    confidence_option,
+    field_options(ShiftSettings),
 )
 
 
@@ -98,6 +75,6 @@ def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
       tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.render.shift_text import shift_text  # noqa: PLC0415
+    from tna_onnx.render.guard_text import shift_text  # noqa: PLC0415
 
     write_model(run, shift_text, ".shift.onnx", arguments, preset=preset, json_file=json_file, quiet=quiet)

@@ -13,14 +13,11 @@ from typing import Any, TypeAlias
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from tna_onnx.cli.channels import standard_output
-from tna_onnx.cli.config.apply import setting_flags
-from tna_onnx.cli.signals import loaded
-from tna_onnx.errors import DeviceError, ResultError, TnaError
-from tna_onnx.files import write_file
-from tna_onnx.printable import printable
-from tna_onnx.render.logged import TrackingError
-from tna_onnx.render.printed import show
+from tna_onnx.cli.config import setting_flags
+from tna_onnx.cli.terminal import loaded, standard_output
+from tna_onnx.errors import DeviceError, ResultError, TnaError, TrackingError
+from tna_onnx.files import printable, write_file
+from tna_onnx.render.lines import show
 from tna_onnx.results.as_json import to_json
 from tna_onnx.runtime import runtime_version
 

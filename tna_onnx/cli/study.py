@@ -11,21 +11,20 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.extras import FIGURE_FORMATS
 from tna_onnx.cli.options import (
-    bins_option,
     calibration_data_options,
+    data_argument,
     data_options,
+    field_options,
     model_argument,
     model_options,
+    preprocessing_options,
     run_options,
+    take_recipe,
     together,
 )
-from tna_onnx.cli.paths import check_figure_folder, check_result_file, named_files
-from tna_onnx.cli.positional import data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
+from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files, watch
 from tna_onnx.cli.types import Words, flat
-from tna_onnx.cli.written import watch
-from tna_onnx.numerics.metric import OBJECTIVES
-from tna_onnx.studies.settings import PROTOCOLS, STUDIES, StudySettings
+from tna_onnx.studies.settings import STUDIES, StudySettings
 
 __all__ = ["study"]
 
@@ -52,36 +51,7 @@ _study_options = together(
         callback=flat,
         help=f"Studies to make: {', '.join(STUDIES)}.  [default: all]",
     ),
-    click.option(
-        "--repeats",
-        type=click.IntRange(2),
-        default=StudySettings.repeats,
-        show_default=True,
-        help="Number of repetitions: splits of the samples, draws of rotations and of calibration data.",
-    ),
-    click.option(
-        "--protocol",
-        type=click.Choice(PROTOCOLS),
-        default=StudySettings.protocol,
-        show_default=True,
-        help="default: search weights as `calibrate` does, for --objective; paper: as the paper says.",
-    ),
-    click.option(
-        "--objective",
-        # The metrics' usual names are capitals: ECE, NLL.
-        type=click.Choice(OBJECTIVES, case_sensitive=False),
-        default=StudySettings.objective,
-        show_default=True,
-        help="Metric for choosing the angle; the paper's by default. The row Default of the table uses nll, as "
-        "`calibrate` does.",
-    ),
-    click.option(
-        "--seed",
-        type=click.IntRange(0),
-        default=StudySettings.seed,
-        show_default=True,
-        help="Seed of all random draws.",
-    ),
+    field_options(StudySettings),
     click.option(
         "--figure-format",
         "figure_formats",
@@ -100,7 +70,6 @@ _study_options = together(
 @_study_options
 @data_options
 @preprocessing_options
-@bins_option
 @model_options
 @run_options
 @config_options
@@ -117,10 +86,10 @@ def study(
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
-    from tna_onnx.render.html.study import study_page  # noqa: PLC0415
+    from tna_onnx.render.comparison_text import study_text  # noqa: PLC0415
+    from tna_onnx.render.html.comparison import study_page  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.study_figures import figure_step, require_formats  # noqa: PLC0415
-    from tna_onnx.render.study_text import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
     others = named_files(arguments)

@@ -10,22 +10,19 @@ from typing import Any
 
 import click
 
-from tna_onnx.data.limits import Limits
-from tna_onnx.graph.limits import ModelLimits
-
 __all__ = [
     "Number",
     "Words",
     "batch_size",
     "choice",
-    "data_limits",
     "flat",
+    "limits",
     "members",
-    "model_limits",
     "names",
     "numbers",
-    "one_or_more",
+    "one_head",
     "size",
+    "temperature",
 ]
 
 
@@ -69,10 +66,12 @@ def flat(_ctx: click.Context, _param: click.Parameter, groups: tuple[tuple[str, 
     return tuple(dict.fromkeys(word for group in groups for word in group))
 
 
-def one_or_more(_ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]) -> str | tuple[str, ...] | None:
-    """Return None for no word, a single word as it is, and several as they are."""
+def one_head(_ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]) -> str | None:
+    """Return the only word, None for none; of two, click would take the last without a word."""
     if len(words) > 1:
-        return words
+        raise click.BadParameter(
+            f"expected one head, got {', '.join(words)}; calibrate one, and then the next on the file that this writes"
+        )
     return words[0] if words else None
 
 
@@ -106,17 +105,22 @@ def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | st
     raise click.BadParameter(f"expected a positive number, inf or auto, got '{text}'")
 
 
-def data_limits(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Limits:
-    """Parse limits on data, such as image-pixels=2e8."""
-    return Limits(**_limits(Limits, texts))
+def temperature(_ctx: click.Context, _param: click.Parameter, text: str) -> float | str:
+    """Parse a temperature, or auto."""
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise click.BadParameter(f"expected a number or auto, got '{text}'") from None
 
 
-def model_limits(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> ModelLimits:
-    """Parse limits on models, such as name-length=1e5."""
-    return ModelLimits(**_limits(ModelLimits, texts))
+def limits(kind: type, _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Any:
+    """Parse limits, such as image-pixels=2e8: values of the dataclass `kind`."""
+    return kind(**_limits(kind, texts))
 
 
-def _limits(kind: type[Limits | ModelLimits], texts: tuple[str, ...]) -> dict[str, Any]:
+def _limits(kind: Any, texts: tuple[str, ...]) -> dict[str, Any]:
     """Parse NAME=NUMBER, repeated or with commas between them; whole numbers may be written as 2e8."""
     names = [field.name.replace("_", "-") for field in dataclasses.fields(kind)]
     values = {}

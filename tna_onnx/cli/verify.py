@@ -8,12 +8,19 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.options import data_options, model_options, run_options
-from tna_onnx.cli.paths import check_result_file, named_files
-from tna_onnx.cli.positional import DataOption, data_argument
-from tna_onnx.cli.preprocessing import preprocessing_options, take_recipe
-from tna_onnx.cli.written import watch
+from tna_onnx.cli.options import (
+    DataOption,
+    data_argument,
+    data_options,
+    field_options,
+    model_options,
+    preprocessing_options,
+    run_options,
+    take_recipe,
+)
+from tna_onnx.cli.terminal import check_result_file, named_files, watch
 from tna_onnx.errors import CheckFailed
+from tna_onnx.results.gates import Gates
 
 __all__ = ["verify"]
 
@@ -32,15 +39,17 @@ __all__ = ["verify"]
     help="Labelled data to run both files on: file, folder or URL.",
 )
 @click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
+@field_options(Gates, "max_ece", "max_nll", "min_accuracy")
 @data_options
 @preprocessing_options
-@model_options  # and no --bins: no metric is computed
+@model_options
 @run_options
 @config_options
 def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
-    """Show what differs between ORIGINAL and RECALIBRATED.
+    """Prove that RECALIBRATED was made of ORIGINAL.
 
-    The exit code is 0 if nothing but the head and the appended block differs, and 1 otherwise.
+    It is made again, of ORIGINAL and of what it says of its making, and all of it is compared. With --data, both are
+    run and compared, too. The exit code is 0 if it is intact and, with --data, no gate is missed; and 1 otherwise.
 
     \b
     Example:
@@ -48,8 +57,8 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: 
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.verify import verify as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
-    from tna_onnx.render.difference_text import difference_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
 
     check_result_file(json_file, *named_files(arguments))
     recipe = take_recipe(preset, arguments)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.formats import FORMATS, Format
+from tna_onnx.data.choices import FORMATS, Format
 
 if TYPE_CHECKING:
+    from tna_onnx.data.coverage import metadata_class_names, read_class_names
     from tna_onnx.data.images.preprocess import PRESETS, Recipe, ResolvedRecipe
     from tna_onnx.data.images.recipes import read_recipe
-    from tna_onnx.data.names import metadata_class_names, read_class_names
     from tna_onnx.data.opening import open_source
     from tna_onnx.data.options import Data
     from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
@@ -49,10 +49,10 @@ _HOMES = {
     "Recipe": "images.preprocess",
     "ResolvedRecipe": "images.preprocess",
     "Source": "source",
-    "metadata_class_names": "names",
+    "metadata_class_names": "coverage",
     "open_precomputed": "sources.precomputed",
     "open_source": "opening",
-    "read_class_names": "names",
+    "read_class_names": "coverage",
     "read_recipe": "images.recipes",
 }
 

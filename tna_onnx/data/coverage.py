@@ -1,25 +1,41 @@
-"""Classes that labels do not cover: without a sample, or with few.
+"""How well labels cover the model's classes, and the names of these classes.
 
-A map with numbers of its own for each class learns from such labels that a class without samples never comes. Where
-classes are missing by chance, others were nearly missed: of K classes that come equally often, with lambda samples each
-on average, K e^-lambda have none and lambda K e^-lambda have one. Cross-validation sees what that costs, as samples of
-a fold belong to classes that the other folds lack. Where many more have none than one, they were left out of the data,
-and nothing in the data can tell what that costs. Good (1953) estimates the share of what was not seen in the same way,
-from what was seen once.
+A map with parameters of its own for each class learns from labels without a class that this class never occurs.
+If classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each on
+average, K e^-lambda have none and lambda K e^-lambda have one. Cross-validation measures that cost, since samples of a
+fold belong to classes that the other folds lack. If many more classes have none than one, they were left out of the
+data, and nothing in the data can measure that cost. Good (1953) estimates the unseen share in the same way, from the
+classes seen once.
+
+Class names are in the order of the model's output. They come from the model's metadata, or from a file: text with one
+name per line, or JSON with a list of names or a dict {index: name} or {name: index}, at the top level or under
+`id2label`, `label2id` or `label_names` (a `config.json` of Hugging Face or timm).
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.files import parse_json, read_text, text_lines
+from tna_onnx.errors import DataError, UsageError
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import IntArray
 
-__all__ = ["FEW", "Coverage", "marks_text"]
+__all__ = ["FEW", "Coverage", "marks_text", "metadata_class_names", "read_class_names"]
+
 
 FEW = 5
 """A class with fewer samples is named."""
@@ -62,11 +78,11 @@ class Coverage:
         left_out = len(unseen) > max(missed, _SHARE * n_classes)
         return cls(n_classes, tuple(unseen.tolist()), tuple(scarce.tolist()), left_out)
 
-    def text(self, what: str, class_names: Sequence[str] | None = None) -> str:
-        """Say which classes lack samples, in one sentence; empty if none do.
+    def text(self, subject: str, class_names: Sequence[str] | None = None) -> str:
+        """Name the classes that lack samples, in one sentence; empty if none do.
 
         Args:
-            what: the data, as in `the calibration data`.
+            subject: the data, as in `the calibration data`.
             class_names: in the order of the model's output, if known.
 
         >>> Coverage.of(np.array([0] * 9), 2).text("the calibration data", ["cat", "dog"])
@@ -79,35 +95,35 @@ class Coverage:
             parts.append(f"fewer than {FEW} of {self._listed(self.scarce, class_names)}")
         if not parts:
             return ""
-        return f"{what} have {' and '.join(parts)}"
+        return f"{subject} have {' and '.join(parts)}"
 
     def _listed(self, classes: tuple[int, ...], names: Sequence[str] | None) -> str:
         return f"{len(classes):,} of {self.classes:,} classes ({_named(classes, names)})"
 
 
-def marks_text(marks: IntArray, what: str, names: Sequence[str] | None = None) -> str:
-    """Say which of C labels hold for no sample, or nearly none, or for nearly all; empty if none do.
+def marks_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
+    """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
 
     Args:
         marks: (N, C) of 0 and 1.
-        what: the data, as in `the calibration data`.
+        subject: the data, as in `the calibration data`.
         names: of the labels, if known.
 
     >>> marks_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
     'the data have no sample with 1 of 2 labels (dog)'
     """
-    held = marks.sum(axis=0)
+    positives = marks.sum(axis=0)
     parts = []
-    for count, word in ((held, "with"), (len(marks) - held, "without")):
+    for count, word in ((positives, "with"), (len(marks) - positives, "without")):
         none = np.flatnonzero(count == 0)
-        few = np.flatnonzero((count > 0) & (count < FEW))
-        for found, how in ((none, "no sample"), (few, f"fewer than {FEW} samples")):
-            if len(found):
-                listed = _named(tuple(found.tolist()), names)
-                parts.append(f"{how} {word} {len(found):,} of {len(held):,} labels ({listed})")
+        rare = np.flatnonzero((count > 0) & (count < FEW))
+        for group, how in ((none, "no sample"), (rare, f"fewer than {FEW} samples")):
+            if len(group):
+                listed = _named(tuple(group.tolist()), names)
+                parts.append(f"{how} {word} {len(group):,} of {len(positives):,} labels ({listed})")
     if not parts:
         return ""
-    return f"{what} have {' and '.join(parts)}"
+    return f"{subject} have {' and '.join(parts)}"
 
 
 def _named(classes: tuple[int, ...], names: Sequence[str] | None) -> str:
@@ -118,3 +134,113 @@ def _named(classes: tuple[int, ...], names: Sequence[str] | None) -> str:
     if len(classes) > _MAX_NAMES:
         listed.append(f"{len(classes) - _MAX_NAMES:,} more")
     return ", ".join(listed)
+
+
+# Keys of a configuration file; the first that is there counts. `names` is YOLO's, `class_to_idx` torchvision's.
+_KEYS = ("id2label", "label2id", "label_names", "class_names", "classes", "names", "class_to_idx")
+
+_MAX_DIGITS = 18  # more are no index, and Python does not convert thousands of them
+_MAX_TEXT = 80  # characters of a value in a message: about a line of a terminal
+
+
+def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
+    """Return the names in `path`, class 0 first.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: the file cannot be read, or does not hold one name for each of the indices 0, 1, ...
+    """
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; give a text file with one class name per line, or JSON")
+    text = read_text(path, limits)
+    if path.suffix.lower() != ".json":
+        return _lines(text, str(path))
+    return _names(parse_json(text, str(path), "write a list of class names"), str(path))
+
+
+def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the class names in a model's metadata; None if there are none that can be parsed.
+
+    Looked for under `names` (Ultralytics), `id2label`, `classes` and a few more, as JSON, as a Python literal, one per
+    line, or with commas between them.
+
+    >>> metadata_class_names({"names": "{0: 'cat', 1: 'dog'}"})
+    ('cat', 'dog')
+    >>> metadata_class_names({"classes": "cat, dog"})
+    ('cat', 'dog')
+    """
+    for key in _KEYS:
+        if key in metadata:
+            try:
+                return _names(_parsed(metadata[key]), key)
+            except DataError:  # an entry of that name that serves another purpose
+                continue
+    return None
+
+
+def _parsed(text: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            return parse(text)
+    for separator in ("\n", ","):  # a name may hold a comma, but no line break
+        if separator in text.strip():
+            return [name.strip() for name in text.strip().split(separator)]
+    return text
+
+
+def _lines(text: str, where: str) -> tuple[str, ...]:
+    lines = [line.strip() for line in text_lines(text.rstrip())]
+    if "" in lines:  # left out, it would shift every name below it by one class
+        raise DataError(
+            f"{where}: line {lines.index('') + 1} is empty, so the names below it have no certain index; write one "
+            "class name per line"
+        )
+    return _names(lines, where)
+
+
+def _names(value: Any, where: str) -> tuple[str, ...]:
+    if isinstance(value, dict):
+        for key in _KEYS:
+            # A dict {name: index} may have a class called "names": only what can hold names is followed.
+            if isinstance(value.get(key), (dict, list)):
+                value = value[key]
+                break
+        value = _by_index(value, where)
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
+        raise DataError(
+            f"{where}: expected class names, as a list of text or a dict of index and name, found "
+            f"{_cut(value)}; write one name per class"
+        )
+    return tuple(value)
+
+
+def _by_index(value: Any, where: str) -> Any:
+    """Convert {index: name} or {name: index} to a list of names, class 0 first; return other values unchanged."""
+    if not isinstance(value, dict):
+        return value
+    by_index = value
+    if not all(_is_index(key) for key in value):
+        if not all(_is_index(index) for index in value.values()):
+            return value
+        by_index = {index: name for name, index in value.items()}
+    by_index = {int(index): name for index, name in by_index.items()}  # JSON's keys are text
+    # A gap or a repeat would leave a class without its name.
+    if sorted(by_index) != list(range(len(value))):
+        raise DataError(
+            f"{where}: expected a name for each of the indices 0 to {len(value) - 1}, found indices "
+            f"{_cut(sorted(by_index))}; give every index once"
+        )
+    return [by_index[index] for index in range(len(value))]
+
+
+def _is_index(value: object) -> bool:
+    if isinstance(value, str):
+        return value.isascii() and value.isdigit() and len(value) <= _MAX_DIGITS
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    if len(text) > _MAX_TEXT:
+        return f"{text[: _MAX_TEXT - 3]}..."
+    return text

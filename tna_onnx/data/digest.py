@@ -1,7 +1,7 @@
-"""SHA-256 of files, arrays and samples, read in pieces so that large ones never sit in memory for it.
+"""SHA-256 of files, arrays and samples, read in pieces so that large data never sit in memory.
 
-The digest of a data set follows every byte, the order of the samples and their labels. The digests of its samples, 64
-bits each, follow what goes into the model and nothing else: so they tell which samples two data sets share.
+The digest of a data set depends on every byte, the order of the samples and their labels. The digest of one sample, 64
+bits, depends only on the model's inputs: so samples that two data sets share can be recognised.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _ROWS = 64  # samples of an unknown size that are read at a time
 
 
 def stream_sha256(stream: BinaryIO) -> bytes:
-    """Return the SHA-256 (32 bytes) of what is left to read in `stream`."""
+    """Return the SHA-256 (32 bytes) of the rest of `stream`."""
     digest = hashlib.sha256()
     while piece := stream.read(_PIECE):
         digest.update(piece)
@@ -109,9 +109,9 @@ def sample_digests(source: Source) -> NDArray[np.uint64]:
     Raises:
         DataError: a sample cannot be read.
     """
-    own = getattr(source, "sample_digests", None)
-    if own is not None:
-        digests: NDArray[np.uint64] = own()
+    method = getattr(source, "sample_digests", None)
+    if method is not None:
+        digests: NDArray[np.uint64] = method()
         return digests
     # a source from elsewhere need not have them
     parts = [row_digests(batch) for batch in source.batches(_ROWS)]
@@ -119,7 +119,7 @@ def sample_digests(source: Source) -> NDArray[np.uint64]:
 
 
 def sample_form(source: Source) -> str:
-    """Return what the digests of its samples are of; those of two sources can be compared where this is the same."""
+    """Return what the sample digests of a source are computed from; digests of different forms are not comparable."""
     form: str = getattr(source, "sample_form", "values of the model's inputs")
     return form
 

@@ -1,28 +1,55 @@
-"""Files that a path names: regular ones only, of a bounded size, and within the folders that they may lie in.
+"""Safe access to files that the user or the data name, and to their contents.
 
-A pipe, a socket or a device would block the process, or feed it without end. Whoever writes a manifest, or packs a
-folder, must not make the process read what lies elsewhere: a name that leads out of the folder of the data, by `..`, as
-an absolute path or through a link, is refused unless `--data-root` names a folder that holds the target.
+- Only regular files are opened, and only up to a size limit: a pipe, socket or device could block the process or feed
+  it without end.
+- Paths in a manifest or folder must not lead elsewhere: one that leaves the folder of the data, by `..`, as an absolute
+  path or through a link, is refused unless `--data-root` names a folder that holds the target.
+- Whatever a parser of foreign bytes raises becomes an error that names the file (`parsing`).
+- Optional libraries are imported when a source needs them (`optional`).
+- `is_url` recognises URLs without loading what copies their data.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import json
 import os
+import re
 import stat
+import traceback
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from tna_onnx.data.limits import Limits
-from tna_onnx.errors import DataError
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.choices import Limits
+from tna_onnx.errors import DataError, TnaError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-__all__ = ["check_inside", "open_regular", "outside", "read_text", "regular_size"]
+__all__ = [
+    "check_inside",
+    "is_url",
+    "local_path",
+    "open_regular",
+    "optional",
+    "outside",
+    "parse_json",
+    "parsing",
+    "read_text",
+    "reason",
+    "regular_size",
+    "text_lines",
+    "whole_numbers",
+]
+
 
 # Windows has no such flags, and no pipes among its files.
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -30,24 +57,19 @@ _KINDS = (
     (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
-    (stat.S_ISLNK, "a link"),
 )
 
 
-def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, without waiting for anybody.
-
-    Args:
-        path: the file.
-        follow: whether the path itself may be a link.
 
     Raises:
         OSError: it cannot be opened.
         DataError: it is not a regular file.
     """
     # Asked first: opening a device may already do something.
-    _check_regular(path, path.stat(follow_symlinks=follow))
-    handle = os.open(path, os.O_RDONLY | _FLAGS | (0 if follow else _NO_FOLLOW))
+    _check_regular(path, path.stat())
+    handle = os.open(path, os.O_RDONLY | _FLAGS)
     try:
         _check_regular(path, os.fstat(handle))
         return os.fdopen(handle, "rb")
@@ -93,14 +115,14 @@ def read_text(path: Path, limits: Limits | None = None, encoding: str = "utf-8-s
 
 
 def outside(folder: Path, names: Iterable[str], data_root: Path | None = None) -> list[str]:
-    """Return those of `names`, paths that count from `folder`, that lead out of it and of `data_root`."""
+    """Return the paths among `names`, relative to `folder`, that lead out of both it and `data_root`."""
     roots = [os.path.join(os.path.realpath(root), "") for root in (folder, data_root) if root is not None]  # noqa: PTH118
     # Resolved once a folder: a data set has many files in few of them.
     resolved: dict[str, str] = {}
-    found = []
+    escaping = []
     for name in names:
         if "\0" in name:
-            found.append(name)
+            escaping.append(name)
             continue
         parent, base = os.path.split(os.path.join(folder, name))  # noqa: PTH118
         if parent not in resolved:
@@ -109,12 +131,12 @@ def outside(folder: Path, names: Iterable[str], data_root: Path | None = None) -
         if base in ("", ".", "..") or os.path.islink(place):  # noqa: PTH114
             place = os.path.realpath(place)
         if not any(os.path.join(place, "").startswith(root) for root in roots):  # noqa: PTH118
-            found.append(name)
-    return found
+            escaping.append(name)
+    return escaping
 
 
 def check_inside(folder: Path, names: Sequence[str], where: str, data_root: Path | None = None) -> None:
-    """Check that files that data name lie in the folder of the data, or in `data_root`.
+    """Check that files that the data name lie in the folder of the data, or in `data_root`.
 
     Args:
         folder: that paths count from.
@@ -125,11 +147,12 @@ def check_inside(folder: Path, names: Sequence[str], where: str, data_root: Path
     Raises:
         DataError: some lead elsewhere.
     """
-    found = outside(folder, names, data_root)
-    if found:
+    escaping = outside(folder, names, data_root)
+    if escaping:
         raise DataError(
-            f"{where}: {len(found):,} of {len(names):,} files lie outside {folder}, or are links that lead out of it "
-            f"({found[0][:200]!r} first); if you trust these data, name a folder that holds the files with --data-root"
+            f"{where}: {len(escaping):,} of {len(names):,} files lie outside {folder}, or are links that lead out of "
+            f"it ({escaping[0][:200]!r} first); if you trust these data, name a folder that holds the files with "
+            "--data-root"
         )
 
 
@@ -138,3 +161,140 @@ def _check_regular(path: Path, status: os.stat_result) -> None:
         return
     kind = next((word for test, word in _KINDS if test(status.st_mode)), "something else")
     raise DataError(f"{path}: expected a regular file, found {kind}; give the path of a file")
+
+
+_MAX_REASON = 200  # characters of a foreign message: some quote the whole file
+
+
+@contextlib.contextmanager
+def parsing(where: str, problem: str, advice: str) -> Iterator[None]:
+    """Run a parser in this block.
+
+    Args:
+        where: the file, and the place in it.
+        problem: what messages say that it could not be read as or why, e.g. "cannot be read as HDF5".
+        advice: what to do.
+
+    Raises:
+        DataError: the parser raised anything but an error of this package.
+        AttributeError, LookupError, NameError, TypeError: a line of this package did, which is a bug.
+    """
+    try:
+        yield
+    except TnaError:
+        raise
+    except (AssertionError, AttributeError, LookupError, NameError, TypeError) as error:
+        if _is_ours(error):
+            raise
+        raise DataError(f"{where}: {problem} ({reason(error)}); {advice}") from error
+    except MemoryError as error:
+        raise DataError(f"{where}: does not fit in memory; give a smaller file, or free some memory") from error
+    # Parsers of foreign bytes raise nearly anything, TokenError and OverflowError included.
+    except Exception as error:
+        raise DataError(f"{where}: {problem} ({reason(error)}); {advice}") from error
+
+
+def _is_ours(error: Exception) -> bool:
+    """Tell whether the error was raised by a line of this package, not by a library that it called."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __package__.partition(".")[0]
+
+
+def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        DataError: it is not JSON, is nested too deeply, holds a number of more digits than Python converts, or a key
+            twice in one object.
+    """
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        mapping = dict(pairs)
+        if len(mapping) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise DataError(f"{where}: the key {twice[:80]!r} occurs twice in one object; write it once")
+        return mapping
+
+    with parsing(where, "is not JSON", advice):
+        return json.loads(text, object_pairs_hook=once)
+
+
+def text_lines(text: str) -> list[str]:
+    r"""Split a text at line feeds and carriage returns only, not at Unicode's other line separators.
+
+    >>> text_lines("a\u2028b\r\nc\n")
+    ['a\u2028b', 'c']
+    """
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return lines if lines[-1] else lines[:-1]
+
+
+def whole_numbers(values: Sequence[int]) -> NDArray[Any]:
+    """Convert Python integers to int64, else uint64, else float64 if they fit into neither.
+
+    >>> whole_numbers([2**63]).dtype, whole_numbers([2**63, -1]).dtype
+    (dtype('uint64'), dtype('float64'))
+    """
+    for dtype in (np.int64, np.uint64):
+        bounds = np.iinfo(dtype)
+        if all(bounds.min <= value <= bounds.max for value in values):
+            return np.array(values, dtype)
+    # an integer of hundreds of digits has no float
+    return np.array([float(value) if abs(value) < 2**1000 else np.inf for value in values])
+
+
+def reason(error: BaseException) -> str:
+    """Return the first line of an error's message, shortened.
+
+    >>> reason(KeyError("a")), reason(EOFError())
+    ("'a'", 'EOFError')
+    """
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    if len(lines[0]) > _MAX_REASON:
+        return f"{lines[0][:_MAX_REASON]}..."
+    return lines[0]
+
+
+def optional(module: str, extra: str, purpose: str) -> Any:
+    """Import an optional library.
+
+    Args:
+        module: what to import.
+        extra: the extra of this package that installs it.
+        purpose: what messages say it is for, e.g. "reading Parquet files".
+
+    Raises:
+        UsageError: it cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:  # also of a broken installation, so the message carries the cause
+        raise UsageError(
+            f"{purpose} needs {module.partition('.')[0]}, which cannot be imported ({error}); run pip install "
+            f"'tna-onnx[{extra}]'"
+        ) from error
+
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters at least: C: is a drive
+
+
+def is_url(text: str) -> bool:
+    """Tell whether a path is a URL.
+
+    >>> is_url("s3://bucket/calib.npz"), is_url("C:/calib.npz"), is_url("data/a:b.npz")
+    (True, False, False)
+    """
+    return _SCHEME.match(text) is not None
+
+
+def local_path(url: str) -> str:
+    """Return the path in a `file://` URL; anything else unchanged.
+
+    >>> local_path("file:///data/calib.npz"), local_path("s3://bucket/calib.npz")
+    ('/data/calib.npz', 's3://bucket/calib.npz')
+    """
+    for scheme in ("file://", "local://"):
+        if url.lower().startswith(scheme):
+            return url[len(scheme) :]
+    return url

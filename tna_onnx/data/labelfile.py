@@ -23,17 +23,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.files import read_text
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.files import parse_json, parsing, read_text, text_lines
 from tna_onnx.data.labels import listed
-from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.parsing import parse_json, parsing, text_lines
 from tna_onnx.data.sources.npfiles import map_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
 
@@ -54,7 +53,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True, eq=False)
 class LabelFile:
-    """Labels (N,), indices or names; the paths of their samples, if the file has them; names of further columns."""
+    """The contents of a label file: labels (N,), indices or names; paths of the samples, if any; further columns."""
 
     paths: tuple[str, ...] | None
     labels: AnyArray = field(repr=False)
@@ -138,23 +137,23 @@ def find_label_column(names: Sequence[str], label_column: str | None, where: str
 
 
 def _check_y(names: Sequence[str], label: str, where: str) -> None:
-    """Refuse to take `y` for the label where it may be a coordinate: beside an `x`, or amid other columns.
+    """Refuse `y` as the label where it may be a coordinate: next to an `x`, or among other columns.
 
     Raises:
         DataError: it may be.
     """
-    known = [name for name in names if str(name).strip()]
-    if str(label).strip().lower() != "y" or len(known) < 3:
+    named = [name for name in names if str(name).strip()]
+    if str(label).strip().lower() != "y" or len(named) < 3:
         return
-    beside_x = any(str(name).strip().lower() in ("x", "z") for name in known)
-    if beside_x or label not in (known[0], known[-1]):
+    beside_x = any(str(name).strip().lower() in ("x", "z") for name in named)
+    if beside_x or label not in (named[0], named[-1]):
         raise DataError(
             f"{where}: {label!r} may be the label or a feature ({listed(names)}); name the label with --label-column"
         )
 
 
 def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
-    """Return the labels that are given apart from the samples, in their order; `stored` if none are.
+    """Return the labels that the user gives separately from the samples, in the samples' order; else `stored`.
 
     Raises:
         UsageError: there is no such file.
@@ -169,7 +168,7 @@ def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
 
 
 def _named(names: Sequence[str], groups: Sequence[Sequence[str]]) -> list[str]:
-    """Return those of `names` that are in the first of the groups that has any."""
+    """Return the names that are in the first group with any match."""
     for group in groups:
         members = [name for name in names if str(name).strip().lower() in group]
         if members:
@@ -240,19 +239,19 @@ def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
 
 def _from_columns(path: Path, columns: dict[str, list[Any]], label_column: str | None) -> LabelFile:
     label = find_label_column(list(columns), label_column, str(path))
-    others = [name for name in columns if name != label]
-    candidates = _named(others, _PATH)
+    further = [name for name in columns if name != label]
+    candidates = _named(further, _PATH)
     if len(candidates) > 1:
         raise DataError(f"{path}: several columns can hold the paths ({listed(candidates)}); call the one 'path'")
     labels = _values(columns[label])
     if not candidates:
-        return LabelFile(None, labels, tuple(others))
+        return LabelFile(None, labels, tuple(further))
     paths = tuple(map(str, columns[candidates[0]]))
-    return LabelFile(paths, labels, tuple(name for name in others if name != candidates[0]))
+    return LabelFile(paths, labels, tuple(name for name in further if name != candidates[0]))
 
 
 def _values(labels: list[Any]) -> AnyArray:
-    """Return labels as an array: numbers where all are, else objects, for `label_indices` to judge."""
+    """Return labels as an array: numbers if all are numbers, else objects, which `label_indices` checks."""
     if all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in labels):
         return np.array(labels)
     return np.array([*labels, None], object)[:-1]  # None keeps NumPy from making axes of nested lists

@@ -1,12 +1,12 @@
-"""Class labels: check that stored ones are class indices of the model, or turn names of classes into indices.
+"""Class labels: checks that stored labels are class indices of the model, and conversion of class names to indices.
 
 A label is the index of the model's output column, from 0 to C - 1 for C classes. Nothing is shifted, rounded or
-guessed: labels that are not such indices are refused with a message that says how to make them so.
+guessed: labels that are not such indices are refused with a message that says how to fix them.
 
 Names, of folders or stored as text, become indices by the first of these rules that applies (`name_indices`):
 
 1. The model's class names are known (`class_names`, in model order) and hold every name: the place in that list.
-   Numbers count as names where some are no indices (grades 3 to 8, say). What may be either is refused.
+   Numbers count as names where some are no indices (grades 3 to 8, say). Labels that may be either are refused.
 2. Every name is an integer: that number.
 3. The model's class names are not known, and there are exactly C names: their alphabetical order (of code points).
 
@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tna_onnx.data.indices import check_integral, check_range
-from tna_onnx.data.unlabelled import NO_LABELS
+from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,7 +30,49 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["check_labels", "folder_labels", "label_indices", "listed", "name_indices"]
+__all__ = ["check_integral", "check_labels", "check_range", "folder_labels", "label_indices", "listed", "name_indices"]
+
+
+def check_integral(flat: AnyArray, where: str) -> None:
+    """Refuse values that are not whole numbers.
+
+    Raises:
+        DataError: there are such.
+    """
+    if flat.dtype.kind in "iu":
+        return
+    if flat.dtype.kind != "f":
+        raise DataError(
+            f"{where}: expected integers, found {flat.dtype}; store the index of each sample's class (0, 1, ...)"
+        )
+    wrong = ~np.isfinite(flat) | (flat != np.trunc(flat))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise DataError(
+            f"{where}: expected integers, found {np.count_nonzero(wrong)} of {len(flat)} values that are not, first "
+            f"{flat[row]} in row {row}; store the index of each sample's class (0, 1, ...)"
+        )
+
+
+def check_range(values: AnyArray, n_classes: int, where: str) -> None:
+    """Refuse values that are not class indices.
+
+    Raises:
+        DataError: there are such.
+    """
+    outside = np.count_nonzero((values < 0) | (values >= n_classes))
+    if not outside:
+        return
+    low = values.min()
+    high = values.max()
+    hint = "remove or correct these"
+    if low == 1 and high == n_classes:  # said, not done: labels of another model could look the same
+        hint = "they seem to start at 1: subtract 1 so that the first class is 0"
+    raise DataError(
+        f"{where}: the model has {n_classes} classes, so labels must lie in 0 to {n_classes - 1}, but {outside} of "
+        f"{len(values)} do not (smallest {low}, largest {high}); {hint}"
+    )
+
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")  # longer ones are no index, and Python does not convert thousands of digits
 _MAX_LISTED = 10  # names in a message; more are cut
@@ -156,20 +197,20 @@ def name_indices(
         raise DataError(f"{where}: {_unknown(names, noun, class_names)}")
     if len(names) != n_classes:
         odd = [name for name in names if not _INTEGER.fullmatch(name)]
-        found = f"found {listed(sorted(names))}"
+        detail = f"found {listed(sorted(names))}"
         # a stray folder beside numbered ones
         if 2 * len(odd) < len(names):
-            found = f"all but {listed(sorted(odd))} are numbers"
+            detail = f"all but {listed(sorted(odd))} are numbers"
         raise DataError(
             f"{where}: {len(names)} {noun} for a model with {n_classes} classes, so their order is unknown "
-            f"({found}). Give the model's class names in its order (--classes FILE), or name the {noun} "
+            f"({detail}). Give the model's class names in its order (--classes FILE), or name the {noun} "
             f"by class index, 0 to {n_classes - 1}"
         )
     return {name: index for index, name in enumerate(sorted(names))}  # rule 3
 
 
 def listed(names: Iterable[str]) -> str:
-    """Write names for a message; of many only the first.
+    """List names for a message; of many, only the first ones.
 
     >>> listed(["cat", "dog"])
     "'cat', 'dog'"
@@ -193,10 +234,10 @@ def _listed_indices(names: Sequence[str], where: str, noun: str, class_names: Se
 
 
 def _unknown(names: Sequence[str], noun: str, class_names: Sequence[str]) -> str:
-    """Say which names the model does not have, and what they may have meant."""
+    """Describe the names that the model does not have, and the names that they may stand for."""
     folded = {_folded(name): name for name in class_names}
-    known = set(class_names)
-    unknown = [name for name in names if name not in known]
+    model_names = set(class_names)
+    unknown = [name for name in names if name not in model_names]
     # Close matches are looked for only where they are printed: the search goes through all class names.
     parts = [_with_suggestion(name, folded) for name in unknown[:_MAX_LISTED]]
     parts += unknown[_MAX_LISTED:]
@@ -216,18 +257,18 @@ def _with_suggestion(name: str, folded: dict[str, str]) -> str:
 
 
 def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: Sequence[str]) -> bool:
-    """Tell whether labels are the numbers that the model gives its classes, and no indices.
+    """Tell whether labels are the model's numeric class names and not class indices.
 
     Raises:
         DataError: they may be either, and would be other classes.
     """
     if values.dtype.kind not in "iuf" or not values.size or not all(map(_INTEGER.fullmatch, class_names)):
         return False
-    found = np.unique(values)
-    numbers = [str(int(value)) if np.isfinite(value) and value == int(value) else "" for value in found]
+    distinct = np.unique(values)
+    numbers = [str(int(value)) if np.isfinite(value) and value == int(value) else "" for value in distinct]
     if not {*numbers} <= {*class_names}:
         return False
-    if found[0] < 0 or found[-1] >= n_classes:
+    if distinct[0] < 0 or distinct[-1] >= n_classes:
         return True
     if all(class_names[int(number)] == number for number in numbers):
         return False

@@ -1,7 +1,6 @@
-"""The one function that opens every kind of labelled samples; `tna_onnx.data.formats` says how a path is recognised.
+"""Opening labelled samples of any kind: `open_source` finds the format (`tna_onnx.data.choices`) and calls its opener.
 
-A URL is copied first, and recognised by its copy. Sources load where they are wanted, as a row's opener does: a run
-reads one kind of data.
+A URL is copied first, and its copy is recognised. Each source is imported only when it is used.
 """
 
 from __future__ import annotations
@@ -13,13 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.formats import FORMATS, ROWS
+from tna_onnx.data.choices import FORMATS, ROWS, Limits
+from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.labels import check_labels
-from tna_onnx.data.limits import Limits
-from tna_onnx.data.marked import LabelSource
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.request import Request
-from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -27,9 +25,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tna_onnx.data.formats import Format
+    from tna_onnx.data.choices import Format
     from tna_onnx.data.images.preprocess import Recipe
-    from tna_onnx.data.placed import Several
+    from tna_onnx.data.label_arrays import Several
     from tna_onnx.data.source import InputSpec, Source
 
 __all__ = ["open_source"]
@@ -84,7 +82,7 @@ def open_source(
     elif labels is not None:
         labels = np.asarray(labels)
     root = None if data_root is None else Path(data_root)
-    chosen = (columns,) if isinstance(columns, str) else tuple(map(str, columns))
+    column_names = (columns,) if isinstance(columns, str) else tuple(map(str, columns))
     request = Request(
         inputs,
         n_classes,
@@ -95,7 +93,7 @@ def open_source(
         skip_bad,
         root,
         limits or Limits(),
-        chosen,
+        column_names,
         tokenizer,
         several,
         multi_label,
@@ -113,7 +111,7 @@ def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa
         return _open_object(data, request)
     if format == "loader":
         request.check_no_table(str(data))
-        from tna_onnx.data.sources.loader import open_loader  # noqa: PLC0415
+        from tna_onnx.data.sources.objects import open_loader  # noqa: PLC0415
 
         return open_loader(str(data), request)
     if isinstance(data, str):
@@ -166,12 +164,12 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         raise UsageError(f"{path}: no such file or folder; {advice}")
     if not path.is_file() and not path.is_dir():
         raise DataError(f"{path}: is a pipe or a device, not a regular file; expected a file or a folder")
-    found = kind or _recognise(path, request)
-    if found != "table":
+    format_name = kind or _recognise(path, request)
+    if format_name != "table":
         request.check_no_table(str(path))
-    if found in ("folder", "manifest", "webdataset"):
+    if format_name in ("folder", "manifest", "webdataset"):
         request.check_one_class(str(path))
-    return _opener(found)(path, request)
+    return _opener(format_name)(path, request)
 
 
 def _recognise(path: Path, request: Request) -> Format:
@@ -184,9 +182,9 @@ def _recognise(path: Path, request: Request) -> Format:
     for kind, row in ROWS.items():
         if suffix in row.files:
             return _table_or_manifest(path, request) if kind == "manifest" else kind
-    known = " ".join(ending for row in ROWS.values() for ending in row.files)
+    suffixes = " ".join(ending for row in ROWS.values() for ending in row.files)
     raise DataError(
-        f"{path}: expected a folder, or a file {known}; found {suffix or 'no suffix'}. If it is one of "
+        f"{path}: expected a folder, or a file {suffixes}; found {suffix or 'no suffix'}. If it is one of "
         f"these under another name, say which with --format ({', '.join(FORMATS)})"
     )
 

@@ -1,4 +1,4 @@
-"""Labelled samples as the user describes them (`Data`), and what follows from that: class names, checks, the source."""
+"""Labelled samples as the user describes them (`Data`): opens the source, finds class names, checks the labels."""
 
 from __future__ import annotations
 
@@ -10,69 +10,38 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.formats import Format
+from tna_onnx.data.choices import IGNORED, POSITION_WORDS, DataFields, Limits
+from tna_onnx.data.coverage import metadata_class_names, read_class_names
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
-from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
-from tna_onnx.data.names import metadata_class_names, read_class_names
-from tna_onnx.data.placed import Several
+from tna_onnx.data.label_arrays import Several
 from tna_onnx.data.request import label_columns
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
-from tna_onnx.data.words import IGNORED, POSITION_WORDS, Position
 from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.fields import documented
+from tna_onnx.numerics.checks import check_choice
 
 __all__ = ["Data"]
 
 _MAX_NAMES = 8  # in a message: enough to see which list it is
 
 
+@documented
 @dataclass(frozen=True, eq=False)
-class Data:
-    """Labelled samples as a user names them: accepted wherever a path is.
-
-    Attributes:
-        samples: what `tna_onnx.data.open_source` takes: a path, a URL, a mapping of arrays, batches, a `Source`.
-        labels: labels that are not stored with the samples: the path of a file, or values (N,).
-        format: what a path is; None recognises it by what is there.
-        preprocessing: recipe for images, or the path of a `preprocessor_config.json` or timm `config.json`.
-        classes: the model's class names in the order of its output, or the path of a file with them.
-        label_column: column of a manifest or table that holds the labels; None finds it by its name. Of several labels
-            a sample, their columns in the order of the model's output: `a,b,c`.
-        columns: columns of a table that fill the model's inputs, in the model's order; empty finds them.
-        tokenizer: folder or file of a `tokenizer.json`, for samples that are text.
-        skip_bad: leave out images that cannot be read, and count them.
-        expect_accuracy: accuracy that the model is known to have, in per cent.
-        data_root: folder in which files may lie that the data name, besides their own folder.
-        limits: how large things in the data may be, and how many samples may be shared.
-        ignore_label: stands for no label, where a model gives several predictions a sample; None is -100.
-        position: of several predictions a sample, `all` that are labelled, or the `last` one; None is `all`.
+class Data(DataFields):
+    """Labelled samples as the user describes them: accepted wherever a path to data is.
 
     Raises:
         UsageError: `expect_accuracy` is not a number from 0 to 100, or `position` is not known.
     """
 
-    samples: Any
-    labels: Any = None
-    format: Format | None = None
-    preprocessing: Recipe | str | Path | None = None
-    classes: Sequence[str] | str | Path | None = None
-    label_column: str | None = None
-    columns: Sequence[str] = ()
-    tokenizer: str | Path | None = None
-    skip_bad: bool = False
-    expect_accuracy: float | None = None
-    data_root: str | Path | None = None
-    limits: Limits = DEFAULT_LIMITS
-    ignore_label: int | None = None
-    position: Position | None = None
-
     def __post_init__(self) -> None:
         expected = self.expect_accuracy
         if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
-        if self.position not in (None, *POSITION_WORDS):
-            raise UsageError(f"position '{self.position}' is not known; expected {', '.join(POSITION_WORDS)}")
+        if self.position is not None:
+            check_choice("position", self.position, POSITION_WORDS)
 
     def class_names(
         self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
@@ -107,7 +76,7 @@ class Data:
     def check(
         self, predicted: NDArray[Any], labels: NDArray[np.int64], names: Sequence[str] | None, n_classes: int
     ) -> Suspicion | None:
-        """Return why labels look wrong beside the model's predictions; None if they look right.
+        """Return why labels look wrong when compared with the model's predictions; None if they look right.
 
         Args:
             predicted: predicted classes (N,).
@@ -142,6 +111,16 @@ class Data:
             advice = warning or "check the preprocessing, the labels and the order of the classes"
             raise CheckFailed(f"{shortfall}; {advice}")
 
+    def recipe(self) -> Recipe | None:
+        """Return the preprocessing that is stated; None if none is.
+
+        Raises:
+            UsageError, DataError: the file that describes it is missing, or cannot be followed.
+        """
+        if isinstance(self.preprocessing, (str, Path)):
+            return read_recipe(Path(self.preprocessing), self.limits)
+        return self.preprocessing
+
     def open(
         self,
         inputs: Sequence[InputSpec],
@@ -171,10 +150,7 @@ class Data:
                 "this one gives one; leave them out"
             )
         ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
-        wanted = Several(ignore_label, self.position or "all", n_features) if several else None
-        recipe = self.preprocessing
-        if isinstance(recipe, (str, Path)):
-            recipe = read_recipe(Path(recipe), self.limits)
+        by_position = Several(ignore_label, self.position or "all", n_features) if several else None
         # what reads data loads with the first data
         from tna_onnx.data.opening import open_source  # noqa: PLC0415
 
@@ -182,7 +158,7 @@ class Data:
             self.samples,
             inputs,
             n_classes,
-            recipe,
+            self.recipe(),
             format=self.format,
             labels=self.labels,
             class_names=names,
@@ -192,7 +168,7 @@ class Data:
             skip_bad=self.skip_bad,
             data_root=self.data_root,
             limits=self.limits,
-            several=wanted,
+            several=by_position,
             multi_label=multi_label,
         )
 

@@ -1,13 +1,13 @@
-"""Samples with several labels each, one at a position: a class for each token of a text, or each pixel of an image.
+"""Samples with a label at each position: a class for each token of a text, or each pixel of an image.
 
-Every labelled position becomes a row of its own. The network still runs whole samples: a batch holds them, and says
-which of their positions are its rows (`POSITIONS`, first of its arrays, so that its length is the number of rows).
+Every labelled position becomes a row. The network still runs on entire samples: a batch holds samples, and the indices
+of the positions that are its rows (`POSITIONS`, the first of its arrays, so that its length is the number of rows).
 
-Positions without a label hold `ignore_label`. At `last`, a sample has one row: its last labelled position; where labels
-are one a sample, the last position that its attention mask does not hide, or else the last of all.
+Positions without a label hold `ignore_label`. With position `last`, a sample has one row: its last labelled position,
+or, if labels are one per sample, the last position that its attention mask does not hide, else the very last.
 
-Memory stays bounded. Where the features or logits of all rows would take more than 2 GiB, whole samples are left out at
-random, and where fewer than 200 samples would stay, positions of those.
+Memory is bounded. If the features or logits of all rows would take more than 2 GiB, a random subset of the samples is
+used, and if that would leave fewer than 200 samples, a random subset of their positions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import sample_digests, sample_form
-from tna_onnx.data.placed import Several
+from tna_onnx.data.label_arrays import Several
 from tna_onnx.data.source import Batch, IntArray, Source, source_notes, split_rows
 from tna_onnx.errors import DataError
 
@@ -45,22 +45,22 @@ _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
 
 
 def clusters_of(source: Source) -> IntArray | None:
-    """Return which rows of a source are of one sample, (R,); None where each is a sample."""
-    own: IntArray | None = getattr(source, "clusters", None)
-    return own
+    """Return the sample number of each row of a source, (R,); None if each row is a sample."""
+    clusters: IntArray | None = getattr(source, "clusters", None)
+    return clusters
 
 
-def first_batches(source: Source, size: int, most: int) -> int:
-    """Return how many rows the first whole batches of a source have: at most `most`, but one batch at least."""
+def first_batches(source: Source, size: int, max_rows: int) -> int:
+    """Return the number of rows in the first batches of a source: at most `max_rows`, but at least one batch."""
     if isinstance(source, PositionSource):
-        return source.first_batches(size, most)
-    return min(most // size * size or size, len(source))
+        return source.first_batches(size, max_rows)
+    return min(max_rows // size * size or size, len(source))
 
 
 def sample_labels(source: Source) -> IntArray:
-    """Return what tells the labels of two samples apart, one a sample: the class, or a number for all of them."""
-    own: IntArray = getattr(source, "sample_labels", source.labels)
-    return own
+    """Return one label per sample: the class, or a group number equal for samples with equal labels."""
+    labels: IntArray = getattr(source, "sample_labels", source.labels)
+    return labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +87,7 @@ class PositionSource:
 
     @classmethod
     def of(cls, source: Source, n_classes: int, several: Several) -> PositionSource:
-        """Take the labelled positions of samples.
+        """Make the labelled positions of samples the rows of a source.
 
         Raises:
             DataError: the labels are one a sample, and not of its last position.
@@ -108,9 +108,9 @@ class PositionSource:
             last = np.r_[clusters[1:] != clusters[:-1], True]
             clusters = clusters[last]
             flat = flat[last]
-        kept, note = _within_memory(clusters, max(n_classes, several.n_features) if several.n_features else 0)
-        clusters = clusters[kept]
-        flat = flat[kept]
+        selected, note = _within_memory(clusters, max(n_classes, several.n_features) if several.n_features else 0)
+        clusters = clusters[selected]
+        flat = flat[selected]
         size = max(1, _BATCH_BYTES // (4 * n_classes * flat_labels.shape[1]))
         notes = (*source_notes(source), *note)
         return cls(source, flat_labels[clusters, flat], clusters, flat, shape, size, notes)
@@ -122,8 +122,8 @@ class PositionSource:
     def describe(self) -> str:
         """Return one line for reports."""
         title = getattr(self.source, "title", None) or self.source.describe()
-        what = "each at its last position" if self.flat is None else f"{len(self):,} labelled positions"
-        return f"{title} ({len(self.owners):,} samples, {what}, {len(np.unique(self.labels)):,} classes)"
+        extent = "each at its last position" if self.flat is None else f"{len(self):,} labelled positions"
+        return f"{title} ({len(self.owners):,} samples, {extent}, {len(np.unique(self.labels)):,} classes)"
 
     def recipe(self) -> dict[str, object] | None:
         """Return the preprocessing of the samples."""
@@ -131,30 +131,30 @@ class PositionSource:
 
     @cached_property
     def owners(self) -> IntArray:
-        """The samples that have a row, ascending."""
+        """The samples that have at least one row, ascending."""
         return np.unique(self.owner)
 
     @property
     def clusters(self) -> IntArray | None:
-        """The sample of each row, (R,), where a sample has several; None where rows are as independent as samples."""
+        """The sample of each row, (R,); None if every sample has one row."""
         return None if len(self.owners) == len(self) else self.owner
 
     @property
     def sample_labels(self) -> IntArray:
-        """What tells the labels of two samples apart, for each of `owners`."""
+        """One group number for each of `owners`, equal for samples with equal labels."""
         return self.source.labels[self.owners]
 
     @property
     def sample_form(self) -> str:
-        """What `sample_digests` are of."""
+        """The kind of data that `sample_digests` are computed from."""
         return sample_form(self.source)
 
     def sample_digests(self) -> NDArray[np.uint64]:
-        """Return 64 bits for each of `owners`: a leak is one of whole samples."""
+        """Return 64 bits for each of `owners`: leaks are searched by sample, not by position."""
         return sample_digests(self.source)[self.owners]
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) of the samples and of the rows that are taken of them."""
+        """Return SHA-256 (hex) of the samples and of the selected rows."""
         digest = hashlib.sha256(self.source.digest().encode("ascii"))
         for array in (self.labels, self.owner, self.flat):
             if array is not None:
@@ -162,33 +162,33 @@ class PositionSource:
         return digest.hexdigest()
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield batches of at most `size` whole samples, with the rows that are asked for; in ascending order.
+        """Yield batches of at most `size` entire samples, with the requested rows in ascending order.
 
         Raises:
             UsageError, IndexError, DataError: see `Source.batches`.
         """
-        chosen = np.concatenate([np.zeros(0, np.int64), *split_rows(len(self), size, rows)])
-        own = self.owner[chosen]
-        if np.any(np.diff(own) < 0):
+        selected = np.concatenate([np.zeros(0, np.int64), *split_rows(len(self), size, rows)])
+        owners = self.owner[selected]
+        if np.any(np.diff(owners) < 0):
             raise IndexError("rows of several samples have to ascend")
-        samples, starts = np.unique(own, return_index=True)
+        samples, starts = np.unique(owners, return_index=True)
         size = min(size, self.batch_samples)
-        ends = np.append(starts, len(own))
+        ends = np.append(starts, len(owners))
         for number, batch in enumerate(self.source.batches(size, samples)):
             first = number * size
             last = min(first + size, len(samples))
-            inside = chosen[ends[first] : ends[last]]
+            inside = selected[ends[first] : ends[last]]
             yield self._placed(batch, inside, np.searchsorted(samples[first:last], self.owner[inside]))
 
-    def first_batches(self, size: int, most: int) -> int:
-        """Return how many rows the first whole batches have: at most `most`, but one batch at least."""
+    def first_batches(self, size: int, max_rows: int) -> int:
+        """Return the number of rows in the first batches: at most `max_rows`, but at least one batch."""
         _, starts = np.unique(self.owner, return_index=True)
         ends = np.append(starts[:: min(size, self.batch_samples)], len(self))[1:]
-        fitting = int(np.searchsorted(ends, most, side="right"))
+        fitting = int(np.searchsorted(ends, max_rows, side="right"))
         return int(ends[max(0, fitting - 1)])
 
     def _placed(self, batch: Batch, rows: IntArray, samples: IntArray) -> Batch:
-        """Put the positions of some rows beside a batch; `samples` are the rows' places in it."""
+        """Add the positions of the rows to a batch; `samples` are the indices of their samples in it."""
         shape = self.shape
         if self.flat is None:
             flat, length = _last_positions(batch)
@@ -200,35 +200,35 @@ class PositionSource:
 
 
 def _within_memory(clusters: IntArray, values: int) -> tuple[NDArray[np.intp], tuple[str, ...]]:
-    """Return the rows to keep, `values` float32 numbers each, and a note if those are not all."""
-    most = max(_MIN_ROWS, _MAX_BYTES // (4 * max(1, values)))
-    if not values or len(clusters) <= most:
+    """Return the rows that fit in memory, at `values` float32 numbers each, and a note if some are left out."""
+    max_rows = max(_MIN_ROWS, _MAX_BYTES // (4 * max(1, values)))
+    if not values or len(clusters) <= max_rows:
         return np.arange(len(clusters)), ()
     # a fixed seed: the same command takes the same samples
     rng = np.random.default_rng(0)
     samples, counts = np.unique(clusters, return_counts=True)
     order = rng.permutation(len(samples))
-    fitting = int(np.searchsorted(np.cumsum(counts[order]), most, side="right"))
-    taken = samples[order[: max(fitting, min(_MIN_SAMPLES, len(samples)))]]
-    kept = np.flatnonzero(np.isin(clusters, taken))
-    note = f"{len(taken):,} of {len(samples):,} samples were taken at random"
-    if len(kept) > most:
-        kept = np.sort(rng.choice(kept, most, replace=False))
+    fitting = int(np.searchsorted(np.cumsum(counts[order]), max_rows, side="right"))
+    sampled = samples[order[: max(fitting, min(_MIN_SAMPLES, len(samples)))]]
+    selected = np.flatnonzero(np.isin(clusters, sampled))
+    note = f"{len(sampled):,} of {len(samples):,} samples were taken at random"
+    if len(selected) > max_rows:
+        selected = np.sort(rng.choice(selected, max_rows, replace=False))
         note += ", and positions of those"
-    return kept, (
-        f"{note}, to bound the memory: {len(kept):,} of {len(clusters):,} labelled positions, with {values:,} numbers "
-        "each",
+    return selected, (
+        f"{note}, to bound the memory: {len(selected):,} of {len(clusters):,} labelled positions, with {values:,} "
+        "numbers each",
     )
 
 
 def _batch_samples(source: Source, n_classes: int) -> int:
-    """Return how many samples a batch may hold whose positions a batch tells: those of one sample are counted."""
+    """Return how many samples fit in a batch; the positions are counted on one sample if the shape leaves them open."""
     _, length = _last_positions(next(iter(source.batches(1, np.zeros(1, np.int64)))))
     return max(1, _BATCH_BYTES // (4 * n_classes * length))
 
 
 def _last_positions(batch: Batch) -> tuple[IntArray, int]:
-    """Return the last position of each sample, (B,), and how many there are.
+    """Return the last position of each sample, (B,), and the number of positions.
 
     Raises:
         DataError: no input tells how long the samples are.

@@ -1,4 +1,4 @@
-"""What the model wants and the user said: the argument that the opener of every kind of source takes."""
+"""What the model needs and what the user stated: the argument of every source's opener."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import listed
-from tna_onnx.data.limits import DEFAULT_LIMITS, Limits
-from tna_onnx.data.unlabelled import NO_LABELS
+from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from tna_onnx.data.images.transform import ResolvedRecipe
-    from tna_onnx.data.placed import Several
+    from tna_onnx.data.images.preprocess import ResolvedRecipe
+    from tna_onnx.data.label_arrays import Several
     from tna_onnx.data.source import AnyArray, InputSpec
 
 __all__ = ["Request", "label_columns"]
 
 
 def label_columns(label_column: str | None) -> tuple[str, ...]:
-    """Return the names of several label columns; none where there is one, or none is named.
+    """Return the names of the label columns of a multi-label table; empty if at most one column is named.
 
     >>> label_columns("sea, ship"), label_columns("label")
     (('sea', 'ship'), ())
@@ -53,7 +53,7 @@ class Request:
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
-        multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.marked`).
+        multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.label_arrays`).
     """
 
     inputs: Sequence[InputSpec]
@@ -88,7 +88,7 @@ class Request:
         return label_columns(self.label_column) if self.multi_label else ()
 
     def check_one_class(self, where: str) -> None:
-        """Check that samples need one class each, which is all that their source can give.
+        """Check that samples need exactly one class each, for sources that can give no more.
 
         Raises:
             DataError: they need several labels.
@@ -136,7 +136,7 @@ class Request:
             raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it; check the file")
 
     def check_no_table(self, where: str) -> None:
-        """Check that nothing is asked for that only columns of a table have; it would be ignored.
+        """Refuse options that apply only to tables, which would be ignored.
 
         Raises:
             UsageError: columns or a tokenizer are given.
@@ -153,17 +153,17 @@ class Request:
             )
 
     def labels_where(self, stored: str) -> str:
-        """Return what messages about labels start with: the file that holds them apart, else `stored`."""
+        """Return what messages about labels start with: the separate label file, else `stored`."""
         if isinstance(self.labels, Path):
             return str(self.labels)
         return stored
 
     def labels_read(self, stored: AnyArray) -> AnyArray:
-        """Return labels that samples bring; `NO_LABELS` where they are not to be read."""
+        """Return the stored labels of samples; `NO_LABELS` if they are not to be read."""
         return NO_LABELS if self.labels is NO_LABELS else stored
 
     def no_labels_apart(self, where: str) -> None:
-        """Check that no labels are given apart from samples that bring their own.
+        """Refuse separate labels for samples that contain their own.
 
         Raises:
             UsageError: labels are given.

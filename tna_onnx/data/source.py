@@ -1,8 +1,8 @@
-"""What every source of labelled samples offers to the rest of the package, and what sources and their users share.
+"""The interface of labelled samples, `Source`, and what its implementations share.
 
 A source is opened once (`tna_onnx.data.open_source`), with its labels already checked, and is then read in batches as
 often as needed. To add one: write a file in `tna_onnx/data/sources` with a frozen dataclass that has the members of
-`Source` and the function that opens it, and add its row to `tna_onnx.data.formats`.
+`Source` and the function that opens it, and add its row to `tna_onnx.data.choices`.
 
 Laws, which one test runs over every source:
 
@@ -12,29 +12,44 @@ Laws, which one test runs over every source:
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
 A source may also have `sample_digests()`, which `tna_onnx.data.digest.sample_digests` otherwise computes from batches,
-and then a text `sample_form` that says what they are of; and `notes`, lines that reports show.
+with a text `sample_form` that describes what they are computed from; and `notes`, lines for reports.
+
+`Part` is a subset of the samples of a source. `NO_LABELS`, given as separate labels, opens samples without labels.
 """
 
+from __future__ import annotations
+
+import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from tna_onnx.data.digest import sample_digests, sample_form
 from tna_onnx.errors import DataError, UsageError
 
+if TYPE_CHECKING:
+    from tna_onnx.data.images.known import RecipeSearch
+
 __all__ = [
+    "NO_LABELS",
     "AnyArray",
     "Batch",
     "InputSpec",
     "IntArray",
+    "Part",
     "Source",
+    "classes_text",
+    "halves",
     "require_samples",
     "shape_text",
     "source_notes",
+    "source_search",
     "split_rows",
 ]
+
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -121,9 +136,15 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
 
 
 def source_notes(source: Source) -> tuple[str, ...]:
-    """Return what a source says of how it was read: which columns fill which inputs, say."""
+    """Return a source's notes on how it was read, such as which columns fill which inputs."""
     notes: tuple[str, ...] = getattr(source, "notes", ())
     return notes
+
+
+def source_search(source: Source) -> RecipeSearch | None:
+    """Return how the preprocessing of images was found; None where something says what it is."""
+    search: RecipeSearch | None = getattr(source, "search", None)
+    return search
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:
@@ -149,14 +170,14 @@ def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArra
     """
     if size < 1:
         raise UsageError(f"the batch size must be at least 1, got {size}")
-    chosen = np.arange(n_samples, dtype=np.int64) if rows is None else _resolved(n_samples, np.asarray(rows))
-    if chosen.ndim != 1:
-        raise IndexError(f"rows must have one axis, got shape {chosen.shape}")
-    return [chosen[start : start + size] for start in range(0, len(chosen), size)]
+    indices = np.arange(n_samples, dtype=np.int64) if rows is None else _resolved(n_samples, np.asarray(rows))
+    if indices.ndim != 1:
+        raise IndexError(f"rows must have one axis, got shape {indices.shape}")
+    return [indices[start : start + size] for start in range(0, len(indices), size)]
 
 
 def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
-    """Return arange(n_samples)[rows], without making all those numbers for a few rows of very many samples.
+    """Return arange(n_samples)[rows] without allocating the range.
 
     Raises:
         IndexError: a row is not a sample.
@@ -168,3 +189,95 @@ def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
     wrapped: IntArray = rows.astype(np.int64)
     wrapped[wrapped < 0] += n_samples
     return wrapped
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The samples `rows` of `whole`, in that order; the laws of `Source` hold.
+
+    Attributes:
+        whole: the source.
+        rows: (M,) of its samples.
+        purpose: what they are for, for reports.
+        digests: of all samples of `whole`, (N,); read once for all parts.
+    """
+
+    whole: Source
+    rows: IntArray
+    purpose: str
+    digests: npt.NDArray[np.uint64] = field(repr=False)
+
+    @property
+    def labels(self) -> IntArray:
+        """Class indices (M,)."""
+        return self.whole.labels[self.rows]
+
+    @property
+    def sample_form(self) -> str:
+        """The kind of data that the digests of single samples are computed from."""
+        return sample_form(self.whole)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The source's notes on how it was read."""
+        return source_notes(self.whole)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def describe(self) -> str:
+        """Return one line for reports."""
+        return f"{self.whole.describe()}, of which {len(self.rows):,} {self.purpose}"
+
+    def recipe(self) -> dict[str, object] | None:
+        """Return the preprocessing of the source."""
+        return self.whole.recipe()
+
+    def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
+        """Yield samples of the part, `size` at a time."""
+        indices = self.rows if rows is None else self.rows[rows]
+        return self.whole.batches(size, indices)
+
+    def digest(self) -> str:
+        """Return SHA-256 (hex) of the digest of the source and the row numbers."""
+        source_digest = self.whole.digest().encode()
+        return hashlib.sha256(source_digest + self.rows.astype(">i8").tobytes()).hexdigest()
+
+    def sample_digests(self) -> npt.NDArray[np.uint64]:
+        """Return 64 bits for each sample, (M,)."""
+        return self.digests[self.rows]
+
+
+def halves(source: Source, seed: int, purposes: tuple[str, str]) -> tuple[Part, Part]:
+    """Split samples at random into two parts of about the same size; copies of one sample stay together.
+
+    Raises:
+        DataError: a sample cannot be read, or all of them are equal.
+    """
+    digests = sample_digests(source)
+    _, group = np.unique(digests, return_inverse=True)
+    # a group's place in a random order is that of all its copies
+    place = np.random.default_rng(seed).permutation(int(group.max()) + 1)[group]
+    middle = np.sort(place)[(len(place) - 1) // 2]
+    first = place <= middle
+    if first.all():
+        raise DataError(f"{source.describe()}: cannot be split into two parts, as the samples are equal; give others")
+    rows = (np.flatnonzero(first), np.flatnonzero(~first))
+    one, two = (Part(source, part_rows, purpose, digests) for part_rows, purpose in zip(rows, purposes, strict=True))
+    return one, two
+
+
+NO_LABELS: npt.NDArray[Any] = np.zeros(0, np.int64)
+"""Stands for labels, and is told by its identity: labels that the samples bring are not read, each sample has -1."""
+NO_LABELS.flags.writeable = False
+
+
+def classes_text(labels: npt.NDArray[np.int64]) -> str:
+    """Format the number of classes in the labels, for reports.
+
+    >>> classes_text(np.array([0, 4, 4])), classes_text(np.array([-1, -1]))
+    ('2 classes', 'without labels')
+    """
+    if len(labels) and labels[0] < 0:
+        return "without labels"
+    return f"{len(np.unique(labels)):,} classes"

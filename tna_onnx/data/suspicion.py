@@ -1,15 +1,23 @@
-"""Labels that are class indices and yet wrong: told by how a model's predictions agree with them.
+"""Checks for wrong labels and repeated samples: labels that disagree with the model, copies, and leaks.
 
 Let H be the confusion matrix, H[y, k] the number of samples of label y that are predicted as k, and N its sum.
 
 - Accuracy is sum_c H[c, c] / N; chance is what the same labels and predictions would give if they were independent,
   sum_c (sum_k H[c, k]) (sum_y H[y, c]) / N^2.
 - Near chance: accuracy is below chance + max(0.05 (1 - chance), 2 standard errors of chance).
-- One class: accuracy is near chance, but 90 % of the predictions are one class. So does a good model of a rare event;
-  its predictions say nothing about the labels.
-- Another order: a permutation p of the classes with sum_c H[c, p(c)] as large as possible (linear assignment) is found
-  on one half of the samples and scored on the other, both ways round, so that it cannot profit from noise. It is
-  reported if it is better by 5 points and by 4 standard errors of the paired difference.
+- One class: accuracy is near chance, but 90 % of the predictions are one class, which most samples have. That is also
+  true of a good model of a rare event; its predictions say nothing about the labels.
+- Another order: the permutation p of the classes that maximises sum_c H[c, p(c)] (linear assignment) is found on one
+  half of the samples and scored on the other, both ways round, so that it cannot profit from noise. It is reported if
+  it is better by 5 points and by 4 standard errors of the paired difference.
+
+Repeated samples are recognised by the digests of single samples, so a copy is found whatever its place, its label or
+the format of its file; samples in another form (features for images, say) have other digests. A calibrated file records
+its calibration data as a sketch: the K smallest of their n digests. Digests are uniform, so among the m samples of
+other data whose digests do not exceed the largest of the sketch, the share that is in the sketch estimates the share of
+those data that were calibration data too, with a standard error of sqrt(p (1 - p) / m).
+
+Source: K. Beyer et al., On synopses for distinct-value estimation under multiset operations, SIGMOD 2007, section 3.
 """
 
 from __future__ import annotations
@@ -25,9 +33,26 @@ from tna_onnx.errors import DataError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["Confusion", "Suspicion", "below_expectation", "checked_warnings", "label_suspicion", "warnings_of"]
+__all__ = [
+    "Confusion",
+    "Overlap",
+    "Repeats",
+    "Suspicion",
+    "below_expectation",
+    "checked_warnings",
+    "label_suspicion",
+    "overlap_of",
+    "read_sketch",
+    "repeats_of",
+    "sketch_of",
+    "sketch_overlap",
+    "warnings_of",
+]
+
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
 # Another order must be better by both. The first leaves out what is not worth a warning, the second is reached by
@@ -74,20 +99,24 @@ class Suspicion:
         return self.kind != "one class"
 
     def text(self, class_names: Sequence[str] | None = None) -> str:
-        """Return what was seen, where, and what to check, in one sentence or two."""
+        """Describe the suspicion, where it shows and what to check, in one sentence or two."""
         if self.kind == "one class":
-            seen = f"accuracy is {self.accuracy:.1%}, what the model's most frequent prediction gives by itself"
+            observation = f"accuracy is {self.accuracy:.1%}, what the model's most frequent prediction gives by itself"
             advice = "if the model should predict other classes more often, check the preprocessing and the labels"
         elif self.reordered is None:
-            seen = f"accuracy is {self.accuracy:.1%}, near chance ({self.chance:.1%})"
-            advice = "check the labels, the order of the classes and the preprocessing"
+            observation = f"accuracy is {self.accuracy:.1%}, near chance ({self.chance:.1%})"
+            advice = (
+                "check the labels, the order of the classes, and that samples are what the model was trained on "
+                "(images: scale, normalisation and order of the channels; tables: order and scaling of the columns; "
+                "text: the tokenizer)"
+            )
         else:
-            seen = f"accuracy is {self.accuracy:.1%}, but {self.reordered:.1%} with the classes in another order"
+            observation = f"accuracy is {self.accuracy:.1%}, but {self.reordered:.1%} with the classes in another order"
             advice = (
                 "the labels seem to follow another order than the model's output; give the model's class names in "
                 "its order (--classes FILE), or correct the indices"
             )
-        return f"{'; '.join([seen, *self._examples(class_names)])}: {advice}"
+        return f"{'; '.join([observation, *self._examples(class_names)])}: {advice}"
 
     def _examples(self, class_names: Sequence[str] | None) -> list[str]:
         def name(index: int) -> str:
@@ -133,20 +162,22 @@ def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Su
     if accuracy >= chance + margin:
         return None
     kind: Literal["chance", "one class"] = "chance"
-    if hits.sum(axis=0).max() >= _ONE_CLASS * n_samples:
+    usual = int(hits.sum(axis=0).argmax())
+    # a model that says one class of samples of many is fed with something else than it was trained on
+    if hits[:, usual].sum() >= _ONE_CLASS * n_samples and hits[usual].sum() >= n_samples / 2:
         kind = "one class"
     return Suspicion(kind, accuracy, chance, None, _confusions(hits))
 
 
 def warnings_of(suspicion: Suspicion | None, class_names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return what is suspicious, as notes of a report: one, or none."""
+    """Return a suspicion as a list of report notes; empty without one."""
     if suspicion is None:
         return ()
     return (suspicion.text(class_names),)
 
 
 def checked_warnings(suspicion: Suspicion | None, class_names: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """Return the same, where it does not speak against the labels.
+    """Return the suspicion as report notes if it does not discredit the labels.
 
     Args:
         suspicion: of the labels.
@@ -163,7 +194,7 @@ def checked_warnings(suspicion: Suspicion | None, class_names: Sequence[str] | N
 
 
 def below_expectation(accuracy: float, n_samples: int, expected: float) -> str | None:
-    """Say that an accuracy is more than two standard errors below the expected one; None if it is not.
+    """Return a message if an accuracy is more than two standard errors below the expected one, else None.
 
     The standard error is that of a share of `n_samples`, sqrt(p (1 - p) / N) with p the expected accuracy.
 
@@ -187,7 +218,7 @@ def below_expectation(accuracy: float, n_samples: int, expected: float) -> str |
 
 
 def _confusion(predicted: IntArray, labels: IntArray, n_classes: int) -> IntArray:
-    """Return H (C, C); of very many classes only those that occur, which changes neither trace nor sums."""
+    """Return H (C, C); with very many classes, only those that occur, which leaves trace and sums unchanged."""
     if n_classes > _MAX_CLASSES:
         present, at = np.unique(np.concatenate([labels, predicted]), return_inverse=True)
         n_classes = len(present)
@@ -198,7 +229,7 @@ def _confusion(predicted: IntArray, labels: IntArray, n_classes: int) -> IntArra
 
 
 def _reordered(predicted: IntArray, labels: IntArray, n_classes: int) -> float | None:
-    """Return the accuracy of the best permutation on samples it was not fitted to, if it is clearly the better one."""
+    """Return the accuracy of the best permutation on samples it was not fitted on; None if not clearly better."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
 
     if n_classes > _MAX_CLASSES:
@@ -219,7 +250,7 @@ def _reordered(predicted: IntArray, labels: IntArray, n_classes: int) -> float |
 
 
 def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
-    """Return the most telling wrong predictions: of each label the most frequent class, the largest shares first."""
+    """Return the most frequent wrong predictions: for each label its most frequent class, the largest shares first."""
     totals = hits.sum(axis=1)
     predicted = hits.argmax(axis=1)
     counts = hits[np.arange(len(hits)), predicted]
@@ -227,3 +258,104 @@ def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
     # A share of few samples tells less: 1 - 1/n takes 2 of 2 below 99 of 100.
     wrong.sort(key=lambda label: (-counts[label] / totals[label] * (1 - 1 / totals[label]), label))
     return tuple(Confusion(at, int(predicted[at]), int(counts[at]), int(totals[at])) for at in wrong[:_MAX_EXAMPLES])
+
+
+_SKETCH = 64  # digests in a file: a kilobyte, and a share of one half is known to 6 points
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Equal samples within one data set.
+
+    Attributes:
+        copies: samples that are equal to an earlier one.
+        contradicting: samples that have an equal one with another label.
+        n: number of samples.
+    """
+
+    copies: int
+    contradicting: int
+    n: int
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Samples of one data set that occur in another.
+
+    Attributes:
+        shared: their number; for a sketch, those of the ones that could be looked up.
+        n: number of samples that were looked up.
+    """
+
+    shared: int
+    n: int
+
+    @property
+    def share(self) -> float:
+        """Shared samples per sample looked up, 0..1; 0 without any."""
+        return self.shared / max(1, self.n)
+
+
+def repeats_of(digests: NDArray[np.uint64], labels: IntArray) -> Repeats:
+    """Count equal samples within one data set.
+
+    Args:
+        digests: of the samples, (N,).
+        labels: class indices (N,).
+
+    >>> repeats_of(np.array([7, 8, 7, 7], np.uint64), np.array([0, 1, 0, 2]))
+    Repeats(copies=2, contradicting=3, n=4)
+    """
+    if not len(digests):
+        return Repeats(0, 0, 0)
+    order = np.argsort(digests, kind="stable")
+    _, starts, counts = np.unique(digests[order], return_index=True, return_counts=True)
+    low = np.minimum.reduceat(labels[order], starts)
+    high = np.maximum.reduceat(labels[order], starts)
+    return Repeats(len(digests) - len(starts), int(counts[low != high].sum()), len(digests))
+
+
+def overlap_of(digests: NDArray[np.uint64], reference: NDArray[np.uint64]) -> Overlap:
+    """Count the samples that occur among others, in any order.
+
+    Args:
+        digests: of the samples, (N,).
+        reference: digests of the other samples, (M,).
+
+    >>> overlap_of(np.array([1, 2, 3, 3], np.uint64), np.array([3, 9], np.uint64))
+    Overlap(shared=2, n=4)
+    """
+    return Overlap(int(np.isin(digests, reference).sum()), len(digests))
+
+
+def sketch_of(digests: NDArray[np.uint64]) -> str:
+    """Return the smallest digests as text, 16 hexadecimal digits each, ascending.
+
+    >>> sketch_of(np.array([255, 1, 1], np.uint64))
+    '0000000000000001 00000000000000ff'
+    """
+    return " ".join(f"{digest:016x}" for digest in np.unique(digests)[:_SKETCH].tolist())
+
+
+def read_sketch(text: str) -> NDArray[np.uint64]:
+    """Parse the digests of a sketch; empty if the text is not one."""
+    words = text.split()
+    if not all(len(word) == 16 and set(word) <= set("0123456789abcdef") for word in words):
+        return np.zeros(0, np.uint64)
+    return np.array([int(word, 16) for word in words], np.uint64)
+
+
+def sketch_overlap(digests: NDArray[np.uint64], sketch: NDArray[np.uint64]) -> Overlap:
+    """Estimate from a sketch how many samples occur in the data that it was made of.
+
+    Args:
+        digests: of the samples, (N,).
+        sketch: the smallest digests of other samples.
+    """
+    if not len(sketch):
+        return Overlap(0, 0)
+    # A sketch that is not full holds all of its samples: each of the new ones can be looked up.
+    comparable = digests
+    if len(sketch) == _SKETCH:
+        comparable = digests[digests <= sketch.max()]
+    return overlap_of(comparable, sketch)

@@ -1,1 +1,1 @@
-"""Where sums over samples are computed: `protocol` says what an engine is, `local` is the one of this machine."""
+"""Logits of feature tables, and where they are computed; scores of whole models."""

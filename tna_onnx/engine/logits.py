@@ -1,56 +1,63 @@
-"""Logits of a feature store under one weight, in chunks, for all samples or some.
+"""Logits of a feature table under one weight, in chunks, for all samples or some.
 
-`HeadLogits` multiplies; `engine.other_logits` has those that the model's own nodes compute, or a store.
-`score_all` scores several at a time. Sums over chunks are the engine's: functions and statistics that go to it can be
-pickled.
+`HeadLogits` multiplies, `TailLogits` are what the model's own nodes compute, `StoredLogits` lie in the table, and
+`JoinedLogits` put several tables one after the other. `score_all` scores several weights in one pass.
+
+A map's fit takes many passes over the same logits, so they are kept (`KeptChunks`): in memory, or where they are large,
+in a temporary file that a pass reads chunk by chunk.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
-import functools
 import itertools
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import IO, Any
 
+import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.engine import local, sent
-from tna_onnx.engine.chosen import chosen_rows
-from tna_onnx.engine.far import KEPT_BYTES, FarTable
-from tna_onnx.engine.kept import KeptChunks
+from tna_onnx.data import Batch
 from tna_onnx.engine.placement import Host, LinearHead, Placement
-from tna_onnx.engine.protocol import Engine
-from tna_onnx.engine.reduction import Reduction
+from tna_onnx.extraction.store_files import release, reserve
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.numerics.ops import Blocked, to_host
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.runtime import trim_memory
 
-__all__ = ["HeadLogits", "Logits", "score_all"]
+__all__ = [
+    "HeadLogits",
+    "JoinedLogits",
+    "KeptChunks",
+    "Logits",
+    "StoredLogits",
+    "TailLogits",
+    "score_all",
+    "sum_chunks",
+]
 
-# Logits under each weight that a worker may see have a number.
-_NUMBERS = itertools.count()
+# Bytes of logits up to which they are kept; above, every pass computes them again.
+_KEPT_BYTES = 2**30
+
+# Bytes of logits up to which they stay in memory: less than libraries take.
+_IN_MEMORY = 2**27
 
 
 class Logits(ABC):
-    """Logits of all samples of a store under one weight.
+    """Logits of all samples of a table under one weight.
 
     Args:
         store: features and labels.
-        engine: where functions of chunks are run.
     """
 
-    far: FarTable | None = None
-    """The table as workers read it; None where chunks of arrays are sent to the engine."""
-
-    def __init__(self, store: FeatureTable, engine: Engine = local) -> None:
+    def __init__(self, store: FeatureTable) -> None:
         self._store = store
-        self.engine = engine
         self._kept: KeptChunks | None = None
 
     def __len__(self) -> int:
@@ -62,15 +69,19 @@ class Logits(ABC):
         """Which samples are predictions for one sample of the data, (N,); None where each is its own."""
         return self._store.clusters
 
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Labels of the samples, (N,), or (N, C) where each has several."""
+        return self._store.labels
+
     def _clustered(self, scores: SampleScores, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         clusters = self.clusters
         return scores.clustered(clusters if clusters is None or rows is None else clusters[rows])
 
     def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
-        """Return the predicted class of every sample, (N,), after a calibration map."""
-        features = fitted is not None and fitted.needs_features
-        of = functools.partial(sent.predicted, fitted)
-        return np.concatenate(list(self.engine.map_chunks(*self.sent(of, None, features, ()))))
+        """Return the predicted classes (N,) after a map; of several labels, 1 for each that is predicted, (N, C)."""
+        chunks = self.chunks(features=fitted is not None and fitted.needs_features)
+        return np.concatenate([_predicted(fitted, *chunk) for chunk in chunks])
 
     def forget(self) -> None:
         """Give back the memory of logits that are kept; they are computed again if they are asked for."""
@@ -83,7 +94,7 @@ class Logits(ABC):
         # a mask keeps the order of the chunks
         mask = np.zeros(len(self), bool)
         mask[rows] = True
-        return np.concatenate(list(self.engine.map_chunks(sent.on_host, self.chunks(mask))))
+        return np.concatenate([to_host(logits) for logits, _, _ in self.chunks(mask)])
 
     @abstractmethod
     def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
@@ -106,18 +117,22 @@ class Logits(ABC):
             stop = start + len(labels)
             if rows is None:
                 yield logits, labels, z if features else None
-            elif (kept := chosen_rows(rows[start:stop])) is not None:
-                yield logits[kept], labels[kept], z[kept] if features else None
+            elif (chosen := _chosen_rows(rows[start:stop])) is not None:
+                yield logits[chosen], labels[chosen], z[chosen] if features else None
             start = stop
 
     def reduce(self, rows: NDArray[np.bool_] | None = None, *, features: bool = False) -> Reduce:
         """Return the `reduce` that a map's fit asks for; `rows` choose samples, from aligned arrays too."""
-        return Reduction(self, rows, features)
+        return _Reduction(self, rows, features)
 
     def mapped_scores(self, fitted: CalibrationMap | None, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         """Scores after a calibration map."""
+
+        def of(logits: Any, labels: NDArray[np.int64], features: Any) -> SampleScores:
+            return SampleScores.of_logits(apply_map(fitted, logits, features), labels)
+
         reduce = self.reduce(rows, features=fitted is not None and fitted.needs_features)
-        scores: SampleScores = reduce(Blocked(functools.partial(sent.of_mapped, fitted)))
+        scores: SampleScores = reduce(Blocked(of))
         return self._clustered(scores, rows)
 
     def scores(self) -> SampleScores:
@@ -125,33 +140,12 @@ class Logits(ABC):
         # a candidate of a search is scored once: there is no second pass to keep its logits for
         passed = self._compute() if self._kept is None else self._all()
         chunks = ((logits, labels) for logits, labels, _ in passed)
-        scores: SampleScores = self.engine.sum_chunks(Blocked(SampleScores.of_logits), chunks)
+        scores: SampleScores = sum_chunks(Blocked(SampleScores.of_logits), chunks)
         return self._clustered(scores)
-
-    def pieces(
-        self, rows: NDArray[np.bool_] | None, features: bool, aligned: Sequence[NDArray[Any]]
-    ) -> Iterator[tuple[Any, ...]]:
-        """Yield (logits, labels, features or None, *slices) of the samples chosen, with slices of (N,) arrays."""
-        start = 0
-        for logits, labels, z in self.chunks(rows, features=features):
-            stop = start + len(labels)
-            slices = (array[start:stop] for array in aligned)
-            yield (logits, labels, z, *slices)
-            start = stop
-
-    def sent(
-        self,
-        of: Callable[..., Any],
-        rows: NDArray[np.bool_] | None,
-        features: bool,
-        aligned: Sequence[NDArray[Any]],
-    ) -> tuple[Callable[..., Any], Iterator[tuple[Any, ...]]]:
-        """Return what the engine is given to compute of(*piece) for each of the `pieces`: a function and chunks."""
-        return of, self.pieces(rows, features, aligned)
 
     def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         # features are mapped from a file; a map's fit takes many passes over the same logits
-        if self._kept is None and self._size() <= KEPT_BYTES:
+        if self._kept is None and self._size() <= _KEPT_BYTES:
             self._kept = KeptChunks((logits for logits, _, _ in self._compute()), len(self), self._size())
         if self._kept is None:
             yield from self._compute()
@@ -165,30 +159,47 @@ class Logits(ABC):
         return self._blocks()
 
 
+@dataclass(frozen=True, eq=False)
+class _Reduction:
+    """The `reduce` of some samples: the rows of a mask, or all; with their features or without."""
+
+    logits: Logits
+    rows: NDArray[np.bool_] | None
+    features: bool
+
+    def __call__(self, of: Callable[..., Any], *aligned: NDArray[Any]) -> Any:
+        """Return the sum over chunks; see `Reduce`."""
+        return sum_chunks(of, self._pieces(aligned))
+
+    @property
+    def bare(self) -> Reduce:
+        """The same without features (`maps.base.without_features`)."""
+        return replace(self, features=False)
+
+    def _pieces(self, aligned: Sequence[NDArray[Any]]) -> Iterator[tuple[Any, ...]]:
+        """Yield (logits, labels, features or None, *slices) of the samples chosen, with slices of (N,) arrays."""
+        start = 0
+        for logits, labels, z in self.logits.chunks(self.rows, features=self.features):
+            stop = start + len(labels)
+            slices = (array[start:stop] for array in aligned)
+            yield (logits, labels, z, *slices)
+            start = stop
+
+
 class HeadLogits(Logits):
-    """features @ weight.T + bias over a store.
+    """features @ weight.T + bias over a table.
 
     Args:
         store: features (N, n).
         weight: (C, n).
         bias: (C,).
         placement: where the products are computed, and the logits are.
-        engine: where functions of chunks are run.
-        far: the same table as workers read it; None where chunks of arrays are sent to the engine.
     """
 
     def __init__(
-        self,
-        store: FeatureTable,
-        weight: NDArray[Any],
-        bias: NDArray[Any],
-        placement: Placement | None = None,
-        engine: Engine = local,
-        far: FarTable | None = None,
+        self, store: FeatureTable, weight: NDArray[Any], bias: NDArray[Any], placement: Placement | None = None
     ) -> None:
-        super().__init__(store, engine)
-        self.far = far
-        self._number = next(_NUMBERS)
+        super().__init__(store)
         self._placement = placement or Host()
         # moved once: every chunk is multiplied with them
         self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
@@ -197,34 +208,8 @@ class HeadLogits(Logits):
         """Return the logits under this weight times a (n, n) matrix, beside a (C,) new bias."""
         turned = copy.copy(self)
         turned._kept = None
-        turned._number = next(_NUMBERS)
         turned.head = replace(self.head, bias=self._placement.put(bias), matrix=self._placement.put(matrix))
         return turned
-
-    def sent(
-        self,
-        of: Callable[..., Any],
-        rows: NDArray[np.bool_] | None,
-        features: bool,
-        aligned: Sequence[NDArray[Any]],
-    ) -> tuple[Callable[..., Any], Iterator[tuple[Any, ...]]]:
-        """Return what the engine is given; places of rows where workers read them."""
-        if self.far is None:
-            return super().sent(of, rows, features, aligned)
-        number = self._number if self._size() <= KEPT_BYTES else None
-        return self.far.with_logits(of, self.head, number, rows, features, aligned)
-
-    def scores(self) -> SampleScores:
-        """Scores of all samples."""
-        if self.far is None:
-            return super().scores()
-        of = Blocked(functools.partial(sent.of_mapped, None))
-        scores: SampleScores = self.engine.sum_chunks(*self.far.with_logits(of, self.head, None, None, False, ()))
-        return self._clustered(scores)
-
-    def sent_features(self, of: Callable[..., Any]) -> tuple[Callable[..., Any], Iterator[tuple[Any, ...]]]:
-        """Return what the engine is given to compute of(features, labels) of each chunk."""
-        return (of, self.placed()) if self.far is None else self.far.with_features(of)
 
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
         """Scores of all samples under `scale * weight`, from the logits that are there already.
@@ -235,7 +220,14 @@ class HeadLogits(Logits):
         """
         # scale W z + b = scale (W z + b) + (1 - scale) b
         shift = None if with_bias else (1 - scale) * self.head.bias
-        scores: SampleScores = self.reduce()(Blocked(functools.partial(sent.of_scaled, scale, shift)))
+
+        def of(logits: Any, labels: NDArray[np.int64], _: Any) -> SampleScores:
+            scaled = logits * scale
+            if shift is not None:
+                scaled += shift
+            return SampleScores.of_logits(scaled, labels)
+
+        scores: SampleScores = self.reduce()(Blocked(of))
         return self._clustered(scores)
 
     def at(self, rows: NDArray[np.int64]) -> NDArray[Any]:
@@ -263,13 +255,215 @@ class HeadLogits(Logits):
         return self.placed()
 
 
+class TailLogits(Logits):
+    """What the model's own nodes make of a table's features.
+
+    Args:
+        store: features as they come, with what else those nodes read.
+        features: name of the feature tensor.
+        run: {tensor: values} of one batch -> (B, C) logits.
+        n_classes: number of classes C.
+    """
+
+    def __init__(
+        self, store: FeatureTable, features: str, run: Callable[[Batch], NDArray[Any]], n_classes: int
+    ) -> None:
+        super().__init__(store)
+        self._features = features
+        self._run = run
+        self._n_classes = n_classes
+
+    def _size(self) -> int:
+        # at most: the dtype is known only once the nodes have run
+        return len(self._store) * self._n_classes * 8
+
+    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        for features, labels, other_inputs in self._store.batches():
+            logits = self._run({self._features: features, **other_inputs})
+            # nodes of the model give its dtype; fits and scores need more digits
+            if logits.dtype == np.float16:
+                logits = logits.astype(np.float32)
+            yield logits, labels, features
+
+    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        for features, labels, _ in self._store.batches():
+            yield features, labels
+
+
+class StoredLogits(Logits):
+    """Logits that were collected themselves, of a model without a head."""
+
+    def _size(self) -> int:
+        return 0  # they are in the table already
+
+    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
+        for logits, labels in self._blocks():
+            yield logits, labels, logits
+
+    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
+        return self._store.chunks(self._store.features.shape[1])
+
+
+class JoinedLogits(Logits):
+    """The samples of several `Logits` as one, each under a weight of its own.
+
+    Args:
+        parts: at least one.
+    """
+
+    def __init__(self, parts: Sequence[Logits]) -> None:
+        super().__init__(parts[0]._store)
+        self._parts = parts
+
+    def __len__(self) -> int:
+        """Return the number of samples of all parts."""
+        return sum(len(part) for part in self._parts)
+
+    @property
+    def clusters(self) -> NDArray[np.int64] | None:
+        """Which of the samples are predictions for one sample of the data."""
+        clusters = [part.clusters for part in self._parts if part.clusters is not None]
+        return np.concatenate(clusters) if len(clusters) == len(self._parts) else None
+
+    @property
+    def labels(self) -> NDArray[np.int64]:
+        """Labels of the samples of all parts."""
+        return np.concatenate([part.labels for part in self._parts])
+
+    def forget(self) -> None:
+        """Give back the memory of logits that the parts keep."""
+        for part in self._parts:
+            part.forget()
+
+    def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        # the parts keep their logits, so this one need not
+        return itertools.chain.from_iterable(part._all(features=features) for part in self._parts)
+
+    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        return itertools.chain.from_iterable(part._compute() for part in self._parts)
+
+    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        return itertools.chain.from_iterable(part._blocks() for part in self._parts)
+
+    def _size(self) -> int:
+        return sum(part._size() for part in self._parts)
+
+
+class KeptChunks:
+    """Chunks of the logits of N samples, which can be passed over again and again; nobody may write to them.
+
+    Args:
+        chunks: (B, C) each, in order; arrays that are not NumPy's stay where they are.
+        samples: their number N.
+        size: bytes of all of them, at most.
+    """
+
+    def __init__(self, chunks: Iterator[Any], samples: int, size: int) -> None:
+        self._mapped: NDArray[Any] | None = None
+        self._rows: list[slice] = []
+        self._arrays: list[Any] = []
+        file: IO[bytes] | None = None
+        start = 0
+        for chunk in chunks:
+            if not start and size > _IN_MEMORY and isinstance(chunk, np.ndarray):
+                file = _room(samples * chunk[0].nbytes)
+            if file is None:
+                self._arrays.append(chunk)
+                continue
+            # written, and mapped afterwards: each page of a map would be asked for by itself
+            file.write(np.ascontiguousarray(chunk).data)
+            stop = start + len(chunk)
+            self._rows.append(slice(start, stop))
+            start = stop
+        if file is not None:
+            file.flush()
+            # the map outlives the handle
+            self._mapped = np.memmap(file, chunk.dtype, "r", shape=(samples, *chunk.shape[1:]))
+            file.close()
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield the chunks; of those in a file, one at a time is in memory."""
+        yield from self._arrays
+        for rows in self._rows:
+            assert self._mapped is not None  # noqa: S101 - it has rows
+            # a plain array: operations on mapped ones give mapped ones
+            yield np.asarray(self._mapped[rows])
+            release(self._mapped, rows, stays=0)
+
+
 def score_all(several: Sequence[Logits]) -> list[SampleScores]:
-    """Score all samples under each of several weights over one store; heads read its features once for all."""
+    """Score all samples under each of several weights over one table; heads read its features once for all."""
     # the other kinds have no features that they could read together
     heads = [logits for logits in several if isinstance(logits, HeadLogits)]
     # one of another kind: all of them one after the other
     if len(heads) < len(several) or not heads:
         return [logits.scores() for logits in several]
-    of = functools.partial(sent.scores_of_heads, [logits.head for logits in heads])
-    chunks = list(heads[0].engine.map_chunks(*heads[0].sent_features(of)))
+    of = Blocked(SampleScores.of_logits)
+    chunks = [[of(logits.head(features), labels) for logits in heads] for features, labels in heads[0].placed()]
     return [heads[0]._clustered(SampleScores.concatenate([*scores])) for scores in zip(*chunks, strict=True)]
+
+
+def sum_chunks(of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> Any:
+    """Return of(*chunk_1) + of(*chunk_2) + ...: neighbours first, as in ((a + b) + (c + d)) + e.
+
+    Joining k parts so copies each value log k times, and no more than log k sums are in memory.
+
+    Raises:
+        ValueError: no chunk.
+
+    >>> sum_chunks(lambda a, b: a * b, [(1, 2), (3, 4), (5, 6)])
+    44
+    """
+    # (number of doublings, sum), as the digits of a binary counter
+    sums: list[tuple[int, Any]] = []
+    for chunk in chunks:
+        level = 0
+        total = of(*chunk)
+        while sums and sums[-1][0] == level:
+            total = sums.pop()[1] + total
+            level += 1
+        sums.append((level, total))
+    if not sums:
+        raise ValueError("no chunk to sum")
+    _, total = sums.pop()
+    while sums:
+        total = sums.pop()[1] + total
+    return total
+
+
+def _predicted(
+    fitted: CalibrationMap | None, logits: Any, labels: NDArray[np.int64], features: Any
+) -> NDArray[np.int64]:
+    mapped = apply_map(fitted, logits, features)
+    if labels.ndim == 2:
+        return (to_host(mapped) > 0).astype(np.int64)
+    return to_host(array_api_compat.array_namespace(mapped).argmax(mapped, axis=1))
+
+
+def _chosen_rows(mask: NDArray[np.bool_]) -> NDArray[np.intp] | slice | None:
+    """Return an index of the rows where a (B,) mask is true, None if there are none.
+
+    Neighbours are a slice, of which nothing is copied.
+
+    >>> _chosen_rows(np.array([False, True, True]))
+    slice(1, 3, None)
+    >>> _chosen_rows(np.array([True, False, True])).tolist()
+    [0, 2]
+    """
+    places = np.flatnonzero(mask)
+    if not places.size:
+        return None
+    first = int(places[0])
+    stop = int(places[-1]) + 1
+    return slice(first, stop) if stop - first == places.size else places
+
+
+def _room(size: int) -> IO[bytes] | None:
+    """Return a temporary file with room for so many bytes; None where the folder for such files has none."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+        file: IO[bytes] = stack.enter_context(tempfile.TemporaryFile(prefix="tna-onnx-"))
+        reserve(file, size)
+        file.seek(0)
+        stack.pop_all()
+        return file
+    return None

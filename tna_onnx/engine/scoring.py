@@ -1,183 +1,281 @@
-"""Scores of whole models by several workers: each runs its chunks of samples, and returns 17 bytes a sample.
+"""Scores of whole models: run them over samples and reduce what they say.
 
-A chunk is whole batches, the same ones as a single process makes, so scores have the same bits. Metrics are computed of
-all scores by the process that asked for them: errors of calibration in equal bins need no merging of sorted parts.
+How far the outputs of a model moved: both files run over the same samples.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Source
-from tna_onnx.data.options import Data
-from tna_onnx.engine.collecting import reading_engine
-from tna_onnx.engine.outputs import score_batches
-from tna_onnx.engine.protocol import Engine
-from tna_onnx.extraction.agreed import (
-    require_model,
-    require_provider,
-    require_samples_of,
-    require_versions,
-    samples_key,
-    versions,
-)
-from tna_onnx.extraction.keys import model_key
-from tna_onnx.extraction.sessions import input_specs, open_model
-from tna_onnx.extraction.store import chunk_size
-from tna_onnx.graph.in_memory import model_bytes
-from tna_onnx.graph.limits import ModelLimits
-from tna_onnx.graph.load import Model, load_model
+from tna_onnx.data import Batch, Source
+from tna_onnx.data.positions import clusters_of
+from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
+from tna_onnx.graph.cut import ancestors
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import Progress
+from tna_onnx.results.evaluation import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session
-from tna_onnx.runtime.session import CUDA
 
-__all__ = ["Scorers", "scorers_on"]
-
-
-@dataclass(frozen=True, eq=False)
-class Scorers:
-    """Samples that workers open by themselves, to score a model.
-
-    Attributes:
-        engine: whose workers.
-        data: what the user named.
-    """
-
-    engine: Engine
-    data: Data
-
-    def score(
-        self,
-        model: Model,
-        device: Device,
-        output: ClassOutput,
-        source: Source,
-        names: tuple[str, ...] | None,
-        provider: str,
-        batch_size: int,
-        progress: Progress,
-    ) -> tuple[SampleScores, NDArray[np.int64]]:
-        """Run a model over samples and score what it says, as `score_model` does.
-
-        Args:
-            model: to run.
-            device: where to run it.
-            output: the output that classifies, with one prediction of one class a sample.
-            source: the samples, opened here.
-            names: of the classes, if known.
-            provider: execution provider that each worker must have too.
-            batch_size: samples per run.
-            progress: called with (stage, done, total).
-
-        Returns:
-            (scores, predicted classes (N,)).
-
-        Raises:
-            DataError, DeviceError, UsageError: as `ChunkScorer` and the engine raise them.
-        """
-        chunk = chunk_size(batch_size)
-        scorer = ChunkScorer(
-            model=model.path or model_bytes(model.proto),
-            limits=model.limits,
-            key={**model_key(model), **samples_key(source), "provider": provider, "versions": versions()},
-            output=output,
-            device=device,
-            data=self.data,
-            class_names=names,
-            batch_size=batch_size,
-        )
-        places = ((start, min(start + chunk, len(source))) for start in range(0, len(source), chunk))
-        parts = []
-        done = 0
-        progress("evaluate", done, len(source))
-        with contextlib.closing(self.engine.map_chunks(scorer, places)) as results:
-            for part in results:
-                parts.append(part)
-                done += len(part.scores)
-                progress("evaluate", done, len(source))
-        scores = SampleScores.concatenate([part.scores for part in parts])
-        return scores, np.concatenate([part.predicted for part in parts]).astype(np.int64)
+__all__ = ["Both", "Moved", "NotFinite", "Runs", "run_both", "score_model"]
 
 
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """What a worker returns of a chunk.
+class Runs(Protocol):
+    """A session, or something that stands for one."""
 
-    Attributes:
-        scores: of its samples.
-        predicted: classes, int32: half of what indices take.
-    """
-
-    scores: SampleScores
-    predicted: NDArray[np.int32]
+    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
+        """Run one batch."""
 
 
-@dataclass(eq=False)
-class ChunkScorer:
-    """Scores chunks of samples; sent to workers before it is called.
+def score_model(
+    session: Runs, output: ClassOutput, source: Source, batch_size: int, progress: Progress
+) -> tuple[SampleScores, NDArray[np.int64]]:
+    """Run a model over samples and score what it says.
 
-    Attributes:
-        model: path of the model, or its bytes.
-        limits: how much of the model is taken in.
-        key: digests of model and samples, execution provider and versions of libraries, as the driver has them.
+    Args:
+        session: on the model.
         output: the output that classifies.
-        device: where to run.
-        data: the samples.
-        class_names: in the order of the model's output, if known.
+        source: the samples.
         batch_size: samples per run.
+        progress: called with (stage, done, total).
+
+    Returns:
+        (scores, predicted classes (N,); of several labels, 1 for each that is predicted, (N, C)).
+
+    Raises:
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    scores = []
+    predicted = []
+    done = 0
+    # batch by batch: outputs of all samples are never in memory together
+    for batch in source.batches(batch_size):
+        size = len(next(iter(batch.values())))
+        values = session.run([output.name], batch)[0]
+        scores.append(_score(values, source.labels[done : done + size], output, source, done))
+        predicted.append(output.predicted(values))
+        done += size
+        progress("evaluate", done, len(source))
+    return SampleScores.concatenate(scores).clustered(clusters_of(source)), np.concatenate(predicted)
+
+
+def _score(
+    values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, source: Source, start: int
+) -> SampleScores:
+    if values.size != len(labels) * output.width:
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' has shape {values.shape} for {len(labels)} samples; expected "
+            f"({len(labels)}, {output.width})"
+        )
+    values = output.in_order(values)
+    if not np.all(np.isfinite(values)):
+        row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+        raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+    sums = values.sum(axis=1, dtype=np.float64)
+    # a single row of logits may add up to 1 by chance
+    if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "
+            "to 1: they are probabilities; say --output-kind probabilities"
+        )
+    if output.kind == "label_probabilities" and (np.any(values < 0) or np.any(values > 1)):
+        raise DataError(
+            f"{source.describe()}: output '{output.name}' should hold probabilities of labels, but some values lie "
+            "outside of 0 to 1; if they are logits, say --output-kind label-logits"
+        )
+    if output.kind == "label_probabilities":
+        return SampleScores.of_probabilities(values, labels)
+    if output.kind in ("probabilities", "positive_probability"):
+        return SampleScores.of_probabilities(_widened(values, output), labels)
+    return SampleScores.of_logits(output.class_logits(values), labels)
+
+
+def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:
+    """Return (N, C) probabilities of values in the model's order of classes."""
+    values = np.asarray(values, np.float64)
+    if output.kind == "positive_probability":
+        return np.concatenate([1 - values, values], axis=1)
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class Both:
+    """An original, opened, and the file that was made of it.
+
+    Attributes:
+        old: the original.
+        session: on it.
+        new: the recalibrated file.
+        readouts: the original's heads that were recalibrated, or its tensor of scores; empty where there is neither.
+        output: the original's output that classifies.
     """
 
-    model: Path | bytes
-    limits: ModelLimits
-    key: Mapping[str, Any]
+    old: Model
+    session: Session
+    new: Model
+    readouts: tuple[Readout, ...]
     output: ClassOutput
-    device: Device
-    data: Data
-    class_names: tuple[str, ...] | None
-    batch_size: int
-    _opened: tuple[Session, Source] | None = field(default=None, init=False, repr=False)
-
-    @property
-    def needs_gpu(self) -> bool:
-        """Whether a worker needs a GPU."""
-        return bool(self.key["provider"] == CUDA)
-
-    def __call__(self, start: int, stop: int) -> Scored:
-        """Score the samples from one to another.
-
-        Raises:
-            UsageError: the worker sees another model than the driver.
-            DataError: it sees other samples, or the output cannot be used.
-            DeviceError: it has other versions of libraries, or another device.
-        """
-        if self._opened is None:
-            self._opened = self._open()
-        session, source = self._opened
-        parts = list(score_batches(session, self.output, source, self.batch_size, slice(start, stop)))
-        predicted = np.concatenate([classes for _, classes in parts]).astype(np.int32)
-        return Scored(SampleScores.concatenate([scores for scores, _ in parts]), predicted)
-
-    def _open(self) -> tuple[Session, Source]:
-        require_versions(self.key["versions"])
-        model = load_model(self.model, self.limits)
-        require_model(model, self.key)
-        session = open_model(model, self.device)
-        require_provider(session.provider, self.key["provider"])
-        source = self.data.open(input_specs(session), self.output.n_classes, self.class_names)
-        require_samples_of(source, self.key)
-        return session, source
 
 
-def scorers_on(engine: str, data: Data) -> Scorers | None:
-    """Return how workers score a model on samples; see `reading_engine`."""
-    chosen = reading_engine(engine, data)
-    return None if chosen is None else Scorers(chosen, data)
+class NotFinite(CheckFailed):
+    """A file gives NaN or infinite values where the model that it was made of gives numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Moved:
+    """How far the outputs moved, and the scores of both files."""
+
+    outputs: OutputDifference
+    before: SampleScores
+    after: SampleScores
+
+
+def run_both(both: Both, device: Device, source: Source, batch_size: int, progress: Progress) -> Moved:
+    """Run both files on all samples.
+
+    Raises:
+        UnsupportedModel: the new file cannot be loaded, or has not the inputs and outputs of the old one.
+        DataError: an output of the wrong shape, or NaN or infinite values in that of the original.
+        NotFinite: such values in that of the new file.
+    """
+    other = in_rows(open_model(both.new, device), both.output, both.new.name)
+    # outputs that only the new file has are no obstacle
+    if input_specs(both.session) != input_specs(other) or not {*both.old.outputs} <= {*both.new.outputs}:
+        raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")
+    output = both.output
+    sums = _Sums()
+    scores: tuple[list[SampleScores], list[SampleScores]] = ([], [])
+    tallies = {name: _Tally() for name in both.old.outputs if name != output.name}
+    names = [output.name, *tallies]
+    done = 0
+    for batch in source.batches(batch_size):
+        labels = source.labels[done : done + len(next(iter(batch.values())))]
+        # both files on one batch: the samples are read once
+        before = both.session.run(names, batch)
+        after = other.run(names, batch)
+        p = _probabilities(before[0], output, len(labels), f"{both.old.name}: sample {done} and following")
+        if after[0].size == before[0].size and not np.all(np.isfinite(after[0])):
+            where = f"{both.new.name}: sample {done} and following"
+            raise NotFinite(f"{where}: output '{output.name}' holds NaN or infinite values")
+        q = _probabilities(after[0], output, len(labels), f"{both.new.name}: sample {done} and following")
+        sums.add(p, q, labels)
+        for part, values in zip(scores, (before[0], after[0]), strict=True):
+            part.append(_score(values, labels, output, source, done))
+        for tally, x, y in zip(tallies.values(), before[1:], after[1:], strict=True):
+            tally.add(x, y)
+        done += len(labels)
+        progress("compare", done, len(source))
+    downstream = _downstream(both.old, both.readouts)
+    before_scores, after_scores = (SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores)
+    outputs = OutputDifference(
+        data=source.describe(),
+        samples=done,
+        output=output.name,
+        output_kind=output.kind,
+        largest=sums.largest,
+        mean=sums.difference / (done * output.n_classes),
+        same_class=sums.same,
+        confidence_before=sums.confidence[0] / done,
+        confidence_after=sums.confidence[1] / done,
+        accuracy_before=sums.hits[0] / done,
+        accuracy_after=sums.hits[1] / done,
+        others=tuple(
+            OtherOutput(name, name in downstream, t.values, t.differing, t.largest) for name, t in tallies.items()
+        ),
+        preprocessing=source.recipe(),
+        provider=other.provider,
+    )
+    return Moved(outputs, before_scores, after_scores)
+
+
+class _Sums:
+    """Sums in float64 over the samples seen."""
+
+    def __init__(self) -> None:
+        self.largest = 0.0
+        self.difference = 0.0
+        self.same = 0
+        self.confidence = [0.0, 0.0]
+        self.hits = [0.0, 0.0]
+
+    def add(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
+        """Take in the (B, C) probabilities of both files."""
+        moved = np.abs(p - q)
+        self.largest = max(self.largest, float(np.max(moved, initial=0)))
+        self.difference += float(np.sum(moved))
+        if labels.ndim == 2:
+            self._add_labels(p, q, labels)
+            return
+        self.same += int(np.sum(p.argmax(axis=1) == q.argmax(axis=1)))
+        for k, values in enumerate((p, q)):
+            self.confidence[k] += float(np.sum(values.max(axis=1)))
+            self.hits[k] += int(np.sum(values.argmax(axis=1) == labels))
+
+    def _add_labels(self, p: NDArray[np.float64], q: NDArray[np.float64], labels: NDArray[np.int64]) -> None:
+        """Take in probabilities of labels: a sample is the same where all of its labels are; the rest is their mean."""
+        self.same += int(np.sum(np.all((p > 0.5) == (q > 0.5), axis=1)))
+        for k, values in enumerate((p, q)):
+            self.confidence[k] += float(np.sum(np.mean(np.maximum(values, 1 - values), axis=1)))
+            self.hits[k] += float(np.sum(np.mean((values > 0.5) == labels, axis=1)))
+
+
+class _Tally:
+    """How far an output moved over the samples seen; equal NaNs are the same."""
+
+    def __init__(self) -> None:
+        self.values = 0
+        self.differing = 0
+        self.largest: float | None = 0.0
+
+    def add(self, x: NDArray[Any], y: NDArray[Any]) -> None:
+        """Take in the output of both files for one batch."""
+        self.values += x.size
+        if x.shape != y.shape:
+            self.differing += x.size
+            self.largest = None
+            return
+        numbers = x.dtype.kind in "biuf" and y.dtype.kind in "biuf"
+        same = x == y
+        if numbers and x.dtype.kind == "f":
+            # NaN is not equal to itself
+            same |= np.isnan(x) & np.isnan(y)
+        self.differing += int(np.sum(~same))
+        # texts are equal or not: there is no distance between them
+        if not numbers:
+            if not same.all():
+                self.largest = None
+        elif self.largest is not None:
+            # float64: differences of unsigned integers would wrap around
+            self._move(x.astype(np.float64), y.astype(np.float64), same)
+
+    def _move(self, x: NDArray[np.float64], y: NDArray[np.float64], same: NDArray[np.bool_]) -> None:
+        with np.errstate(invalid="ignore"):  # infinite minus infinite
+            moved = np.abs(np.where(same, 0, y - x))
+            largest = float(np.max(moved, initial=self.largest or 0.0))
+        self.largest = largest if np.isfinite(largest) else None
+
+
+def _probabilities(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> NDArray[np.float64]:
+    if values.size != count * output.width:
+        raise DataError(f"{where}: output '{output.name}' has shape {values.shape}; expected ({count}, {output.width})")
+    if not np.all(np.isfinite(values)):
+        raise DataError(f"{where}: output '{output.name}' holds NaN or infinite values")
+    return output.probabilities(values)
+
+
+def _downstream(model: Model, readouts: tuple[Readout, ...]) -> set[str]:
+    """Return the outputs that are computed from the scores of a head, or from the tensor of scores."""
+    if not readouts:
+        return {*model.outputs}
+    firsts = [
+        each.stored_weight.reader if isinstance(each, Head) else model.producers.get(each.logits, -1)
+        for each in readouts
+    ]
+    return {name for name in model.outputs if not ancestors(model, name).isdisjoint(firsts)}

@@ -13,6 +13,8 @@ Of the sizes that are about as fast as the fastest it takes the one nearest to 6
 Times differ from run to run, so `auto` may choose another size the next time, and another size may add up in another
 order. It is therefore not the default: the same command is to give the same bytes. A feature store that was begun keeps
 its size.
+
+Words of `--batch-size`, apart from what probes for one: signatures name them.
 """
 
 from __future__ import annotations
@@ -25,15 +27,16 @@ from pathlib import Path
 import numpy as np
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.keys import data_key, model_key
-from tna_onnx.extraction.stored import begun_batch_size, find_stores
-from tna_onnx.extraction.words import BatchSize
+from tna_onnx.extraction.store import begun_batch_size, find_stores
+from tna_onnx.extraction.store_files import data_key, model_key
 from tna_onnx.graph.load import Model
 from tna_onnx.runtime import Device, OutOfMemory, Session, free_device_memory, free_memory, resident_memory
 
 __all__ = ["DEFAULT", "batch_size_for", "batch_size_notes", "check_batch_size", "choose_batch_size"]
+
 
 DEFAULT = 64
 """Samples per run where nothing is said, and where `auto` has no network to probe."""

@@ -1,8 +1,13 @@
-"""One pass of the network over the samples, up to the features; up to the logits if there is no head."""
+"""One pass of the network over the samples, up to the features; up to the logits if there is no head.
+
+Which tensors of a batch a feature table keeps, which of them a session has to compute, and what they may hold.
+
+Features that the samples hold themselves, in an array: nothing is computed, and nothing is copied.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,22 +16,108 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.positions import clusters_of
+from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
-from tna_onnx.extraction.keys import data_key, model_key
-from tna_onnx.extraction.mapped import TemporaryRows, release
-from tna_onnx.extraction.own_column import own_column
 from tna_onnx.extraction.positions import batch_in_rows
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.store import open_store
+from tna_onnx.extraction.store_files import TemporaryRows, data_key, model_key, release
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.extraction.tensors import Tensors, require_finite
+from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version, side_by_side
 
-__all__ = ["Collector", "Rows", "collect_features", "session_for"]
+__all__ = ["Collector", "Rows", "Tensors", "collect_features", "own_column", "require_finite", "session_for"]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a batch that are kept.
+
+    Attributes:
+        main: the features, or the logits of a model without a head.
+        beside: what else of the data the nodes after the features read.
+        logits: the logits, if they are kept beside the features in a store.
+        computed: those of them that the session has to give.
+    """
+
+    main: str
+    beside: tuple[str, ...]
+    logits: str | None
+    computed: tuple[str, ...]
+
+    @classmethod
+    def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> Tensors:
+        """Choose the tensors for a readout; `given` ones are not computed."""
+        main = readout.logits
+        beside: tuple[str, ...] = ()
+        if isinstance(readout, Head):
+            main = readout.features
+            # logits of a linear head are arithmetic on the features alone
+            if not readout.linear:
+                beside = tuple(read_beside(opened.model, readout))
+        logits = readout.logits if keep_logits else None
+        names = [main, *beside]
+        if logits is not None:
+            names.append(logits)
+        computed = tuple(name for name in opened.computed(names) if name not in given)
+        return cls(main, beside, logits, computed)
+
+
+def require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
+    """Refuse rows of a tensor with NaN or infinite values.
+
+    Args:
+        source: the samples, for the message.
+        name: of the tensor, for the message.
+        values: its rows.
+        start: sample of the first one.
+
+    Raises:
+        DataError: there are such.
+    """
+    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+        bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
+        row = start + int(np.flatnonzero(bad)[0])
+        raise DataError(f"{source.describe()}: {name} of sample {row} hold NaN or infinite values")
+
+
+# Rows checked at a time: their flags fit into the cache.
+_FINITE_ROWS = 4096
+
+
+def own_column(readout: Readout, source: Source, tensors: Tensors, batch_size: int) -> FeatureTable | None:
+    """Return the samples' own array of features where that is all there is to keep.
+
+    None where something has to be computed or converted, or the samples are no arrays.
+
+    Args:
+        readout: what the features are for.
+        source: the samples.
+        tensors: what is to be kept.
+        batch_size: samples per run.
+
+    Raises:
+        DataError: features are NaN or infinite.
+    """
+    arrays = source.source if isinstance(source, LabelSource) else source
+    if not isinstance(readout, Head) or not readout.linear or tensors.computed or not isinstance(arrays, ArraySource):
+        return None
+    column = arrays.columns[tensors.main]
+    wanted = next(spec.dtype for spec in arrays.inputs if spec.name == tensors.main)
+    if not isinstance(column, np.ndarray) or column.dtype != wanted:  # a conversion copies
+        return None
+    features = column.reshape(len(source), readout.n_features)
+    for start in range(0, len(features), _FINITE_ROWS):
+        block = slice(start, start + _FINITE_ROWS)
+        require_finite(source, "features", features[block], start)
+        release(features, block)
+    return FeatureTable(features, source.labels, batch_size)
+
 
 # Axes that a tensor may have. A vector of that many numbers may be a shape, which is no row per sample.
 _MAX_AXES = 8
@@ -43,7 +134,6 @@ def collect_features(
     progress: Progress,
     cache: Path | None = None,
     given: Mapping[str, np.dtype[Any]] | None = None,
-    source_key: Mapping[str, Any] | None = None,
 ) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
@@ -55,7 +145,6 @@ def collect_features(
         progress: called with (stage, done, total).
         cache: folder of feature stores, where an interrupted run continues; the logits are kept in it too.
         given: tensors that the samples hold already, with their dtypes.
-        source_key: digests (`model_key`) of another model with the same features, under which the store is kept.
 
     Raises:
         DataError: features of the wrong shape, or with NaN or infinite values.
@@ -69,7 +158,7 @@ def collect_features(
     if cache is None:
         own = own_column(readout, source, tensors, batch_size)
         return own or collector.run(TemporaryRows(len(source)).array, progress)
-    with open_store(cache, {**collector.key(), **(source_key or {})}, source.labels, batch_size) as store:
+    with open_store(cache, collector.key(), source.labels, batch_size) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
 

@@ -6,10 +6,18 @@ Where everything after the linear layer is linear,
 
 must hold within rounding, or the head is not what the graph walk took it for. Elsewhere (`Tail`) the sub-graph from the
 features to the logits must give the logits, and a changed class vector must change the logit of its class alone.
+
+Heads whose logits only the graph can compute: the part of the graph behind the features.
+
+Whether the nodes behind a linear layer keep the classes apart, so that a new weight does what it says.
+
+How far a probability moves when an integer head is brought into QDQ form, on the first batch of real data.
 """
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,18 +27,162 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.positions import batch_in_rows, first_rows, sample_shape
-from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.tail import Tail
-from tna_onnx.extraction.tail_check import check_tail, read_by_tail
-from tna_onnx.graph.floats import TF32_EPSILON, epsilon
+from tna_onnx.extraction.sessions import OpenModel, in_rows, open_part
+from tna_onnx.graph.cut import cut_at, cut_between, keeping, read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.rewrite import Rewritten, new_floats, rewrite
 from tna_onnx.graph.several import Layout
-from tna_onnx.numerics.class_blocks import class_blocks
-from tna_onnx.runtime import Session
+from tna_onnx.graph.tensors import TF32_EPSILON, epsilon
+from tna_onnx.numerics.rotations import class_blocks
+from tna_onnx.numerics.scores import NotProbabilities
+from tna_onnx.runtime import Device, Session
 
-__all__ = ["Probed", "check_batch_axis", "check_readout", "class_logits"]
+__all__ = [
+    "Probed",
+    "Tail",
+    "check_batch_axis",
+    "check_readout",
+    "check_tail",
+    "class_logits",
+    "opened_notes",
+    "read_by_tail",
+    "unchecked_notes",
+]
+
+
+class Tail:
+    """The sub-graph from the features to the logits, for heads that only the graph can compute.
+
+    Every weight is written into the model as it will be shipped, so that what is scored is what ships.
+
+    Args:
+        model: the source.
+        head: its head.
+        device: where to run.
+        sample: what the sub-graph reads of one batch.
+        fixed_batch: the only batch size that the model accepts.
+        one_session: whether weights of floats are inputs of one session. Opening one takes long, and memory, on CUDA.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        head: Head,
+        device: Device,
+        sample: Batch,
+        fixed_batch: int | None,
+        *,
+        one_session: bool = False,
+    ) -> None:
+        self._feeds = {name: array.dtype for name, array in sample.items()}
+        # Each weight is written into a copy: of the head's own constants, not of the whole network.
+        self._model = keeping(model, cut_between(model.proto, self._feeds, [head.logits]))
+        self._head = head
+        self._device = device
+        self._fixed_batch = fixed_batch
+        # a fixed batch is run in portions of rows, which a weight does not have
+        self._one_session = one_session and fixed_batch is None
+        self._sessions: dict[frozenset[str], Session] = {}
+
+    def in_float(self) -> Tail:
+        """Return the same with a weight that is kept in float where the file has it quantised."""
+        tail = copy.copy(self)
+        tail._head = self._head.kept_in_float()
+        tail._sessions = {}
+        return tail
+
+    def logits(self, weight: NDArray[Any] | None) -> Callable[[Batch], NDArray[Any]]:
+        """Return the function from {features, beside} of a batch to its (N, C) logits, under a weight."""
+        # quantised and rounded as in the file: what is scored is what ships
+        written = rewrite(self._model, self._head, weight, metadata={})
+        values = new_floats(written) if self._one_session else {}
+        session = self._session(written, values)
+
+        def run(batch: Batch) -> NDArray[Any]:
+            return self._head.class_logits(session.run([self._head.logits], {**batch, **values})[0])
+
+        return run
+
+    def _session(self, written: Rewritten, values: Batch) -> Session:
+        names = frozenset(values)
+        if names in self._sessions:
+            return self._sessions[names]
+        feeds = {**self._feeds, **{name: array.dtype for name, array in values.items()}}
+        cut = cut_between(written.proto, feeds, [self._head.logits])
+        session = open_part(self._model, cut, self._device, self._fixed_batch)
+        if names:
+            self._sessions[names] = session
+        return session
+
+
+# Classes whose vectors are changed to see that only their own logits follow.
+_PROBED_CLASSES = 8
+
+# Of the largest logit: what a graph that is cut and optimised in another way may differ by.
+_TAIL_TOLERANCE = 1e-3
+
+
+def read_by_tail(opened: OpenModel, head: Head, batch: Batch, features: NDArray[Any]) -> Batch:
+    """Return what the nodes from the linear layer to the logits read of one batch."""
+    names = read_beside(opened.model, head)
+    missing = opened.computed(name for name in names if name not in batch)
+    values = dict(batch)
+    if missing:
+        values.update(zip(missing, opened.session.run(missing, batch), strict=True))
+    return {head.features: features, **{name: values[name] for name in names}}
+
+
+def check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDArray[Any]) -> None:
+    """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone.
+
+    Raises:
+        UnsupportedModel: one of them does not hold.
+    """
+    computed = tail.logits(None)(sample)
+    tolerance = _TAIL_TOLERANCE * max(1.0, float(np.abs(logits).max())) + 2 * head.step
+    if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
+        raise UnsupportedModel(
+            f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
+            "choose another with --head NODE"
+        )
+    original = tail.logits(head.weight)(sample)
+    moved = [_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)]
+    if not any(moved):
+        raise UnsupportedModel(
+            f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
+            f"{len(logits)} samples"
+        )
+
+
+def _probed_classes(head: Head) -> range:
+    """Classes whose vectors are changed; a first vector of zeros is the fixed one of a binary head."""
+    first = int(np.all(head.weight[0] == 0))
+    return range(first, min(head.n_classes, first + _PROBED_CLASSES))
+
+
+def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: NDArray[Any], k: int) -> bool:
+    """Whether a changed class vector k moves the logit of its class.
+
+    Raises:
+        UnsupportedModel: it moves the logits of other classes.
+    """
+    # a copy: the head's own weight is the source's
+    changed = head.weight.copy()
+    changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
+    moved = tail.logits(changed)(sample).astype(np.float64) - original
+    if head.holds == "probabilities" and moved.shape[1] > 1:
+        moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
+    own = np.abs(moved[:, k]).max()
+    others = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
+    if others > _TAIL_TOLERANCE * max(own, float(np.abs(original).max())) + 2 * head.step:
+        raise UnsupportedModel(
+            f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
+            "not the classifier's own layer"
+        )
+    # a change within one step may be the quantisation's
+    return bool(own > head.step)
 
 
 # |features @ weight.T + bias - logits| may reach this many units of rounding of sum |z||w| + |b|: the runtime sums in
@@ -147,12 +299,12 @@ def _check_rows(model: Model, head: Head, features: NDArray[Any], samples: int, 
 def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int) -> NDArray[Any]:
     where = f"head '{readout.node}'" if isinstance(readout, Head) else f"output '{readout.output}'"
     try:
-        if len(raw) != samples:
-            raise ValueError(f"logits have shape {raw.shape} for {samples} samples")
+        if raw.ndim == 0 or len(raw) != samples:
+            raise UnsupportedModel(f"logits have shape {raw.shape} for {samples} samples")
         return readout.class_logits(raw)
-    except (TypeError, ValueError) as mismatch:
-        if "probabilities" in str(mismatch):
-            raise UnsupportedModel(f"{model.name}: {where} should hold probabilities, but {mismatch}") from mismatch
+    except NotProbabilities as mismatch:
+        raise UnsupportedModel(f"{model.name}: {where} should hold probabilities, but {mismatch}") from mismatch
+    except UnsupportedModel as mismatch:
         raise UnsupportedModel(
             f"{model.name}: logits '{readout.logits}' have shape {raw.shape} for {samples} samples; expected (N, "
             f"{readout.n_classes}) for {where}"
@@ -254,3 +406,52 @@ def check_batch_axis(model: Model, head: Head, features: NDArray[Any], samples: 
             f"{model.name}: features '{head.features}' have shape {features.shape} for {samples} samples; expected the "
             "samples along axis 0"
         )
+
+
+# Integers are added up without rounding, floats are not: a score may fall to the other side of a step. Operators that
+# quantise their data inside, as MatMulNBits may, differ by that as well. A wrong weight is off by far more.
+_MAX_MOVED = 0.2
+_MAX_MEAN_MOVED = 0.02
+
+
+def opened_notes(opened: OpenModel, source: Source, batch_size: int) -> tuple[str, ...]:
+    """Compare the model with its opened form; nothing to say if there is none.
+
+    Raises:
+        UnsupportedModel: the two do not compute the same.
+    """
+    model = opened.model
+    closed = model.closed
+    output = output_of(opened.readout)
+    if closed is None:
+        return ()
+    session = in_rows(open_part(closed, cut_at(closed, [output.name]), opened.device), output, closed.name)
+    batch = next(source.batches(batch_size, first_rows(opened.readout, source)))
+    before = output.probabilities(session.run([output.name], batch)[0])
+    after = output.probabilities(opened.session.run([output.name], batch)[0])
+    moved = np.max(np.abs(before - after), axis=1)
+    named = _named(model)
+    if np.max(moved) > _MAX_MOVED or np.mean(moved) > _MAX_MEAN_MOVED:
+        raise UnsupportedModel(
+            f"{model.name}: in QDQ form {named} gives other probabilities, off by up to {np.max(moved):.2g} and "
+            f"{np.mean(moved):.2g} on average; fit a map on the logits: --search none --output-kind logits"
+        )
+    return (
+        f"the head computes with integers: {named}. It was searched in QDQ form, which moves a probability by at most "
+        f"{np.max(moved):.2g}, on {len(moved)} samples",
+    )
+
+
+def unchecked_notes(opened: OpenModel) -> tuple[str, ...]:
+    """Say that the two forms were not compared, because the samples enter behind the model's inputs."""
+    if opened.model.closed is None:
+        return ()
+    return (
+        f"the head computes with integers: {_named(opened.model)}. It was searched in QDQ form; the two were not "
+        "compared here, since the samples hold features. `tna-onnx features`, and data for the model's inputs, compare "
+        "them",
+    )
+
+
+def _named(model: Model) -> str:
+    return ", ".join(f"{label} ({kind})" for label, kind in model.opened.items())

@@ -1,15 +1,14 @@
 """Features, logits and labels of N samples on disk, memory-mapped, chunk by chunk, so that an interrupted run goes on.
 
-A store is a folder with `features.bin` and `logits.bin` (raw rows), `labels.npy` and `manifest.json`. The manifest says
-what the rows were computed from (the key: digests of model and data, head, preprocessing, provider, batch size,
-versions), which chunks are finished, and their checksums.
+A store is a folder of one machine, with `features.bin` and `logits.bin` (raw rows), `labels.npy`, `manifest.json` and
+`checksums.txt`. The manifest says what the rows were computed from (the key: digests of model and data, head,
+preprocessing, provider, batch size, versions) and what the arrays are; it is written when a store is begun. A line of
+the checksums is added for each finished chunk.
 
-1. A chunk counts as finished once its bytes are on disk: they are written before the manifest that names them.
+1. A chunk counts as finished once its bytes are on disk: they are written before the line that names them.
 2. A chunk whose checksum differs is computed again, and so are those after it.
 3. Nothing is used of a store with another key, or with a manifest that was changed.
 4. One process at a time fills a store. The lock belongs to the process: it ends with it, however that ends.
-5. Of the chunk in work, `journal.txt` names the batches that are done, with a checksum each.
-6. Nothing in a store is opened through a link, and a store is filled by the user who made it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import json
 import math
-import time
+import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,24 +29,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.files import open_regular
-from tna_onnx.errors import UsageError
-from tna_onnx.extraction.journal import JOURNAL, Done, append_line, clear, read_lines
-from tna_onnx.extraction.lock import locked
-from tna_onnx.extraction.manifest import MANIFEST, as_json, json_digest, read_manifest, replace_file, write_manifest
-from tna_onnx.extraction.mapped import allocate, release
-from tna_onnx.extraction.own_files import make_folder, open_own
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.store_files import N_LABELS, allocate, labels_digest, release
 
-__all__ = ["LABELS", "DiskStore", "cannot_write", "chunk_size", "open_store", "rows_checksum"]
+__all__ = ["DiskStore", "StoredFeatures", "begun_batch_size", "find_stores", "json_digest", "open_store", "read_stored"]
 
-LABELS = "labels.npy"
+_LABELS = "labels.npy"
+_MANIFEST = "manifest.json"
+_CHECKSUMS = "checksums.txt"
 
-# Samples per chunk, to the nearest whole batches below: a million samples make a manifest of 70 kB, and the disk is
-# waited for a thousand times.
+# Goes up when an older version would misread the files.
+_SCHEMA = 2
+
+# Samples per chunk, to the nearest whole batches below: the disk is waited for a thousand times in a million samples.
 _CHUNK = 1024
 
-# Where several processes fill the store, the next manifest waits this long, and this many times as long as the last one
-# took: that of a hundred million samples has 7 MB, and workers wait for who writes it.
-_SECONDS, _TIMES = 1.0, 50.0
+_ARRAY = re.compile(r"features|logits|beside_[0-9]{1,6}")
+_LINE = re.compile(r"[0-9a-f]{64}")
+_MAX_BYTES = 2**30
+_MAX_COUNT = 2**48  # samples, or values of one: beyond what any disk holds
+_NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
 
 
 @dataclass(eq=False)
@@ -59,7 +62,6 @@ class DiskStore:
         chunk: samples per chunk, a multiple of the batch size.
         checksums: of the finished chunks.
         arrays: name -> (N, ...) rows, mapped.
-        begun: samples of the chunk in work that are done (rule 5).
         notes: what could not be used of an earlier run.
     """
 
@@ -69,23 +71,10 @@ class DiskStore:
     chunk: int
     checksums: list[str] = field(default_factory=list)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    begun: int = 0
     notes: list[str] = field(default_factory=list)
-    _unrecorded: int = 0
-    _record_at: float = 0.0
-
-    @property
-    def n_chunks(self) -> int:
-        """Number of chunks, finished or not."""
-        return -(-self.samples // self.chunk)
 
     @property
     def done(self) -> int:
-        """Number of samples whose rows are there."""
-        return self.finished + self.begun
-
-    @property
-    def finished(self) -> int:
         """Number of samples in finished chunks."""
         return min(self.samples, len(self.checksums) * self.chunk)  # the last chunk may be shorter
 
@@ -100,86 +89,57 @@ class DiskStore:
         return self.arrays[name]
 
     def finish_up_to(self, count: int) -> None:
-        """Record every chunk that is complete once `count` samples are in the arrays, and the batch that is not one.
+        """Record every chunk that is complete once `count` samples are in the arrays.
 
         Raises:
             UsageError: the disk is full, or the folder cannot be written.
         """
         try:
-            while self.finished < self.samples and (self.finished + self.chunk <= count or count == self.samples):
+            while self.done < self.samples and (self.done + self.chunk <= count or count == self.samples):
                 self._finish_chunk()
-            if count > self.done:
-                self._finish_batch(count)
         except OSError as error:
-            raise cannot_write(self.folder, error) from error
-
-    def take(self, checksum: str) -> None:
-        """Take over the next chunk, which another process has filled and put on disk (rule 1)."""
-        self.checksums.append(checksum)
-        self.begun = 0
-        self._unrecorded += 1
-        if time.monotonic() >= self._record_at:
-            self.record()
-
-    def record(self) -> None:
-        """Write down which chunks were taken over.
-
-        Raises:
-            UsageError: the folder cannot be written.
-        """
-        if not self._unrecorded:
-            return
-        begun = time.monotonic()
-        try:
-            self._write_manifest()
-            clear(self.folder)
-        except OSError as error:
-            raise cannot_write(self.folder, error) from error
-        self._unrecorded = 0
-        now = time.monotonic()
-        self._record_at = now + max(_SECONDS, _TIMES * (now - begun))
-
-    def reopened(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays mapped anew, with what other machines have written."""
-        known, self.arrays = self.arrays, {}
-        return {name: self.array(name, rows.shape[1:], rows.dtype) for name, rows in known.items()}
+            raise _cannot_write(self.folder, error) from error
 
     def _finish_chunk(self) -> None:
         for array in self.arrays.values():  # rule 1: bytes first
             if isinstance(array, np.memmap):
                 array.flush()
-        self.checksums.append(rows_checksum(self.arrays, self._rows(len(self.checksums))))
-        self.begun = 0
-        self._write_manifest()
-        clear(self.folder)
-
-    def _finish_batch(self, count: int) -> None:
-        # the first one: the manifest has to say what the arrays are
-        if not self.done:
-            self._write_manifest()
-        rows = slice(self.done, count)
-        append_line(self.folder, Done(self.done, count, rows_checksum(self.arrays, rows)))
-        self.begun = count - self.finished
+        if not self.checksums:  # the arrays are known now
+            self.begin()
+        self.checksums.append(_rows_checksum(self.arrays, self._rows(len(self.checksums))))
+        with (self.folder / _CHECKSUMS).open("ab") as file:
+            file.write(f"{self.checksums[-1]}\n".encode("ascii"))
+            file.flush()
+            os.fsync(file.fileno())
 
     def _rows(self, chunk: int) -> slice:
         return slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))
 
-    def _write_manifest(self) -> None:
+    def begin(self) -> None:
+        """Write the manifest, and the checksums of the chunks that were taken over.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
         arrays = {name: {"shape": list(a.shape[1:]), "dtype": a.dtype.str} for name, a in self.arrays.items()}
-        content = {
+        manifest = {
+            "schema": _SCHEMA,
             "key": self.key,
             "samples": self.samples,
             "chunk": self.chunk,
             "arrays": arrays,
-            "checksums": self.checksums,
         }
-        write_manifest(self.folder, content)
+        manifest["sha256"] = json_digest(manifest)
+        lines = "".join(f"{checksum}\n" for checksum in self.checksums)
+        # first: these lines are right under the manifest that is there, too
+        _replace_file(self.folder / _CHECKSUMS, lines.encode("ascii"))
+        _replace_file(self.folder / _MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
 
     def restore(self, mode: Literal["r", "r+"]) -> None:
         """Take over the finished chunks of an earlier run; a note says where they end early."""
-        manifest = read_manifest(self.folder)
+        manifest = _read_manifest(self.folder)
         if manifest is None or not self._belongs(manifest):  # rule 3
-            if (self.folder / MANIFEST).exists():
+            if (self.folder / _MANIFEST).exists():
                 self.notes.append("the store's manifest does not fit: computed anew")
             return
         arrays = {}
@@ -188,37 +148,17 @@ class DiskStore:
             dtype = np.dtype(described["dtype"])
             shape = (self.samples, *described["shape"])
             # NumPy would make a file that is too short longer, and fill it with zeros.
-            if not path.exists() or path.lstat().st_size != math.prod(shape) * dtype.itemsize:
+            if not path.is_file() or path.stat().st_size != math.prod(shape) * dtype.itemsize:
                 self.notes.append(f"{path.name} is damaged: computed anew")
                 return
-            opened = open_own(path) if mode == "r+" else open_regular(path, follow=False)  # rule 6
-            with opened as file:
-                arrays[name] = np.memmap(file, dtype, mode, shape=shape)
+            arrays[name] = np.memmap(path, dtype, mode, shape=shape)
         self.arrays.update(arrays)
-        for chunk, checksum in enumerate(manifest["checksums"]):
-            if rows_checksum(self.arrays, self._rows(chunk)) != checksum:  # rule 2
+        n_chunks = -(-self.samples // self.chunk)
+        for chunk, checksum in zip(range(n_chunks), _read_checksums(self.folder), strict=False):
+            if _rows_checksum(self.arrays, self._rows(chunk)) != checksum:  # rule 2
                 self.notes.append(f"chunk {chunk} is damaged: computed anew from there")
                 return
             self.checksums.append(checksum)
-        self._restore_batches()
-
-    def _restore_batches(self) -> None:
-        """Take over the batches of the chunk that an earlier run was killed in."""
-        end = self._rows(len(self.checksums)).stop
-        for line in read_lines(self.folder):
-            fits = line.start == self.done and line.start < line.stop < end
-            if not fits or rows_checksum(self.arrays, slice(line.start, line.stop)) != line.checksum:
-                return
-            self.begun = line.stop - self.finished
-
-    def _restart_journal(self) -> None:
-        """Drop what follows the last line that was taken over."""
-        if not self.begun:
-            clear(self.folder)
-            return
-        lines = [line for line in read_lines(self.folder) if self.finished <= line.start and line.stop <= self.done]
-        # in one step: a kill in here must not cost what an earlier run has computed
-        replace_file(self.folder / JOURNAL, "".join(map(str, lines)).encode("ascii"))
 
     def _belongs(self, manifest: Mapping[str, Any]) -> bool:
         return (manifest["key"], manifest["samples"], manifest["chunk"]) == (self.key, self.samples, self.chunk)
@@ -232,36 +172,205 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         cache: folder of stores; made if it is missing.
         key: what the rows are computed from, JSON-able.
         labels: (N,) of all samples.
-        batch_size: samples per run; chunks are whole batches.
+        batch_size: samples per run; chunks are whole batches, as a resumed run makes them.
 
     Raises:
         UsageError: the folder cannot be written, or another process is filling the same store.
     """
-    plain_key = as_json(key)
+    plain_key = _as_json(key)
     folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
-    store = DiskStore(folder, plain_key, len(labels), chunk_size(batch_size))
+    store = DiskStore(folder, plain_key, len(labels), batch_size * max(1, _CHUNK // batch_size))
     with contextlib.ExitStack() as stack:
         try:
-            make_folder(folder)  # rule 6
-            stack.enter_context(locked(folder))  # rule 4, before anything of the store is read
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
             store.restore("r+")
-            store._restart_journal()
-            replace_file(folder / LABELS, _npy(labels))
-            if not store.done:  # from here on, a folder without rows is known to be a store
-                store._write_manifest()
+            _replace_file(folder / _LABELS, _npy(labels))
+            store.begin()  # from here on, a folder without rows is known to be a store
         except OSError as error:
-            raise cannot_write(folder, error) from error
+            raise _cannot_write(folder, error) from error
         yield store
 
 
-def chunk_size(batch_size: int) -> int:
-    """Return the samples per chunk: whole batches, as a resumed run makes them."""
-    return batch_size * max(1, _CHUNK // batch_size)
+@dataclass(frozen=True, eq=False)
+class StoredFeatures:
+    """A finished store, opened for reading.
+
+    Attributes:
+        folder: where it lies.
+        key: what its rows were computed from.
+        arrays: name -> (N, ...) rows.
+        labels: (N,) int64; (N, C) of 0 and 1 where samples have several.
+    """
+
+    folder: Path
+    key: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+    labels: NDArray[np.int64]
 
 
-def cannot_write(folder: Path, error: OSError) -> UsageError:
-    """Return the error for a store that cannot be written."""
-    return UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache")
+def read_stored(folder: Path) -> StoredFeatures:
+    """Open a finished store and check all of its chunks.
+
+    Args:
+        folder: the store, or a cache with one store in it.
+
+    Raises:
+        DataError: no store, several, an unfinished or damaged one.
+    """
+    stores = find_stores(folder)
+    if len(stores) != 1:
+        names = ", ".join(path.name for path in stores) or "none"
+        raise DataError(f"{folder}: expected one feature store, found {names}; give the folder of one")
+    place = stores[0]
+    manifest = _read_manifest(place)
+    if manifest is None:
+        raise DataError(
+            f"{place}: the manifest of the feature store cannot be read, or was changed; collect the features again"
+        )
+    store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
+    try:
+        store.restore("r")
+        labels = _read_labels(place, _labels_shape(manifest))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
+    if store.done < store.samples:
+        reason = "; ".join(store.notes) or f"{store.done:,} of {store.samples:,} samples are there"
+        raise DataError(f"{place}: the feature store is not complete: {reason}; collect the features again")
+    # labels have a file of their own, which the checksums of chunks leave out
+    if labels_digest(labels) != manifest["key"].get("labels_sha256"):
+        raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
+    return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
+
+
+def find_stores(folder: Path) -> list[Path]:
+    """Return the folder if it is a store, else the stores in it, finished or not.
+
+    A `manifest.json` alone does not make a store: other programs have files of that name.
+    """
+    places = [folder]
+    if not (folder / _MANIFEST).exists():
+        places = sorted(path.parent for path in folder.glob(f"*/{_MANIFEST}"))
+    return [place for place in places if (place / _LABELS).exists() or (place / "features.bin").exists()]
+
+
+def begun_batch_size(cache: Path, key: Mapping[str, Any]) -> int | None:
+    """Return the batch size of the fullest store in `cache` whose key has these entries; None without one."""
+    entries = _as_json(key)
+    begun = []
+    for folder in find_stores(cache):
+        manifest = _read_manifest(folder)
+        if manifest is not None and entries.items() <= manifest["key"].items():
+            done = len(_read_checksums(folder)) * manifest["chunk"]
+            begun.append((done, int(manifest["key"]["batch_size"])))
+    if not begun:
+        return None
+    return max(begun)[1]
+
+
+def json_digest(value: Any) -> str:
+    """Return SHA-256 (hex) of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+def _read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest of a store; None if there is none, or if it is not as `DiskStore.begin` wrote it."""
+    try:
+        with open_regular(folder / _MANIFEST) as file:
+            manifest: dict[str, Any] = json.loads(file.read(_MAX_BYTES).decode("utf-8"))
+        intact = manifest.pop("sha256") == json_digest(manifest) and manifest["schema"] == _SCHEMA
+        intact = intact and _is_plausible(manifest)
+    # The file may be anything: of another program, cut short, no text, a list, nested without end, no file at all.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, MemoryError, DataError):
+        return None
+    if not intact:
+        return None
+    return manifest
+
+
+def _is_plausible(manifest: dict[str, Any]) -> bool:
+    """Whether a store could have written it: the digest of a manifest that someone made up fits as well.
+
+    Names of arrays are names of files, so they must be those of the store.
+    """
+    counts = [manifest["samples"], manifest["chunk"]]
+    for name, described in manifest["arrays"].items():
+        if not _ARRAY.fullmatch(name) or not _is_written_as(described["dtype"], name):
+            return False
+        counts += [1, *described["shape"]]
+    if not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts) or manifest["chunk"] < 1:
+        return False
+    return isinstance(manifest["key"], dict)
+
+
+def _is_written_as(dtype: Any, name: str) -> bool:
+    """Whether an array may be of this dtype. Checksums are of bytes, which fit other numbers as well."""
+    if not isinstance(dtype, str):
+        return False
+    parsed = np.dtype(dtype)
+    # what lies beside the features may be masks and positions
+    kinds = "f" if name in ("features", "logits") else "biufc"
+    return parsed.kind in kinds and parsed.isnative and parsed.str == dtype
+
+
+def _read_checksums(folder: Path) -> list[str]:
+    """Return the checksums of a store up to the first line that is none: a kill may cut the last one."""
+    try:
+        with open_regular(folder / _CHECKSUMS) as file:
+            lines = file.read(_MAX_BYTES).decode("ascii").split("\n")
+    except (OSError, ValueError, DataError):
+        return []
+    checksums = []
+    for line in lines[:-1]:  # what follows the last line break is cut, or empty
+        if not _LINE.fullmatch(line):
+            break
+        checksums.append(line)
+    return checksums
+
+
+def _labels_shape(manifest: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the shape of a store's labels.
+
+    Raises:
+        ValueError: the manifest says something that is none.
+    """
+    each = manifest["key"].get(N_LABELS)
+    if each is None:
+        return (manifest["samples"],)
+    if type(each) is not int or each < 1:
+        raise ValueError(f"{N_LABELS} is {each!r}")
+    return manifest["samples"], each
+
+
+def _read_labels(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Read the last int64 of the labels.
+
+    Raises:
+        ValueError: there are fewer.
+    """
+    size = 8 * math.prod(shape)
+    # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
+    with open_regular(folder / _LABELS) as file:
+        # before memory is taken for what a manifest says
+        if os.fstat(file.fileno()).st_size < size:
+            raise ValueError(f"{_LABELS} is too short")
+        return np.frombuffer(file.read(size + _NPY_HEADER)[-size:], "<i8").reshape(shape)
+
+
+def _rows_checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
+    """Return SHA-256 (hex) of some rows of all arrays, in the order of their names."""
+    digest = hashlib.sha256()
+    # a restored store has its arrays in another order than the run that made it
+    for name in sorted(arrays):
+        digest.update(np.ascontiguousarray(arrays[name][rows]).data)
+        release(arrays[name], rows)
+    return digest.hexdigest()
+
+
+def _as_json(key: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a key as it comes back from the manifest: tuples are lists there."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(key)))
+    return plain
 
 
 def _npy(labels: NDArray[np.int64]) -> bytes:
@@ -271,11 +380,43 @@ def _npy(labels: NDArray[np.int64]) -> bytes:
     return file.getvalue()
 
 
-def rows_checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
-    """Return SHA-256 (hex) of some rows of all arrays, in the order of their names."""
-    digest = hashlib.sha256()
-    # a restored store has its arrays in another order than the run that made it
-    for name in sorted(arrays):
-        digest.update(np.ascontiguousarray(arrays[name][rows]).data)
-        release(arrays[name], rows)
-    return digest.hexdigest()
+def _replace_file(path: Path, content: bytes) -> None:
+    """Write a file in one step: the old content stays until the new one is on disk.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        # Without this a crash of the machine could leave the new name with no content.
+        os.fsync(file.fileno())
+    # a rename: a reader finds the old file or the new one, never a part
+    temporary.replace(path)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a store in the context; the file may stay behind, and is then no lock.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    import filelock  # noqa: PLC0415 - heavy
+
+    lock = filelock.FileLock(folder / "lock", timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout as error:
+        raise UsageError(f"{folder}: another process is filling this feature store; wait for it to end") from error
+    except NotImplementedError as error:  # older versions of filelock, where the file system has no locks
+        raise UsageError(f"{folder}: this file system has no locks; choose another --cache") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _cannot_write(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache")

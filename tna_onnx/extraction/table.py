@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.mapped import allocate, release
+from tna_onnx.extraction.store_files import allocate, release
 
 __all__ = ["FeatureTable"]
 

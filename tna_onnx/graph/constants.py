@@ -1,22 +1,160 @@
-"""The value of a tensor that nodes make from constants alone, computed with ONNX's reference evaluator."""
+"""The value of a tensor that nodes make from constants alone, computed with ONNX's reference evaluator.
+
+A constant behind DequantizeLinear: its value, and a new value quantised anew.
+
+    value = (stored - zero_point) * scale
+
+A new weight is quantised symmetrically, per channel where the file can say so (opset 13 and one class axis), else with
+one scale. Models quantised to 7 bits, as some CPUs need, keep to 7 bits. A 32-bit bias beside quantised features has
+the scale that integer kernels assume, scale of the features times scale of the weight.
+
+Weights of a few bits, several to a byte, as MatMulNBits stores them: a scale, and a zero point, for each block.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.limits import ModelLimits
+from tna_onnx.graph.bounds import input_at, subgraph_inputs, subgraph_outputs, subgraphs
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.places import is_external
-from tna_onnx.graph.quantized import read_quantized
-from tna_onnx.graph.traverse import subgraph_inputs, subgraph_outputs, subgraphs
+from tna_onnx.graph.options import ModelLimits
+from tna_onnx.graph.tensors import INTEGER_TYPES, is_external
 
-__all__ = ["NotConstant", "constant_value", "made_from_constants"]
+__all__ = ["NotConstant", "Quantized", "constant_value", "made_from_constants", "read_quantized", "unpacked"]
+
+
+# Some CPUs add products of 8-bit numbers in 16 bits, which 7-bit weights keep from overflowing.
+_LIMIT_7_BITS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """How a constant is quantised.
+
+    Attributes:
+        node: index of the DequantizeLinear.
+        dtype: of the stored integers.
+        scale: the stored scale, shape () or (channels,).
+        zero_point: name of the zero point's tensor; empty if there is none.
+        limit: largest distance from the zero point that a new value may take.
+        axis: axis of the stored tensor with a scale each; None for one scale.
+        fixed_scale: a scale that a new value must have, in place of its own.
+    """
+
+    node: int
+    dtype: np.dtype[Any]
+    scale: NDArray[Any]
+    zero_point: str
+    limit: int
+    axis: int | None
+    fixed_scale: NDArray[np.float64] | None = None
+
+    def per_channel(self, axis: int) -> Quantized:
+        """Return the same with a scale for every index of one axis."""
+        return replace(self, axis=axis)
+
+    def with_scale(self, scale: NDArray[np.float64]) -> Quantized:
+        """Return the same with a given scale, () or one per element of a vector."""
+        axis = 0 if scale.ndim else None
+        return replace(self, fixed_scale=scale, axis=axis)
+
+    def quantize(self, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Return (integers, scale, zero point) of a new value in the stored layout."""
+        value = value.astype(np.float64)
+        scale = self._new_scale(value)
+        scale = np.asarray(np.where(scale > 0, scale, 1.0), self.scale.dtype)  # zeros alone: any scale will do
+        middle = 0
+        if self.dtype.kind == "u":
+            middle = 2 ** (8 * self.dtype.itemsize - 1)
+        zero = np.full(scale.shape, middle, self.dtype)
+        steps = np.rint(value / self._spread(scale.astype(np.float64), value.ndim))
+        # Symmetric: of 8 bits, -128 stays unused.
+        steps = np.clip(steps, -self.limit, self.limit) + int(zero.flat[0])
+        return steps.astype(self.dtype), scale, zero
+
+    def as_written(self, value: NDArray[Any]) -> NDArray[Any]:
+        """Return what DequantizeLinear gives for a new value."""
+        integers, scale, zero = self.quantize(value)
+        shifted = integers.astype(np.float64) - int(zero.flat[0])
+        return np.asarray(shifted * self._spread(scale.astype(np.float64), value.ndim), scale.dtype)
+
+    def _new_scale(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the scale with which the largest value, of each channel or of all, takes the limit."""
+        if self.fixed_scale is not None:
+            return self.fixed_scale
+        magnitude = np.abs(value)
+        if self.axis is None:
+            return np.asarray(np.max(magnitude, initial=0) / self.limit)
+        other_axes = tuple(k for k in range(value.ndim) if k != self.axis)
+        return np.asarray(np.max(magnitude, axis=other_axes, initial=0) / self.limit)
+
+    def _spread(self, scale: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
+        """Shape a scale so that it broadcasts along its axis."""
+        return _along(scale, self.axis, rank)
+
+
+def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] | None:
+    """Return how the constant behind a DequantizeLinear node is quantised, and its value.
+
+    None if it is another node, or its input no constant of 8, 16 or 32 bits with a constant scale, one or per channel.
+    """
+    node = model.proto.graph.node[index]
+    if node.op_type != "DequantizeLinear":
+        return None
+    tensors = [model.constant_tensor(name) for name in node.input if name]
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    # With block_size, a scale holds for a part of an axis, which `Quantized` does not know.
+    if any(t is None for t in tensors) or len(tensors) < 2 or attributes.get("block_size", 0):
+        return None
+    stored, scale, *rest = [t for t in tensors if t is not None]
+    if stored.data_type not in INTEGER_TYPES or node.domain not in ("", "ai.onnx", "com.microsoft"):
+        return None
+    integers = model.array(stored)
+    factor = model.floats(scale)
+    zero = np.zeros((), np.int64)
+    if rest:
+        zero = model.array(rest[0]).astype(np.int64)
+    if factor.ndim > 1 or zero.shape not in ((), factor.shape):
+        return None
+    axis = None
+    if factor.size > 1:
+        axis = int(attributes.get("axis", 1)) % max(integers.ndim, 1)
+    else:
+        factor = factor.reshape(())
+    shifted = integers.astype(np.int64) - _along(zero, axis, integers.ndim)
+    dtype = INTEGER_TYPES[stored.data_type]
+    quantized = Quantized(
+        node=index,
+        dtype=dtype,
+        scale=factor,
+        zero_point=input_at(node, 2),
+        limit=_limit(dtype, int(np.max(np.abs(shifted), initial=0))),
+        axis=axis,
+    )
+    value = shifted * _along(factor.astype(np.float64), axis, integers.ndim)
+    return quantized, np.asarray(value, factor.dtype)
+
+
+def _limit(dtype: np.dtype[Any], largest: int) -> int:
+    """Return how far from the zero point a new value may lie, if the stored ones go as far as `largest`."""
+    if dtype.itemsize == 1 and largest <= _LIMIT_7_BITS:
+        return _LIMIT_7_BITS
+    return int(2 ** (8 * dtype.itemsize - 1)) - 1
+
+
+def _along(array: NDArray[Any], axis: int | None, rank: int) -> NDArray[Any]:
+    """Shape a vector so that it broadcasts along an axis; a number, or one for all axes, stays as it is."""
+    if axis is None or array.ndim == 0:
+        return array
+    return array.reshape([-1 if k == axis else 1 for k in range(rank)])
+
 
 # A constant weight is a few nodes away from its initializer. A long chain of them is no weight.
 _MAX_NODES = 50
@@ -175,3 +313,44 @@ def _loaded(model: Model, name: str) -> onnx.TensorProto:
     if not is_external(stored) and model.data_apart(stored) is None:
         return stored
     return onnx.numpy_helper.from_array(model.array(stored), name)
+
+
+# As floats, a weight takes eight times the bytes of 4-bit numbers: up to 256 MB of them.
+_MAX_ELEMENTS = 2**26
+
+
+def unpacked(
+    codes: NDArray[Any], scales: NDArray[Any], zero: NDArray[Any] | None, attributes: Mapping[str, Any]
+) -> NDArray[Any] | None:
+    """Return the (N, K) weight that packed numbers stand for; None if they are too many, or of another layout.
+
+    Args:
+        codes: uint8 (N, blocks, bytes of a block); the lower bits of a byte come first.
+        scales: one a block, (N, blocks) or flat.
+        zero: one a block: packed like the codes, or floats; in the middle of the range by default.
+        attributes: K, N, bits and block_size.
+
+    Source: ONNX Runtime, ContribOperators.md, com.microsoft.MatMulNBits.
+    """
+    rows = int(attributes.get("N", 0))
+    length = int(attributes.get("K", 0))
+    bits = int(attributes.get("bits", 4))
+    block = int(attributes.get("block_size", 0))
+    if bits not in (2, 4, 8) or block < 1 or rows < 1 or rows * length > _MAX_ELEMENTS or codes.dtype != np.uint8:
+        return None
+    blocks = -(-length // block)
+    if codes.size != rows * blocks * block * bits // 8 or scales.size != rows * blocks:
+        return None
+    numbers = _split(codes.reshape(rows, -1), bits).reshape(rows, blocks, block).astype(np.float64)
+    middle: Any = 2 ** (bits - 1)
+    if zero is not None:
+        flat = zero.reshape(rows, -1)
+        middle = (_split(flat, bits) if zero.dtype == np.uint8 else flat)[:, :blocks, None].astype(np.float64)
+    weight = (numbers - middle) * scales.reshape(rows, blocks, 1).astype(np.float64)
+    return np.asarray(weight.reshape(rows, -1)[:, :length], scales.dtype)
+
+
+def _split(packed: NDArray[Any], bits: int) -> NDArray[Any]:
+    """Return the numbers in bytes, (N, bytes) -> (N, numbers)."""
+    shifts = np.arange(0, 8, bits)
+    return np.asarray((packed[:, :, None] >> shifts) & (2**bits - 1)).reshape(len(packed), -1)

@@ -1,7 +1,11 @@
-"""A model cut at chosen tensors: what they depend on, or what lies between two of them."""
+"""A model cut at chosen tensors: what they depend on, or what lies between two of them.
+
+A recalibrated model as it is in front of the map that was appended: its head is a head again.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,13 +15,26 @@ import onnx
 from onnx import ModelProto
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.bounds import subgraph_inputs
 from tna_onnx.graph.constants import made_from_constants
-from tna_onnx.graph.dtypes import code_of
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import RAW_LOGITS, block_of, raw_logits
+from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.traverse import subgraph_inputs
+from tna_onnx.graph.tensors import code_of
 
-__all__ = ["ModelProto", "ancestors", "cut_at", "cut_between", "keeping", "read_beside", "tail_nodes"]
+__all__ = [
+    "ModelProto",
+    "ancestors",
+    "before_map",
+    "cut_at",
+    "cut_between",
+    "keeping",
+    "mapped_logits",
+    "read_beside",
+    "reads",
+    "tail_nodes",
+]
 
 
 def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
@@ -27,9 +44,9 @@ def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
     model is not modified.
     """
     cut = _part(model.proto, tensors, frozenset())
-    kept = {tensor.name for tensor in cut.graph.initializer}
+    names = {tensor.name for tensor in cut.graph.initializer}
     # An input with an initializer has a default value; it goes with that.
-    cut.graph.input.extend(i for i in model.proto.graph.input if i.name not in model.initializers or i.name in kept)
+    cut.graph.input.extend(i for i in model.proto.graph.input if i.name not in model.initializers or i.name in names)
     return cut
 
 
@@ -69,28 +86,28 @@ def keeping(model: Model, part: onnx.ModelProto) -> Model:
 def ancestors(model: Model, tensor: str) -> set[int]:
     """Return the indices of all nodes whose values a tensor is computed from; shapes are no values."""
     todo = [tensor]
-    seen: set[int] = set()
+    visited: set[int] = set()
     while todo:
         k = model.producers.get(todo.pop())
-        if k is None or k in seen:
+        if k is None or k in visited:
             continue
-        seen.add(k)
+        visited.add(k)
         node = model.proto.graph.node[k]
         if node.op_type not in ("Shape", "Size"):  # they read no numbers
             todo += [*node.input, *subgraph_inputs(node)]
-    return seen
+    return visited
 
 
 def tail_nodes(model: Model, head: Head) -> list[int]:
     """Return the indices of the linear node and of all between it and the logits, in order."""
     nodes = model.proto.graph.node
     start = head.stored_weight.reader
-    made = set(nodes[start].output)
+    computed = set(nodes[start].output)
     after = [start]
     # Forwards: what the linear node feeds. Backwards: of that, what the logits need.
     for k in range(start + 1, len(nodes)):
-        if made.intersection((*nodes[k].input, *subgraph_inputs(nodes[k]))):
-            made.update(nodes[k].output)
+        if computed.intersection((*nodes[k].input, *subgraph_inputs(nodes[k]))):
+            computed.update(nodes[k].output)
             after.append(k)
     needed = {head.logits}
     tail = []
@@ -104,11 +121,11 @@ def tail_nodes(model: Model, head: Head) -> list[int]:
 def read_beside(model: Model, head: Head) -> list[str]:
     """Return the tensors besides the features that the nodes from the linear layer to the logits read of the data."""
     tail = [model.proto.graph.node[k] for k in tail_nodes(model, head)]
-    known = {head.features, *(name for node in tail for name in node.output)}
+    inside = {head.features, *(name for node in tail for name in node.output)}
     read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
-    beside = [name for name in read if name not in known and made_from_constants(model, name) is None]
+    side_inputs = [name for name in read if name not in inside and made_from_constants(model, name) is None]
     # A weight that is the left operand reads the features transposed.
-    return [name for name in beside if not _transposed(model, name, head.features)]
+    return [name for name in side_inputs if not _transposed(model, name, head.features)]
 
 
 def _transposed(model: Model, tensor: str, features: str) -> bool:
@@ -121,14 +138,14 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -
     graph = proto.graph
     producers = {name: k for k, node in enumerate(graph.node) for name in node.output if name}
     needed: set[str] = set()
-    kept: set[int] = set()
+    used: set[int] = set()
     todo = [name for name in outputs if name not in fed]
     while todo:  # the nodes of a file need not be sorted
         name = todo.pop()
         needed.add(name)
         k = producers.get(name)
-        if k is not None and k not in kept:
-            kept.add(k)
+        if k is not None and k not in used:
+            used.add(k)
             node = graph.node[k]
             todo += [n for n in (*node.input, *subgraph_inputs(node)) if n not in fed and n not in needed]
     cut = onnx.ModelProto()
@@ -137,11 +154,38 @@ def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -
     # Only those that could not be inlined are left.
     cut.functions.extend(proto.functions)
     cut.graph.name = graph.name
-    cut.graph.node.extend(graph.node[k] for k in sorted(kept))
+    cut.graph.node.extend(graph.node[k] for k in sorted(used))
     cut.graph.initializer.extend(tensor for tensor in graph.initializer if tensor.name in needed)
     cut.graph.sparse_initializer.extend(t for t in graph.sparse_initializer if t.values.name in needed)
     cut.graph.value_info.extend(info for info in graph.value_info if info.name in needed)
     # An output needs no type and shape: ONNX Runtime infers them.
-    known = {info.name: info for info in (*graph.value_info, *graph.output)}
-    cut.graph.output.extend(known.get(name, onnx.ValueInfoProto(name=name)) for name in outputs)
+    infos = {info.name: info for info in (*graph.value_info, *graph.output)}
+    cut.graph.output.extend(infos.get(name, onnx.ValueInfoProto(name=name)) for name in outputs)
     return cut
+
+
+def mapped_logits(model: Model, output: str) -> str | None:
+    """Return what the logits in front of an output's appended map are called; None where it has no such map."""
+    for name in (raw_logits(block_of(output)), RAW_LOGITS):
+        if name in model.producers and reads(model, output, name):
+            return name
+    return None
+
+
+def reads(model: Model, output: str, tensor: str) -> bool:
+    """Whether a graph output is computed from a tensor."""
+    return model.producers.get(tensor) in ancestors(model, output)
+
+
+def before_map(model: Model, output: str, options: ModelOptions) -> tuple[Model, ModelOptions]:
+    """Return a model whose output is what the map behind an output reads, and options on it; without a map, the same.
+
+    Tensors keep their names, so that what is found in the one can be read in the other.
+    """
+    raw = mapped_logits(model, output)
+    if raw is None:
+        return model, options
+    cut = dataclasses.replace(model, proto=cut_at(model, [raw]))
+    # what the file's own output holds says nothing of this one
+    head = None if options.head == output else options.head
+    return cut, dataclasses.replace(options, head=head, output_name=raw, output_kind=None)

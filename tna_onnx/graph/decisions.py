@@ -5,11 +5,14 @@ samples that the thresholds come from. The second compares them with the thresho
 numbers that were computed in the same way, to the last bit.
 
 Constants are Constant nodes: initializers would have to be inputs in models of IR version 3.
+
+What is to be added to a model: scores, and the tensors that they read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
@@ -17,15 +20,74 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.decision_ops import DecisionOps
-from tna_onnx.graph.dials import ClassSetDial, DialOps, Dials, SetDial, below
-from tna_onnx.graph.guarded import Guarded, SetScore
+from tna_onnx.graph.dials import ClassSetDial, DecisionOps, DialOps, Dials, SetDial, below
+from tna_onnx.graph.given import Given
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX
+from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.graph.own_names import METADATA_PREFIX
+from tna_onnx.numerics.outliers import OutlierScore
 
-__all__ = ["GUARD", "add_decisions", "add_scores"]
+__all__ = ["GUARD", "Guarded", "OutlierInput", "SetScore", "add_decisions", "add_scores"]
+
+
+@dataclass(frozen=True)
+class SetScore:
+    """How unlikely a class is: it is in the set where its score is at most the threshold.
+
+    `lac` is 1 - p. `aps` is the sum of the probabilities down to the class, itself included; `raps` adds `weight` for
+    each class behind the first `free` ones.
+
+    Source: M. Sadinle, J. Lei, L. Wasserman, JASA 114 (2019), section 3; Y. Romano, M. Sesia, E. Candes, NeurIPS 2020,
+    equation 5, without its random part; A. Angelopoulos et al., ICLR 2021, equation 4.
+
+    Attributes:
+        name: `lac`, `aps` or `raps`.
+        free: classes without a penalty.
+        weight: penalty for each class behind them.
+        temperature: of the probabilities p^(1/T) that it is computed from; 1 for those of the output.
+    """
+
+    name: str = "lac"
+    free: int = 0
+    weight: float = 0.0
+    temperature: float = 1.0
+
+    def penalty(self, classes: int) -> NDArray[np.float64]:
+        """Return what is added to the sum at each rank, (C,)."""
+        return np.asarray(self.weight * np.maximum(np.arange(1, classes + 1) - self.free, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class OutlierInput:
+    """An outlier score and the tensors that it reads.
+
+    Attributes:
+        formula: of the score.
+        logits: tensor of (N, C) logits, or empty.
+        features: tensor of (N, n) features, or empty.
+        width: n.
+    """
+
+    formula: OutlierScore
+    logits: str
+    features: str
+    width: int
+
+
+@dataclass(frozen=True, eq=False)
+class Guarded:
+    """What is to be added to a model.
+
+    Attributes:
+        output: the output that classifies.
+        set_score: of the prediction sets; None without sets.
+        outlier: the outlier score; None without one.
+    """
+
+    output: ClassOutput
+    set_score: SetScore | None
+    outlier: OutlierInput | None
+
 
 GUARD = f"{PREFIX}/guard"
 """How the names of the nodes begin."""
@@ -59,6 +121,7 @@ def add_decisions(
     names: Mapping[str, str],
     metadata: Mapping[str, str],
     dials: Dials | None = None,
+    given: Model | None = None,
 ) -> onnx.ModelProto:
     """Return a model that has the decisions as outputs too.
 
@@ -69,29 +132,31 @@ def add_decisions(
             [C]; `ood` of the outlier score, [].
         names: what each output is called, of `confidence`, `posterior` (with a dial of the class frequencies),
             `accept`, `set`, `ood` and `ood_alarm`; those without a name are left out.
-        metadata: written into metadata_props under `tna_onnx.`, beside what is there.
+        metadata: all entries of this tool, written into metadata_props under `tna_onnx.`.
         dials: in place of the thresholds `accept` and `set`, and of the class frequencies; none by default.
+        given: a file that was written in this way, and is made again: large constants are taken from there.
 
     Raises:
         UnsupportedModel: as `add_scores`; or an output has such a name already.
+        NotRebuilt: the file that is made again has no such constant.
     """
     dials = dials or Dials()
     _refuse_names(model, [*names.values(), *(dial.name for dial in dials)])
-    ops, made = _block(model, guarded, dials)
+    ops, results = _block(model, guarded, dials, None if given is None else Given(given, rename=_ours))
     if "accept" in names:
         limit = ops.const(below(thresholds["accept"])) if dials.accept is None else ops.accepted_above(dials.accept)
         # what is no number is not accepted; in a set it is, and it raises the alarm
-        made["accept"] = ops.compared("Greater", made["confidence"], limit)
+        results["accept"] = ops.compared("Greater", results["confidence"], limit)
     if "set" in names:
-        made["set"] = ops.negated("Greater", made["set"], _set_limit(ops, dials, thresholds["set"], made))
+        results["set"] = ops.negated("Greater", results["set"], _set_limit(ops, dials, thresholds["set"], results))
     if "ood_alarm" in names:
-        made["ood_alarm"] = ops.negated(
-            "Less", made["ood"], ops.const(np.nextafter(thresholds["ood"], np.float32(np.inf)))
+        results["ood_alarm"] = ops.negated(
+            "Less", results["ood"], ops.const(np.nextafter(thresholds["ood"], np.float32(np.inf)))
         )
     batch = _batch_axis(model, guarded.output.name)
     outputs = []
     for role, name in names.items():
-        ops.nodes.append(helper.make_node("Identity", [made[role]], [name], name=f"{PREFIX}/{role}"))
+        ops.nodes.append(helper.make_node("Identity", [results[role]], [name], name=f"{PREFIX}/{role}"))
         shape = [batch]
         if role in _OF_CLASSES:
             shape.append(guarded.output.n_classes)
@@ -102,21 +167,20 @@ def add_decisions(
         # an input with an initializer is one that callers may leave out
         proto.graph.input.append(helper.make_tensor_value_info(dial.name, TensorProto.FLOAT, default.shape))
         proto.graph.initializer.append(numpy_helper.from_array(default, dial.name))
-    for key, value in metadata.items():
-        proto.metadata_props.add(key=f"{METADATA_PREFIX}{key}", value=value)
+    annotate(proto, metadata)
     return proto
 
 
-def _set_limit(ops: DialOps, dials: Dials, threshold: NDArray[np.float32], made: Mapping[str, str]) -> str:
+def _set_limit(ops: DialOps, dials: Dials, threshold: NDArray[np.float32], results: Mapping[str, str]) -> str:
     """Write what the score of a class in the set is not above."""
     if isinstance(dials.set, ClassSetDial):
         return ops.class_limits(dials.set)
     if isinstance(dials.set, SetDial):
-        return ops.set_limit(dials.set, made["ratio"])
+        return ops.set_limit(dials.set, results["ratio"])
     return ops.const(threshold)
 
 
-def _block(model: Model, guarded: Guarded, dials: Dials) -> tuple[DialOps, dict[str, str]]:
+def _block(model: Model, guarded: Guarded, dials: Dials, given: Given | None = None) -> tuple[DialOps, dict[str, str]]:
     """Write the nodes of the scores.
 
     Raises:
@@ -125,7 +189,7 @@ def _block(model: Model, guarded: Guarded, dials: Dials) -> tuple[DialOps, dict[
     _require_opset(model, guarded, dials)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
-    ops = DialOps("float32", model.opset)
+    ops = DialOps("float32", model.opset, given=given)
     values = _values(ops, model, guarded.output)
     p = _probabilities(ops, values, guarded.output)
     scores = {}
@@ -234,8 +298,8 @@ def _ours(name: str) -> str:
 
 def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoProto]) -> onnx.ModelProto:
     """Return a copy of a model with the block behind its nodes."""
-    own = {name: _ours(name) for node in ops.nodes for name in (node.name, *node.output)}
-    own |= {tensor.name: _ours(tensor.name) for tensor in ops.initializers}
+    renamed = {name: _ours(name) for node in ops.nodes for name in (node.name, *node.output)}
+    renamed |= {tensor.name: _ours(tensor.name) for tensor in ops.initializers}
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     for tensor in ops.initializers:
@@ -246,15 +310,15 @@ def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoPr
         copy = proto.graph.node.add()
         copy.CopyFrom(node)
         copy.name = _ours(node.name)
-        copy.input[:] = [own.get(name, name) for name in node.input]
-        copy.output[:] = [own[name] for name in node.output]
+        copy.input[:] = [renamed.get(name, name) for name in node.input]
+        copy.output[:] = [renamed[name] for name in node.output]
     proto.graph.output.extend(outputs)
     return proto
 
 
 def _refuse_names(model: Model, names: Sequence[str]) -> None:
-    taken = {*model.producers, *model.initializers, *model.inputs, *model.outputs}
-    clash = sorted(taken & set(names))
+    existing = {*model.producers, *model.initializers, *model.inputs, *model.outputs}
+    clash = sorted(existing & set(names))
     if clash:
         raise UnsupportedModel(
             f"{model.name}: has a tensor called '{clash[0]}' already; give the new outputs another --prefix"

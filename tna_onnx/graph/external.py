@@ -1,11 +1,14 @@
-"""External tensor data: one file of its own for a written model, with every byte that was not changed.
+"""External tensor data: a separate file for a written model, with every byte that was not changed.
 
 Of each file that the source keeps data in, the ranges that tensors name are copied and nothing else, in order. A range
 keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two ranges is zeros. A new value
 of the same size takes the place of the old one, unless another tensor has some of the same bytes.
 
-The file is called by what it holds: `NAME.onnx.DIGEST.data`. So a new file never has the name of an older one with
+The file is named after its contents: `NAME.onnx.DIGEST.data`. So a new file never has the name of an older one with
 other content, and a model and its data cannot be mixed up. The source's files are only read.
+
+Models are copied without the values of initializers that are about to be replaced: a protobuf does not free a replaced
+value until the message goes, so a full copy of a model that is one large weight would hold that weight twice.
 """
 
 from __future__ import annotations
@@ -13,18 +16,19 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import onnx
+from google.protobuf.unknown_fields import UnknownFieldSet
 
-from tna_onnx.graph.datafiles import require_bytes
+from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.places import Place, is_external, place_of
-from tna_onnx.graph.traverse import all_tensors
+from tna_onnx.graph.tensors import Place, is_external, place_of, require_bytes
 
-__all__ = ["DIGITS", "real_places", "write_external"]
+__all__ = ["DIGITS", "hollow_copy", "keep_words", "real_places", "write_external"]
+
 
 DIGITS = 16
 """Hexadecimal digits of the SHA-256 of a data file in its name."""
@@ -149,19 +153,21 @@ def _moved_out(model: Model, proto: onnx.ModelProto) -> dict[str, dict[int, byte
 def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
     """Whether another tensor has some of the same bytes: writers may store equal tensors once."""
     place = place_of(tensor)
-    others = (other for other in all_tensors(model.proto.graph) if other is not tensor and is_external(other))
-    return any(place_of(other).overlaps(place) for other in others)
+    neighbours = (
+        tensor_ for tensor_ in all_tensors(model.proto.graph) if tensor_ is not tensor and is_external(tensor_)
+    )
+    return any(place_of(neighbour).overlaps(place) for neighbour in neighbours)
 
 
 def _ranges(places: Iterable[Place]) -> dict[str, list[_Range]]:
     """Join places that touch or overlap; returns location -> ranges, in order."""
     ranges: dict[str, list[_Range]] = {}
     for place in sorted(places, key=lambda p: (p.location, p.offset)):
-        known = ranges.setdefault(place.location, [])
-        if known and place.offset <= known[-1].end:
-            known[-1].end = max(known[-1].end, place.end)
+        in_file = ranges.setdefault(place.location, [])
+        if in_file and place.offset <= in_file[-1].end:
+            in_file[-1].end = max(in_file[-1].end, place.end)
         else:
-            known.append(_Range(place.offset, place.end))
+            in_file.append(_Range(place.offset, place.end))
     return ranges
 
 
@@ -208,3 +214,70 @@ def _move(tensor: onnx.TensorProto, ranges: Mapping[str, list[_Range]], name: st
     del tensor.external_data[:]
     for key, value in entries.items():
         tensor.external_data.add(key=key, value=value)
+
+
+def hollow_copy(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
+    """Return a copy of a model, without the values of the initializers of these names.
+
+    Ensures: everything else is equal, fields unknown to this version of ONNX too, but for those inside of the tensors
+    that are left out. Where there are such fields beside the initializers, the copy is a whole one.
+    """
+    names = [tensor.name for tensor in model.graph.initializer]
+    # of a name that stands there twice, only the first is written anew
+    if any(names.count(name) > 1 for name in left_out):
+        return _whole_copy(model)
+    # what is unknown cannot be copied field by field
+    if not left_out or len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)):
+        return _whole_copy(model)
+    try:
+        return _copy_without(model, left_out)
+    except (UnicodeDecodeError, ValueError):  # a text of a damaged file, which only a whole message can take over
+        return _whole_copy(model)
+
+
+def _whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _copy_without(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    _copy_fields(model, copy, skipped="graph")
+    copy.graph.SetInParent()
+    _copy_fields(model.graph, copy.graph, skipped="initializer")
+    for tensor in model.graph.initializer:
+        if tensor.name in left_out:
+            _copy_words(tensor, copy.graph.initializer.add())
+        else:
+            copy.graph.initializer.add().CopyFrom(tensor)
+    return copy
+
+
+def _copy_fields(source: Any, target: Any, skipped: str) -> None:
+    """Copy all fields of a message but one."""
+    # `ListFields` would give the values too, large ones as copies
+    for descriptor in source.DESCRIPTOR.fields:
+        name = descriptor.name
+        if name == skipped:
+            continue
+        if descriptor.is_repeated:
+            getattr(target, name).extend(getattr(source, name))
+        elif source.HasField(name) and descriptor.message_type is not None:
+            getattr(target, name).CopyFrom(getattr(source, name))
+        elif source.HasField(name):
+            setattr(target, name, getattr(source, name))
+
+
+def _copy_words(source: onnx.TensorProto, target: onnx.TensorProto) -> None:
+    """Copy what a tensor says about itself; its values, type and shape are written anew."""
+    target.name = source.name
+    keep_words(source, target)
+
+
+def keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
+    """Take over what a tensor says about itself, besides its name."""
+    if before.HasField("doc_string"):
+        after.doc_string = before.doc_string
+    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
+        after.metadata_props.extend(before.metadata_props)

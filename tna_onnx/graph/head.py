@@ -1,4 +1,4 @@
-"""A model -> its linear head, or the reason why a graph output has none.
+"""The linear head of a model, or the reason why a graph output has none.
 
 From a graph output the walk goes backwards to the first linear layer, through nodes that may follow one:
 
@@ -13,10 +13,13 @@ From a graph output the walk goes backwards to the first linear layer, through n
    linear layer, one such number a sample added: the graph itself has to compute the logits (`Head.linear` is false).
 6. The linear layer: see `graph.linear`.
 
-Distances and sums of products that no layer makes have no class vectors (`walk.no_vectors`); maps can go behind them.
+Distances and sums of products that no layer makes have no class vectors (`walk.layer`); maps can go behind them.
 
 Two linear layers that meet are refused, and so is anything else, with the node and the reason. A refusal is a value;
 `choose_head` raises.
+
+`purpose` recognises regressors, detectors and embedding models among refused models by the operators and outputs of the
+file, so that the message says that they give no class scores.
 """
 
 from __future__ import annotations
@@ -26,14 +29,22 @@ from dataclasses import replace
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.dtypes import FLOAT_TYPES
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.refusal import Refusal
-from tna_onnx.graph.walk import MULTI_LABEL, walk_back
+from tna_onnx.graph.tensors import FLOAT_TYPES
+from tna_onnx.graph.walk import walk_back
+from tna_onnx.graph.walk.steps import Refusal
 
-__all__ = ["choose_head", "find_heads"]
+__all__ = ["NoHead", "SeveralHeads", "choose_head", "find_heads", "purpose"]
+
+
+class NoHead(UnsupportedModel):
+    """No output leads to a linear head; a map alone may do without."""
+
+
+class SeveralHeads(UnsupportedModel):
+    """There are several heads, and nothing says which one is meant."""
 
 
 def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
@@ -59,7 +70,8 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
         kind: what `--output-kind` says that the output holds: `logit`, `label-logits`.
 
     Raises:
-        UnsupportedModel: no head, several heads, or `node` or `output` do not name one of them.
+        NoHead, SeveralHeads: there is none, or more than one.
+        UnsupportedModel: `node` or `output` do not name one of them.
     """
     heads, refusals = find_heads(model, kind)
     if output is not None:
@@ -77,15 +89,14 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
     if node is not None:
         return _named(model, node, by_node, refusals)
     if not by_node:
-        raise UnsupportedModel(
+        raise NoHead(
             f"{model.name}: no linear head found (`tna-onnx inspect` shows the same){_reasons(refusals)}\n"
             "  a calibration map alone needs none: --search none"
         )
     if len(by_node) > 1:
         listing = ", ".join(f"{head.node} (output '{head.output}')" for head in by_node.values())
-        raise UnsupportedModel(
-            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME; "
-            "calibrate takes several: --head A --head B"
+        raise SeveralHeads(
+            f"{model.name}: {len(by_node)} heads found: {listing}; choose one with --head NODE, or --output-name NAME"
         )
     return next(iter(by_node.values()))
 
@@ -93,7 +104,7 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
 def _as_labels(heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> tuple[Head, ...]:
     """Read layers in front of a Sigmoid as those of labels from every output: it may stand in front of one of them."""
     labelled = {head.node for head in heads if head.multi_label}
-    closed = {refusal.node for refusal in refusals if MULTI_LABEL in refusal.reason}
+    closed = {refusal.node for refusal in refusals if refusal.labels_of_positions}
     heads = tuple(head for head in heads if head.node not in closed)
     # a Softmax beside the Sigmoid says something else
     return tuple(
@@ -111,11 +122,11 @@ def _of_one_kind(heads: tuple[Head, ...]) -> tuple[Head, ...]:
 def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence[Refusal]) -> Head:
     if node in by_node:
         return by_node[node]
-    known = "; no head was found"
+    hint = "; no head was found"
     if by_node:
-        known = f"; heads found: {', '.join(by_node)}"
+        hint = f"; heads found: {', '.join(by_node)}"
     raise UnsupportedModel(
-        f"{model.name}: node '{node}' is not a linear head that can be replaced{known}{_reasons(refusals)}"
+        f"{model.name}: node '{node}' is not a linear head that can be replaced{hint}{_reasons(refusals)}"
     )
 
 
@@ -137,15 +148,55 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
     """
     if not heads:  # the caller says that there is none, with all reasons
         return
-    known = {k for head in heads for k in ancestors(model, head.output)}
+    behind_heads = {k for head in heads for k in ancestors(model, head.output)}
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
     # An output without a linear layer of its own, such as features or labels, is not another classifier's.
     for refusal in refusals:
-        own = ancestors(model, refusal.output)
-        linear = any(is_linear(model.proto.graph.node[k]) for k in own - known)
-        if linear and model.producers.get(refusal.output) not in known and kinds[refusal.output] in (0, *FLOAT_TYPES):
+        behind_refusal = ancestors(model, refusal.output)
+        linear = any(is_linear(model.proto.graph.node[k]) for k in behind_refusal - behind_heads)
+        if (
+            linear
+            and model.producers.get(refusal.output) not in behind_heads
+            and kinds[refusal.output] in (0, *FLOAT_TYPES)
+        ):
             raise UnsupportedModel(
                 f"{model.name}: head '{heads[0].node}' leads to output '{heads[0].output}', but output "
                 f"'{refusal.output}' was not understood and may be the classifier's (at {refusal.node}: "
                 f"{refusal.reason}); say which one counts with --output-name"
             )
+
+
+_BOXES = ("NonMaxSuppression", "RoiAlign", "MaxRoiPool")
+_SEARCHED = ("boxes", "bboxes", "dets", "detection_boxes", "pred_boxes")
+
+
+def purpose(model: Model) -> str:
+    """Return what a refused model is, and what follows from that; empty if its file does not tell."""
+    operators = [node.op_type for node in model.proto.graph.node]
+    outputs = [info.name for info in model.proto.graph.output]
+    names = [name.lower() for name in outputs]
+    box = next((kind for kind in operators if kind in _BOXES), None)
+    boxed = next((name for name in names if name in _SEARCHED), None)
+    if box or boxed:
+        source = box or f"output '{boxed}'"
+        return f"this is a detector ({source}): it gives boxes, and no one distribution over classes for a sample"
+    if any(node.op_type == "LpNormalization" and set(node.output) & set(outputs) for node in model.proto.graph.node):
+        return "this is an embedding model (LpNormalization): it gives unit vectors, and no scores of classes"
+    regressor = next((kind for kind in operators if kind.endswith("Regressor")), None)
+    classifier = any(kind.endswith("Classifier") or kind == "ZipMap" for kind in operators)
+    # one number of another operator may be a logit, and the refusal asks for that
+    if classifier or regressor is None or not _gives_one_number(model):
+        return ""
+    return f"this is a regressor ({regressor}): it gives one number a sample, and no classes with confidences"
+
+
+def _gives_one_number(model: Model) -> bool:
+    """Tell whether each output holds one number a sample, and all are numbers with a point."""
+    for info in model.proto.graph.output:
+        tensor = info.type.tensor_type
+        if not info.type.HasField("tensor_type") or tensor.elem_type not in FLOAT_TYPES:
+            return False
+        # skl2onnx declares (N, 1), and other exporters (N,)
+        if any(dim.dim_value != 1 for dim in tensor.shape.dim[1:]):
+            return False
+    return True

@@ -23,7 +23,7 @@ from tna_onnx.graph.integer_forms import LINEAR, OPENERS
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.replaced import Made, Unknown, Work
+from tna_onnx.graph.replaced import Replacement, Unknown, Work
 
 __all__ = ["left_closed", "opened_like", "opened_up", "quantizes_batches"]
 
@@ -70,30 +70,30 @@ def _opened(model: Model, indices: Sequence[int]) -> Model:
     for index in indices:
         opener = OPENERS[model.proto.graph.node[index].op_type]
         work.at = index
-        made = Made()
+        replacement = Replacement()
         try:
-            opener(work, made)
+            opener(work, replacement)
         except Unknown:
             continue
-        work.taken_over(made)
+        work.taken_over(replacement)
     return work.result()
 
 
 def _last_integers(model: Model) -> list[int]:
     """Return the integer nodes from each output back to the first linear layer, that included."""
-    found = set()
-    seen: set[int] = set()
+    products = set()
+    visited: set[int] = set()
     todo = [(name, 0) for name in model.outputs]
     while todo:
         name, depth = todo.pop()
         index = model.producers.get(name)
-        if index is None or index in seen or depth > _MAX_PASSED:
+        if index is None or index in visited or depth > _MAX_PASSED:
             continue
-        seen.add(index)
+        visited.add(index)
         node = model.proto.graph.node[index]
         if node.op_type in OPENERS:
-            found.add(index)
+            products.add(index)
         # In front of a DynamicQuantizeLinear there are the layers before.
         if not is_linear(node) and node.op_type not in (*LINEAR, "DynamicQuantizeLinear"):
-            todo += [(each, depth + 1) for each in node.input if each]
-    return sorted(found)
+            todo += [(name, depth + 1) for name in node.input if name]
+    return sorted(products)

@@ -5,6 +5,11 @@
 `vectors` (C, n) comes from the constant that the node reads by steps that can be undone. Gemm, MatMul, a convolution
 with a kernel of one pixel, Einsum, ONNX Runtime's FusedGemm, FusedMatMul and FusedConv, and ai.onnx.ml's
 LinearClassifier, whose coefficients are an attribute.
+
+The choice of the first column of a matrix, as nodes spell it:
+
+x[:, 0]         Gather over axis 1;  Transpose, and Gather over axis 0
+x[:, :1]        Slice
 """
 
 from __future__ import annotations
@@ -16,11 +21,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tna_onnx.graph.linear_layer import Linear
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.stored import Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
+from tna_onnx.graph.stored import Linear, Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
 
-__all__ = ["adds_up_products", "is_linear", "is_matrix_transpose", "is_quantized", "read_linear"]
+__all__ = ["adds_up_products", "first_column_of", "is_linear", "is_matrix_transpose", "is_quantized", "read_linear"]
+
 
 _STANDARD = ("", "ai.onnx")
 _MICROSOFT = "com.microsoft"
@@ -212,10 +217,10 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
 
 def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
     equation = attributes.get("equation", b"").decode(errors="replace").replace(" ", "")
-    left, arrow, result = equation.partition("->")
-    terms = left.split(",")
+    operands, arrow, result = equation.partition("->")
+    terms = operands.split(",")
     if not arrow:  # ONNX: the letters that come once, in alphabetical order
-        result = "".join(sorted(k for k in set(left) if k.isalpha() and left.count(k) == 1))
+        result = "".join(sorted(k for k in set(operands) if k.isalpha() and operands.count(k) == 1))
     if len(terms) != 2 or len(node.input) != 2:
         raise Refused(f"Einsum '{equation}' is not a product of features and a weight")
     reasons = []
@@ -226,10 +231,10 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
             reasons.append(str(refused))
             continue
         term = terms[constant]
-        other = terms[data]
+        second_term = terms[data]
         # A product over one letter, that leaves one of the weight's.
-        inner = [k for k in term if k in other and k not in result]
-        outer = [k for k in term if k in result and k not in other]
+        inner = [k for k in term if k in second_term and k not in result]
+        outer = [k for k in term if k in result and k not in second_term]
         if len(term) != 2 or len(inner) != 1 or len(outer) != 1 or weight.value.ndim != 2:
             raise Refused(f"Einsum '{equation}' is not a product of features and a weight")
         orient: tuple[Step, ...] = ()
@@ -291,3 +296,41 @@ _READERS = {
     (_MICROSOFT, "FusedConv"): _conv,
     ("ai.onnx.ml", "LinearClassifier"): _linear_classifier,
 }
+
+
+_TO_THE_END = 2**31 - 1  # the largest end of a slice that exporters write in 32 bits
+
+
+def first_column_of(model: Model, node: onnx.NodeProto) -> str:
+    """Return the matrix whose first column, or whose only one, a Gather or Slice takes; empty if it does not."""
+    if node.op_type == "Slice":
+        return _sliced(model, node)
+    index = model.constant_tensor(node.input[1]) if len(node.input) > 1 else None
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    if index is None or model.array(index).reshape(-1).tolist() not in ([0], [-1]):
+        return ""
+    before = model.producer(node.input[0])
+    if axis == 0 and before is not None and is_matrix_transpose(before):  # as JAX writes it
+        return str(before.input[0])
+    return str(node.input[0]) if axis in (1, -1) else ""
+
+
+def _sliced(model: Model, node: onnx.NodeProto) -> str:
+    attributes = {a.name: list(a.ints) for a in node.attribute}  # opset < 10
+    for name, tensor in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False):
+        constant = model.constant_tensor(tensor)
+        if constant is None:
+            return ""
+        attributes[name] = model.array(constant).reshape(-1).tolist()
+    starts = attributes.get("starts", [])
+    ends = attributes.get("ends", [])
+    axes = attributes.get("axes", list(range(len(starts))))
+    if (
+        any(starts)
+        or any(step != 1 for step in attributes.get("steps", []))
+        or not len(starts) == len(ends) == len(axes)
+    ):
+        return ""
+    all_rows = all(end >= _TO_THE_END for axis, end in zip(axes, ends, strict=True) if axis == 0)
+    first = all(end >= 1 for axis, end in zip(axes, ends, strict=True) if axis != 0)
+    return str(node.input[0]) if all_rows and first and set(axes) <= {0, 1, -1} else ""

@@ -1,39 +1,205 @@
-"""A model, in a file or in memory -> `Model`: the protobuf as it stands, with what later stages ask of its main graph.
+"""Loading a model from a file or from memory into `Model`: its protobuf, and queries on its main graph.
 
 The protobuf itself is kept and edited, field by field, so that whatever this package does not touch is written back
 as it came: unknown fields, metadata, doc strings, value_info, every other tensor. External tensor data stay where
-they are and are not read. Model-local functions are inlined: a head inside one could not be seen otherwise.
+they are and are not read. The ONNX checker runs on the file or model.
+
+Model-local functions are inlined, since a head inside one could not be seen otherwise. A function may call others
+twice, and these others twice, so that a small file can stand for more nodes than any memory holds: the nodes are
+counted before anything is inlined.
 """
 
 from __future__ import annotations
 
+import graphlib
 import hashlib
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import onnx
-from google.protobuf.message import DecodeError
+import onnx.inliner
+from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.apart import take_apart
-from tna_onnx.graph.bounds import MAX_BYTES, check_bounds
-from tna_onnx.graph.datafiles import check_places, data_path, open_data, require_bytes
-from tna_onnx.graph.dtypes import FLOAT_TYPES
-from tna_onnx.graph.functions import inlined
-from tna_onnx.graph.in_memory import model_bytes
-from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
-from tna_onnx.graph.options import ModelSource
-from tna_onnx.graph.places import is_external, place_of
-from tna_onnx.graph.traverse import all_tensors, subgraph_inputs
+from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs
+from tna_onnx.graph.large_values import take_apart
+from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
+from tna_onnx.graph.tensors import (
+    FLOAT_TYPES,
+    check_places,
+    data_path,
+    is_external,
+    numpy_name,
+    open_data,
+    place_of,
+    require_bytes,
+)
 
-__all__ = ["Model", "load_model"]
+__all__ = ["Model", "checker_complaint", "inlined", "load_model", "model_bytes", "shape_text", "tensor_types"]
+
+
+# Calls inside calls; the inliner calls itself for each.
+_MAX_DEPTH = 200
+
+# Domains whose versions say something.
+_DEFINED = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"}
+
+_Key: TypeAlias = tuple[str, str, str]
+
+
+def inlined(
+    model: onnx.ModelProto, name: str = "the model", limits: ModelLimits = DEFAULT_MODEL_LIMITS
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is.
+
+    Args:
+        model: as parsed.
+        name: what messages call it.
+        limits: on what functions stand for.
+
+    Raises:
+        UnsupportedModel: a function is there twice, calls itself, or stands for too many nodes.
+    """
+    if not model.functions:
+        return model, ()
+    _check_calls(model, name, limits)
+    try:
+        flat = onnx.inliner.inline_local_functions(_aligned(model))
+    except onnx.checker.ValidationError as error:
+        raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {error}") from error
+    except (RuntimeError, ValueError):
+        # The walk then stops at the call of the function, and says so.
+        return model, ()
+    return flat, tuple(sorted(function.name for function in model.functions))
+
+
+def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with one version of each domain that has nothing but its own functions.
+
+    A version says which definition of an operator counts; these have one. The inliner wants all versions to be equal,
+    and some exporters give a function's own domain that of the standard one.
+    """
+    own_domains = {function.domain for function in model.functions} - _DEFINED
+    versions = {entry.domain: entry.version for entry in model.opset_import if entry.domain in own_domains}
+    imports = [entry for function in model.functions for entry in function.opset_import]
+    if all(entry.version == versions.get(entry.domain, entry.version) for entry in imports):
+        return model
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for function in copy.functions:
+        for entry in function.opset_import:
+            entry.version = versions.get(entry.domain, entry.version)
+    return copy
+
+
+def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
+    """Check rule 6 of `graph.bounds`, and that no function is there twice."""
+    functions = _by_key(model, name)
+    calls = {key: [k for k in map(_called, _nodes(f)) if k in functions] for key, f in functions.items()}
+    try:
+        order = list(graphlib.TopologicalSorter(calls).static_order())  # those that are called come first
+    except graphlib.CycleError as error:
+        names = " -> ".join(str(key[1]) for key in error.args[1][:5])
+        raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
+    nodes: dict[_Key, int] = {}
+    size: dict[_Key, int] = {}
+    depth: dict[_Key, int] = {}
+    for key in order:
+        nodes[key] = len(functions[key].node) + sum(nodes[k] for k in calls[key])
+        size[key] = functions[key].ByteSize() + sum(size[k] for k in calls[key])
+        depth[key] = 1 + max((depth[k] for k in calls[key]), default=0)
+    called = [k for k in map(_called, _nodes(model.graph)) if k in functions]
+    total = sum(nodes[k] for k in called)
+    total_size = sum(size[k] for k in called)
+    limit = limits.inlined_size(model.ByteSize())
+    deepest = max(depth.values())  # called or not: the inliner looks at each
+    if total > limits.inlined_nodes or total_size > limit or deepest > _MAX_DEPTH:
+        raise UnsupportedModel(
+            f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected "
+            f"at most {limits.inlined_nodes:,.0f} nodes in {limit:,} bytes, {_MAX_DEPTH} deep; if that is right, raise "
+            "--model-limit inlined-nodes=NUMBER,inlined-bytes=NUMBER"
+        )
+
+
+def _by_key(model: onnx.ModelProto, name: str) -> dict[_Key, onnx.FunctionProto]:
+    functions: dict[_Key, onnx.FunctionProto] = {}
+    for function in model.functions:
+        key = _key(function.domain, function.name, function)
+        if key in functions:
+            raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
+        functions[key] = function
+    return functions
+
+
+def _key(domain: str, name: str, item: onnx.FunctionProto | onnx.NodeProto) -> _Key:
+    # Older versions of onnx have no overloads.
+    return domain, name, getattr(item, "overload", "")
+
+
+def _called(node: onnx.NodeProto) -> _Key:
+    return _key(node.domain, node.op_type, node)
+
+
+def _nodes(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph or function, those of sub-graphs included."""
+    for node in part.node:
+        yield node
+        for attribute in node.attribute:
+            for graph in subgraphs(attribute):
+                yield from _nodes(graph)
+
+
+def model_bytes(source: Any) -> bytes:
+    """Return a model in memory as the bytes of a file.
+
+    Args:
+        source: bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph; never modified.
+
+    Raises:
+        UsageError: it is no model, or one above 2 GB.
+    """
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return bytes(source)
+    package = type(source).__module__.partition(".")[0]
+    if isinstance(source, onnx.ModelProto):
+        return _serialized(source)
+    # By name of the package, so that neither is imported unless the caller has done so.
+    if package == "onnx_ir":
+        return _serialized(_from_onnx_ir(source))
+    if package == "onnx_graphsurgeon":
+        import onnx_graphsurgeon  # noqa: PLC0415 - there already, or there would be no such graph
+
+        return _serialized(onnx_graphsurgeon.export_onnx(source))
+    raise UsageError(
+        f"expected a path, bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph, got "
+        f"{type(source).__name__}; export it to ONNX first (torch.onnx.export, skl2onnx.to_onnx)"
+    )
+
+
+def _serialized(proto: onnx.ModelProto) -> bytes:
+    try:
+        # A copy: the caller may go on editing.
+        data: bytes = proto.SerializeToString(deterministic=True)
+    except (ValueError, EncodeError) as error:
+        raise UsageError(
+            f"the model in memory is above 2 GB: save it with external data and pass the path ({error})"
+        ) from error
+    return data
+
+
+def _from_onnx_ir(model: Any) -> onnx.ModelProto:
+    import onnx_ir  # noqa: PLC0415 - there already, or there would be no such model
+
+    proto: onnx.ModelProto = onnx_ir.to_proto(onnx_ir.external_data.load_to_model(model.clone()))
+    return proto
+
 
 # Files that people give in the place of a model.
 _DATA = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
@@ -245,8 +411,8 @@ def _read(path: Path, limits: ModelLimits, *, whole: bool) -> Model:
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; expected an ONNX model file")
     if not path.is_file():
-        what = "is not a regular file" if path.exists() else "no such file"
-        raise UsageError(f"{path}: {what}; expected an ONNX model file")
+        problem = "is not a regular file" if path.exists() else "no such file"
+        raise UsageError(f"{path}: {problem}; expected an ONNX model file")
     if path.stat().st_size > MAX_BYTES:
         raise UnsupportedModel(f"{path}: has {path.stat().st_size:,} bytes; an ONNX file has at most {MAX_BYTES:,}")
     try:
@@ -260,7 +426,7 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, *, whole: bool)
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
-    message, apart = (data, {}) if whole else take_apart(data)
+    message, large_values = (data, {}) if whole else take_apart(data)
     try:
         proto.ParseFromString(message)
     except DecodeError as error:
@@ -276,7 +442,7 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, *, whole: bool)
         raise UnsupportedModel(f"{name}: no graph in it ({len(data):,} bytes); expected an ONNX model file")
     check_bounds(str(name), proto, limits)
     flat, functions = inlined(proto, str(name), limits)
-    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits, apart)
+    return Model(flat, hashlib.sha256(data).hexdigest(), file, functions, limits, large_values)
 
 
 def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:
@@ -284,8 +450,8 @@ def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:
     kind = FLOAT_TYPES.get(tensor.data_type, "")
     if kind in ("float32", "float64", "float16") and sys.byteorder == "little":
         return np.frombuffer(data, kind).reshape(tuple(tensor.dims))
-    whole = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
-    return np.asarray(onnx.numpy_helper.to_array(whole))
+    loaded = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
+    return np.asarray(onnx.numpy_helper.to_array(loaded))
 
 
 def _complete(model: Model) -> Model:
@@ -296,3 +462,39 @@ def _complete(model: Model) -> Model:
             "load the data first (`onnx.load(path)` does)"
         )
     return model
+
+
+def checker_complaint(model: Path | onnx.ModelProto) -> str:
+    """Return what the ONNX checker, shape inference included, says against a file or model; empty if nothing."""
+    # Given a path, the checker finds external data, and takes models above 2 GB.
+    checked = str(model) if isinstance(model, Path) else model
+    try:
+        onnx.checker.check_model(checked, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        return str(error)
+    # Of some damaged files it says so in other ways.
+    except (MemoryError, RuntimeError, TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def tensor_types(model: Model) -> dict[str, str]:
+    """Dtype and shape of each graph input as text, such as `float32 (N, 3, 32, 32)`; dynamic dimensions by name."""
+    return {info.name: _type_text(info.type) for info in model.proto.graph.input}
+
+
+def shape_text(shape: onnx.TensorShapeProto) -> str:
+    """Return a declared shape as text, such as `(N, 3)`; a dimension without name or size is `?`."""
+    return f"({', '.join(map(_dimension_text, shape.dim))})"
+
+
+def _dimension_text(dimension: onnx.TensorShapeProto.Dimension) -> str:
+    if dimension.HasField("dim_value"):
+        return str(dimension.dim_value)
+    return dimension.dim_param or "?"
+
+
+def _type_text(kind: onnx.TypeProto) -> str:
+    if not kind.HasField("tensor_type"):
+        return str(kind.WhichOneof("value")).removesuffix("_type")
+    return f"{numpy_name(kind.tensor_type.elem_type)} {shape_text(kind.tensor_type.shape)}"

@@ -1,14 +1,15 @@
-"""The word list of map formulas, written as ONNX nodes.
+"""ONNX nodes that this package appends: the operations of map formulas, opset versions, names and metadata.
 
-The other face of `numerics.ops`: each word appends one standard node and returns the name of its result. Everything is
-2-D in the dtype of the logits; constants become initializers of shape [] or [C], or Constant nodes in old files. Names
-share one prefix, so that users can leave the block out of a quantisation.
+The operations are the counterpart of `numerics.ops`: each appends one standard node and returns the name of its result.
+Everything is 2-D in the dtype of the logits; constants become initializers of shape [] or [C], or Constant nodes in old
+files. Names share one prefix, so that users can leave the block out of a quantisation.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import onnx
@@ -16,8 +17,34 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.bounds import subgraphs
+from tna_onnx.graph.given import PLACEHOLDER_INT, Given
+from tna_onnx.graph.load import Model
 
-__all__ = ["MIN_IR_OF_INITIALIZERS", "PREFIX", "NodeOps", "can_append", "constant_node", "insert_nodes", "too_old"]
+__all__ = [
+    "METADATA_PREFIX",
+    "MIN_IR_OF_INITIALIZERS",
+    "PREFIX",
+    "PRIOR_BLOCK",
+    "RAW_LOGITS",
+    "NodeOps",
+    "annotate",
+    "beside_earlier",
+    "block_of",
+    "calibrated_heads",
+    "calibrations",
+    "can_append",
+    "constant_node",
+    "free_block",
+    "head_provenance",
+    "identity_model",
+    "insert_nodes",
+    "map_opset",
+    "provenance",
+    "raw_logits",
+    "too_old",
+]
+
 
 PREFIX = "tna_onnx"
 
@@ -69,17 +96,26 @@ class NodeOps:
         opset: the model's opset; Clip takes its bounds as attributes before 11, reductions their axes before 18.
         ir_version: of the model; before 4 an initializer has to be an input too, so constants become nodes.
         prefix: how names begin.
+        given: a file that is made again, for constants that are no numbers; None where all are.
 
     Raises:
         UnsupportedModel: the opset is too old.
     """
 
-    def __init__(self, dtype: str, opset: int, ir_version: int = MIN_IR_OF_INITIALIZERS, prefix: str = PREFIX) -> None:
+    def __init__(
+        self,
+        dtype: str,
+        opset: int,
+        ir_version: int = MIN_IR_OF_INITIALIZERS,
+        prefix: str = PREFIX,
+        given: Given | None = None,
+    ) -> None:
         if not can_append(dtype, opset):
             raise UnsupportedModel(too_old(dtype, opset))
         self._dtype = np.dtype(dtype)
         self._opset = opset
         self._prefix = prefix
+        self._given = given
         self._as_nodes = ir_version < MIN_IR_OF_INITIALIZERS
         self._stored = 0
         self._axes = ""
@@ -174,7 +210,7 @@ class NodeOps:
         return self._node(op_type, [a, self._axes], keepdims=1)
 
     def _store(self, value: NDArray[Any], name: str) -> str:
-        tensor = numpy_helper.from_array(value, f"{self._prefix}/{name}")
+        tensor = self._tensor(value, f"{self._prefix}/{name}")
         self._stored += 1
         if self._as_nodes:
             self.nodes.append(constant_node(tensor))
@@ -182,7 +218,135 @@ class NodeOps:
             self.initializers.append(tensor)
         return str(tensor.name)
 
+    def _tensor(self, value: NDArray[Any], name: str) -> onnx.TensorProto:
+        """Return a constant; where it comes of what is not known, that of the file that is made again."""
+        tensor = numpy_helper.from_array(value, name)
+        if self._given is None:
+            return tensor
+        unknown = np.isnan(value) if value.dtype.kind == "f" else value == PLACEHOLDER_INT
+        return self._given.taken(tensor, infinite=True) if np.any(unknown) else tensor
+
     def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
         name = f"{self._prefix}/{op_type.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(op_type, inputs, [f"{name}_out"], name=name, **attributes))
         return f"{name}_out"
+
+
+# IR version -> the first default operator set that came with it.
+_OPSETS = {3: 7, 4: 9, 5: 10, 6: 11, 7: 12, 8: 15, 9: 19, 10: 21}
+
+
+def map_opset(model: Model) -> int:
+    """Return the version of the default operator set that appended nodes have; 0 if they cannot have one.
+
+    A file without standard nodes, such as boosted trees alone, need not import the set. Then it is the oldest one of
+    the file's IR version, which every runtime of that version knows.
+    """
+    if model.opset or any(domain in ("", "ai.onnx") for domain in _domains(model.proto.graph)):
+        return model.opset
+    return _OPSETS.get(model.proto.ir_version, max(_OPSETS.values()))
+
+
+def _domains(graph: onnx.GraphProto) -> Iterator[str]:
+    """Yield the domains of all nodes, those of sub-graphs included."""
+    for node in graph.node:
+        yield node.domain
+        for attribute in node.attribute:
+            for inner in subgraphs(attribute):
+                yield from _domains(inner)
+
+
+METADATA_PREFIX = f"{PREFIX}."
+"""How the keys of this tool's metadata begin."""
+
+RAW_LOGITS = f"{PREFIX}/logits"
+"""What the logits in front of an appended map are called."""
+
+PRIOR_BLOCK = f"{PREFIX}/prior"
+"""How names of the nodes begin that shift the class prior, behind a map that was appended before."""
+
+
+def provenance(model: Model) -> dict[str, str]:
+    """What this tool wrote into a model's metadata_props, without the prefix; empty for any other model."""
+    return {k.removeprefix(METADATA_PREFIX): v for k, v in model.metadata.items() if k.startswith(METADATA_PREFIX)}
+
+
+def annotate(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
+    """Replace the entries of ours, keep the others."""
+    foreign = [(e.key, e.value) for e in proto.metadata_props if not e.key.startswith(METADATA_PREFIX)]
+    del proto.metadata_props[:]
+    for key, value in (*foreign, *((METADATA_PREFIX + key, value) for key, value in metadata.items())):
+        proto.metadata_props.add(key=key, value=value)
+
+
+def raw_logits(block: str = PREFIX) -> str:
+    """Return what the logits are called in front of an appended block."""
+    return RAW_LOGITS.replace(PREFIX, block, 1)
+
+
+def free_block(model: Model, output: str) -> str:
+    """Return how names of the nodes begin that are appended for one output: another head may have the plain names."""
+    return block_of(output) if RAW_LOGITS in model.producers else PREFIX
+
+
+_HEAD = "head"
+
+
+def block_of(output: str) -> str:
+    """Return how names of the nodes of one of several heads begin, by the graph output of that head."""
+    return f"{PREFIX}/{_HEAD}/{_quoted(output)}"
+
+
+def _quoted(output: str) -> str:
+    # `h` is no part of `h/b`
+    return quote(output, safe="")
+
+
+def beside_earlier(model: Model, output: str, entries: Mapping[str, str]) -> dict[str, str]:
+    """Return all entries of a file in which the head of an output is calibrated now, and others may have been before.
+
+    The entries of a single head stand as they are, those of several as `head/OUTPUT/KEY`.
+    """
+    rest = {name: earlier for name, earlier in calibrations(model).items() if name not in ("", output)}
+    if not rest:
+        return {**entries}
+    heads = {**rest, output: entries}
+    return {f"{_HEAD}/{_quoted(name)}/{key}": value for name, values in heads.items() for key, value in values.items()}
+
+
+def calibrations(model: Model) -> dict[str, dict[str, str]]:
+    """Return graph output -> entries of each head that was calibrated; files of early versions do not name theirs."""
+    entries = provenance(model)
+    heads = calibrated_heads(model)
+    if heads:
+        return {output: head_provenance(model, output) for output in heads}
+    if "calibration_sha256" in entries:
+        return {entries.get("output", ""): entries}
+    return {}
+
+
+def calibrated_heads(model: Model) -> tuple[str, ...]:
+    """Return the graph outputs of which a file of several heads has entries, in order; empty for any other file."""
+    keys = [key for key in provenance(model) if key.startswith(f"{_HEAD}/")]
+    calibrated = (output for key in keys for output in model.outputs if key.startswith(f"{_HEAD}/{_quoted(output)}/"))
+    return tuple(dict.fromkeys(calibrated))
+
+
+def head_provenance(model: Model, output: str | None) -> dict[str, str]:
+    """Return the entries on one output of a file with several heads; of any other file, all entries."""
+    entries = provenance(model)
+    start = f"{_HEAD}/{_quoted(output or '')}/"
+    entries_of_head = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)}
+    return entries_of_head or entries
+
+
+def identity_model(columns: int) -> onnx.ModelProto:
+    """Return a model that hands on `scores` (N, columns) as `calibrated`."""
+    shape: list[str | int | None] = ["N", columns]
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["scores"], ["calibrated"], name="scores")],
+        "calibrator",
+        [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("calibrated", onnx.TensorProto.FLOAT, shape)],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

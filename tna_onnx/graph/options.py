@@ -1,13 +1,79 @@
-"""What a user says about a model beside its graph. Light to import, for the command line."""
+"""What the user states about a model, and limits on foreign models. Light to import, for the command line.
+
+Honest models stay below the limits, and options raise them. What the formats themselves bound is not here: 2 GB and 33
+nested levels are protobuf's, 64 axes are NumPy's.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from tna_onnx.graph.limits import DEFAULT_MODEL_LIMITS, ModelLimits
+from tna_onnx.fields import documented, setting
+from tna_onnx.numerics.checks import check_limits
 
-__all__ = ["LABEL_KINDS", "OUTPUT_KINDS", "ModelOptions", "ModelSource", "OutputKind"]
+__all__ = [
+    "DEFAULT_MODEL_LIMITS",
+    "LABEL_KINDS",
+    "NO_MODEL_LIMITS",
+    "OUTPUT_KINDS",
+    "ModelLimits",
+    "ModelOptions",
+    "ModelSource",
+    "OutputKind",
+]
+
+
+_MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
+_MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
+
+
+@dataclass(frozen=True)
+class ModelLimits:
+    """Bounds on models, each of which `--model-limit NAME=NUMBER` sets.
+
+    Attributes:
+        name_length: characters of the name of a node, tensor or attribute.
+        sparse_bytes: size of a sparse tensor when it is filled up.
+        inlined_nodes: nodes that functions stand for, once they are inlined.
+        inlined_bytes: their size; twenty times the size of the file is always allowed.
+        constant_elements: of all results together that are computed from constants, to find a weight; sixteen times the
+            elements of these constants are always allowed.
+        isolate_seconds: how long the child process of `--isolate` may take to open the model.
+    """
+
+    name_length: int = 10_000
+    sparse_bytes: int = 2**31 - 1
+    inlined_nodes: int = 1_000_000
+    inlined_bytes: int = 2**28
+    constant_elements: int = 2**25
+    isolate_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            UsageError: one is not a positive number.
+        """
+        check_limits("model", dataclasses.asdict(self))
+
+    def inlined_size(self, size: int) -> int:
+        """Return how many bytes the functions of a file of `size` bytes may stand for."""
+        return max(int(self.inlined_bytes), _MAX_GROWTH * size)
+
+    def constant_size(self, stored: int) -> int:
+        """Return how many elements the results may have that are computed from `stored` elements."""
+        return max(int(self.constant_elements), _MAX_RESULTS * stored)
+
+
+DEFAULT_MODEL_LIMITS = ModelLimits()
+
+_ANY = 2**62
+
+NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, sparse_bytes=_ANY, inlined_nodes=_ANY, inlined_bytes=_ANY)
+"""For what this run has written: it was a model within the limits before."""
+
 
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
@@ -25,22 +91,44 @@ LABEL_KINDS: tuple[OutputKind, ...] = ("label-logits", "label-probabilities")
 """Those of several labels a sample."""
 
 
+_SECTION = "Model"
+
+
+@documented
 @dataclass(frozen=True)
 class ModelOptions:
     """Which head, which output, what it holds, and how far the file is trusted.
 
     None leaves the choice to the graph.
-
-    Attributes:
-        head: label of the head's node, where a model has several.
-        output_name: graph output, where a model has several.
-        output_kind: what that output holds, where the graph does not tell.
-        isolate: open the model in a child process first, so that a crash of native code there is an error.
-        model_limits: how much of the model is taken in.
     """
 
-    head: str | None = None
-    output_name: str | None = None
-    output_kind: OutputKind | None = None
-    isolate: bool = False
-    model_limits: ModelLimits = DEFAULT_MODEL_LIMITS
+    head: str | None = setting(
+        None,
+        "Head to use, for a model with several: its output, or its node.",
+        section=_SECTION,
+        unit="NAME",
+        parse="head",
+    )
+    output_name: str | None = setting(
+        None, "Name of the output to calibrate, if the model has several.", section=_SECTION, unit="NAME"
+    )
+    output_kind: OutputKind | None = setting(
+        None,
+        "What the output holds, if the graph does not show it; label-... for several labels a sample.",
+        section=_SECTION,
+    )
+    isolate: bool = setting(
+        False,
+        "Open the model in a child process first, so that a crash or an endless loop in ONNX or ONNX Runtime becomes "
+        "an error (exit code 3). Off by default: it takes half a second, and the time to open the model twice.",
+        section=_SECTION,
+    )
+    model_limits: ModelLimits = setting(
+        DEFAULT_MODEL_LIMITS,
+        "Raise a limit on the model: name-length, sparse-bytes, inlined-nodes, inlined-bytes, constant-elements, "
+        "isolate-seconds. Several with commas, or repeat the option.",
+        section=_SECTION,
+        flag="model-limit",
+        unit="NAME=NUMBER",
+        parse="limits",
+    )

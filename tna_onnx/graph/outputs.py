@@ -1,6 +1,6 @@
 """What a model's output means: logits, log-probabilities or probabilities, and of how many classes.
 
-The graph says so (what follows the head), the provenance that this tool wrote, or the user; values are never looked at.
+The meaning comes from the nodes after the head, from this package's provenance, or from the user, never from values.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from onnx import TensorProto
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.own_names import head_provenance
+from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.several import (
@@ -169,8 +168,8 @@ def output_of(readout: Readout) -> ClassOutput:
     """Return the output behind a head, or behind another tensor of logits or probabilities."""
     kind = _KINDS[readout.activation]
     if readout.multi_label:
-        given = readout.activation == "sigmoid" or readout.holds == "probabilities"
-        kind = "label_probabilities" if given else "label_logits"
+        probabilities = readout.activation == "sigmoid" or readout.holds == "probabilities"
+        kind = "label_probabilities" if probabilities else "label_logits"
     elif readout.holds == "probabilities":
         kind = "positive_probability" if readout.binary else "probabilities"
     elif readout.paired:
@@ -201,13 +200,13 @@ def class_output(
     if output is None and head in model.outputs:
         head, output = None, head
     # What the tool wrote counts only where the graph bears it out.
-    known = head_provenance(model, output)
-    name = known.get("output")
-    classes = known.get("classes", "")
-    told = _TOLD.get(known.get("output_kind", ""))
+    entries = head_provenance(model, output)
+    name = entries.get("output")
+    classes = entries.get("classes", "")
+    kind_entry = _TOLD.get(entries.get("output_kind", ""))
     # another head holds something else
-    if kind is None and told and output in (None, name) and _leads_to(model, head, name, told):
-        kind = told
+    if kind is None and kind_entry and output in (None, name) and _leads_to(model, head, name, kind_entry):
+        kind = kind_entry
     heads, refusals = find_heads(model, kind)
     if head is None and name is not None and output in (None, name):
         if any(candidate.output == name for candidate in heads):
@@ -215,7 +214,7 @@ def class_output(
         for refusal in refusals:
             behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
             if behind_map and refusal.activation in _KINDS and classes.isdecimal():
-                return _behind_map(model, name, known, int(classes))
+                return _behind_map(model, name, entries, int(classes))
     if kind in _TOLD.values():
         return output_of(find_readout(model, head, output or name, kind))
     if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
@@ -228,20 +227,20 @@ def _leads_to(model: Model, head: str | None, output: str | None, kind: str) -> 
     return head is None or any((each.node, each.output) == (head, output) for each in find_heads(model, kind)[0])
 
 
-def _behind_map(model: Model, name: str, known: dict[str, str], classes: int) -> ClassOutput:
+def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) -> ClassOutput:
     """Read an output behind a map that this tool appended."""
     walked = walk_back(model, name)
     kind = _KINDS[walked.activation]
     if walked.activation == "none":
-        kind = known.get("output_kind", "logits")
+        kind = entries.get("output_kind", "logits")
     if walked.paired:
         kind = "probabilities"
-    if known.get("output_kind") in _LABEL_KINDS:
+    if entries.get("output_kind") in _LABEL_KINDS:
         kind = "label_probabilities" if walked.activation == "sigmoid" else "label_logits"
     sizes = declared_sizes(model, name)
     class_axis = ONE
     if sizes is not None and has_several(sizes):
-        class_axis = walked.class_axis or _own_axis(known, sizes, classes) or class_axis_of(sizes)
+        class_axis = walked.class_axis or _own_axis(entries, sizes, classes) or class_axis_of(sizes)
         if class_axis == ONE:
             raise UnsupportedModel(f"{model.name}: output '{name}': {OPEN_AXIS}")
     return ClassOutput(name, kind, classes, walked.labels, "ZipMap" in walked.follows, class_axis)
@@ -262,9 +261,9 @@ def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str
         )
 
 
-def _own_axis(known: dict[str, str], sizes: list[int | None], classes: int) -> int:
+def _own_axis(entries: dict[str, str], sizes: list[int | None], classes: int) -> int:
     """Return the class axis that this tool wrote down, if the declared shape bears it out; else 0."""
     for axis in (CLASSES_FIRST, CLASSES_LAST):
-        if known.get("class_axis") == str(axis) and sizes[axis] in (None, classes):
+        if entries.get("class_axis") == str(axis) and sizes[axis] in (None, classes):
             return axis
     return ONE

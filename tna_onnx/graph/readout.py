@@ -1,4 +1,13 @@
-"""What head finding gives: where a model's logits are (`Readout`), and the linear layer that makes them (`Head`)."""
+"""Where a model's logits are (`Readout`), and the linear layer that computes them (`Head`).
+
+A head whose weight is quantised gets a new weight with a scale per class, and a bias in the matching scale.
+
+A LinearClassifier may apply a sigmoid itself, as in scikit-learn's binary classifiers. Its p is known to one unit of
+rounding of 1 only, so log p says nothing beyond a logit of 17. A map therefore goes between scores and sigmoid: the
+node is changed to output its two scores (-s, s), and the map's block ends in a softmax,
+
+    (-s, s) -> (0, s) -> map -> softmax
+"""
 
 from __future__ import annotations
 
@@ -7,18 +16,24 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.linear_layer import oriented
-from tna_onnx.graph.stored import Step, Stored
-from tna_onnx.numerics.label_terms import label_logits
-from tna_onnx.numerics.log_probabilities import log_probabilities
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.constants import Quantized, read_quantized
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.stored import Mirror, Step, Stored, oriented
 from tna_onnx.numerics.ops import sigmoid, softmax
+from tna_onnx.numerics.scores import label_logits, log_probabilities
 
-__all__ = ["Head", "Readout"]
+__all__ = ["TRANSFORM", "Head", "Readout", "features_step", "hides_scores", "requantized", "show_scores"]
+
 
 # Samples whose logits are made at a time; a thousand classes in float64 are 32 MB.
 _PIECE = 4096
+
+# Kinds of NumPy's types that are no numbers: objects, and texts of both sorts.
+_NO_NUMBERS = "OSU"
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,7 +80,7 @@ class Readout:
 
     def without_head(self) -> Readout:
         """Return the tensor alone, without the linear layer that makes it."""
-        return Readout(**{each.name: getattr(self, each.name) for each in fields(Readout)})
+        return Readout(**{field.name: getattr(self, field.name) for field in fields(Readout)})
 
     @property
     def slack(self) -> float:
@@ -77,17 +92,20 @@ class Readout:
         """Return the tensor as (N, C) logits: log p of probabilities; (N,) or (N, 1) of a binary head get their zeros.
 
         Raises:
-            ValueError: another shape, or no probabilities where there should be.
+            NotProbabilities: no probabilities where there should be.
+            UnsupportedModel: another shape, or no numbers.
         """
+        if raw.dtype.kind in _NO_NUMBERS:
+            raise UnsupportedModel(f"logits have type {raw.dtype}")
         if self.binary:
             if raw.size != len(raw):
-                raise ValueError(f"logits have shape {raw.shape}")
+                raise UnsupportedModel(f"logits have shape {raw.shape}")
             column = raw.reshape(len(raw), 1)
             if self.holds == "logits":  # sigmoid(s) is the second of softmax(0, s)
                 return np.concatenate([np.zeros_like(column), column], axis=1)
             raw = np.concatenate([1 - column, column], axis=1)
         if raw.size != len(raw) * self.n_classes or self.n_classes not in raw.shape[1:]:
-            raise ValueError(f"logits have shape {raw.shape}")
+            raise UnsupportedModel(f"logits have shape {raw.shape}")
         raw = raw.reshape(len(raw), self.n_classes)  # of a convolution: (N, C, 1, 1)
         if self.holds == "logits":
             return raw
@@ -213,8 +231,8 @@ class Head(Readout):
         """
         if self.stored_bias is None or not self.holds_bias:
             raise ValueError("the head has no place for one bias a class")
-        own = bias[1:] if self._single else bias
-        value: NDArray[np.float64] = own.astype(np.float64) / self.bias_scale
+        stored_bias = bias[1:] if self._single else bias
+        value: NDArray[np.float64] = stored_bias.astype(np.float64) / self.bias_scale
         value = value.reshape(oriented(self.stored_bias.value, self.bias_orient).shape)
         for step in reversed(self.bias_orient):
             value = step.undo(value)
@@ -229,11 +247,11 @@ class Head(Readout):
 
     def as_read(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return a (C, n) weight, in the scale of `weight`, as the node reads it; float64 where that is another one."""
-        own = weight[1:] if self._single else weight  # the first class's zeros are not stored
+        stored_weight = weight[1:] if self._single else weight  # the first class's zeros are not stored
         if self.stored_weight.quantized is None and np.all(self.weight_scale == 1):
-            return self._unoriented(own)
+            return self._unoriented(stored_weight)
         # In float64: a division in float32 would round a second time.
-        return self._unoriented(own.astype(np.float64) / _column(self.weight_scale))
+        return self._unoriented(stored_weight.astype(np.float64) / _column(self.weight_scale))
 
     def marked_as_read(self) -> NDArray[np.float64]:
         """Return, as the node reads it, a weight that holds the number of its class in every place."""
@@ -291,3 +309,83 @@ def _column(scale: NDArray[np.float64]) -> NDArray[np.float64]:
     if scale.ndim == 0:
         return scale
     return scale[:, None]
+
+
+# The stored scale is a product that was rounded to float32 or float16; a scale of its own is further off.
+_SCALE_TOLERANCE = 1e-4
+
+
+def requantized(model: Model, head: Head) -> Head:
+    """Return the head as it will be requantised; one whose weight is not quantised comes back as it is."""
+    stored = head.stored_weight
+    quantized = stored.quantized
+    if quantized is None:
+        return head
+    if quantized.axis is None and model.opset >= 13:  # DequantizeLinear has an axis from opset 13 on
+        head = replace(head, stored_weight=_per_class(head, stored, quantized))
+    features_scale = _features_scale(model, head)
+    bias = head.stored_bias
+    if bias is None or bias.quantized is None or features_scale is None:
+        return head
+    product = features_scale * np.asarray(quantized.scale, np.float64)
+    if bias.quantized.dtype != np.int32 or not np.allclose(bias.quantized.scale, product, rtol=_SCALE_TOLERANCE):
+        return head
+    # A 7-bit weight has the largest step.
+    max_step = float(features_scale * np.max(np.abs(head.weight)) / 64)
+    return replace(head, bias_step=features_scale, step=max(head.step, max_step))
+
+
+def _per_class(head: Head, stored: Stored, quantized: Quantized) -> Stored:
+    """Give the weight a scale per class, where one axis of the stored tensor counts the classes."""
+    marks = stored.layout(head.marked_as_read())
+    # The number of the class changes along an axis of its own, or along several if a Reshape has mixed them.
+    along = [k for k in range(marks.ndim) if np.any(np.diff(marks, axis=k))]
+    if len(along) != 1:
+        return stored
+    return replace(stored, quantized=quantized.per_channel(along[0]))
+
+
+def features_step(model: Model, head: Head) -> float:
+    """Return the step of quantised features, the largest of several; 0 if they are not quantised by a constant."""
+    node = model.producer(head.features)
+    if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 2:
+        return 0.0
+    scale = model.constant_tensor(node.input[1])
+    if scale is None:
+        return 0.0
+    return float(np.max(model.floats(scale), initial=0))
+
+
+def _features_scale(model: Model, head: Head) -> float | None:
+    """Scale of quantised features; None if they are not quantised, or per channel."""
+    index = model.producers.get(head.features)
+    node = model.producer(head.features)
+    if node is None or index is None or node.op_type != "DequantizeLinear" or len(node.input) < 2:
+        return None
+    scale = model.constant_tensor(node.input[1])
+    if scale is None or read_quantized(model, index) is not None:
+        return None
+    value = model.floats(scale).reshape(-1)
+    if value.size != 1:
+        return None
+    return float(value[0])
+
+
+TRANSFORM = "post_transform"
+"""The attribute that says what the node does to its scores."""
+
+
+def show_scores(node: onnx.NodeProto) -> None:
+    """Make the node give its scores."""
+    next(a for a in node.attribute if a.name == TRANSFORM).s = b"NONE"
+
+
+def hides_scores(model: Model, readout: Readout) -> bool:
+    """Whether the tensor of probabilities comes from such a node, directly."""
+    return (
+        isinstance(readout, Head)
+        and readout.op_type == "LinearClassifier"
+        and readout.holds == "probabilities"
+        and any(isinstance(step, Mirror) for step in readout.orient)
+        and model.producers.get(readout.logits) == readout.stored_weight.reader
+    )

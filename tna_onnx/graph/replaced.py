@@ -1,4 +1,4 @@
-"""A graph in which single nodes are replaced by several, each result under its old name."""
+"""A graph in which single nodes are replaced by several, with every result under its old name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
+from tna_onnx.graph.bounds import input_at
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.traverse import input_at
 
-__all__ = ["Made", "Unknown", "Work"]
+__all__ = ["Replacement", "Unknown", "Work"]
 
 # From here on DequantizeLinear takes a scale per column.
 _PER_COLUMN_OPSET = 13
@@ -25,8 +25,8 @@ class Unknown(Exception):
 
 
 @dataclass
-class Made:
-    """What takes the place of one node: new nodes, new constants, and the nodes that are not needed any more."""
+class Replacement:
+    """The replacement of one node: new nodes, new constants, and the nodes that it makes unnecessary."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     constants: list[onnx.TensorProto] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Work:
     def __init__(self, model: Model) -> None:
         self.model = model
         self.at = 0
-        self._made: dict[int, Made] = {}
+        self._made: dict[int, Replacement] = {}
         self._opened: dict[str, str] = {}
         self._names = {*model.producers, *model.initializers, *model.inputs}
 
@@ -61,7 +61,9 @@ class Work:
     def fresh(self, role: str) -> str:
         """Return a name that is free."""
         stem = f"{self.node.name or self.node.output[0]}/{role}"
-        name = next(each for each in (stem, *(f"{stem}_{k}" for k in range(2, 1000))) if each not in self._names)
+        name = next(
+            candidate for candidate in (stem, *(f"{stem}_{k}" for k in range(2, 1000))) if candidate not in self._names
+        )
         self._names.add(name)
         return name
 
@@ -76,26 +78,26 @@ class Work:
             raise Unknown
         return self.model.array(tensor)
 
-    def put(self, made: Made, value: NDArray[Any], role: str) -> str:
+    def put(self, replacement: Replacement, value: NDArray[Any], role: str) -> str:
         """Add a constant."""
         tensor = numpy_helper.from_array(value, self.fresh(role))
-        made.constants.append(tensor)
+        replacement.constants.append(tensor)
         return str(tensor.name)
 
-    def write(self, made: Made, kind: str, inputs: list[str], output: str = "", **attributes: Any) -> str:
+    def write(self, replacement: Replacement, kind: str, inputs: list[str], output: str = "", **attributes: Any) -> str:
         """Add a node; returns its result."""
         output = output or self.fresh(kind.lower())
         node = helper.make_node(kind, inputs, [output], name=f"{output}_node", **attributes)
-        made.nodes.append(node)
+        replacement.nodes.append(node)
         return output
 
-    def main(self, made: Made, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
+    def main(self, replacement: Replacement, kind: str, inputs: list[str], output: str, **attributes: Any) -> str:
         """Add the float operator, by the label that the node had."""
-        self.write(made, kind, inputs, output, **attributes)
-        made.nodes[-1].name = self.model.labels[self.at]
+        self.write(replacement, kind, inputs, output, **attributes)
+        replacement.nodes[-1].name = self.model.labels[self.at]
         return output
 
-    def dequantized(self, made: Made, names: tuple[str, str, str], axis: int = 0) -> str:
+    def dequantized(self, replacement: Replacement, names: tuple[str, str, str], axis: int = 0) -> str:
         """Add a DequantizeLinear of a tensor with a scale and a zero point; `axis` counts where there is one a column.
 
         Raises:
@@ -108,13 +110,13 @@ class Work:
             inputs.append(zero)
             sizes.add(self._size(zero))
         if max(sizes) == 1:
-            return self.write(made, "DequantizeLinear", inputs)
+            return self.write(replacement, "DequantizeLinear", inputs)
         if self.model.opset < _PER_COLUMN_OPSET or len(sizes) > 1:
             raise Unknown
         flat = self.constant(scale)
         if flat.ndim > 1:  # a factor behind a convolution is (C, 1, 1)
-            inputs[1] = self.put(made, flat.reshape(-1), "scale")
-        return self.write(made, "DequantizeLinear", inputs, axis=axis)
+            inputs[1] = self.put(replacement, flat.reshape(-1), "scale")
+        return self.write(replacement, "DequantizeLinear", inputs, axis=axis)
 
     def _size(self, name: str) -> int:
         """Return the number of elements of a scale or zero point; one that is computed is one number."""
@@ -126,18 +128,18 @@ class Work:
             raise Unknown
         return 1
 
-    def taken_over(self, made: Made) -> None:
+    def taken_over(self, replacement: Replacement) -> None:
         """Take over what was made for the node."""
-        made.gone.add(self.at)
+        replacement.gone.add(self.at)
         self._opened[self.model.labels[self.at]] = self.node.op_type
         # The last node makes what the last of those that are gone made: it stands there.
-        self._made[max(made.gone)] = made
+        self._made[max(replacement.gone)] = replacement
 
     def result(self) -> Model:
         """Return the model with all of it."""
         if not self._made:
             return self.model
-        gone = {index for made in self._made.values() for index in made.gone}
+        gone = {index for replacement in self._made.values() for index in replacement.gone}
         proto = onnx.ModelProto()
         proto.CopyFrom(self.model.proto)
         del proto.graph.node[:]
@@ -155,11 +157,11 @@ def _without_unused(before: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
     """Take away nodes and constants that were read before, and are not any more."""
     while True:
         read = set(Model(proto, "", None).uses)
-        kept = [node for node in proto.graph.node if not _unread(before, node.output, read)]
+        used_nodes = [node for node in proto.graph.node if not _unread(before, node.output, read)]
         stored = [tensor for tensor in proto.graph.initializer if not _unread(before, [tensor.name], read)]
-        if len(kept) == len(proto.graph.node) and len(stored) == len(proto.graph.initializer):
+        if len(used_nodes) == len(proto.graph.node) and len(stored) == len(proto.graph.initializer):
             return proto
-        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in kept]
+        nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in used_nodes]
         names = {tensor.name for tensor in stored}
         del proto.graph.node[:]
         proto.graph.node.extend(nodes)
@@ -170,5 +172,5 @@ def _without_unused(before: Model, proto: onnx.ModelProto) -> onnx.ModelProto:
 
 def _unread(before: Model, names: Iterable[str], read: set[str]) -> bool:
     """Whether none of some tensors is read, and one was."""
-    each = tuple(names)
-    return read.isdisjoint(each) and any(before.uses.get(name, 0) for name in each)
+    entry = tuple(names)
+    return read.isdisjoint(entry) and any(before.uses.get(name, 0) for name in entry)

@@ -2,14 +2,29 @@
 
 Of a copy, only the fields named here are touched. A constant that others read too, or that is computed, stays as it is;
 the head then reads a tensor of its own.
+
+The new constants of a rewritten model as inputs: one session then serves all weights.
+
+A map from logits to logits, made to fit what the tensor in the graph holds.
+
+Written around the map, with s the one logit of a binary head and p a probability:
+
+    binary logits           s -> (0, s) -> map -> (l_0, l_1) -> l_1 - l_0
+    probabilities           p -> log p -> map -> softmax
+    labels' probabilities   p -> log p - log (1 - p) -> map -> sigmoid
+    binary probabilities    p -> (1 - p, p) -> log -> map -> softmax -> p_1
+    hidden binary scores    (-s, s) -> (0, s) -> map -> softmax
+    several a sample        (N, C, H, W) -> (N H W, C) -> map -> (N, C, H, W)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
@@ -17,22 +32,105 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.adapted import WriteMap, adapted
-from tna_onnx.graph.floats import float_tensor, large_tensor
-from tna_onnx.graph.hidden import TRANSFORM, hides_scores, show_scores
-from tna_onnx.graph.hollow import hollow_copy, keep_words
+from tna_onnx.graph.bounds import input_at
+from tna_onnx.graph.constants import Quantized
+from tna_onnx.graph.external import hollow_copy, keep_words
+from tna_onnx.graph.given import Given
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, NodeOps, constant_node, insert_nodes
-from tna_onnx.graph.opsets import map_opset
-from tna_onnx.graph.own_names import annotate, raw_logits
-from tna_onnx.graph.quantized import Quantized
-from tna_onnx.graph.readers import require_no_other_readers
-from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.several import Layout
+from tna_onnx.graph.nodes import (
+    MIN_IR_OF_INITIALIZERS,
+    PREFIX,
+    NodeOps,
+    annotate,
+    constant_node,
+    insert_nodes,
+    map_opset,
+    raw_logits,
+)
+from tna_onnx.graph.readout import TRANSFORM, Head, Readout, hides_scores, show_scores
+from tna_onnx.graph.scores import require_no_other_readers
+from tna_onnx.graph.several import CLASSES_FIRST, Layout
 from tna_onnx.graph.stored import Stored
-from tna_onnx.graph.traverse import input_at
+from tna_onnx.graph.tensors import epsilon, float_tensor, large_tensor
 
-__all__ = ["Rewritten", "rewrite", "unchanged"]
+__all__ = ["Rewritten", "WriteMap", "adapted", "new_floats", "rewrite", "unchanged"]
+
+
+WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
+"""Writes a map's nodes: (ops, logits, features) -> result, all by name."""
+
+
+def adapted(
+    write_map: WriteMap, readout: Readout, shape: tuple[int, ...] | Layout, *, hidden: bool = False
+) -> WriteMap:
+    """Return a map that takes and gives what the tensor holds, in the shape that a sample has there.
+
+    Args:
+        write_map: the map, from logits to logits.
+        readout: what the tensor holds.
+        shape: of one sample; the layout, where it has several predictions.
+        hidden: the tensor is made to hold hidden scores (see `graph.hidden`).
+    """
+    if hidden:
+        return lambda ops, tensor, features: ops.softmax(
+            write_map(ops, ops.matmul(tensor, ops.const([[0.0, 0.0], [0.0, 1.0]])), features)
+        )
+
+    def on_rows(ops: NodeOps, tensor: str, features: str) -> str:
+        return _from_logits(ops, readout, write_map(ops, _to_logits(ops, readout, tensor), features))
+
+    columns = [-1, 1 if readout.binary else readout.n_classes]  # the words of a map work on (N, C)
+    if isinstance(shape, Layout):
+        return functools.partial(_at_positions, on_rows, shape, columns)
+    if len(shape) == 1:
+        return on_rows
+    own = [-1, *shape]
+    return lambda ops, tensor, features: ops.reshape(on_rows(ops, ops.reshape(tensor, columns), features), own)
+
+
+def _at_positions(
+    on_rows: WriteMap, layout: Layout, columns: list[int], ops: NodeOps, tensor: str, features: str
+) -> str:
+    """Write a map of rows around which positions and classes are brought into rows, and back."""
+    places = list(range(2, layout.axes))
+    if layout.class_axis == CLASSES_FIRST:
+        tensor = ops.transpose(tensor, [0, *places, 1])
+    result = ops.reshape_as(on_rows(ops, ops.reshape(tensor, columns), features), tensor)
+    if layout.class_axis == CLASSES_FIRST:
+        result = ops.transpose(result, [0, layout.axes - 1, *range(1, layout.axes - 1)])
+    return result
+
+
+def _to_logits(ops: NodeOps, readout: Readout, tensor: str) -> str:
+    if readout.holds == "probabilities":
+        if readout.binary:  # (1 - p, p) = p (-1, 1) + (1, 0)
+            tensor = ops.add(ops.matmul(tensor, ops.const([[-1.0, 1.0]])), ops.const([1.0, 0.0]))
+        if readout.multi_label:
+            return _label_logits(ops, tensor, epsilon(readout.logits_type) / 4)
+        return ops.log(ops.clip(tensor, ops.tiny, 1.0))  # log 0 would be infinite
+    if readout.binary:  # (0, s) = s (0, 1)
+        return ops.matmul(tensor, ops.const([[0.0, 1.0]]))
+    return tensor
+
+
+def _from_logits(ops: NodeOps, readout: Readout, result: str) -> str:
+    if readout.holds == "probabilities" and readout.multi_label:
+        return ops.sigmoid(result)
+    if readout.holds == "probabilities":
+        result = ops.softmax(result)
+        if readout.binary:  # p_1
+            result = ops.matmul(result, ops.const([[0.0], [1.0]]))
+        return result
+    if readout.binary:  # l_1 - l_0: a softmax sees differences alone
+        return ops.matmul(result, ops.const([[-1.0], [1.0]]))
+    return result
+
+
+def _label_logits(ops: NodeOps, p: str, least: float) -> str:
+    """Write log p - log (1 - p), where p is no nearer to 0 or 1 than `least`."""
+    rest = ops.add(ops.mul(p, ops.const(-1.0)), ops.const(1.0))
+    logs = ops.mul(ops.log(ops.clip(rest, least, 1.0)), ops.const(-1.0))
+    return ops.add(ops.log(ops.clip(p, least, 1.0)), logs)
 
 
 @dataclass(eq=False)
@@ -50,6 +148,9 @@ class Rewritten:
         opset: version of the default operator set imported for new nodes; 0 where the source has its own.
         apart: values whose keys stand in the new model (`graph.apart`), the source's among them.
         aside: whether new values may be there.
+        given: a file that is made again, for the values that are taken from it; None where they are new.
+        roles: initializer or Constant output -> what its new value is: `weight`, `weight, scale`, `bias`.
+        digests: the same names, those of nodes with new attributes, and the block -> SHA-256 of the new values.
     """
 
     proto: onnx.ModelProto
@@ -62,6 +163,9 @@ class Rewritten:
     opset: int = 0
     apart: dict[bytes, Any] = field(default_factory=dict)
     aside: bool = False
+    given: Given | None = None
+    roles: dict[str, str] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
 
     def forget(self) -> None:
         """Give back the new model, once it is written; what was done stays known."""
@@ -88,6 +192,7 @@ def rewrite(
     block: str = PREFIX,
     metadata: Mapping[str, str],
     aside: bool = False,
+    given: Given | None = None,
 ) -> Rewritten:
     """Write a new weight, bias and map into a copy of the model.
 
@@ -105,15 +210,19 @@ def rewrite(
         block: how the names of the map's nodes begin.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
         aside: whether a new value may be kept apart from the protobuf, where the old one is.
+        given: a file that was written in this way, and is made again: values that it has to give are taken from there.
 
     Raises:
         UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
+        NotRebuilt: the file that is made again has no such value.
     """
     left_out = []
     if isinstance(readout, Head) and weight is not None and readout.stored_weight.overwritten:
         left_out.append(readout.stored_weight.name)
     proto = hollow_copy(model.proto, left_out)
-    result = Rewritten(proto, readout, apart={**model.apart}, aside=aside)
+    result = Rewritten(proto, readout, apart={**model.apart}, aside=aside, given=given)
+    if given is not None:
+        result.apart |= given.model.apart
     if isinstance(readout, Head) and not (weight is None and bias is None):
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
@@ -171,7 +280,7 @@ def _write(
     if not np.all(np.isfinite(place.as_written(value))):
         raise UnsupportedModel(f"{model.name}: a new value for '{place.name}' does not fit its dtype")
     if place.shared:  # others read the stored tensor: it stays, and this node reads a new one
-        name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"))
+        name = _add(result, float_tensor(value, place.float_type, f"{PREFIX}/{role}"), role)
         reader = result.touch(place.reader, "input")
         reader.input[list(reader.input).index(place.read_as)] = name
         return None
@@ -180,7 +289,11 @@ def _write(
         node = result.touch(place.reader, f"attribute:{place.attribute}")
         attribute = next(a for a in node.attribute if a.name == place.attribute)
         # Fields of the message are edited, so that those unknown to this version of ONNX stay.
-        attribute.floats[:] = stored.astype(np.float32).reshape(-1).tolist()
+        numbers = stored.astype(np.float32).reshape(-1)
+        if result.given is not None and role in result.given.roles:
+            numbers = result.given.taken_attribute(node, place.attribute)
+        result.digests[f"{place.name}:{place.attribute}"] = hashlib.sha256(numbers.tobytes()).hexdigest()
+        attribute.floats[:] = numbers.tolist()
         return None
     if place.quantized is not None:
         return _write_quantized(model, place.name, place.quantized, stored, role, result)
@@ -189,7 +302,7 @@ def _write(
         tensor = large_tensor(stored, place.float_type, place.name, result.apart)
     else:
         tensor = float_tensor(stored, place.float_type, place.name)
-    _overwrite(model, place.name, tensor, result)
+    _overwrite(model, place.name, tensor, role, result)
     return None
 
 
@@ -198,10 +311,11 @@ def _write_quantized(
 ) -> NDArray[np.float64]:
     """Quantise a new value, write it with its scale and zero point, and return the scale."""
     integers, scale, zero = quantized.quantize(stored)
-    _overwrite(model, name, numpy_helper.from_array(integers, name), result)
-    _replace_input(model, quantized.node, 1, scale, f"{PREFIX}/{role}_scale", result)
-    if quantized.zero_point or zero.any():  # where there is none, it is 0
-        _replace_input(model, quantized.node, 2, zero, f"{PREFIX}/{role}_zero_point", result)
+    _overwrite(model, name, numpy_helper.from_array(integers, name), role, result)
+    scale = _replace_input(model, quantized.node, 1, scale, f"{role}, scale", result)
+    again = result.given is not None and _own_name(f"{role}, zero point") in result.given.model.initializers
+    if quantized.zero_point or zero.any() or again:  # where there is none, it is 0
+        _replace_input(model, quantized.node, 2, zero, f"{role}, zero point", result)
     if quantized.axis is not None and scale.ndim:  # one scale has no axis
         node = result.touch(quantized.node, "attribute:axis")
         kept = [a for a in node.attribute if a.name != "axis"]
@@ -210,14 +324,30 @@ def _write_quantized(
     return scale.astype(np.float64)
 
 
-def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewritten) -> None:
-    """Put a value where a constant lies: raw data, whatever form the old values had."""
+def _new_value(result: Rewritten, tensor: onnx.TensorProto, role: str) -> onnx.TensorProto:
+    """Return a new value, or that of the file that is made again; `role` may go on behind a comma."""
+    if result.given is not None and role.partition(",")[0] in result.given.roles:
+        tensor = result.given.taken(tensor)
+    result.roles[tensor.name] = role
+    value = result.apart.get(tensor.raw_data)
+    digest = hashlib.sha256(tensor.raw_data if value is None else memoryview(value).cast("B"))
+    result.digests[tensor.name] = digest.hexdigest()
+    return tensor
+
+
+def _own_name(role: str) -> str:
+    return f"{PREFIX}/{role.replace(', ', '_').replace(' ', '_')}"
+
+
+def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, result: Rewritten) -> onnx.TensorProto:
+    """Put a value where a constant lies: raw data, whatever form the old values had; return what is there now."""
     result.changed.add(name)
+    tensor = _new_value(result, tensor, role)
     for stored in result.proto.graph.initializer:
         if stored.name == name:
             keep_words(stored, tensor)
             stored.CopyFrom(tensor)
-            return
+            return tensor
     # A Constant node has one attribute: a tensor, or plain numbers, which a tensor takes the place of.
     at = model.producers[name]
     node = result.touch(at, "attribute:value")
@@ -225,26 +355,35 @@ def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, result: Rewrit
     result.touch(at, f"attribute:{attribute.name}")
     keep_words(attribute.t, tensor)  # empty where the attribute held plain numbers
     attribute.CopyFrom(helper.make_attribute("value", tensor, attribute.doc_string or None))
+    return tensor
 
 
-def _replace_input(model: Model, at: int, position: int, value: NDArray[Any], name: str, result: Rewritten) -> None:
-    """Give a node a new constant: where the old one lies if no other reads it and it has the same shape."""
+def _replace_input(
+    model: Model, at: int, position: int, value: NDArray[Any], role: str, result: Rewritten
+) -> NDArray[Any]:
+    """Give a node a new constant: where the old one lies if no other reads it and it has the same shape.
+
+    Returns the value that is there now.
+    """
     node = result.proto.graph.node[at]
     old = input_at(node, position)
     tensor = model.initializers.get(old)
     if tensor is not None and model.uses.get(old, 0) == 1 and tuple(tensor.dims) == value.shape:
-        _overwrite(model, old, numpy_helper.from_array(value, old), result)
-        return
-    added = _add(result, numpy_helper.from_array(value, name))
+        new = _overwrite(model, old, numpy_helper.from_array(value, old), role, result)
+        return np.asarray(numpy_helper.to_array(new))
+    new = numpy_helper.from_array(value, _own_name(role))
+    added = _add(result, new, role)
     node = result.touch(at, "input")
     node.input[position : position + 1] = [added]
+    return np.asarray(numpy_helper.to_array(new))
 
 
-def _add(result: Rewritten, tensor: onnx.TensorProto) -> str:
+def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
     """Add a tensor under a name that is free: an initializer, or a Constant node in an old file."""
     taken = {t.name for t in result.proto.graph.initializer} | {node.name for node in result.proto.graph.node}
     if tensor.name in taken:  # another head of this model was given its own before
         tensor.name = next(name for name in (f"{tensor.name}_{k}" for k in count(2)) if name not in taken)
+    tensor.CopyFrom(_new_value(result, tensor, role))
     if result.proto.ir_version < MIN_IR_OF_INITIALIZERS:
         result.constants.append(constant_node(tensor))
     else:
@@ -262,7 +401,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     proto = result.proto
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
-    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block)
+    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.given)
     raw = raw_logits(block)
     features = readout.features if isinstance(readout, Head) else ""
     last = write_map(ops, raw, features)
@@ -277,6 +416,8 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     if not model.opset:
         result.opset = map_opset(model)
         proto.opset_import.append(helper.make_opsetid("", result.opset))
+    constants: list[Any] = [*ops.initializers, *(node for node in ops.nodes if node.op_type == "Constant")]
+    result.digests[block] = hashlib.sha256(b"".join(each.SerializeToString() for each in constants)).hexdigest()
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
 
@@ -294,3 +435,16 @@ def _refuse_taken_names(model: Model, names: set[str]) -> None:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )
+
+
+def new_floats(written: Rewritten) -> dict[str, NDArray[Any]]:
+    """Return the new initializers by name, to be fed to a session that has them as inputs.
+
+    None where it has to hold them: kernels for integers want constants, and NumPy has no bfloat16.
+    """
+    new = written.changed | written.added
+    tensors = [tensor for tensor in written.proto.graph.initializer if tensor.name in new]
+    fed = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.DOUBLE)
+    if written.constants or len(tensors) < len(new) or any(tensor.data_type not in fed for tensor in tensors):
+        return {}
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}

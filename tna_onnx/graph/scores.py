@@ -1,31 +1,233 @@
 """Where a model's scores are: its head, or else the tensor of logits or probabilities behind an output.
 
 The graph says what an output holds (what follows the head), or the user; values are never looked at.
+
+Who else reads the scores between the linear layer and the logits, and what that rules out.
+
+A map behind the logits, or a scaled bias, changes the logits; whoever reads the scores in front of them would see the
+old ones.
+
+Probabilities of several labels that separate classifiers make, put side by side: one-vs-rest as skl2onnx writes it.
+
+x -> classifier 1 -> (1 - p, p) -> p ]
+x -> classifier 2 -> (1 - p, p) -> p ] -> Concat -> (N, C)
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.dtypes import FLOAT_TYPES
-from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.input_types import shape_text
-from tna_onnx.graph.label_columns import stands_for_labels
+from tna_onnx.graph.bounds import subgraph_inputs
+from tna_onnx.graph.cut import tail_nodes
+from tna_onnx.graph.head import SeveralHeads, choose_head, purpose
 from tna_onnx.graph.linear import is_quantized
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.options import LABEL_KINDS
-from tna_onnx.graph.purpose import purpose
-from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.refusal import Refusal
-from tna_onnx.graph.several import ONE, OPEN_AXIS, class_axis_of, declared_sizes, has_several
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.several import CLASSES_LAST, ONE, OPEN_AXIS, class_axis_of, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
+from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
+from tna_onnx.graph.walk.steps import Refusal
 
-__all__ = ["behind_outputs", "choose_readout", "find_readout"]
+__all__ = [
+    "CannotInsert",
+    "behind_outputs",
+    "can_insert",
+    "can_scale",
+    "choose_readout",
+    "find_readout",
+    "require_no_other_readers",
+    "stands_for_labels",
+]
+
+
+class CannotInsert(UnsupportedModel):
+    """A map has no place behind the logits. `reason` says why, without the advice on other maps."""
+
+    def __init__(self, reason: str, advice: str) -> None:
+        """Join both to the message."""
+        super().__init__(f"{reason}; {advice}")
+        self.reason = reason
+
+
+def can_scale(model: Model, head: Head) -> bool:
+    """Whether scaling weight and bias scales the logits, and nothing reads the scores in front of the bias."""
+    if not head.homogeneous:
+        return False
+    tail = tail_nodes(model, head)
+    end = head.stored_weight.reader
+    if head.stored_bias is not None:
+        end = _added_at(model, tail, head.stored_bias.reader)
+    scores = _scores(model, [k for k in tail if k < end])
+    reads = _reads(_nodes(model, tail), scores)
+    return all(model.uses.get(name, 0) == reads[name] for name in scores)
+
+
+def _added_at(model: Model, tail: Iterable[int], reader: int) -> int:
+    """Return the index of the node that adds a bias, which an Expand may read before it."""
+    nodes = model.proto.graph.node
+    if nodes[reader].op_type != "Expand":
+        return reader
+    return next(k for k in tail if nodes[reader].output[0] in nodes[k].input)
+
+
+def can_insert(model: Model, readout: Readout, *, keeps_order: bool) -> bool:
+    """Whether a map may go behind the logits: nothing reads the scores in front of it."""
+    try:
+        require_no_other_readers(model, readout, keeps_order=keeps_order)
+    except CannotInsert:
+        return False
+    return True
+
+
+def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> None:
+    """Refuse a map behind tensors that others read too: they would see scores without the map.
+
+    Args:
+        model: the model.
+        readout: its head, or its tensor of logits or probabilities.
+        keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
+
+    Raises:
+        CannotInsert: such a tensor lies between the head and its logits, or the labels come from there.
+    """
+    indices = [model.producers[readout.logits]]
+    if isinstance(readout, Head):
+        indices = tail_nodes(model, readout)
+    tail = _nodes(model, indices)
+    scores = _scores(model, indices)
+    reads = _reads(tail, scores)
+    for name in sorted(scores - {readout.logits}):
+        if model.uses.get(name, 0) <= reads[name]:
+            continue  # nobody but the tail itself
+        rest = model.uses[name] - reads[name]
+        if not _are_labels(model, name) and _argmaxes(model, name, readout) != rest:
+            raise CannotInsert(
+                f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
+                "would miss an appended map",
+                f"use --map none{_or_fold(model, readout)}",
+            )
+        if not keeps_order:
+            raise CannotInsert(
+                f"{model.name}: '{name}', {_what(model, name)}, would not follow an appended map",
+                "use --map ts, ets or none, which never change the order of the classes",
+            )
+
+
+def _scores(model: Model, tail: Iterable[int]) -> set[str]:
+    """Return what holds scores of the tensors that these nodes give: the first node's, and what is made of them.
+
+    How many samples there are (Shape, Size) says nothing of their scores, nor does a bias that is repeated so often.
+    """
+    scores: set[str] = set()
+    for node in _nodes(model, tail):
+        sized = node.op_type in ("Shape", "Size")
+        if not scores or (not sized and scores.intersection((*node.input, *subgraph_inputs(node)))):
+            scores.update(name for name in node.output if name)
+    return scores
+
+
+def _nodes(model: Model, indices: Iterable[int]) -> list[onnx.NodeProto]:
+    return [model.proto.graph.node[k] for k in indices]
+
+
+def _reads(nodes: Iterable[onnx.NodeProto], scores: Iterable[str]) -> dict[str, int]:
+    """Count how often some nodes read each of some tensors."""
+    reads = dict.fromkeys(scores, 0)
+    for node in nodes:
+        for name in node.input:
+            if name in reads:
+                reads[name] += 1
+    return reads
+
+
+def _are_labels(model: Model, name: str) -> bool:
+    """Whether a tensor holds the labels of a classifier node, which has its scores as the last output."""
+    node = model.producer(name)
+    return node is not None and node.domain == "ai.onnx.ml" and name != node.output[-1]
+
+
+def _argmaxes(model: Model, name: str, readout: Readout) -> int:
+    """Count the nodes that read labels off a tensor: the place of the largest score of each prediction."""
+    readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
+    axes = _class_axes(model, name, readout)
+    return sum(any(a.name == "axis" and a.i in axes for a in node.attribute) for node in readers)
+
+
+def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
+    """Return what an attribute may call the axis of the classes: of (N, C), as far as the file does not say more."""
+    sizes = declared_sizes(model, name) or []
+    # over the positions of a sample, the largest score is no label
+    if readout.class_axis == CLASSES_LAST:
+        return {CLASSES_LAST, len(sizes) - 1}
+    if readout.class_axis != ONE:
+        return {readout.class_axis}
+    if len(sizes) < 3:
+        return {1, -1}
+    # A convolution gives (N, C, 1, 1); a size that is not declared is None.
+    places = [k for k, size in enumerate(sizes) if k and size == readout.n_classes]
+    return {axis for k in places if len(places) == 1 for axis in (k, k - len(sizes))}
+
+
+def _what(model: Model, name: str) -> str:
+    if _are_labels(model, name):
+        return "the labels of the same node"
+    return "from which labels are read"
+
+
+def _or_fold(model: Model, readout: Readout) -> str:
+    if isinstance(readout, Head) and can_scale(model, readout):
+        return ", or ts, which needs no new nodes"
+    return ""
+
+
+# What takes the second column out of two, and what changes the shape alone.
+_PASSED = frozenset(
+    {"ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+)
+_CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
+
+# More nodes between a classifier and its column are no mere change of shape.
+_MAX_PASSED = 8
+
+
+def stands_for_labels(model: Model, node: onnx.NodeProto | None) -> bool:
+    """Whether a node puts side by side what several sigmoids give, each of a classifier of its own."""
+    if node is None or node.op_type != "Concat" or len(node.input) < 2:
+        return False
+    if next((a.i for a in node.attribute if a.name == "axis"), 0) not in (1, -1):
+        return False
+    sources = [_sigmoid_behind(model, name) for name in node.input]
+    # columns of one classifier are put together again elsewhere
+    return None not in sources and len(set(sources)) == len(sources)
+
+
+def _sigmoid_behind(model: Model, tensor: str) -> int | None:
+    """Return the node whose sigmoid a column is; None if it is something else."""
+    for _ in range(_MAX_PASSED):
+        index = model.producers.get(tensor)
+        if index is None:
+            return None
+        node = model.proto.graph.node[index]
+        if node.op_type == "Sigmoid" or (node.op_type in _CLASSIFIERS and _is_logistic(node)):
+            return index
+        if node.op_type == "Concat" and len(node.input) == 2:
+            tensor = node.input[1]  # (1 - p, p)
+        elif node.op_type in _PASSED:
+            tensor = node.input[0]
+        else:
+            return None
+    return None
+
+
+def _is_logistic(node: onnx.NodeProto) -> bool:
+    return any(a.name == "post_transform" and a.s == b"LOGISTIC" for a in node.attribute)
 
 
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
@@ -46,25 +248,28 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
     if head is None and kind in (None, "logit", "label-logits"):
         try:
             return choose_head(model, None, output, kind)
-        except UnsupportedModel as error:  # a map alone needs no head
-            try:
+        except SeveralHeads:
+            # one output may hold scores all the same; else which head is meant has to be told
+            with contextlib.suppress(UnsupportedModel):
                 return choose_readout(model, output, kind)
-            except UnsupportedModel:
-                if "choose one with --head" in str(error):  # there are heads: that is what has to be told
-                    raise error from None
-                raise
+            raise
+        except UnsupportedModel:
+            return choose_readout(model, output, kind)  # a map alone needs no head
     if head is not None:
         return choose_head(model, head, output)
     return choose_readout(model, output, kind)
 
 
-def choose_readout(model: Model, output: str | None = None, kind: str | None = None) -> Readout:
+def choose_readout(
+    model: Model, output: str | None = None, kind: str | None = None, *, options: str = "--output-kind"
+) -> Readout:
     """Return the tensor of logits or probabilities behind an output, whatever computes it.
 
     Args:
         model: the model.
         output: graph output, where there are several that may hold scores.
         kind: what `--output-kind` says, where the graph does not tell.
+        options: what a message names where it asks for a kind.
 
     Raises:
         UnsupportedModel: no such output, several, or the graph does not tell what it holds.
@@ -77,13 +282,13 @@ def choose_readout(model: Model, output: str | None = None, kind: str | None = N
         if output not in (None, info.name):
             continue
         try:
-            readouts.append(_readout(model, info, kind))
+            readouts.append(_readout(model, info, kind, options))
         except Refused as refused:
             reasons.append(f"\n  output '{info.name}': {refused}")
     if not readouts:
-        what = purpose(model)
-        if what:
-            raise UnsupportedModel(f"{model.name}: {what}; only classifiers can be calibrated")
+        subject = purpose(model)
+        if subject:
+            raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated")
         raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
     if len({readout.logits for readout in readouts}) > 1:
         names = ", ".join(readout.output for readout in readouts)
@@ -96,20 +301,20 @@ def behind_outputs(model: Model) -> list[tuple[Readout, Walked]]:
 
     Where the graph does not tell what an output holds, and the user would have to, `Readout.holds` is empty.
     """
-    found = []
+    outputs = []
     for info in model.proto.graph.output:
         walked = walk_back(model, info.name)
         try:
-            found.append((_readout(model, info, None), walked))
+            outputs.append((_readout(model, info, None), walked))
         except Refused:
             # a forest and the like are asked about; a regressor or a detector is not
             with contextlib.suppress(Refused):
                 if not purpose(model):
-                    found.append((replace(_readout(model, info, "logits"), holds=""), walked))
-    return found
+                    outputs.append((replace(_readout(model, info, "logits"), holds=""), walked))
+    return outputs
 
 
-def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Readout:
+def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options: str = "--output-kind") -> Readout:
     """Read one output.
 
     Raises:
@@ -133,7 +338,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Reado
     multi_label = _is_multi_label(kind, walked, columns, class_axis)
     if walked.activation == "sigmoid" and not multi_label:
         columns = 2
-    holds = _holds(walked, kind, columns)
+    holds = _holds(walked, kind, columns, options)
     if columns < 2:
         raise Refused("the number of classes is unknown: the output's last dimension is not declared")
     require_little_slack(walked.output_slack, columns, walked.activation)
@@ -164,9 +369,9 @@ def _class_axis(model: Model, walked: Walked, sizes: list[int | None]) -> int:
     if not has_several(sizes):
         return ONE
     # one class a box is not one class a position
-    what = purpose(model)
-    if what:
-        raise Refused(what)
+    subject = purpose(model)
+    if subject:
+        raise Refused(subject)
     axis = walked.class_axis or class_axis_of(sizes)
     if axis == ONE:
         raise Refused(OPEN_AXIS)
@@ -185,7 +390,7 @@ def _single_logit(info: onnx.ValueInfoProto, walked: Walked) -> int:
     return 2
 
 
-def _holds(walked: Walked, kind: str | None, columns: int) -> str:
+def _holds(walked: Walked, kind: str | None, columns: int, options: str) -> str:
     """Return whether a tensor holds logits or probabilities; only where the graph does not tell, the user may."""
     if walked.activation != "none" or walked.holds != "logits":
         return walked.holds
@@ -204,11 +409,11 @@ def _holds(walked: Walked, kind: str | None, columns: int) -> str:
         if _adds_up_shares(walked.node):
             raise Refused(
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
-                "hold shares from 0 to 1: say so with --output-kind probabilities"
+                f"hold shares from 0 to 1: say so with {options} probabilities"
             )
         raise Refused(
             f"the graph does not tell whether it holds logits or probabilities (it comes from {_from(walked)}); say "
-            "so with --output-kind logits or --output-kind probabilities. If it holds neither (but an image, say), "
+            f"so with {options} logits or {options} probabilities. If it holds neither (but an image, say), "
             "the model is no classifier"
         )
     return holds
@@ -242,14 +447,14 @@ def _is_multi_label(kind: str | None, walked: Walked, columns: int, class_axis: 
     """
     if kind in LABEL_KINDS and (walked.activation not in ("none", "sigmoid") or walked.holds != "logits"):
         raise Refused(f"--output-kind {kind}: the graph gives one class a sample there ({walked.activation})")
-    several = kind in LABEL_KINDS or (walked.activation == "sigmoid" and not walked.paired and columns != 1)
+    multi_label = kind in LABEL_KINDS or (walked.activation == "sigmoid" and not walked.paired and columns != 1)
     if kind in LABEL_KINDS and class_axis != ONE:
         raise Refused(f"--output-kind {kind}: expected an output (N, C), one number a label; this one has further axes")
-    if several and class_axis != ONE:
+    if multi_label and class_axis != ONE:
         raise Refused(f"{columns or 'several'} {MULTI_LABEL}")
-    if several and columns < 2:
+    if multi_label and columns < 2:
         raise Refused("the number of labels is unknown: the output's last dimension is not declared")
-    return several
+    return multi_label
 
 
 def _known_kind(node: onnx.NodeProto | None) -> str:

@@ -8,6 +8,10 @@ tensor:
 
 A constant that other nodes make from constants in any other way (a normalised weight, say) has no way back. Like one
 that others read too, it is left alone, and the linear node gets a tensor of its own.
+
+A linear layer as one node has it, whatever its operator.
+
+scores = features @ vectors.T * scale + bias * bias_scale
 """
 
 from __future__ import annotations
@@ -19,17 +23,31 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.constants import NotConstant, constant_value
-from tna_onnx.graph.dtypes import FLOAT_TYPES, type_name
-from tna_onnx.graph.floats import rounded
+from tna_onnx.graph.constants import NotConstant, Quantized, constant_value, read_quantized
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.quantized import Quantized, read_quantized
+from tna_onnx.graph.tensors import FLOAT_TYPES, rounded, type_name
 
-__all__ = ["Cast", "Mirror", "Permute", "Refused", "Reshape", "Step", "Stored", "Transpose", "resolve"]
+__all__ = [
+    "Cast",
+    "Linear",
+    "Mirror",
+    "Permute",
+    "Refused",
+    "Reshape",
+    "Step",
+    "Stored",
+    "Transpose",
+    "oriented",
+    "resolve",
+]
 
 
 class Refused(Exception):
     """Why a constant or a node is not what was looked for; the text is shown to the user."""
+
+
+class LabelsOfPositions(Refused):
+    """Several positions of a sample have several labels each."""
 
 
 @dataclass(frozen=True)
@@ -276,8 +294,8 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Step | Non
             if target is None:
                 raise _NoWayBack(f"Reshape of the constant '{node.input[0]}' takes a shape that is not a constant")
             shape = model.array(target).tolist()
-        kept = [d or value.shape[k] for k, d in enumerate(shape)]  # 0 keeps the size of that axis
-        return Reshape(value.shape, value.reshape(kept).shape)
+        dims = [d or value.shape[k] for k, d in enumerate(shape)]  # 0 keeps the size of that axis
+        return Reshape(value.shape, value.reshape(dims).shape)
     if node.op_type == "Cast":
         if attributes.get("to") not in FLOAT_TYPES:
             raise Refused(f"constant '{node.input[0]}' is cast to a type that is not float")
@@ -287,3 +305,48 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Step | Non
 
 def _listed() -> str:
     return ", ".join(FLOAT_TYPES.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """A linear layer as one node has it.
+
+    Attributes:
+        features: tensor that goes in.
+        features_transposed: the tensor is (n, N).
+        classes_first: the weight is the left operand, and the result is (C, N).
+        weight: the constant behind the weight.
+        orient: steps from the weight as read to `vectors`.
+        bias: the constant behind the bias, if the node has one; it broadcasts to (C,) after `bias_orient`.
+        bias_orient: steps from the bias as read to one value per vector.
+        scale: factor on features @ vectors.T.
+        bias_scale: factor on the bias.
+        classes: number of classes, where the node says so itself.
+        link: what the node does to the scores: none, softmax, sigmoid, or another activation by name.
+        labels: what the node calls its classes, if it says so.
+    """
+
+    features: str
+    weight: Stored
+    orient: tuple[Step, ...]
+    features_transposed: bool = False
+    classes_first: bool = False
+    bias: Stored | None = None
+    bias_orient: tuple[Step, ...] = ()
+    scale: float = 1.0
+    bias_scale: float = 1.0
+    classes: int | None = None
+    link: str = "none"
+    labels: tuple[int | str, ...] = ()
+
+    @property
+    def vectors(self) -> NDArray[Any]:
+        """(C, n) class vectors, or (1, n) for one score."""
+        return oriented(self.weight.value, self.orient)
+
+
+def oriented(value: NDArray[Any], steps: tuple[Step, ...]) -> NDArray[Any]:
+    """Apply steps in order."""
+    for step in steps:
+        value = step.apply(value)
+    return value

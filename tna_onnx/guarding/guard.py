@@ -12,28 +12,19 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from tna_onnx.calibration.decided import told_in_file
 from tna_onnx.data import Source
-from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import open_model, open_part
-from tna_onnx.graph.apart import total_size
-from tna_onnx.graph.checker import checker_complaint
-from tna_onnx.graph.decisions import add_decisions, add_scores
-from tna_onnx.graph.guarded import Guarded
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.decisions import Guarded, add_scores
+from tna_onnx.graph.large_values import total_size
+from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import tensor_outputs
-from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.save import file_beside, pending
-from tna_onnx.guarding.decide import check_decisions, check_posterior, largest_change
-from tna_onnx.guarding.dials import dial_inputs
-from tna_onnx.guarding.job import GuardJob
-from tna_onnx.guarding.measure import measure, measure_detection
-from tna_onnx.guarding.opening import Opened, open_guard
-from tna_onnx.guarding.outliers import outlier_of
-from tna_onnx.guarding.promises import new_outputs
-from tna_onnx.guarding.samples import Values, collect_values
-from tna_onnx.guarding.set_temperature import set_score_of
-from tna_onnx.guarding.thresholds import Thresholds, choose_thresholds
+from tna_onnx.guarding.measure import check_decisions, check_posterior, largest_change, measure, measure_detection
+from tna_onnx.guarding.opening import GuardJob, Opened, open_guard, outlier_of, set_score_of
+from tna_onnx.guarding.thresholds import Thresholds, Values, choose_thresholds, collect_values, dial_inputs, new_outputs
+from tna_onnx.pipeline.change import write_decisions
+from tna_onnx.pipeline.checking import check_file
+from tna_onnx.pipeline.notes import told_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.guarding import Decisions, Guard
 from tna_onnx.runtime import Session, open_session
@@ -76,9 +67,9 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
     chosen = _choose(job, opened, progress)
     metadata = _metadata(job, opened, chosen)
     thresholds = chosen.thresholds
-    proto = add_decisions(model, chosen.guarded, thresholds.values, settings.outputs, metadata, thresholds.dials)
+    proto = write_decisions(model, chosen.guarded, thresholds.values, settings.outputs, metadata, thresholds.dials)
     with pending(model, proto, target) as path:
-        _check_file(model, path)
+        check_file(model, path)
         written = open_session(path, path.name, opened.device)
         change = _checked(opened, chosen, written, settings.outputs, progress)
         if check is not None:
@@ -175,7 +166,7 @@ def _temperature(guarded: Guarded) -> float:
 
 
 def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
-    """Return how the decisions were made; no time, no path: the same run writes the same bytes."""
+    """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     # which output classifies is not asked again: a reader need not tell it from the new ones
     known = provenance(opened.model)
     output = {key: value for key, value in opened.output.provenance.items() if key not in known}
@@ -183,6 +174,7 @@ def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
     if job.settings.set_temperature == "auto":
         found["guard_set_temperature"] = f"{_temperature(chosen.guarded)!r}"
     return {
+        **known,
         **output,
         "guard": json.dumps(dataclasses.asdict(job.settings)),
         "guard_data_sha256": opened.source.digest(),
@@ -191,14 +183,3 @@ def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
         **told_in_file(opened.source, "guard"),
         **found,
     }
-
-
-def _check_file(model: Model, path: Path) -> None:
-    """Run the ONNX checker.
-
-    Raises:
-        CheckFailed: it refuses the file, and not the source.
-    """
-    complaint = checker_complaint(path)
-    if complaint and not checker_complaint(model.path or model.proto):
-        raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")

@@ -1,20 +1,49 @@
-"""From decisions on samples to the figures of a report: coverage, set sizes, risk, alarms."""
+"""From decisions on samples to the figures of a report: coverage, set sizes, risk, alarms.
+
+A guarded file as others read it: which of its outputs are decisions, and what they say of samples.
+
+Whether a written file decides what was meant, and leaves everything else as it was.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.guarding.samples import Values
+from tna_onnx.data import Batch, Source
+from tna_onnx.engine.scoring import Runs, score_model
+from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import provenance
+from tna_onnx.graph.outputs import ClassOutput, decision_outputs
+from tna_onnx.guarding.settings import ADDITIONS
+from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_values
 from tna_onnx.numerics.checks import check_level
-from tna_onnx.numerics.detection import area_under, roc_points
-from tna_onnx.numerics.top_label import top_label_errors
+from tna_onnx.numerics.corp import top_label_errors
+from tna_onnx.numerics.outliers import area_under, roc_points
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.progress import Progress
+from tna_onnx.results.details import RiskCoverage
 from tna_onnx.results.guarding import ConfidenceCalibration, ConfidenceGroup, Decisions, Detection
-from tna_onnx.results.risk_coverage import RiskCoverage
+from tna_onnx.runtime import Session
 
-__all__ = ["exact_interval", "measure", "measure_detection"]
+__all__ = [
+    "check_decisions",
+    "check_posterior",
+    "exact_interval",
+    "guards_about",
+    "guards_of",
+    "largest_change",
+    "measure",
+    "measure_detection",
+    "require_outlier_score",
+    "score_guarded",
+]
+
 
 _GROUPS = 5  # of samples by confidence, equally large: enough to see where sets are large
 
@@ -144,3 +173,158 @@ def exact_interval(count: int, n: int, level: float) -> tuple[float, float]:
 
     interval = stats.binomtest(count, n).proportion_ci(level, "exact")
     return float(interval.low), float(interval.high)
+
+
+_ROLES = (*ADDITIONS, "ood_alarm")
+
+
+def guards_of(model: Model) -> dict[str, str]:
+    """Return role -> graph output of a model's decisions; none where it has none.
+
+    What the file says of itself counts only where it has such outputs.
+    """
+    try:
+        prefix = json.loads(provenance(model).get("guard", "")).get("prefix", "")
+    except (ValueError, AttributeError, RecursionError):  # not written by this tool
+        return {}
+    return decision_outputs(model, {role: f"{prefix}{role}" for role in _ROLES})
+
+
+def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
+    """Return those that are about the classes of an output: decisions of another head say nothing of its labels."""
+    about = provenance(model).get("output")
+    return guards_of(model) if about in (None, output.name) else {}
+
+
+def require_outlier_score(models: Iterable[Model]) -> None:
+    """Refuse samples that a model should not know where no model could tell.
+
+    Raises:
+        UsageError: none of the models has the outputs `ood` and `ood_alarm`.
+    """
+    if not any({"ood", "ood_alarm"} <= {*guards_of(model)} for model in models):
+        raise UsageError(
+            "--ood-data are for a model with the output ood, as guard --add ood makes it; give such a model, or leave "
+            "them out"
+        )
+
+
+def score_guarded(
+    session: Session,
+    model: Model,
+    output: ClassOutput,
+    source: Source,
+    batch_size: int,
+    progress: Progress,
+    level: float = 95.0,
+    unknown: Source | None = None,
+    fresh: bool | None = None,
+) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
+    """Do what `score_model` does, and measure in the same run what a guarded model decides.
+
+    Args:
+        session: on the model.
+        model: guarded or not.
+        output: the output that classifies.
+        source: the samples.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+        level: of intervals, in per cent.
+        unknown: samples that the model should not know, if there are any.
+        fresh: whether no threshold comes from the samples; None where nobody knows.
+
+    Returns:
+        (scores, predicted classes (N,), decisions; None where the model decides nothing).
+
+    Raises:
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    guards = guards_about(model, output)
+    if not guards:
+        scores, predicted = score_model(session, output, source, batch_size, progress)
+        return scores, predicted, None
+    listening = Listening(session, guards, source.labels, source.describe())
+    scores, predicted = score_model(listening, output, source, batch_size, progress)
+    columns = listening.columns
+    decided = Values(source.labels, scores.hit, scores.confidence, columns.columns, columns.sizes)
+    detection: Detection | None = None
+    if unknown is not None and {"ood", "ood_alarm"} <= {*guards}:
+        names = {role: guards[role] for role in ("ood", "ood_alarm")}
+        found = collect_values(session, output, names, unknown, batch_size, progress, stage="unknown samples").values
+        detection = measure_detection(
+            decided.values["ood"], found["ood"], found["ood_alarm"], level, unknown.describe()
+        )
+    described = source.describe()
+    decisions = measure(decided, output.n_classes, level, described, fresh=fresh, detection=detection)
+    return scores, predicted, decisions
+
+
+_MAX_CHANGE = 1e-5
+"""Further readers of a tensor may keep ONNX Runtime from fusing nodes, which rounds in another way."""
+
+
+def check_decisions(decided: Values, scores: Values, thresholds: Thresholds, where: str) -> None:
+    """Compare the file's decisions with the scores that the thresholds were chosen on.
+
+    Args:
+        decided: by the file, on some samples.
+        scores: of the same samples, in the same batches.
+        thresholds: that were written.
+        where: what the samples are, for messages.
+
+    Raises:
+        CheckFailed: a decision is another one.
+    """
+    level = thresholds.values
+    expected: dict[str, NDArray[Any]] = {**scores.values}
+    if "accept" in level:
+        expected["accept"] = scores.values["confidence"] >= level["accept"]
+    if "set" in level:
+        # one threshold for all classes, or one a class
+        limit = np.broadcast_to(level["set"], np.shape(level["set"]) or (1,))
+        of_class = scores.labels if limit.size > 1 else np.zeros_like(scores.labels)
+        expected["set"] = scores.values["set"] <= limit[of_class]
+    if "ood" in level:
+        expected["ood_alarm"] = scores.values["ood"] > level["ood"]
+    for role, found in decided.values.items():
+        different = np.flatnonzero(found != expected[role])
+        if len(different):
+            raise CheckFailed(
+                f"verification: output {role} of the written file is not what its scores say for {len(different):,} of "
+                f"{len(found):,} samples of {where}"
+            )
+
+
+def check_posterior(written: Runs, output: ClassOutput, name: str, batch: Batch) -> None:
+    """Compare the probabilities under the default class frequencies with those of the output.
+
+    Raises:
+        CheckFailed: they are others.
+    """
+    found, values = written.run([name, output.name], batch)
+    change = float(np.max(np.abs(found - output.probabilities(values))))
+    if not change <= _MAX_CHANGE:
+        raise CheckFailed(f"verification: output '{name}' is {change:.3g} off the probabilities of '{output.name}'")
+
+
+def largest_change(
+    before: Runs, after: Runs, outputs: list[str], source: Source, rows: NDArray[np.int64], batch_size: int
+) -> float:
+    """Return the largest change of a value of the outputs that were there before.
+
+    Raises:
+        CheckFailed: it is more than rounding.
+    """
+    largest = 0.0
+    for batch in source.batches(batch_size, rows):
+        pairs = zip(outputs, before.run(outputs, batch), after.run(outputs, batch), strict=True)
+        for name, old, new in pairs:
+            if np.array_equal(old, new):
+                continue
+            change = float("inf")
+            if old.dtype.kind == "f" and old.shape == new.shape:
+                change = float(np.max(np.abs(old.astype(np.float64) - new.astype(np.float64))))
+            if not change <= _MAX_CHANGE * max(1.0, float(np.max(np.abs(old)))):
+                raise CheckFailed(f"verification: output '{name}' changed by {change:.3g}; expected no change")
+            largest = max(largest, change)
+    return largest

@@ -1,31 +1,110 @@
-"""Everything that `guard` opens and checks before anything is fitted: model, data, device, the path to write."""
+"""Everything that `guard` opens and checks before anything is fitted: model, data, device, the path to write.
+
+What `guard` was asked for, in one value.
+
+Samples that a model should not know, such as images of other classes: their labels are not its own.
+
+The outlier score: which tensors it reads, and its fit to features.
+
+The score of which sets are made, and its temperature: as it is, or the one with the smallest sets.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.decided import decided_on
-from tna_onnx.calibration.leaks import Told, check_leaks
 from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.digest import sample_form
 from tna_onnx.data.options import Data
+from tna_onnx.data.source import NO_LABELS, source_notes
 from tna_onnx.data.suspicion import checked_warnings
-from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import input_specs, open_model
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.batch_size import DEFAULT, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.preparation import Preparation
+from tna_onnx.extraction.sessions import input_specs, open_model, open_part, open_source
+from tna_onnx.graph.cut import before_map, cut_at
+from tna_onnx.graph.decisions import OutlierInput, SetScore
+from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
-from tna_onnx.guarding.job import GuardJob
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.scores import find_readout
+from tna_onnx.guarding.settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
-from tna_onnx.guarding.unknown import open_unknown
+from tna_onnx.numerics.conformal import small_set_temperature
+from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
+from tna_onnx.pipeline.notes import decided_on
+from tna_onnx.pipeline.sample_checks import Told, check_leaks
+from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 
-__all__ = ["PROMISES", "Opened", "open_guard"]
+__all__ = ["PROMISES", "GuardJob", "Opened", "open_guard", "open_unknown", "outlier_of", "set_score_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class GuardJob:
+    """Decisions for a model, before anything is opened.
+
+    Attributes:
+        model: the source.
+        calib: samples that the thresholds come from.
+        held_out: data for the report; None without.
+        fit: samples that an outlier score and a temperature are fitted to; None for one half of `calib`.
+        unknown: samples that the model should not know, for the report; None without.
+        options: on the model's head and output.
+        settings: what is added, at which levels.
+        output: path to write; None for the default.
+        overwrite: allow the output to be the input.
+        dry_run: write no model.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run, or `auto`.
+    """
+
+    model: ModelSource
+    calib: Data
+    held_out: Data | None = None
+    fit: Data | None = None
+    unknown: Data | None = None
+    options: ModelOptions = field(default_factory=ModelOptions)
+    settings: GuardSettings = field(default_factory=GuardSettings)
+    output: str | Path | None = None
+    overwrite: bool = False
+    dry_run: bool = False
+    device: str = "auto"
+    batch_size: BatchSize = DEFAULT
+
+
+# They may have more classes than the model; none of their numbers is read.
+_CLASSES = 1 << 31
+
+
+def open_unknown(data: Data, inputs: Sequence[InputSpec], known: Source) -> Source:
+    """Open samples of which only the inputs count; their labels may be any numbers or names.
+
+    Args:
+        data: the samples.
+        inputs: of the model.
+        known: samples that the model knows.
+
+    Raises:
+        UsageError: images, of which nobody says how they become what the known samples hold.
+        DataError: see `tna_onnx.data.open_source`.
+    """
+    opened = replace(data, classes=None, labels=NO_LABELS).open(inputs, _CLASSES, None)
+    if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
+        raise UsageError(
+            f"--ood-data: {opened.describe()}: are images, and {known.describe()}: hold values as the model takes "
+            "them, so how these images become such values is not known; give arrays, or images for both"
+        )
+    return opened
+
 
 PROMISES = "thresholds are promises on new samples of one prediction each"
 """Why a model with several predictions a sample is refused."""
@@ -96,12 +175,13 @@ def open_guard(job: GuardJob) -> Opened:
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
     inputs = input_specs(session)
 
-    source = job.calib.open(inputs, output.n_classes, names)
-    fit = _opened(job.fit, inputs, output, names)
+    preparation = Preparation(model, output, session)
+    _, source = preparation.settle(job.calib, job.calib.open(inputs, output.n_classes, names))
+    fit = _opened(job.fit, inputs, output, names, preparation)
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
-    held_out = _opened(job.held_out, inputs, output, names)
-    notes = _leaks(job, model, source, held_out)
+    held_out = _opened(job.held_out, inputs, output, names, preparation)
+    notes = (*_leaks(job, model, source, held_out), *source_notes(source))
     size = choose_batch_size(job.batch_size, session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
     for data, samples in ((job.calib, source), (job.held_out, held_out)):
@@ -114,7 +194,7 @@ def open_guard(job: GuardJob) -> Opened:
         fit=fit or source,
         fit_rows=rows,
         held_out=held_out,
-        unknown=_unknown(job, inputs, source),
+        unknown=_unknown(job, inputs, source, preparation),
         device=device,
         batch_size=size,
         provider=session.provider,
@@ -123,11 +203,15 @@ def open_guard(job: GuardJob) -> Opened:
 
 
 def _opened(
-    data: Data | None, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
+    data: Data | None,
+    inputs: tuple[InputSpec, ...],
+    output: ClassOutput,
+    names: tuple[str, ...] | None,
+    preparation: Preparation,
 ) -> Source | None:
     if data is None:
         return None
-    return data.open(inputs, output.n_classes, names)
+    return preparation.settle(data, data.open(inputs, output.n_classes, names))[1]
 
 
 def _check_number(settings: GuardSettings, source: Source, fit: Source | None, rows: NDArray[np.int64]) -> None:
@@ -205,9 +289,92 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
     return np.sort(shuffled[: len(source) // 2])
 
 
-def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...], known: Source) -> Source | None:
+def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...], known: Source, preparation: Preparation) -> Source | None:
     if job.unknown is None:
         return None
     if "ood" not in job.settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
-    return open_unknown(job.unknown, inputs, known)
+    return preparation.settle(job.unknown, open_unknown(job.unknown, inputs, known))[1]
+
+
+_FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}
+
+
+def outlier_of(score: OodScore, opened: Opened, options: ModelOptions, progress: Progress) -> OutlierInput:
+    """Return the score, fitted to the features of some samples if it is one of features.
+
+    Raises:
+        UnsupportedModel: the model has no logits of all classes, or no linear head.
+        DataError: features of another shape than (N, n).
+    """
+    model, options = before_map(opened.model, opened.output.name, options)
+    if score not in _FITTED:
+        readout = find_readout(model, options.head, options.output_name, options.output_kind)
+        if readout.holds != "logits" or readout.binary:
+            raise UnsupportedModel(
+                f"{model.name}: the energy needs a tensor of logits of all classes, and '{readout.logits}' holds "
+                f"{'one number a sample' if readout.binary else readout.holds}; use --ood-score mahalanobis"
+            )
+        return OutlierInput(Energy(), readout.logits, "", 0)
+    head = choose_head(model, options.head, options.output_name)
+    fitted = _FITTED[score].fit(*_features(opened, head, progress))
+    return OutlierInput(fitted, "", head.features, head.n_features)
+
+
+def _features(opened: Opened, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the features (N, n) of the samples that the score is fitted to, and their labels.
+
+    Raises:
+        DataError: features of another shape than (N, n).
+    """
+    source = opened.fit
+    rows = opened.fit_rows
+    session = open_part(opened.model, cut_at(opened.model, [head.features]), opened.device)
+    parts = []
+    done = 0
+    for batch in source.batches(opened.batch_size, rows):
+        (values,) = session.run([head.features], batch)
+        size = len(next(iter(batch.values())))
+        if values.size != size * head.n_features:
+            raise DataError(
+                f"{source.describe()}: features '{head.features}' have shape {values.shape} for {size} samples; "
+                f"expected ({size}, {head.n_features}); use --ood-score energy"
+            )
+        parts.append(np.asarray(values, np.float32).reshape(size, -1))
+        done += size
+        progress("fit outlier score", done, len(rows))
+    return np.concatenate(parts), source.labels[rows]
+
+
+# Of `raps`: a penalty of this for each class behind the first five (Angelopoulos et al., ICLR 2021, section 3.3).
+_RAPS = SetScore("raps", free=5, weight=0.01)
+
+# Samples that a temperature is chosen on: one number, and N C probabilities in memory.
+_SAMPLES = 5000
+
+
+def set_score_of(settings: GuardSettings, opened: Opened, session: Session, progress: Progress) -> SetScore | None:
+    """Return the set score; None without sets.
+
+    Raises:
+        DataError: the samples cannot be read.
+    """
+    if "set" not in settings.add:
+        return None
+    score = _RAPS if settings.set_score == "raps" else SetScore(settings.set_score)
+    if settings.set_temperature != "auto":
+        return replace(score, temperature=float(settings.set_temperature))
+    rows = opened.fit_rows
+    if len(rows) > _SAMPLES:
+        rows = np.sort(np.random.default_rng(settings.seed).choice(rows, _SAMPLES, replace=False))
+    output = opened.output
+    parts = []
+    done = 0
+    for batch in opened.fit.batches(opened.batch_size, rows):
+        parts.append(output.probabilities(session.run([output.name], batch)[0]))
+        done += len(parts[-1])
+        progress("choose set temperature", done, len(rows))
+    penalty = score.penalty(output.n_classes)
+    level = settings.coverage / 100
+    found = small_set_temperature(np.concatenate(parts), opened.fit.labels[rows], level, score.name, penalty)
+    return replace(score, temperature=found)

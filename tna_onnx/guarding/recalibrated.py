@@ -9,24 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tna_onnx.calibration.earlier import refuse_finished
-from tna_onnx.calibration.final import FinalFile
-from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.recalibrate import recalibrate
-from tna_onnx.calibration.target import target_of
 from tna_onnx.data.options import Data
-from tna_onnx.data.part import Part, halves
+from tna_onnx.data.source import Part, halves
 from tna_onnx.errors import TnaError, UsageError
-from tna_onnx.extraction.given import open_samples
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.samples import open_samples
+from tna_onnx.extraction.sessions import OpenModel, open_source
 from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.guard import guard
-from tna_onnx.guarding.job import GuardJob
-from tna_onnx.guarding.opening import PROMISES
+from tna_onnx.guarding.opening import PROMISES, GuardJob
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import require_enough
+from tna_onnx.pipeline.checking import FinalFile
+from tna_onnx.pipeline.job import Job, refuse_finished, target_of
+from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.progress import Progress
 from tna_onnx.results.report import Report
 from tna_onnx.runtime import parse_device
@@ -61,10 +57,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     Raises:
         UsageError: no path, or samples that the model cannot be run on.
     """
-    if job.engine != "local":
-        raise UsageError(f"--add splits the samples in this process; leave --engine {job.engine} out")
     model = open_source(job.model, job.options)
-    refuse_finished(model)
+    refuse_finished(model, job.options)
     target = target_of(job, model)
     if target is None:
         raise UsageError("a model that is no file needs an output where decisions are added: the path of a file")

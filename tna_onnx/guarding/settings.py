@@ -6,71 +6,85 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from tna_onnx.errors import UsageError
-from tna_onnx.numerics.checks import check_choice, check_level, check_numbers
+from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_numbers
 
-__all__ = ["ADDITIONS", "OOD_SCORES", "SET_SCORES", "GuardSettings", "OodScore", "SetScoreName"]
+__all__ = ["ADDITIONS", "GuardSettings", "OodScore", "SetScoreName"]
 
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
 SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
 OodScore: TypeAlias = Literal["mahalanobis", "energy", "residual"]
 
 ADDITIONS: tuple[Addition, ...] = get_args(Addition)
-SET_SCORES: tuple[SetScoreName, ...] = get_args(SetScoreName)
-OOD_SCORES: tuple[OodScore, ...] = get_args(OodScore)
 
 
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 100.0
 
 
+_SECTION = "Decisions"
+
+
+def _per_cent(default: float, meaning: str) -> float:
+    return setting(default, meaning, section=_SECTION, unit="PERCENT", low=0, high=100)
+
+
+@documented
 @dataclass(frozen=True)
 class GuardSettings:
     """What is added, and at which levels.
-
-    Attributes:
-        add: the outputs: `confidence`, `accept`, `set`, `ood`.
-        coverage: how often the set holds the true class, at least, in per cent.
-        set_score: what the sets are made of: `lac` (smallest sets), `aps` or `raps` (larger where the model is unsure).
-        set_temperature: of the probabilities that sets are made of, p^(1/T); `auto` is chosen for small sets, on
-            samples that the threshold does not come from.
-        per_class: whether the coverage holds for the samples of each class.
-        risk: largest error among accepted samples, in per cent.
-        delta: probability with which that error may be larger, in per cent.
-        ood_score: what is measured: `mahalanobis`, `energy` or `residual`.
-        false_alarm: how often a sample like the calibration data raises the alarm, at most, in per cent.
-        dials: whether coverage, risk and class frequencies are graph inputs too, with these levels and the
-            frequencies of the samples as defaults.
-        prefix: what the names of the new outputs and inputs begin with.
-        seed: of the split where the data must serve two purposes.
-        confidence_level: of the intervals of the report, in per cent.
 
     Raises:
         UsageError: a value that cannot be used.
     """
 
-    add: tuple[str, ...] = ("confidence", "accept", "set")
-    coverage: float = 95.0
-    set_score: SetScoreName = "lac"
-    set_temperature: float | Literal["auto"] = 1.0
-    per_class: bool = False
-    risk: float = 2.0
-    delta: float = 5.0
-    ood_score: OodScore = "mahalanobis"
-    false_alarm: float = 5.0
-    dials: bool = False
-    prefix: str = ""
-    seed: int = 0
-    confidence_level: float = 95.0
+    add: tuple[str, ...] = setting(
+        ("confidence", "accept", "set"),
+        f"Decisions to add as further outputs: {', '.join(ADDITIONS)}. Several with commas, or repeat the option.",
+        section=_SECTION,
+        unit="OUTPUT,...",
+        parse="additions",
+    )
+    coverage: float = _per_cent(95.0, "set: how often the set has to contain the true class.")
+    set_score: SetScoreName = setting(
+        "lac",
+        "set: lac gives the smallest sets; aps and raps give larger sets where the model is unsure.",
+        section=_SECTION,
+    )
+    set_temperature: float | Literal["auto"] = setting(
+        1.0,
+        "set: temperature to apply before sets are made; auto chooses the one with the smallest sets, on samples that "
+        "are not used for the threshold.",
+        section=_SECTION,
+        unit="NUMBER|auto",
+        parse="temperature",
+    )
+    per_class: bool = setting(False, "set: reach the coverage in each class, not only on average.", section=_SECTION)
+    risk: float = _per_cent(2.0, "accept: at most this share of the accepted samples is classified wrong.")
+    delta: float = _per_cent(5.0, "accept: probability that the share is above the risk all the same.")
+    ood_score: OodScore = setting(
+        "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION
+    )
+    false_alarm: float = _per_cent(5.0, "ood: at most this share of known samples raises the alarm.")
+    dials: bool = setting(
+        False,
+        "Also make coverage, risk and class_prior inputs of the model. Callers may leave them out: then the levels "
+        "given here hold, with the class frequencies of the samples.",
+        section=_SECTION,
+    )
+    prefix: str = setting(
+        "", "Prefix for the names of the new outputs and inputs.", section=_SECTION, unit="TEXT", note="none"
+    )
+    seed: int = setting(0, "Seed of the split of the data where they serve two purposes.", section="The search", low=0)
+    confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
     def __post_init__(self) -> None:
+        check_settings(self)
         if not self.add:
             raise UsageError(f"nothing to add; expected some of {', '.join(ADDITIONS)}")
         for name in self.add:
             check_choice("output", name, ADDITIONS)
-        check_choice("set_score", self.set_score, SET_SCORES)
-        check_choice("ood_score", self.ood_score, OOD_SCORES)
         levels = {name: getattr(self, name) for name in ("coverage", "risk", "delta", "false_alarm")}
-        check_numbers("a number", **levels)
         for name, level in levels.items():
             if not 0 < level < 100:
                 raise UsageError(f"{name} must lie between 0 and 100 per cent, both excluded; got {level!r}")
@@ -81,7 +95,6 @@ class GuardSettings:
                     f"set_temperature must lie between {MIN_TEMPERATURE:g} and {MAX_TEMPERATURE:g}, or be auto; got "
                     f"{self.set_temperature!r}"
                 )
-        check_numbers("a whole number", seed=self.seed)
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
         check_level(self.confidence_level)

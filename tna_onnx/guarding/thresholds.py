@@ -1,22 +1,269 @@
-"""From scores to thresholds, each with the guarantee that it has; a level that cannot be reached is refused."""
+"""From scores to thresholds, each with the guarantee that it has; a level that cannot be reached is refused.
+
+Dials of a file: tables from which the graph takes a threshold by a level that its caller chooses.
+
+Every level has its own promise, which holds if the level is chosen without a look at the samples that it is used on.
+Levels between two rows get the threshold of the safer one.
+
+What each output promises, in words: the guarantee, and the samples that it is about.
+
+One pass over samples: what outputs of a model say of each, as far as thresholds and figures need it.
+
+The same code reads scores, which thresholds come from, and decisions, which follow from them.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data import Batch, Source
+from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError
-from tna_onnx.graph.dials import Dials
-from tna_onnx.guarding.dials import default_thresholds, prior_dial, risk_dial, set_dial
-from tna_onnx.guarding.samples import Values
+from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDial
+from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.settings import GuardSettings
-from tna_onnx.numerics.conformal import quantile, samples_needed
-from tna_onnx.numerics.selective import accept_above, errorless_needed
+from tna_onnx.numerics.conformal import coverage_band, quantile, ranked_levels, samples_needed
+from tna_onnx.numerics.prior_shift import smoothed
+from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed
+from tna_onnx.progress import Progress
+from tna_onnx.results.guarding import GuardInput, GuardOutput
 
-__all__ = ["Thresholds", "choose_thresholds", "require_enough"]
+__all__ = [
+    "Columns",
+    "Listening",
+    "Thresholds",
+    "Values",
+    "choose_thresholds",
+    "collect_values",
+    "default_thresholds",
+    "dial_inputs",
+    "new_outputs",
+    "prior_dial",
+    "require_enough",
+    "risk_dial",
+    "set_dial",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """What outputs say of N samples.
+
+    Attributes:
+        labels: class indices (N,).
+        hit: whether the sample is classified right, (N,).
+        confidence: largest probability of the output that classifies, (N,).
+        values: role -> (N,) of a score or a decision; of `set` that of the sample's class.
+        sizes: classes in the set of each sample, (N,); empty without sets.
+    """
+
+    labels: NDArray[np.int64]
+    hit: NDArray[np.bool_]
+    confidence: NDArray[np.floating[Any]]
+    values: dict[str, NDArray[Any]]
+    sizes: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def first(self, count: int) -> Values:
+        """Return those of the first samples."""
+        columns = {role: column[:count] for role, column in self.values.items()}
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return Values(**{name: value[:count] for name, value in fields.items() if name != "values"}, values=columns)
+
+
+class Columns:
+    """One column a role, filled batch by batch: the scores of all classes are never in memory together."""
+
+    def __init__(self, roles: Iterable[str], where: str) -> None:
+        self._kept: dict[str, list[NDArray[Any]]] = {role: [] for role in roles}
+        self._sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+        self._where = where
+
+    def add(self, labels: NDArray[np.int64], outputs: Iterable[NDArray[Any]]) -> None:
+        """Take in what the outputs, in the order of the roles, say of a batch with these labels (B,).
+
+        Raises:
+            DataError: another shape than that of one row a sample.
+        """
+        for (role, kept), output in zip(self._kept.items(), outputs, strict=True):
+            rows = (len(labels), int(labels.max(initial=0)) + 1) if role == "set" else (len(labels),)
+            if output.ndim != len(rows) or len(output) != rows[0] or output.shape[-1] < rows[-1]:
+                raise DataError(f"{self._where}: output {role} has shape {output.shape} for {len(labels)} samples")
+            if role != "set":
+                kept.append(output)
+                continue
+            if output.dtype == np.bool_:
+                self._sizes.append(output.sum(axis=1, dtype=np.int64))
+            kept.append(output[np.arange(len(labels)), labels])
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Role -> (N,)."""
+        return {role: np.concatenate(parts) for role, parts in self._kept.items()}
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Classes in each set, (N,); empty without sets."""
+        return np.concatenate(self._sizes)
+
+
+class Listening:
+    """A session that also runs further outputs, and keeps what they say; batches come in the order of the labels."""
+
+    def __init__(self, session: Runs, names: Mapping[str, str], labels: NDArray[np.int64], where: str) -> None:
+        self._session = session
+        self._names = [*names.values()]
+        self._labels = labels
+        self._done = 0
+        self.columns = Columns(names, where)
+
+    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
+        """Run one batch, and return what was asked for.
+
+        Raises:
+            DataError: ONNX Runtime refuses the data, or a further output has another shape.
+        """
+        found = self._session.run([*outputs, *self._names], batch)
+        end = self._done + len(next(iter(batch.values())))
+        self.columns.add(self._labels[self._done : end], found[len(outputs) :])
+        self._done = end
+        return found[: len(outputs)]
+
+
+def collect_values(
+    session: Runs,
+    output: ClassOutput,
+    names: Mapping[str, str],
+    source: Source,
+    batch_size: int,
+    progress: Progress,
+    *,
+    rows: NDArray[np.int64] | None = None,
+    stage: str = "score",
+) -> Values:
+    """Run a model over samples.
+
+    Args:
+        session: on the model.
+        output: the output that classifies.
+        names: role -> further output: scores or decisions.
+        source: the samples.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+        rows: those of the samples to run; all by default.
+        stage: for `progress`.
+
+    Raises:
+        DataError: a number is not finite, or a shape is not that of one row a sample.
+    """
+    if rows is None:
+        rows = np.arange(len(source))
+    labels = source.labels[rows]
+    listening = Listening(session, names, labels, source.describe())
+    hits: list[NDArray[np.bool_]] = []
+    confidences: list[NDArray[np.floating[Any]]] = []
+    done = 0
+    for batch in source.batches(batch_size, rows):
+        p = output.probabilities(listening.run([output.name], batch)[0])
+        hits.append(p.argmax(axis=1) == labels[done : done + len(p)])
+        confidences.append(p.max(axis=1))
+        done += len(p)
+        progress(stage, done, len(rows))
+    columns = listening.columns.columns
+    for role, column in columns.items():
+        if not np.all(np.isfinite(column)):
+            row = rows[int(np.flatnonzero(~np.isfinite(column))[0])]
+            raise DataError(f"{source.describe()}: the {role} score of sample {row} is not a finite number")
+    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, listening.columns.sizes)
+
+
+Floats = NDArray[np.float32]
+
+_RISKS = np.round(np.arange(0.001, 0.5005, 0.001), 3)
+
+
+def set_dial(
+    scores: Floats, labels: NDArray[np.int64], settings: GuardSettings, n_classes: int
+) -> SetDial | ClassSetDial:
+    """Return the dial of the coverage: every calibration score is the threshold of a level.
+
+    Args:
+        scores: (n,) of the calibration samples.
+        labels: (n,) their classes.
+        settings: the levels.
+        n_classes: number of classes C.
+    """
+    name = settings.inputs["coverage"]
+    level = settings.coverage / 100
+    # a coverage that so few samples cannot promise: all classes
+    last = np.float32(np.inf)
+    if not settings.per_class:
+        order = np.argsort(scores, kind="stable")
+        return SetDial(name, level, np.append(scores[order], last), labels[order])
+    by_class = [np.append(np.sort(scores[labels == c]), last) for c in range(n_classes)]
+    return ClassSetDial(name, level, np.concatenate(by_class), np.bincount(labels, minlength=n_classes))
+
+
+def risk_dial(values: Values, settings: GuardSettings, n_classes: int) -> RiskDial:
+    """Return the dial of the risk, in steps of 0.1 % and the level that was asked for."""
+    risk = settings.risk / 100
+    risks = np.unique(np.append(_RISKS, risk))
+    limits = accept_at(values.values["confidence"], values.hit, risks, settings.delta / 100, n_classes)
+    # a row holds from its own risk on: below, that of the smaller risk; below all, nothing is accepted
+    levels = np.nextafter(risks.astype(np.float32), np.float32(0))
+    return RiskDial(settings.inputs["risk"], risk, levels, np.append(np.float32(np.inf), limits))
+
+
+def prior_dial(labels: NDArray[np.int64], settings: GuardSettings, n_classes: int) -> PriorDial:
+    """Return the dial of the class frequencies; by default those of the samples, half a sample more in each class."""
+    counts = np.bincount(labels, minlength=n_classes)
+    return PriorDial(settings.inputs["class_prior"], smoothed(counts / len(labels), len(labels)).astype(np.float32))
+
+
+def default_thresholds(dials: Dials) -> dict[str, Floats]:
+    """Return what the file compares with where nobody turns a dial: `accept` [], `set` [] or [C]."""
+    found: dict[str, Floats] = {}
+    if dials.accept is not None:
+        at = int(np.count_nonzero(dials.accept.levels < np.float32(dials.accept.default)))
+        found["accept"] = np.asarray(dials.accept.thresholds[at], np.float32)
+    if isinstance(dials.set, SetDial):
+        levels = ranked_levels(len(dials.set.labels)).astype(np.float32)
+        at = int(np.count_nonzero(levels < np.float32(dials.set.default)))
+        found["set"] = np.asarray(dials.set.scores[at], np.float32)
+    if isinstance(dials.set, ClassSetDial):
+        ranks = np.ceil(np.float32(dials.set.default) * dials.set.factors)
+        places = np.clip(ranks - 1, 0, dials.set.counts).astype(np.int64)
+        found["set"] = dials.set.scores[places + dials.set.starts]
+    return found
+
+
+def dial_inputs(dials: Dials) -> tuple[GuardInput, ...]:
+    """Describe the dials."""
+    found = []
+    if dials.accept is not None:
+        # only what changes the decisions is a level that the dial tells apart
+        useful = dials.accept.levels[np.isfinite(dials.accept.thresholds[1:])]
+        found.append(_level(dials.accept, "risk", float(useful[0]), float(useful[-1])))
+    if dials.set is not None:
+        counts = np.array([len(dials.set.labels)]) if isinstance(dials.set, SetDial) else dials.set.counts
+        found.append(_level(dials.set, "coverage", 1 / (counts.max() + 1), counts.max() / (counts.max() + 1)))
+    if dials.prior is not None:
+        found.append(GuardInput(dials.prior.name, "class_prior", tuple(dials.prior.default.tolist()), None, None))
+    return tuple(found)
+
+
+def _level(dial: RiskDial | SetDial | ClassSetDial, role: str, lowest: float, highest: float) -> GuardInput:
+    return GuardInput(dial.name, role, dial.default, float(lowest), float(highest))
+
 
 _TIED = 0.02  # this much more than the level asks for is told
 _ROUNDING = 1e-5
@@ -211,3 +458,62 @@ def _accept(values: Values, settings: GuardSettings, n_classes: int, where: str)
         f"with few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; give more "
         "samples, or a higher --risk"
     )
+
+
+_EXCHANGEABLE = "for samples that come as these did"
+
+
+def new_outputs(
+    settings: GuardSettings, thresholds: Thresholds, n: int, classes: int, temperature: float
+) -> tuple[GuardOutput, ...]:
+    """Describe the new outputs.
+
+    Args:
+        settings: what was asked for.
+        thresholds: what was found.
+        n: number of samples that decided on the sets.
+        classes: number of classes C.
+        temperature: at which sets are made.
+    """
+    words = {
+        "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
+        "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
+        f"are classified wrong, {_EXCHANGEABLE}",
+        "set": _set_promise(settings, n) + _made_at(temperature),
+        "posterior": "the probabilities under the class frequencies of the dial, which confidence and accept are about",
+        "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
+        "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did, on average "
+        "over calibration sets",
+    }
+    scores = {"accept": "accept", "set": "set", "ood_alarm": "ood"}
+    return tuple(
+        GuardOutput(name, role, words[role], _numbers(thresholds.values.get(scores.get(role, ""))))
+        for role, name in settings.outputs.items()
+    )
+
+
+def _numbers(levels: NDArray[np.float32] | None) -> tuple[float | None, ...]:
+    """Return thresholds as they are reported; an infinite one lets every score pass."""
+    if levels is None:
+        return ()
+    return tuple(level if math.isfinite(level) else None for level in np.ravel(levels).tolist())
+
+
+def _set_promise(settings: GuardSettings, n: int) -> str:
+    level = settings.coverage / 100
+    if settings.per_class:
+        return (
+            f"holds the true class of at least {settings.coverage:g} % of the samples of each class on "
+            f"average over calibration sets, {_EXCHANGEABLE}"
+        )
+    low, high = coverage_band(n, level, None, 0.95)
+    return (
+        f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "
+        f"{_EXCHANGEABLE}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"
+    )
+
+
+def _made_at(temperature: float) -> str:
+    if temperature == 1:
+        return ""
+    return f"; made of probabilities at temperature {temperature:.4g}"

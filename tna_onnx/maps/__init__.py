@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tna_onnx.maps.base import CalibrationMap
 
-__all__ = ["LABEL_MAPS", "MAPS", "MapName", "maps_of"]
+__all__ = ["MAPS", "MapName", "maps_of"]
 
 MapName = Literal[
-    "ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "quadratic", "irova", "aar", "refit",
+    "ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "irova", "aar", "refit",
     "label-ts", "label-platt", "label-isotonic",
 ]  # fmt: skip
 """Maps by the name that the command line uses."""
@@ -30,7 +30,6 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "sms": ("matrix_scaling", "MatrixScaling"),
     "platt": ("platt", "Platt"),
     "beta": ("beta", "Beta"),
-    "quadratic": ("quadratic", "Quadratic"),
     "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
     "refit": ("refit", "Refit"),
@@ -38,9 +37,6 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "label-platt": ("label_platt", "LabelPlatt"),
     "label-isotonic": ("label_isotonic", "LabelIsotonic"),
 }
-
-LABEL_MAPS: tuple[str, ...] = ("label-ts", "label-platt", "label-isotonic")
-"""Maps for several labels a sample, each with numbers of its own; `ts` is for these models too."""
 
 
 class _Maps(Mapping[str, "type[CalibrationMap]"]):
@@ -71,5 +67,5 @@ MAPS: Mapping[str, type[CalibrationMap]] = _Maps()
 def maps_of(classes: int, *, labels: bool = False) -> tuple[str, ...]:
     """Return the names of the maps for so many classes, or for so many labels that a sample may have."""
     if labels:
-        return ("ts", *LABEL_MAPS)
-    return tuple(name for name in MAPS if name not in LABEL_MAPS and (classes == 2 or not MAPS[name].binary))
+        return tuple(name for name in MAPS if MAPS[name].for_labels)
+    return tuple(name for name in MAPS if MAPS[name].for_classes and (classes == 2 or not MAPS[name].binary))

@@ -4,11 +4,13 @@ Laws, which one test runs over every map:
 
 1. softmax(forward(...)) is the calibrated distribution: every map takes logits and gives logits (log-probabilities
    up to a constant per row), so that a Softmax, LogSoftmax or ArgMax behind it keeps working. For several labels a
-   sample (`LABEL_MAPS`, and `ts`) it is the sigmoid, of each logit by itself.
+   sample (`for_labels`) it is the sigmoid, of each logit by itself.
 2. `fit` needs the data only through `reduce`: the fit of chunks is the fit of the whole.
 3. `forward` is written in the words of `numerics.ops` alone: NumPy, torch and ONNX nodes run the same formula.
 4. A map that says `keeps_order` never changes which class comes first; of several labels, which are above 1/2.
 5. A map that says `foldable` has a `folded()`: weight and bias changed by it give what `forward` gives.
+
+What a report says of one number per class: all of them where they are few, otherwise the largest and the norm.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.ops import ArrayOps, Ops
 
-__all__ = ["CalibrationMap", "Folding", "Reduce", "apply_map", "without_features"]
+__all__ = ["MAX_LISTED", "CalibrationMap", "Folding", "Reduce", "apply_map", "per_class", "without_features"]
+
 
 FloatArray = NDArray[np.float64]
 
@@ -86,24 +89,45 @@ class Folding:
 
 
 class CalibrationMap(Protocol):
-    """A fitted map, a frozen value; its class says what there is to know before a fit."""
+    """A fitted map, a frozen value; its class says what there is to know before a fit. Maps derive from this class."""
 
     name: ClassVar[str]
     """Its name in `MAPS`."""
 
-    keeps_order: ClassVar[bool]
+    rank: ClassVar[int]
+    """Its place among the maps, from the simplest on; of two that do equally well, the smaller rank is chosen."""
+
+    keeps_order: ClassVar[bool] = False
     """Whether it never changes which class comes first, or which labels are predicted."""
 
-    foldable: ClassVar[bool]
+    foldable: ClassVar[bool] = False
     """Whether it can go into the weight and bias of a linear head."""
 
-    needs_features: ClassVar[bool]
+    scales: ClassVar[bool] = False
+    """Whether it multiplies all logits by one positive number, which passes whatever keeps ratios."""
+
+    needs_features: ClassVar[bool] = False
     """Whether the formula reads the features."""
 
-    binary: ClassVar[bool]
+    binary: ClassVar[bool] = False
     """Whether it is for two classes only."""
 
-    options: ClassVar[Mapping[str, tuple[str, ...]]]
+    for_classes: ClassVar[bool] = True
+    """Whether it is for models that give one class a sample."""
+
+    for_labels: ClassVar[bool] = False
+    """Whether it is for models that give several labels a sample, each with a sigmoid of its own."""
+
+    few_parameters: ClassVar[bool] = False
+    """Whether it fits one number a class at most, so that the samples of the fit look hardly better than others."""
+
+    on_tilted: ClassVar[bool] = False
+    """Whether `auto` also fits it to logits of a tilted weight."""
+
+    max_classes_of_auto: ClassVar[int | None] = None
+    """Most classes for which `auto` looks at it; None for any number."""
+
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Keyword options of `fit` besides `start`: name -> words that it may be, the default first; () for a value."""
 
     # A map with a path of fits, from the simplest on, also has `strengths`, a ClassVar with a number for each, and
@@ -146,3 +170,25 @@ def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) 
         return logits
     # the same lines as write the nodes: law 3
     return fitted.forward(ArrayOps(logits), logits, features)
+
+
+MAX_LISTED = 20
+"""Most classes whose numbers are listed one by one."""
+
+
+def per_class(name: str, values: NDArray[np.float64]) -> dict[str, Any]:
+    """Return the fields that describe (C,) values under a name.
+
+    >>> per_class("bias", np.array([0.5, -0.25]))
+    {'bias': [0.5, -0.25]}
+    >>> per_class("bias", np.eye(30)[7] * -2)
+    {'bias_norm': 2.0, 'bias_largest': -2.0, 'bias_largest_class': 7}
+    """
+    if len(values) <= MAX_LISTED:
+        return {name: values.tolist()}
+    largest = int(np.abs(values).argmax())
+    return {
+        f"{name}_norm": float(np.linalg.norm(values)),
+        f"{name}_largest": float(values[largest]),
+        f"{name}_largest_class": largest,
+    }

@@ -11,23 +11,22 @@ Source: Kull, Silva Filho & Flach (2017), "Beta calibration", section 3.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import array_api_compat
 import numpy as np
 
-from tna_onnx.maps.base import Reduce
+from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.maps.binary import check_two_classes, not_increasing
-from tna_onnx.numerics.logistic import fit_logistic
+from tna_onnx.numerics.fitting import fit_logistic
 from tna_onnx.numerics.ops import ArrayOps, Ops
 
 __all__ = ["Beta"]
 
 
 @dataclass(frozen=True)
-class Beta:
+class Beta(CalibrationMap):
     """Logits (b ln(1 - p), a ln p + c)."""
 
     a: float
@@ -35,12 +34,10 @@ class Beta:
     c: float
 
     name: ClassVar[str] = "beta"
+    rank: ClassVar[int] = 70
     # the threshold moves
     keeps_order: ClassVar[bool] = False
-    foldable: ClassVar[bool] = False
-    needs_features: ClassVar[bool] = False
     binary: ClassVar[bool] = True
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -16,7 +16,6 @@ Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Co
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -25,8 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Folding, Reduce
-from tna_onnx.maps.brief import per_class
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
 from tna_onnx.numerics.multinomial import Scalar, fit_scores, shape_of
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, to_host
 
@@ -40,7 +38,7 @@ _MIN_RIDGE = 0.5
 
 
 @dataclass(frozen=True, eq=False)
-class Bias:
+class Bias(CalibrationMap):
     """Logits divided by a temperature, plus a bias for each class.
 
     Attributes:
@@ -52,13 +50,12 @@ class Bias:
     bias: NDArray[np.float64]
 
     name: ClassVar[str] = "bias"
+    rank: ClassVar[int] = 80
+    few_parameters: ClassVar[bool] = True
     # each class has a bias of its own
     keeps_order: ClassVar[bool] = False
     # law 5: (W z + b) / T + c = (W / T) z + (b / T + c)
     foldable: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import array_api_compat
-import numpy as np
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.multinomial import shape_of
-from tna_onnx.numerics.ops import Ops
 
-__all__ = ["check_two_classes", "log_odds", "log_odds_column", "not_increasing"]
+__all__ = ["check_two_classes", "log_odds_column", "not_increasing"]
 
 
 def check_two_classes(name: str, reduce: Reduce) -> None:
@@ -35,11 +33,6 @@ def not_increasing(name: str) -> DataError:
         f"{name}: the second class is not more frequent where the model says that it is more probable; check the "
         "labels, the class order and the preprocessing"
     )
-
-
-def log_odds(op: Ops, logits: Any) -> Any:
-    """Write d = s_1 - s_0, (N, 1)."""
-    return op.matmul(logits, op.const(np.array([[-1.0], [1.0]])))
 
 
 def log_odds_column(logits: Any) -> Any:

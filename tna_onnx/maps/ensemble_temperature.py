@@ -23,7 +23,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps.base import Reduce
+from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import mixture_weights, simplex_weights
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, to_host
@@ -32,7 +32,7 @@ __all__ = ["EnsembleTemperature"]
 
 
 @dataclass(frozen=True)
-class EnsembleTemperature:
+class EnsembleTemperature(CalibrationMap):
     """Mixture of softmax(s / temperature), softmax(s) and 1 / n_classes with `weights`, as log-probabilities."""
 
     temperature: float
@@ -40,11 +40,11 @@ class EnsembleTemperature:
     n_classes: int
 
     name: ClassVar[str] = "ets"
+    rank: ClassVar[int] = 50
+    on_tilted: ClassVar[bool] = True
+    few_parameters: ClassVar[bool] = True
     # law 4: two of the distributions have the order of the logits, the third has none
     keeps_order: ClassVar[bool] = True
-    foldable: ClassVar[bool] = False
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
 
     @property

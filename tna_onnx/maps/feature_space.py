@@ -45,8 +45,8 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
 from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
+from tna_onnx.numerics.outliers import inverse_root, oas, whitened
 from tna_onnx.numerics.threads import several_threads
-from tna_onnx.numerics.whitening import inverse_root, oas, whitened
 
 __all__ = ["FeatureSpace"]
 

@@ -10,12 +10,35 @@ A class keeps its tempered probability, f_c(p) = p, where fewer than 25 samples 
 expected (the sum of p_c). With many classes, or where most are such, one function of the largest probability takes the
 place of all (`maps.top_versus_all`).
 Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
+
+Piecewise linear functions as a chain of ramps, for the maps that need one.
+
+A function with knots (x_k, y_k), linear between them and constant outside, is
+
+    y_0 + sum_k clip(a_k x + b_k, 0, 1) d_k,        a = 1 / (x_{k+1} - x_k), b = -a x_k, d = y_{k+1} - y_k
+
+With one function a column, all constants are vectors of shape [C]; a function with fewer knots has ramps of height
+zero. Rounding x by a relative u moves the result by u times the slope d a of the function, however steep a ramp is.
+
+Top-versus-all isotonic regression (TvA): one non-decreasing function of the largest probability.
+
+    p = softmax(s / T)        t = max_c p_c        d(t) = log-odds of f(t) less log-odds of t
+
+f is the isotonic regression of "the prediction is right" on t (`numerics.isotonic`). The largest logit moves by d(t),
+which gives it the probability f(t); the other classes share the rest in proportion. With h_c = (max s - s_c) / T, and
+no word for "the largest", all logits move by
+
+    clip(d - 8 h_c, 0, 100) - clip(-d - h_c / 2, 0, 100)
+
+which is d where h_c = 0. Of classes that are closer than d/8 or 2|d| a part moves along, so that the order stays: the
+difference of two logits keeps its sign, and at least half of its size.
+Source: Le Coz, Herbin & Adjed (2024), "Confidence calibration of classifiers with many classes".
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,14 +46,116 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps.base import Reduce
-from tna_onnx.maps.ramps import Knots, chain, knot_counts
+from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.maps.top_versus_all import TopVersusAll
 from tna_onnx.numerics.isotonic import CENTRES, isotonic_log_odds, thinned
 from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
 
-__all__ = ["IsotonicOneVsAll"]
+__all__ = ["IsotonicOneVsAll", "Knots", "TopVersusAll", "chain", "knot_counts"]
+
+
+Knots = tuple[tuple[float, ...], tuple[float, ...]]
+"""(x, y), K values each, x ascending, K >= 1."""
+
+
+def knot_counts(functions: Sequence[Knots], of: str) -> dict[str, int]:
+    """Return how many knots there are, and how many one has at most of what has a function each: a class, a label."""
+    sizes = [len(x) for x, _ in functions]
+    return {"knots": sum(sizes), f"most_knots_of_a_{of}": max(sizes)}
+
+
+def chain(op: Ops, x: Any, functions: Sequence[Knots]) -> Any:
+    """Return the value of each column's function at x, (N, C) with C functions or (N, 1) with one.
+
+    Functions of one knot each are constants: then the value has the shape [C].
+    """
+    columns = len(functions)
+    total = op.const(np.array([y[0] for _, y in functions]))
+    for k in range(max(len(knots) for knots, _ in functions) - 1):
+        slope = np.zeros(columns)
+        offset = np.zeros(columns)
+        height = np.zeros(columns)
+        for c, (knots, y) in enumerate(functions):
+            if k + 1 < len(knots):
+                slope[c] = 1 / (knots[k + 1] - knots[k])
+                offset[c] = -slope[c] * knots[k]
+                height[c] = y[k + 1] - y[k]
+        ramp = op.clip(op.add(op.mul(x, op.const(slope)), op.const(offset)), 0.0, 1.0)
+        total = op.add(total, op.mul(ramp, op.const(height)))
+    return total
+
+
+# A class that is this many times d/8 below the largest logit does not move up with it.
+_UP = 8.0
+
+# Half: what comes down keeps half of its lead.
+_DOWN = 0.5
+
+# Far more than log-odds of 9 can be off.
+_MOST = 100.0
+
+
+@dataclass(frozen=True)
+class TopVersusAll(CalibrationMap):
+    """Logits over `temperature`, the largest moved by a function of its probability.
+
+    Attributes:
+        knots: the pair (t, d).
+        temperature: T.
+    """
+
+    knots: Knots
+    temperature: float = 1.0
+
+    name: ClassVar[str] = "irova"
+    rank: ClassVar[int] = 110
+    # not said, though true of this one: the map of the same name for few classes does not keep it
+    keeps_order: ClassVar[bool] = False
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The temperature, how many knots there are, and that all classes share them."""
+        return {"temperature": self.temperature, "knots": len(self.knots[0]), "top_versus_all": 1}
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return log p' up to a constant of each row."""
+        scaled = op.mul(logits, op.const(1 / self.temperature))
+        top = op.mul(op.min(op.mul(op.softmax(scaled), op.const(-1.0))), op.const(-1.0))
+        below = op.add(scaled, op.min(op.mul(scaled, op.const(-1.0))))  # -h_c
+        d = chain(op, top, [self.knots])
+        up = op.clip(op.add(op.mul(below, op.const(_UP)), d), 0.0, _MOST)
+        down = op.clip(op.add(op.mul(below, op.const(_DOWN)), op.mul(d, op.const(-1.0))), 0.0, _MOST)
+        return op.add(op.add(scaled, up), op.mul(down, op.const(-1.0)))
+
+    def folded(self) -> None:
+        """Return None: the formula needs nodes of its own."""
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: float = 1.0) -> TopVersusAll:
+        """Fit f to the logits over a temperature, `start`, by pooling adjacent violators."""
+        temperature = start
+        tops = reduce(functools.partial(_Tops.of, temperature))
+        log_odds = isotonic_log_odds(tops.probability, tops.hit)
+        x, d = thinned(log_odds, log_odds - CENTRES)
+        return cls((tuple(x.tolist()), tuple(d.tolist())), temperature)
+
+
+@dataclass(frozen=True, eq=False)
+class _Tops:
+    """Largest tempered probability and whether its class is the label, (N,) each; `+` joins."""
+
+    probability: NDArray[np.float64]
+    hit: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Tops:
+        xp = array_api_compat.array_namespace(logits)
+        p = xp.max(ArrayOps(logits).softmax(logits * (1 / temperature)), axis=1)
+        return cls(np.asarray(to_host(p), np.float64), to_host(xp.argmax(logits, axis=1)) == labels)
+
+    def __add__(self, other: _Tops) -> _Tops:
+        return _Tops(np.concatenate([self.probability, other.probability]), np.concatenate([self.hit, other.hit]))
+
 
 # The standard error of a frequency among 25 is up to 0.1: fewer say next to nothing about a class's own function.
 _MIN_SAMPLES = 25
@@ -46,7 +171,7 @@ _UNCHANGED: Knots = ((0.5,), (0.0,))
 
 
 @dataclass(frozen=True)
-class IsotonicOneVsAll:
+class IsotonicOneVsAll(CalibrationMap):
     """Logits over `temperature`, plus a function of each class's probability.
 
     Attributes:
@@ -60,12 +185,9 @@ class IsotonicOneVsAll:
     left_alone: tuple[int, ...] = ()
 
     name: ClassVar[str] = "irova"
+    rank: ClassVar[int] = 110
     # each class has a function of its own, and may overtake another
     keeps_order: ClassVar[bool] = False
-    foldable: ClassVar[bool] = False
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -103,7 +225,7 @@ class IsotonicOneVsAll:
         # a class that was expected often and never seen has much to say
         few = np.maximum(count, expected) < _MIN_SAMPLES
         if len(few) >= _MANY_CLASSES or 2 * few.sum() > len(few):
-            return TopVersusAll.fit(reduce, temperature)
+            return TopVersusAll.fit(reduce, start=temperature)
         # isotonic regression sorts: it needs the probabilities of all samples together
         pairs = reduce(functools.partial(_Probabilities.of, temperature))
         knots = [_UNCHANGED] * len(few)

@@ -11,15 +11,14 @@ Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate m
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tna_onnx.maps.base import Reduce
+from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.maps.isotonic import Knots, chain, knot_counts
 from tna_onnx.maps.labels import LabelColumns, brief_of
-from tna_onnx.maps.ramps import Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import isotonic_log_odds, thinned_over_log_odds
 from tna_onnx.numerics.ops import Ops
@@ -33,7 +32,7 @@ _UNCHANGED: Knots = ((0.0,), (0.0,))
 
 
 @dataclass(frozen=True)
-class LabelIsotonic:
+class LabelIsotonic(CalibrationMap):
     """Logits over `temperature`, plus a function of each label's log-odds.
 
     Attributes:
@@ -47,12 +46,11 @@ class LabelIsotonic:
     shared: tuple[int, ...] = ()
 
     name: ClassVar[str] = "label-isotonic"
+    rank: ClassVar[int] = 120
+    for_labels: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = False
     # thresholds move
     keeps_order: ClassVar[bool] = False
-    foldable: ClassVar[bool] = False
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -6,13 +6,12 @@ Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", secti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
 from tna_onnx.maps.labels import LabelColumns, brief_of
 from tna_onnx.maps.platt import Platt
 from tna_onnx.maps.temperature import Temperature
@@ -22,7 +21,7 @@ __all__ = ["LabelPlatt"]
 
 
 @dataclass(frozen=True)
-class LabelPlatt:
+class LabelPlatt(CalibrationMap):
     """Logits times the slope of their label, plus its intercept.
 
     Attributes:
@@ -36,12 +35,12 @@ class LabelPlatt:
     shared: tuple[int, ...] = ()
 
     name: ClassVar[str] = "label-platt"
+    rank: ClassVar[int] = 40
+    for_labels: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = False
     # thresholds move
     keeps_order: ClassVar[bool] = False
     foldable: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -5,13 +5,12 @@ Labels without enough samples for one share a temperature (`maps.labels`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
 from tna_onnx.maps.labels import LabelColumns, brief_of
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import Ops
@@ -20,7 +19,7 @@ __all__ = ["LabelTemperature"]
 
 
 @dataclass(frozen=True)
-class LabelTemperature:
+class LabelTemperature(CalibrationMap):
     """Logits divided by the temperature of their label.
 
     Attributes:
@@ -32,12 +31,13 @@ class LabelTemperature:
     shared: tuple[int, ...] = ()
 
     name: ClassVar[str] = "label-ts"
+    rank: ClassVar[int] = 20
+    on_tilted: ClassVar[bool] = True
+    for_labels: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = False
     # T > 0: no probability crosses 1/2
     keeps_order: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce
-from tna_onnx.numerics.label_terms import as_two_classes
 from tna_onnx.numerics.ops import to_host
+from tna_onnx.numerics.scores import as_two_classes
 
 __all__ = ["FEW", "LabelColumns", "brief_of", "in_two_classes"]
 

@@ -9,7 +9,6 @@ Source: Berta, Holzmueller, Jordan & Bach (2026), "Structured matrix scaling for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Folding, Reduce
-from tna_onnx.maps.brief import per_class
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import Matrix, fit_scores, shape_of
 from tna_onnx.numerics.ops import Ops
@@ -30,7 +28,7 @@ MAX_CLASSES = 2000
 
 
 @dataclass(frozen=True, eq=False)
-class MatrixScaling:
+class MatrixScaling(CalibrationMap):
     """Centred logits divided by a temperature, times a matrix, plus a bias for each class.
 
     Attributes:
@@ -44,13 +42,13 @@ class MatrixScaling:
     bias: NDArray[np.float64]
 
     name: ClassVar[str] = "sms"
+    rank: ClassVar[int] = 140
+    # the square of so many parameters; beyond, a fit takes minutes
+    max_classes_of_auto: ClassVar[int | None] = 100
     # a class may take from another
     keeps_order: ClassVar[bool] = False
     # law 5: W' = (I + diag v + M) P W / T
     foldable: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -8,35 +8,34 @@ Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", secti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
 from tna_onnx.maps.binary import check_two_classes, log_odds_column, not_increasing
-from tna_onnx.numerics.logistic import fit_logistic
+from tna_onnx.numerics.fitting import fit_logistic
 from tna_onnx.numerics.ops import Ops
 
 __all__ = ["Platt"]
 
 
 @dataclass(frozen=True)
-class Platt:
+class Platt(CalibrationMap):
     """Log-odds times `slope`, plus `intercept`."""
 
     slope: float
     intercept: float
 
     name: ClassVar[str] = "platt"
+    rank: ClassVar[int] = 30
+    few_parameters: ClassVar[bool] = True
     # the threshold moves
     keeps_order: ClassVar[bool] = False
     # law 5: a (W z + b) + (0, c); the first logit stays 0 where it was
     foldable: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = False
     binary: ClassVar[bool] = True
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -14,7 +14,7 @@ say. Above 2^28 numbers of features, an evenly spaced part of the samples is fit
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Folding, Reduce, without_features
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, without_features
 from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.multinomial import principal_axes, ridge_path
 from tna_onnx.numerics.ops import Ops, to_host
-from tna_onnx.numerics.softmax_regression import principal_axes, ridge_path
 
 __all__ = ["Refit"]
 
@@ -39,7 +39,7 @@ _MIDDLE = 1e-2
 
 
 @dataclass(frozen=True, eq=False)
-class Refit:
+class Refit(CalibrationMap):
     """A temperature, and what is added to weight and bias.
 
     Attributes:
@@ -55,11 +55,9 @@ class Refit:
     shift: FloatArray
 
     name: ClassVar[str] = "refit"
-    keeps_order: ClassVar[bool] = False
+    rank: ClassVar[int] = 150
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = True
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     strengths: ClassVar[tuple[float, ...]] = (1.0, 0.2, 0.05, 0.01, 2e-3, 5e-4, 1e-4)
     """The path: from all but a temperature to all but free."""

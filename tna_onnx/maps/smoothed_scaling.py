@@ -10,15 +10,14 @@ Source: Berta, Holzmueller, Jordan & Bach (2026), "Structured matrix scaling for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps.base import Reduce
-from tna_onnx.maps.brief import per_class
+from tna_onnx.maps.base import CalibrationMap, Reduce, per_class
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import Diagonal, fit_scores, shape_of
 from tna_onnx.numerics.ops import ArrayOps, Ops
@@ -27,7 +26,7 @@ __all__ = ["SmoothedScaling"]
 
 
 @dataclass(frozen=True, eq=False)
-class SmoothedScaling:
+class SmoothedScaling(CalibrationMap):
     """Smoothed log-probabilities, times a factor and plus a bias for each class.
 
     Attributes:
@@ -43,13 +42,11 @@ class SmoothedScaling:
     bias: NDArray[np.float64]
 
     name: ClassVar[str] = "svs-mix"
+    rank: ClassVar[int] = 100
     # each class has a factor and a bias of its own
     keeps_order: ClassVar[bool] = False
     # a logarithm of probabilities is not linear in the logits
     foldable: ClassVar[bool] = False
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

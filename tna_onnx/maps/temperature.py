@@ -24,13 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Folding, Reduce
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
 from tna_onnx.maps.labels import in_two_classes
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.ops import Blocked, Ops, is_narrow, own_column, row_max, row_sum, to_host
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 
 __all__ = ["Temperature"]
 
@@ -57,18 +57,21 @@ class Tempered(Protocol):
 
 
 @dataclass(frozen=True)
-class Temperature:
+class Temperature(CalibrationMap):
     """Logits divided by `temperature`; of several labels a sample, those of all labels."""
 
     temperature: float
 
     name: ClassVar[str] = "ts"
+    rank: ClassVar[int] = 10
+    on_tilted: ClassVar[bool] = True
+    few_parameters: ClassVar[bool] = True
+    scales: ClassVar[bool] = True
+    for_labels: ClassVar[bool] = True
     # law 4: T > 0
     keeps_order: ClassVar[bool] = True
     # law 5: (W z + b) / T = (W / T) z + b / T
     foldable: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "objective": ("nll", *(each for each in OBJECTIVES if each != "nll")),
         "bins": (),

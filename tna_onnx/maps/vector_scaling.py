@@ -10,15 +10,13 @@ Source: Berta, Holzmueller, Jordan & Bach (2026), "Structured matrix scaling for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps.base import Folding, Reduce
-from tna_onnx.maps.brief import per_class
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import Diagonal, fit_scores, shape_of
 from tna_onnx.numerics.ops import Ops
@@ -27,7 +25,7 @@ __all__ = ["VectorScaling"]
 
 
 @dataclass(frozen=True, eq=False)
-class VectorScaling:
+class VectorScaling(CalibrationMap):
     """Centred logits divided by a temperature, times a factor and plus a bias for each class.
 
     Attributes:
@@ -41,13 +39,11 @@ class VectorScaling:
     bias: NDArray[np.float64]
 
     name: ClassVar[str] = "svs"
+    rank: ClassVar[int] = 90
     # each class has a factor and a bias of its own
     keeps_order: ClassVar[bool] = False
     # law 5: W' = (I + diag v) P W / T
     foldable: ClassVar[bool] = True
-    needs_features: ClassVar[bool] = False
-    binary: ClassVar[bool] = False
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @property
     def brief(self) -> dict[str, Any]:

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.class_vectors import ClassVectors, FloatArray
-from tna_onnx.numerics.rotations import Rotations, TiltParameters
+from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, TiltParameters
 from tna_onnx.numerics.stops import Stops, find_stops
 from tna_onnx.numerics.threads import several_threads
 from tna_onnx.numerics.tilt import tilted_means
@@ -76,8 +75,8 @@ class TurnedWeight:
     def product(self) -> FloatArray:
         """Return the (C, n) weight."""
         with several_threads(*self.original.shape, len(self.matrix)):
-            made: FloatArray = self.original @ self.matrix
-        return made
+            product: FloatArray = self.original @ self.matrix
+        return product
 
     def kept_part(self, gram: FloatArray) -> float:
         """Return `kept_part` of the product: <W, W M> = <W'W, M>; `gram` is W'W, (n, n)."""
@@ -140,15 +139,16 @@ class Ensemble:
             members: how many are averaged; `LIMIT` for the limit of many.
 
         Raises:
-            ValueError: angles are not ascending, or the weight cannot be tilted (n < 2, or all class vectors zero).
+            ValueError: angles are not ascending.
+            UnsupportedModel: the weight cannot be tilted (n < 2, or all class vectors zero).
         """
         if any(b <= a for a, b in itertools.pairwise(angles)):
             raise ValueError(f"angles must ascend, got {list(angles)}")
         # E[R] is a multiple of the identity: the limit needs no rotation at all
         if members == LIMIT:
             for angle in angles:
-                kept = self.weight.dtype.type(math.cos(math.radians(angle)))
-                yield Average(angle, self.weight * kept, 0.0, angle)
+                cosine = self.weight.dtype.type(math.cos(math.radians(angle)))
+                yield Average(angle, self.weight * cosine, 0.0, angle)
             return
         # the odd one of pairs has no counterpart
         paired = members // 2 if self._draws.antithetic else 0
@@ -171,10 +171,10 @@ class Ensemble:
 
     def limit(self, angle: float) -> FloatArray | TurnedWeight:
         """Return the limit of many members at an angle in degrees; not multiplied yet, as averages are."""
-        kept = self.weight.dtype.type(math.cos(math.radians(angle)))
+        cosine = self.weight.dtype.type(math.cos(math.radians(angle)))
         if self._of_basis:
-            return TurnedWeight(self.weight, kept * np.eye(self.weight.shape[1], dtype=self.weight.dtype))
-        return self.weight * kept
+            return TurnedWeight(self.weight, cosine * np.eye(self.weight.shape[1], dtype=self.weight.dtype))
+        return self.weight * cosine
 
     def _means(self, stops: NDArray[np.int64], paired: int) -> Iterator[FloatArray | TurnedWeight]:
         """Yield the mean (C, n) class vectors at each of (P, A) stops, or what makes them."""
@@ -208,13 +208,13 @@ class Ensemble:
 
     def _stops_of(self, angles: Sequence[float], paths: int) -> Stops:
         """Return the (paths, angles) stops of the first paths; those that are not known yet are found."""
-        known = len(self._stops.rotations)
+        n_rotations = len(self._stops.rotations)
         if not {*angles} <= {*self._angles}:
             end = max(*angles, *self._angles, 0.0)
             self._angles = sorted({*angles, *self._angles, *(a for a in self._grid if a <= end)})
-            self._stops = self._find(range(max(known, paths)))
-        elif known < paths:
-            more = self._find(range(known, paths))
+            self._stops = self._find(range(max(n_rotations, paths)))
+        elif n_rotations < paths:
+            more = self._find(range(n_rotations, paths))
             self._stops = Stops(
                 np.concatenate([self._stops.rotations, more.rotations]),
                 np.concatenate([self._stops.reached, more.reached]),

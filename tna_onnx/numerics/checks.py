@@ -1,4 +1,4 @@
-"""Checks of arguments that come straight from a caller in Python, where no command line has looked at them."""
+"""Checks of arguments of the Python interface, which no command line has validated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 from tna_onnx.errors import UsageError
 
-__all__ = ["MAX_LEVEL", "MAX_N_T", "check_choice", "check_level", "check_limits", "check_numbers"]
+__all__ = ["LEVEL", "MAX_LEVEL", "MAX_N_T", "check_choice", "check_level", "check_limits", "check_numbers"]
 
 MAX_N_T = 10_000
 """Most rotations between two looks at mRC: with fewer than 1,000 features, so many turn a weight past any angle."""
@@ -19,6 +19,9 @@ MAX_LEVEL = 99.9
 
 _MIN_LEVEL = 50
 
+LEVEL = "Level of the intervals in the report. At 95, about 95 of 100 such intervals contain the true value."
+"""What a confidence level is, in the help."""
+
 _NUMBERS: dict[str, tuple[type, ...]] = {
     # abstract types: NumPy's scalars count too
     "a whole number": (Integral,),
@@ -27,7 +30,7 @@ _NUMBERS: dict[str, tuple[type, ...]] = {
 }
 
 
-def check_numbers(expected: Literal["a whole number", "a number", "a number or None"], **given: object) -> None:
+def check_numbers(expected: Literal["a whole number", "a number", "a number or None"], **values: object) -> None:
     """Refuse arguments that are not numbers; truth values and texts are not.
 
     Raises:
@@ -37,7 +40,7 @@ def check_numbers(expected: Literal["a whole number", "a number", "a number or N
     Traceback (most recent call last):
     tna_onnx.errors.UsageError: seed must be a whole number, got 1.5 (float)
     """
-    for name, value in given.items():
+    for name, value in values.items():
         # bool is a subclass of int
         if isinstance(value, bool) or not isinstance(value, _NUMBERS[expected]):
             raise UsageError(f"{name} must be {expected}, got {value!r} ({type(value).__name__})")
@@ -53,9 +56,9 @@ def check_choice(name: str, word: object, choices: Iterable[str]) -> None:
     Traceback (most recent call last):
     tna_onnx.errors.UsageError: map 'tss' is not known; expected none, ts
     """
-    known = tuple(choices)
-    if word not in known:
-        raise UsageError(f"{name} '{word}' is not known; expected {', '.join(known)}")
+    allowed = tuple(choices)
+    if word not in allowed:
+        raise UsageError(f"{name} '{word}' is not known; expected {', '.join(allowed)}")
 
 
 def check_limits(kind: str, limits: Mapping[str, object]) -> None:

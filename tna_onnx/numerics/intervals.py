@@ -19,30 +19,143 @@ variance is that of sums over clusters (`numerics.clusters`), and z a quantile o
 
 Where a sample has several labels, a metric is the mean over labels, and only samples are independent: a mean is that of
 the samples' means over their labels, and errors of calibration have draws of samples (`numerics.label_intervals`).
+
+Interval of a difference of class-wise calibration errors: the mean over labels of the error of each.
+
+Every label has its two estimates (`numerics.intervals`), of which the means over labels are taken. Labels of one sample
+depend on one another, so the standard error comes from draws of whole samples: with g_i standard normal, one for each
+sample, the mean residuals of bin j of all labels move by
+
+    1/N sum_i g_i (r_ij - mean_j)
+
+which has exactly the covariance that the samples show, between labels too. Noise averages out over labels, and the bias
+of the estimates does not: the whole distance between the two is added to z standard errors, not half of it.
+
+Measured for logits 1.6 times too large against the right ones, at 95 %: 92 +- 4 % of 60 runs with 12 labels and 1,500
+samples. With half of the distance 86.5 % of 200 runs there, and 97 % with 4 labels and 400 samples.
+Source: van der Vaart & Wellner (1996), "Weak Convergence and Empirical Processes", section 2.9 (multiplier bootstrap).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.clusters import cluster_sums, mean_and_error
-from tna_onnx.numerics.crossfitted import CrossFit, corrected_errors, fit_error
-from tna_onnx.numerics.label_intervals import label_errors
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.numerics.residual_sums import as_new, estimates, moments, noise
-from tna_onnx.numerics.shares import SHARES, Shares
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.metrics import SHARES, Interval, Metrics, Shares, residuals
+from tna_onnx.numerics.residuals import (
+    DRAWS,
+    CrossFit,
+    as_new,
+    cluster_sums,
+    corrected_errors,
+    estimates,
+    fit_error,
+    mean_and_error,
+    moments,
+    noise,
+)
+from tna_onnx.numerics.scores import SampleScores
 
-__all__ = ["paired_differences"]
+__all__ = ["label_errors", "paired_differences", "quantile"]
+
 
 FloatArray = NDArray[np.float64]
+
+# Samples whose residuals are spread over bins, and get draws, at once: 8 MB of draws.
+_CHUNK = 2000
+
+# Beyond so many labels a mean over them needs fewer draws: these know a standard error to 7 %.
+_MANY_LABELS = 50
+_FEW_DRAWS = 100
+
+
+def label_errors(
+    before: SampleScores,
+    after: SampleScores,
+    bins: int,
+    z: float,
+    seed: int,
+    shares: Callable[[SampleScores, int], Shares],
+    cross_fit: CrossFit | None = None,
+) -> tuple[float, float]:
+    """Return the ends of the interval of the difference after - before.
+
+    Args:
+        before: scores of N samples with several labels.
+        after: scores of the same samples.
+        bins: of each label's error.
+        z: standard errors on each side.
+        seed: of the draws.
+        shares: the bins of the error.
+        cross_fit: as in `numerics.intervals.paired_differences`.
+    """
+    same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
+    if same and (cross_fit is None or np.array_equal(cross_fit.fitted.confidence, after.confidence)):
+        return 0.0, 0.0
+    pairs = list(zip(before.by_label(), after.by_label(), strict=True))
+    diagrams = [tuple(shares(side, bins) for side in pair) for pair in pairs]
+    drawn = []
+    centres = []
+    for pair, fit, inside, moved in zip(
+        pairs, _by_label(cross_fit, before), diagrams, _moved(pairs, diagrams, seed), strict=True
+    ):
+        sums, covariance = moments(pair, bins, shares)
+        sigma = np.sqrt(np.diag(covariance))
+        half = len(sums) // 2
+        spread = np.zeros((1, half))
+        if fit is not None:
+            sums[half:], spread = fit_error(pair[1], fit, inside[1])
+        centres.append([float(np.mean(values)) for values in estimates(as_new(sums, spread, seed), sigma)])
+        # few samples in a bin show too little spread, which `moments` has made up for
+        resampled = moved.std(axis=0)
+        noise = moved * np.where(resampled > 0, np.maximum(1, sigma / np.where(resampled > 0, resampled, 1)), 1)
+        drawn.append(np.stack(estimates(sums + np.concatenate([noise, -noise]), sigma)))
+    pooled, single = np.mean(centres, axis=0).tolist()
+    # of the two, not of their mean, as for one class a sample
+    error = math.sqrt(float(np.mean(np.var(np.mean(drawn, axis=0), axis=1))))
+    # the whole distance: noise averages out over labels, and what bias is left does not
+    reach = z * error + abs(pooled - single)
+    centre = (pooled + single) / 2
+    return centre - reach, centre + reach
+
+
+def _by_label(cross_fit: CrossFit | None, scores: SampleScores) -> list[CrossFit | None]:
+    """Return what corrects the scores of each label."""
+    if cross_fit is None:
+        return [None] * scores.hit.shape[1]
+    return [CrossFit(label_fit, cross_fit.fold) for label_fit in cross_fit.fitted.by_label()]
+
+
+def _moved(
+    pairs: Sequence[tuple[SampleScores, SampleScores]], diagrams: Sequence[tuple[Shares, ...]], seed: int
+) -> FloatArray:
+    """Return (C, R, 2B) changes of the mean residuals of C labels, by the same R draws of samples for each."""
+    draws = np.random.default_rng(seed)
+    count = DRAWS if len(pairs) <= _MANY_LABELS else _FEW_DRAWS
+    n = len(pairs[0][0])
+    sides = [[residuals(side) for side in pair] for pair in pairs]
+    moved: list[FloatArray] = []
+    weights = np.zeros((count, 1))
+    means: list[FloatArray] = []
+    for start in range(0, n, _CHUNK):
+        rows = slice(start, start + _CHUNK)
+        g = draws.standard_normal((count, len(sides[0][0][rows])))
+        weights += g.sum(axis=1, keepdims=True)
+        spreads = [
+            np.hstack([r[rows, None] * share(rows) for r, share in zip(side, inside, strict=True)])
+            for side, inside in zip(sides, diagrams, strict=True)
+        ]
+        new = [g @ spread for spread in spreads]
+        moved = [a + b for a, b in zip(moved, new, strict=True)] if moved else new
+        sums = [spread.sum(axis=0) for spread in spreads]
+        means = [a + b for a, b in zip(means, sums, strict=True)] if means else sums
+    return np.stack([(total - weights * mean / n) / n for total, mean in zip(moved, means, strict=True)])
 
 
 def paired_differences(
@@ -95,14 +208,14 @@ def paired_differences(
         raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
     if not 0 < level < 1:
         raise ValueError(f"a confidence level between 0 and 1 expected, got {level}")
-    z = _quantile((1 + level) / 2, before.clusters)
+    z = quantile((1 + level) / 2, before.clusters)
     wide = z
     values = {name: getattr(Metrics.of(after, bins), name) for name in SHARES}
     if cross_fit is not None:
         wide *= math.sqrt(1 + cross_fit.folds / (cross_fit.folds - 1))
         values = corrected_errors(after, cross_fit, bins)
     plain = Metrics.of(before, bins)
-    found = {}
+    differences = {}
     for name in METRICS:
         if name == "accuracy":
             ends = _accuracy(before, after, wide, same_predictions)
@@ -111,11 +224,11 @@ def paired_differences(
             ends = (values[name] - getattr(plain, name), low, high)
         else:
             ends = _mean(_by_sample(before, name), _by_sample(after, name), wide, before.clusters)
-        found[name] = Interval(*ends, level)
-    return found
+        differences[name] = Interval(*ends, level)
+    return differences
 
 
-def _quantile(p: float, clusters: NDArray[np.int64] | None) -> float:
+def quantile(p: float, clusters: NDArray[np.int64] | None) -> float:
     """Return the quantile for an interval: of clusters there may be few, so that their spread is not well known."""
     if clusters is None:
         return NormalDist().inv_cdf(p)
@@ -209,9 +322,10 @@ def _calibration_error(
         return label_errors(before, after, bins, z, seed, shares, cross_fit)
     sums, covariance = moments((before, after), bins, shares)
     # without folds, one that errs by nothing
-    spread = np.zeros((1, bins))
+    half = len(sums) // 2
+    spread = np.zeros((1, half))
     if cross_fit is not None:
-        sums[bins:], spread = fit_error(after, cross_fit, shares(after, bins))
+        sums[half:], spread = fit_error(after, cross_fit, shares(after, bins))
     # the same residuals in the same bins: rounding alone would give a width
     same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
     if same and not spread.any():

@@ -94,9 +94,9 @@ def pool(y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the non-decreasing values closest to y in weighted squares, and the weights of their blocks: (K,) each."""
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - heavy
 
-    found = isotonic_regression(y, weights=weight)
-    sizes = np.repeat(found.weights, np.diff(found.blocks))
-    return np.asarray(found.x, np.float64), np.asarray(sizes, np.float64)
+    fitted = isotonic_regression(y, weights=weight)
+    sizes = np.repeat(fitted.weights, np.diff(fitted.blocks))
+    return np.asarray(fitted.x, np.float64), np.asarray(sizes, np.float64)
 
 
 def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -109,8 +109,8 @@ def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, F
     from scipy.special import expit  # noqa: PLC0415 - heavy
 
     p = expit(CENTRES)
-    kept = _kept(p, correction, _allowed(log_odds))
-    return p[kept], correction[kept]
+    corners = _kept(p, correction, _allowed(log_odds))
+    return p[corners], correction[corners]
 
 
 def thinned_over_log_odds(log_odds: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -120,8 +120,8 @@ def thinned_over_log_odds(log_odds: FloatArray) -> tuple[FloatArray, FloatArray]
         log_odds: (72,) of f at the cells' centres.
     """
     correction = log_odds - CENTRES
-    kept = _kept(CENTRES, correction, _allowed(log_odds))
-    return CENTRES[kept], correction[kept]
+    corners = _kept(CENTRES, correction, _allowed(log_odds))
+    return CENTRES[corners], correction[corners]
 
 
 def _allowed(log_odds: FloatArray) -> FloatArray:
@@ -137,7 +137,7 @@ def _allowed(log_odds: FloatArray) -> FloatArray:
 def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]:
     """Indices of the knots to keep: Douglas & Peucker (1973) with the vertical distance."""
     # outside of its knots the function is constant: the ends stay
-    kept = {0, len(x) - 1}
+    corners = {0, len(x) - 1}
     open_pieces = [(0, len(x) - 1)]
     while open_pieces:
         first, last = open_pieces.pop()
@@ -148,6 +148,6 @@ def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]
         excess = np.abs(line - y[between]) / allowed[between]
         worst = int(np.argmax(excess))
         if excess[worst] > 1:
-            kept.add(int(between[worst]))
+            corners.add(int(between[worst]))
             open_pieces += [(first, int(between[worst])), (int(between[worst]), last)]
-    return np.array(sorted(kept), np.intp)
+    return np.array(sorted(corners), np.intp)

@@ -1,4 +1,4 @@
-"""What there is to know of a metric besides its formula: one row a metric. No imports of arrays.
+"""Everything about a metric besides its formula: one row a metric. Imports no arrays.
 
 `numerics.metrics` has the formulas. Everything that names, prints, compares or limits a metric reads its row here.
 """

@@ -169,11 +169,11 @@ def black_box(matrix: FloatArray, shares: FloatArray) -> FloatArray:
         solved = np.linalg.solve(matrix, shares)
     except np.linalg.LinAlgError as error:
         raise DataError("the confusion matrix is singular: some classes are predicted alike") from error
-    kept = np.maximum(solved, 0)
-    if not kept.sum() > 0:
+    clipped = np.maximum(solved, 0)
+    if not clipped.sum() > 0:
         raise DataError("the confusion matrix gives no class a positive frequency")
-    found: FloatArray = kept / kept.sum()
-    return found
+    frequencies: FloatArray = clipped / clipped.sum()
+    return frequencies
 
 
 def smoothed(frequencies: FloatArray, n: int) -> FloatArray:
@@ -183,8 +183,8 @@ def smoothed(frequencies: FloatArray, n: int) -> FloatArray:
     array([0.95, 0.05])
     """
     classes = frequencies.shape[-1]
-    found: FloatArray = (n * frequencies + SMOOTHING) / (n + SMOOTHING * classes)
-    return found
+    estimate: FloatArray = (n * frequencies + SMOOTHING) / (n + SMOOTHING * classes)
+    return estimate
 
 
 def log_ratio(source: FloatArray, target: FloatArray) -> FloatArray:

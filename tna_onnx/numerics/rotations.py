@@ -2,6 +2,14 @@
 
 A path is a sequence of rotations, a function of the seed and the number of the path. Rotations of disjoint coordinates
 commute: `levels` cuts a sequence into sets of these, which can be applied together.
+
+Rotations of several paths, applied in steps: those of disjoint coordinates together.
+
+Angles between class vectors and their tilted selves, and a bound on their mean.
+
+Class vectors as paths of rotations need them: where all paths of one weight begin.
+
+Products with a large weight in float64, some classes at a time: no copy of all of it is made.
 """
 
 from __future__ import annotations
@@ -9,13 +17,28 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.numerics.checks import MAX_N_T
 
-__all__ = ["Rotations", "TiltParameters", "levels"]
+__all__ = [
+    "ClassVectors",
+    "FloatArray",
+    "Rotations",
+    "Step",
+    "TiltParameters",
+    "Turns",
+    "angles_between",
+    "class_blocks",
+    "envelope_reaches",
+    "levels",
+    "mean_rotation",
+]
+
 
 # A path ends when the expected cosine has fallen to this: 89.4 degrees, where nothing but noise is left.
 _LAST_COSINE = 0.01
@@ -49,11 +72,11 @@ class TiltParameters:
 
     def __post_init__(self) -> None:
         if not (0 < self.alpha < math.inf and 0 < self.beta < math.inf):
-            raise ValueError(f"alpha and beta must be positive and finite, got {self.alpha} and {self.beta}")
+            raise UsageError(f"alpha and beta must be positive and finite, got {self.alpha} and {self.beta}")
         if not 0 < self.theta_s <= math.pi:
-            raise ValueError(f"theta_s must lie in (0, pi] radians, got {self.theta_s}")
+            raise UsageError(f"theta_s must lie in (0, pi] radians, got {self.theta_s}")
         if not 1 <= self.n_t <= MAX_N_T:
-            raise ValueError(f"n_t must lie in 1 to {MAX_N_T:,}, got {self.n_t}")
+            raise UsageError(f"n_t must lie in 1 to {MAX_N_T:,}, got {self.n_t}")
 
     def max_rotations(self, n: int) -> int:
         """Rotations after which the expected cosine E<w, R w> = (1 - 2/n (1 - E cos t))^k is below 0.01."""
@@ -64,7 +87,7 @@ class TiltParameters:
         turned = float(np.mean(1 - np.cos(self.theta_s * quantiles)))
         needed = 4 + math.ceil(math.log(_LAST_COSINE) / math.log1p(-min(2 / n * max(turned, 1e-9), 0.99)))
         if needed > _MAX_ROTATIONS:
-            raise ValueError(
+            raise UsageError(
                 f"theta_s {self.theta_s}, alpha {self.alpha} and beta {self.beta} turn so little that {needed:,} "
                 f"rotations would be needed; at most {_MAX_ROTATIONS:,} are made, raise theta_s"
             )
@@ -103,8 +126,8 @@ class Rotations:
             drawn = [self._block(row, column) for column in columns]
             pairs.append(np.concatenate([block[mine] for block, _ in drawn], axis=1))
             turn.append(np.concatenate([block[mine] for _, block in drawn], axis=1))
-        wanted = slice(start - first * _ROTATIONS, stop - first * _ROTATIONS)
-        return np.concatenate(pairs)[:, wanted], np.concatenate(turn)[:, wanted]
+        part = slice(start - first * _ROTATIONS, stop - first * _ROTATIONS)
+        return np.concatenate(pairs)[:, part], np.concatenate(turn)[:, part]
 
     def _block(self, row: int, column: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return (paths, rotations, 2) pairs and (paths, rotations) angles."""
@@ -137,17 +160,198 @@ def levels(pairs: NDArray[np.int64], coordinates: int) -> Iterator[NDArray[np.in
     """
     # of several values for one place NumPy keeps the last: written backwards, that is the first rotation there
     backwards = np.arange(len(pairs))[::-1]
-    one, other = np.ascontiguousarray(pairs[::-1].T)
+    one, partner = np.ascontiguousarray(pairs[::-1].T)
     places = np.empty(2 * len(pairs), np.int64)
     values = np.empty_like(places)
     first = np.empty(coordinates, np.int64)
     while size := len(backwards):
         places[: 2 * size : 2] = one
-        places[1 : 2 * size : 2] = other
+        places[1 : 2 * size : 2] = partner
         values[: 2 * size : 2] = backwards
         values[1 : 2 * size : 2] = backwards
         first[places[: 2 * size]] = values[: 2 * size]
-        ready = (first[one] == backwards) & (first[other] == backwards)
+        ready = (first[one] == backwards) & (first[partner] == backwards)
         yield backwards[ready][::-1]
         later = ~ready
-        one, other, backwards = one[later], other[later], backwards[later]
+        one, partner, backwards = one[later], partner[later], backwards[later]
+
+
+FloatArray = NDArray[np.floating[Any]]
+
+# Where the tangent of 2 asin(sqrt(x)) goes through (1, pi): angle a with cot(a / 2) = pi - a, and its x.
+_TANGENT = 0.8104702831753707
+_TANGENT_X = math.sin(_TANGENT / 2) ** 2
+
+
+def mean_rotation(weight: FloatArray, tilted: FloatArray) -> float:
+    """MRC: mean over classes of the angle between each class vector and its tilted self.
+
+    Args:
+        weight: (C, n) class vectors; zero vectors have no direction and are left out.
+        tilted: (C, n) tilted class vectors, of any norm.
+
+    Returns:
+        Mean angle in radians.
+
+    Source: definition of mRC, section "Tilt the class vectors".
+
+    >>> mean_rotation(np.eye(2), np.array([[0.0, 1.0], [0.0, 1.0]])) / np.pi * 180
+    45.0
+    """
+    return float(np.mean(angles_between(weight, tilted)))
+
+
+def angles_between(weight: FloatArray, tilted: FloatArray) -> NDArray[np.float64]:
+    """Angle in radians between each class vector and its tilted self, both (C, n); zero vectors are left out."""
+    w = np.asarray(weight, np.float64)
+    v = np.asarray(tilted, np.float64)
+    length = np.linalg.norm(w, axis=1) * np.linalg.norm(v, axis=1)
+    # zero vectors have no direction: an angle of 0 would pull the mean down
+    nonzero = length > 0
+    cosine = np.einsum("cn,cn->c", w, v)[nonzero] / length[nonzero]
+    # clip: rounding takes the cosine of equal vectors past 1
+    angle: NDArray[np.float64] = np.arccos(np.clip(cosine, -1.0, 1.0))
+    return angle
+
+
+def envelope_reaches(angle: float) -> float:
+    """Return x where the smallest concave function above 2 asin(sqrt(x)) on [0, 1] has this value.
+
+    That function is the curve itself up to the point where its tangent goes through (1, pi), and then the tangent.
+    """
+    if angle <= _TANGENT:
+        return math.sin(angle / 2) ** 2
+    return _TANGENT_X + (angle - _TANGENT) * (1 - _TANGENT_X) / (math.pi - _TANGENT)
+
+
+# Squared length of a class vector that counts as zero: squares of float32 underflow soon below.
+_NOTHING = 1e-30
+
+# Class vectors that are transposed at a time.
+_COLUMNS = 128
+
+
+@dataclass(frozen=True, eq=False)
+class ClassVectors:
+    """What all paths of one weight share.
+
+    Attributes:
+        weight: (C, n) class vectors.
+        half: (C,) float64 factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for
+            vectors without a direction, which then count for nothing.
+        share: one over the number of vectors with a direction.
+    """
+
+    weight: FloatArray
+    half: NDArray[np.float64]
+    share: float
+
+    @classmethod
+    def of(cls, weight: FloatArray) -> ClassVectors:
+        """Prepare a (C, n) weight.
+
+        Raises:
+            UnsupportedModel: weight is not 2-D, has n < 2, or all its rows are zero.
+        """
+        if weight.ndim != 2 or weight.shape[1] < 2:
+            raise UnsupportedModel(f"weight must be (C, n) with n >= 2, got shape {tuple(weight.shape)}")
+        squared = np.zeros(len(weight))
+        for k in range(0, weight.shape[1], 64):  # a few features at a time: a float64 copy of all would be large
+            features = np.ascontiguousarray(weight[:, k : k + 64].T)
+            squared += np.sum(features.astype(np.float64) ** 2, axis=0)
+        directed = squared > _NOTHING
+        if not directed.any():
+            raise UnsupportedModel("every class vector is zero, or nearly so: there is nothing to tilt")
+        half = np.divide(0.5, squared, out=np.zeros_like(squared), where=directed)
+        return cls(weight, half, 1 / int(np.count_nonzero(directed)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(n, C)."""
+        classes, n = self.weight.shape
+        return n, classes
+
+    def block(self, classes: slice) -> FloatArray:
+        """Return some class vectors, (n, c), feature-major: the two coordinates of a rotation are contiguous."""
+        transposed: FloatArray = self.weight[classes].T
+        if transposed.flags.c_contiguous:
+            return transposed
+        block: FloatArray = np.empty_like(transposed, order="C")
+        # some classes at a time: columns far apart would take twice as long
+        for k in range(0, transposed.shape[1], _COLUMNS):
+            block[:, k : k + _COLUMNS] = transposed[:, k : k + _COLUMNS]
+        return block
+
+
+@dataclass(frozen=True, eq=False)
+class Turns:
+    """Rotations of several paths, in the order of each path.
+
+    Attributes:
+        path: (K,) position of the path of each rotation among those walked together.
+        pairs: (K, 2) coordinates.
+        turn: (K,) angles in radians.
+    """
+
+    path: NDArray[np.int64]
+    pairs: NDArray[np.int64]
+    turn: NDArray[np.float64]
+
+    def reversed(self) -> Turns:
+        """Return the rotations that undo these."""
+        return Turns(self.path[::-1], self.pairs[::-1], -self.turn[::-1])
+
+    def steps(self, n: int, dtype: np.dtype[Any]) -> Iterator[Step]:
+        """Yield what can be turned together, for (P, n, C) class vectors of this dtype as P n rows."""
+        if not len(self.path):
+            return
+        rows = self.path[:, None] * n + self.pairs
+        pairs = np.ascontiguousarray(rows.T)
+        cos = np.cos(self.turn).astype(dtype)[:, None]
+        sin = np.sin(self.turn).astype(dtype)[:, None]
+        signed = np.stack([sin, -sin])
+        for k in levels(rows, int(rows.max()) + 1):
+            yield Step(k, pairs.take(k, axis=1), cos.take(k, axis=0), signed.take(k, axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """Rotations of disjoint rows.
+
+    Attributes:
+        number: (k,) which rotations of the `Turns` these are.
+        rows: (2, k) rows i and j of each.
+        cos: (k, 1) cosines.
+        sin: (2, k, 1) sines, and the same with the other sign.
+    """
+
+    number: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    cos: FloatArray
+    sin: FloatArray
+
+    def apply(self, flat: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Turn rows of (rows, C) class vectors in place; return (2, k, C) rows i and j before, and after."""
+        old = flat.take(self.rows, axis=0)
+        # G^T (v_i, v_j) = (cos v_i + sin v_j, cos v_j - sin v_i)
+        new = self.cos * old
+        new += self.sin * old[::-1]
+        flat[self.rows] = new
+        return old, new
+
+
+# Elements of a block of the weight: 8 MB of float64, of which callers hold a few.
+_BLOCK = 2**20
+
+
+def class_blocks(weight: NDArray[Any]) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+    """Yield (classes, their vectors in float64), (c, n) each, of a (C, n) weight.
+
+    >>> [(block.start, wide.shape) for block, wide in class_blocks(np.ones((3, 2), np.float32))]
+    [(0, (3, 2))]
+    """
+    classes, n = weight.shape
+    width = max(1, _BLOCK // max(1, n))
+    for start in range(0, classes, width):
+        block = slice(start, min(start + width, classes))
+        yield block, weight[block].astype(np.float64)

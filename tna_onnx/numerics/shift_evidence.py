@@ -143,12 +143,12 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
                 matrix = _redrawn(observed, old_row)
                 found_unexplained.append(shares - matrix @ q)
                 found_box.append(_box(matrix, shares))
-    boxes = [each for each in found_box if each is not None]
-    whole = len(boxes) == count
+    boxes = [box for box in found_box if box is not None]
+    complete = len(boxes) == count
     return Draws(
         np.concatenate(found_em),
-        np.stack(boxes) if whole else None,
-        np.stack(found_unexplained) if whole else None,
+        np.stack(boxes) if complete else None,
+        np.stack(found_unexplained) if complete else None,
         np.array(found_surprise),
     )
 
@@ -161,8 +161,8 @@ def unexplained(observed: Observed, q: FloatArray) -> FloatArray:
     """
     predicted = observed.probabilities.argmax(axis=1)
     shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
-    found: FloatArray = shares - conditional(observed.joint) @ q
-    return found
+    residual: FloatArray = shares - conditional(observed.joint) @ q
+    return residual
 
 
 def _box(matrix: FloatArray, shares: FloatArray) -> FloatArray | None:
@@ -196,9 +196,9 @@ def _expected(observed: Observed, counts: NDArray[np.integer], q: FloatArray) ->
     """Return the mean confidence of old samples, classes weighted by q; over the classes that have samples."""
     totals = np.bincount(observed.labels, counts, observed.n_classes)
     sums = np.bincount(observed.labels, counts * observed.old_confidence, observed.n_classes)
-    there = totals > 0
-    share = q[there] / max(q[there].sum(), np.finfo(np.float64).tiny)
-    return float(share @ (sums[there] / totals[there]))
+    occupied = totals > 0
+    share = q[occupied] / max(q[occupied].sum(), np.finfo(np.float64).tiny)
+    return float(share @ (sums[occupied] / totals[occupied]))
 
 
 def disagreement(first: FloatArray, second: FloatArray) -> float:
@@ -212,8 +212,8 @@ def disagreement(first: FloatArray, second: FloatArray) -> float:
 
 def surprise(observed: Observed, q: FloatArray) -> float:
     """Return the mean confidence on the new samples less what their classes explain, a fraction."""
-    seen = float(observed.probabilities.max(axis=1).mean(dtype=np.float64))
-    return seen - _expected(observed, np.ones(len(observed.labels), np.int64), q)
+    confidence = float(observed.probabilities.max(axis=1).mean(dtype=np.float64))
+    return confidence - _expected(observed, np.ones(len(observed.labels), np.int64), q)
 
 
 def p_of_distance(difference: FloatArray, drawn: FloatArray) -> float:
@@ -252,7 +252,7 @@ def invertible(observed: Observed, seed: int) -> str:
     # columns from their posterior, with Perks' prior: one sample drawn again would always be the same
     prior = observed.joint + 1 / observed.n_classes
     drawn = (rng.standard_gamma(prior) for _ in range(_NOISE_DRAWS))
-    noise = float(np.mean([np.linalg.norm(each / each.sum(axis=0) - matrix, 2) for each in drawn]))
+    noise = float(np.mean([np.linalg.norm(joint / joint.sum(axis=0) - matrix, 2) for joint in drawn]))
     if smallest > noise:
         return ""
     return (

@@ -4,7 +4,7 @@ A thread of OpenBLAS that has done its part of a product waits for the next one 
 small products that costs more than it brings: ten times the whole run, where other processes want the core.
 
 What a product gives depends on its threads in the last bits. So the number follows from the size of the product and
-from nothing else: a worker with a part of the samples gives the same as its driver.
+from nothing else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["one_thread", "several_threads", "threads_here"]
+__all__ = ["one_thread", "several_threads"]
 
 # Multiplications of a product from which other threads are worth waking: 7 ms of one core.
 _LARGE = 2**28
@@ -37,7 +37,6 @@ def one_thread(cores: int) -> Iterator[None]:
         if not _ENTERED[0]:
             for library in _libraries():
                 before = library.get_num_threads()
-                # never one where there were several: some workers of one driver would differ in last bits
                 _HELD.append((library, before, min(before, max(2, cores))))
                 library.set_num_threads(1)
         _ENTERED[0] += 1
@@ -64,8 +63,8 @@ def several_threads(*shape: int) -> Iterator[None]:
     if multiplications < _LARGE or not _HELD:
         yield
         return
-    for library, _, several in _HELD:
-        library.set_num_threads(several)
+    for library, _, was_threaded in _HELD:
+        library.set_num_threads(was_threaded)
     try:
         yield
     finally:
@@ -73,16 +72,9 @@ def several_threads(*shape: int) -> Iterator[None]:
             library.set_num_threads(1)
 
 
-def threads_here() -> int | None:
-    """Return the threads of large products in this process; None where no library says."""
-    if _HELD:
-        return min(several for _, _, several in _HELD)
-    return min((library.get_num_threads() for library in _libraries()), default=None)
-
-
 def _libraries() -> list[Any]:
     """Return what sets the threads of each library of linear algebra that is loaded; none of those it does not know."""
-    import threadpoolctl  # noqa: PLC0415 - only searches and workers need it
+    import threadpoolctl  # noqa: PLC0415 - only searches need it
 
-    found: list[Any] = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
-    return found
+    controllers: list[Any] = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers
+    return controllers

@@ -1,1 +1,1 @@
-"""How results look: text for a terminal, figures, HTML, a run of MLflow."""
+"""Presentation of results: text for a terminal, figures, HTML, model cards, MLflow runs."""

@@ -1,4 +1,4 @@
-"""Which candidates of a search its figures show, up to where, and how numbers of members are told apart."""
+"""Which candidates of a search the figures draw, on which axes, and with which colour and marker."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def highest(details: Details, value: Callable[[Scored], float]) -> float:
     kinds = [scored_of for _, scored_of in drawn_kinds(details)]
     # the first step is the original weight
     limit = MAX_TIMES * max(value(scored_of(details.steps[0])) for scored_of in kinds)
-    chosen = [value(scored_of(details.steps[details.chosen])) for scored_of in kinds]
+    choice = [value(scored_of(details.steps[details.chosen])) for scored_of in kinds]
     values = [value(scored_of(step)) for step in near(details) for scored_of in kinds]
-    return _ROOM * max(*chosen, *(v for v in values if v <= limit)) or 1.0
+    return _ROOM * max(*choice, *(v for v in values if v <= limit)) or 1.0
 
 
 def objective_range(details: Details, value: Callable[[Scored], float]) -> tuple[float, float]:
@@ -98,13 +98,13 @@ def looks(details: Details, max_looks: int) -> dict[int, int]:
     share the last one.
     """
     counts = Counter(step.members for step in details.steps[1:])
-    chosen = details.steps[details.chosen].members
+    choice = details.steps[details.chosen].members
     sizes = sorted(counts, key=_many_last)
     # With a look to spare for each, none is shared.
-    own = sizes
+    distinct = sizes
     if len(sizes) > max_looks:
-        own = sorted(sizes, key=lambda size: (size != chosen, -counts[size]))[: max_looks - 1]
-    ranks = {size: k for k, size in enumerate(size for size in sizes if size in own)}
+        distinct = sorted(sizes, key=lambda size: (size != choice, -counts[size]))[: max_looks - 1]
+    ranks = {size: k for k, size in enumerate(size for size in sizes if size in distinct)}
     return {size: ranks.get(size, max_looks - 1) for size in sizes}
 
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
+from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.printable import printable
 from tna_onnx.results.stored import Change, StoredReport
 
 __all__ = ["MARK", "TASKS", "CardWords", "figures_of", "model_card"]

@@ -1,4 +1,4 @@
-"""The result of `compare` as text: a table of metrics, then each model's differences and its verdict."""
+"""Text of `compare` (metrics, each model's differences and its verdict) and of `study`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.printable import printable
 from tna_onnx.render.guard_text import decision_lines
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
+from tna_onnx.results.study import Studies
 
-__all__ = ["model_comparison_text"]
+__all__ = ["model_comparison_text", "study_text"]
 
 
 def model_comparison_text(comparison: ModelComparison) -> RenderableType:
@@ -61,3 +62,17 @@ def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Tabl
 def _table(title: str) -> Table:
     # rich would take [brackets] in a name for markup
     return Table(title=escape(printable(title)), title_justify="left", box=None, pad_edge=False)
+
+
+def study_text(studies: Studies) -> RenderableType:
+    """Say what each study found, and where the files are."""
+    calibration, held_out = studies.samples
+    head = (
+        f"{studies.model}: n = {studies.features:,}, {studies.classes:,} classes; {calibration:,} calibration and "
+        f"{held_out:,} held-out samples"
+    )
+    width = max(len(study.name) for study in studies.studies)
+    lines = [f"{study.name:<{width}}  {study.sentence}" for study in studies.studies]
+    notes = [f"note: {note}" for note in studies.notes]
+    wrote = [f"wrote {studies.folder}: index.html"] if studies.folder else []
+    return Text("\n".join(printable(line) for line in [head, "", *lines, *notes, *wrote]))

@@ -4,24 +4,205 @@ File names are stable: `reliability`, `confidence`, `risk-coverage`, `search`, `
 ending of its format. Runs without a search, a tilted weight or a plain linear head have fewer. Text stays text in SVG
 and PDF. Nothing depends on colour: series differ by dashes and markers, areas by hatches. The same report gives the
 same bytes.
+
+`save_figure` applies the common style; `draw_reliability` draws reliability diagrams onto any figure.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.data.optional import optional
+from tna_onnx.data.files import optional
+from tna_onnx.errors import UsageError
+from tna_onnx.files import write_file
+from tna_onnx.numerics.corp import BAND_LEVEL, Curve
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render import candidates
-from tna_onnx.render.figure_files import STYLE, save_figure
-from tna_onnx.render.reliability import OF_LABELS, DiagramWords, bars, words_of
-from tna_onnx.render.reliability_figure import BAR, OVER, Panel, draw_reliability
+from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, Bar, DiagramWords, bars, words_of
 from tna_onnx.results.details import Details, Scored
 from tna_onnx.results.report import Report
 
-__all__ = ["require_matplotlib", "write_figures"]
+__all__ = [
+    "BAR",
+    "MOST_ABREAST",
+    "OVER",
+    "STYLE",
+    "Panel",
+    "draw_reliability",
+    "require_matplotlib",
+    "save_figure",
+    "write_figures",
+]
+
+
+STYLE: dict[str, Any] = {
+    "axes.edgecolor": "#444444",
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.axisbelow": True,
+    "axes.labelsize": 9,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlesize": 9,
+    "figure.constrained_layout.use": True,
+    "font.size": 8,
+    "grid.color": "#dddddd",
+    "hatch.linewidth": 0.6,
+    "legend.fontsize": 8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.4,
+    "lines.markersize": 3,
+    "pdf.fonttype": 42,  # TrueType, so that text stays text
+    "savefig.dpi": 200,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "tna-onnx",  # no random ids: the same report gives the same bytes
+}
+"""Settings of matplotlib."""
+
+# Entries of a file that would differ from run to run.
+_NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a matplotlib figure in the format of the path's ending; its folder is made if it is missing.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:], metadata=_NO_DATE.get(path.suffix[1:]))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_file(path, drawn.getvalue())
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+BAR = {"color": "#c8d4e6", "edgecolor": "#333333", "linewidth": 0.5}
+OVER = {"facecolor": "#f6c6bd", "edgecolor": "#a02c1c", "hatch": "////", "linewidth": 0.5}
+UNDER = {"facecolor": "#ffffff", "edgecolor": "#1d5c2f", "hatch": "....", "linewidth": 0.5}
+_WHISKER = {"fmt": "none", "ecolor": "#111111", "elinewidth": 0.8, "capsize": 1.5, "capthick": 0.8, "zorder": 3}
+_CONSISTENT = {"facecolor": "#d4d4d4", "edgecolor": "#555555", "linewidth": 0.5, "zorder": 0.9}
+_PALE = 0.35
+# More bins are too narrow for their counts.
+_MAX_COUNTED = 20
+
+MOST_ABREAST = 3
+"""Diagrams beside each other."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A diagram: its title, its bins, the ECE of the metrics, and the fit without bins where there is one."""
+
+    title: str
+    bins: Bins
+    ece: float
+    curve: Curve | None = None
+
+
+def draw_reliability(figure: Any, panels: Sequence[Panel], words: DiagramWords = OF_CLASSES) -> None:
+    """Accuracy of each bin and its gap to the confidence, and the fit without bins; below, the samples of each bin."""
+    abreast = min(MOST_ABREAST, len(panels))
+    rows = -(-len(panels) // abreast)
+    ratios = [4, 1.2] * rows
+    grid = figure.subplots(2 * rows, abreast, sharex=True, sharey="row", height_ratios=ratios, squeeze=False)
+    # Room above the highest bar for its count.
+    highest = 1.9 * max(1, *(max(panel.bins.count) for panel in panels))
+    for k in range(rows * abreast):
+        diagram = grid[2 * (k // abreast), k % abreast]
+        strip = grid[2 * (k // abreast) + 1, k % abreast]
+        if k >= len(panels):
+            diagram.set_visible(False)
+            strip.set_visible(False)
+            continue
+        _panel(diagram, strip, panels[k], words)
+        strip.set(ylim=(0, highest))
+        if k % abreast == 0:
+            diagram.set_ylabel(words.what)
+            strip.set_ylabel(words.counted)
+    # three columns are as wide as two diagrams
+    columns = 3 if abreast > 1 else 2
+    figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=columns)
+
+
+def _panel(diagram: Any, strip: Any, panel: Panel, words: DiagramWords) -> None:
+    drawn = bars(panel.bins)
+    _diagram(diagram, drawn, words)
+    if panel.curve is not None:
+        _without_bins(diagram, panel.curve, words)
+    else:
+        _consistent(diagram, drawn)
+    _intervals(diagram, drawn)
+    diagram.set_title(f"{panel.title}: ECE {100 * panel.ece:.2f} %")
+    _counts(strip, drawn)
+    strip.set(xlabel=words.against)
+
+
+def _diagram(axes: Any, drawn: Sequence[Bar], words: DiagramWords) -> None:
+    """Bars of the accuracy, and on them the gaps to the confidence."""
+    width = drawn[0].width
+    patches = axes.bar([bar.middle for bar in drawn], [bar.height for bar in drawn], width, label=words.what, **BAR)
+    _fade(patches, drawn)
+    for label, look, sign in ((f"{words.against} too high", OVER, 1), ("too low", UNDER, -1)):
+        gaps = [bar for bar in drawn if bar.count and bar.sign == sign]
+        bottoms = [bar.height for bar in gaps]
+        patches = axes.bar([bar.middle for bar in gaps], [bar.gap for bar in gaps], width, bottoms, label=label, **look)
+        _fade(patches, gaps)
+    axes.plot((0, 1), (0, 1), color="#333333", linestyle="--", linewidth=0.9, label=f"{words.against} = {words.what}")
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+
+
+def _fade(patches: Sequence[Any], drawn: Sequence[Bar]) -> None:
+    """Draw bars of few samples pale."""
+    for patch, bar in zip(patches, drawn, strict=True):
+        if bar.weak:
+            patch.set_alpha(_PALE)
+
+
+def _intervals(axes: Any, drawn: Sequence[Bar]) -> None:
+    """The 95 % interval of each bar's accuracy, as on the page."""
+    filled = [bar for bar in drawn if bar.count]
+    heights = [bar.height for bar in filled]
+    below = [bar.height - bar.interval[0] for bar in filled]
+    above = [bar.interval[1] - bar.height for bar in filled]
+    axes.errorbar([bar.middle for bar in filled], heights, (below, above), label="95 % interval", **_WHISKER)
+
+
+def _consistent(axes: Any, drawn: Sequence[Bar]) -> None:
+    """Where each bar would end if confidences were right; the fit without bins has a band for that."""
+    filled = [bar for bar in drawn if bar.count]
+    lows = [bar.consistent[0] for bar in filled]
+    heights = [bar.consistent[1] - bar.consistent[0] for bar in filled]
+    label = "consistent with calibration (95 %)"
+    axes.bar([bar.middle for bar in filled], heights, drawn[0].width, lows, label=label, **_CONSISTENT)
+
+
+def _without_bins(axes: Any, curve: Curve, words: DiagramWords) -> None:
+    """The isotonic fit, and behind the bars the band in which it lies for a calibrated model."""
+    label = f"consistent with calibration ({100 * BAND_LEVEL:g} %)"
+    axes.fill_between(curve.confidence, curve.low, curve.high, color="#d4d4d4", linewidth=0, zorder=0.9, label=label)
+    for border in (curve.low, curve.high):
+        axes.plot(curve.confidence, border, color="#555555", linewidth=0.5)
+    axes.plot(curve.confidence, curve.accuracy, color="#111111", label=f"{words.what} without bins")
+
+
+def _counts(axes: Any, drawn: Sequence[Bar]) -> None:
+    """Samples of each bin, written upwards where they have room."""
+    axes.bar([bar.middle for bar in drawn], [bar.count for bar in drawn], drawn[0].width, **BAR)
+    axes.grid(visible=False)
+    if len(drawn) > _MAX_COUNTED:
+        return
+    for bar in drawn:
+        if bar.count:
+            axes.annotate(f"{bar.count}", (bar.middle, bar.count), (0, 1.5), textcoords="offset points", ha="center",
+                          va="bottom", rotation=90, fontsize=5.5)  # fmt: skip
+
 
 # Inches; two panels fill the text width of a page.
 _WIDTH = 6.6
@@ -135,7 +316,7 @@ def _risk(figure: Any, details: Details) -> None:
 def _search(figure: Any, report: Report, details: Details) -> None:
     """Objective and accuracy of the candidates over the angle, as far as the HTML report shows them."""
     metric = METRICS[report.objective]
-    chosen = details.steps[details.chosen]
+    choice = details.steps[details.chosen]
 
     def objective(scored: Scored) -> float:
         return metric.factor * scored.objective
@@ -146,7 +327,7 @@ def _search(figure: Any, report: Report, details: Details) -> None:
     allowed = candidates.allowed_accuracy(details, report.settings)
     panels[1].axhline(allowed, color="#333333", linestyle=":", linewidth=1, label="allowed on calibration data")
     for axes, label in zip(panels, (metric.title, METRICS["accuracy"].title), strict=True):
-        axes.axvline(chosen.angle, color="#333333", linestyle="-.", linewidth=0.9, label=f"chosen: {chosen.angle:g}°")
+        axes.axvline(choice.angle, color="#333333", linestyle="-.", linewidth=0.9, label=f"chosen: {choice.angle:g}°")
         axes.set(xlabel="angle, degrees", ylabel=label)
     panels[0].set_ylim(0, candidates.highest(details, objective))
     handles, labels = panels[1].get_legend_handles_labels()
@@ -162,7 +343,7 @@ def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> No
     ranks = candidates.looks(details, len(_MARKERS))
     first = next(iter(ranks))
     labels = _labels(ranks)
-    chosen = details.steps[details.chosen]
+    choice = details.steps[details.chosen]
     named = set()
     for kind, scored_of in reversed(candidates.drawn_kinds(details)):  # held-out data first
         look = _FIRST
@@ -179,7 +360,7 @@ def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> No
             angles = [step.angle for step in steps]
             values = [value(scored_of(step)) for step in steps]
             axes.plot(angles, values, marker=_MARKERS[k], color=_COLORS[k], label=label, **look)
-        axes.plot(chosen.angle, value(scored_of(chosen)), label="_", **_RING)
+        axes.plot(choice.angle, value(scored_of(choice)), label="_", **_RING)
 
 
 def _labels(ranks: dict[int, int]) -> dict[int, str]:
@@ -209,8 +390,8 @@ def _angles(figure: Any, details: Details) -> None:
     """Distribution of the angles of each weight, for the predicted class and for the others."""
     panels = figure.subplots(1, 2)
     predicted = {a.weight: a.predicted for a in details.angles}
-    others = {a.weight: a.others for a in details.angles}
-    sides = (("predicted class", predicted), ("other classes", others))
+    other_classes = {a.weight: a.others for a in details.angles}
+    sides = (("predicted class", predicted), ("other classes", other_classes))
     for axes, (title, distributions) in zip(panels, sides, strict=True):
         for weight, shares in distributions.items():
             axes.plot(*_points(shares), label=_WEIGHTS[weight], **_WEIGHT_LOOKS[weight])

@@ -1,4 +1,4 @@
-"""The result of `guard` as text."""
+"""Text of `guard` (what was added, what it promises and decides) and of `shift` (frequencies, evidence, effect)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tna_onnx.numerics.metrics import Interval
 from tna_onnx.results.guarding import ConfidenceCalibration, Decisions, Guard, GuardInput
+from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 
-__all__ = ["between", "decision_lines", "guard_lines", "guard_text", "off", "per_cent"]
+__all__ = ["between", "decision_lines", "guard_lines", "guard_text", "off", "per_cent", "shift_text"]
+
 
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
 
@@ -39,11 +42,11 @@ def guard_lines(result: Guard) -> list[str]:
     if result.fitted_on:
         source += f"; what is fitted for them saw {result.fitted_on:,} others"
     lines = [source]
-    for each in result.outputs:
+    for output in result.outputs:
         limit = ""
-        if len(each.threshold) == 1 and each.threshold[0] is not None:
-            limit = f" (threshold {each.threshold[0]:.6g})"
-        lines.append(f"added    {each.name}: {each.promise}{limit}")
+        if len(output.threshold) == 1 and output.threshold[0] is not None:
+            limit = f" (threshold {output.threshold[0]:.6g})"
+        lines.append(f"added    {output.name}: {output.promise}{limit}")
     lines += [f"dial     {dial.name}: {_range(dial)}" for dial in result.inputs]
     return [*lines, *decision_lines(result.decisions)]
 
@@ -57,58 +60,59 @@ def _range(dial: GuardInput) -> str:
     )
 
 
-def decision_lines(found: Decisions) -> list[str]:
+def decision_lines(decisions: Decisions) -> list[str]:
     """What a file decides on samples."""
-    return [f"measured {line}" for line in _measured(found)]
+    return [f"measured {line}" for line in _decision_parts(decisions)]
 
 
-def _measured(found: Decisions) -> Iterator[str]:
-    yield f"on {found.data}{_FRESH[found.fresh]}"
-    if found.calibration is not None:
-        yield f"confidence: {off(found.calibration)}"
-    if found.accepted is not None:
-        text = f"accepted {per_cent(found.accepted)} of samples"
-        if found.risk is not None and found.risk_interval is not None:
-            text += f", of which {per_cent(found.risk)} wrong {between(found.risk_interval)}; without accept "
-            text += f"{per_cent(1 - found.accuracy)}"
+def _decision_parts(decisions: Decisions) -> Iterator[str]:
+    yield f"on {decisions.data}{_FRESH[decisions.fresh]}"
+    if decisions.calibration is not None:
+        yield f"confidence: {off(decisions.calibration)}"
+    if decisions.accepted is not None:
+        text = f"accepted {per_cent(decisions.accepted)} of samples"
+        if decisions.risk is not None and decisions.risk_interval is not None:
+            text += f", of which {per_cent(decisions.risk)} wrong {between(decisions.risk_interval)}; without accept "
+            text += f"{per_cent(1 - decisions.accuracy)}"
         yield text
-    if found.coverage is not None and found.coverage_interval is not None:
+    if decisions.coverage is not None and decisions.coverage_interval is not None:
         yield (
-            f"sets hold the true class of {per_cent(found.coverage)} {between(found.coverage_interval)}; "
-            f"{found.mean_set_size:.2f} classes on average, one in {per_cent(found.single_sets)}, "
-            f"none in {per_cent(found.empty_sets)}"
+            f"sets hold the true class of {per_cent(decisions.coverage)} {between(decisions.coverage_interval)}; "
+            f"{decisions.mean_set_size:.2f} classes on average, one in {per_cent(decisions.single_sets)}, "
+            f"none in {per_cent(decisions.empty_sets)}"
         )
-        if found.full_sets:
-            yield f"vacuous: {per_cent(found.full_sets)} of the sets hold all classes, which is true and says nothing"
-    if found.class_coverage:
-        known = [(share, k) for k, share in enumerate(found.class_coverage) if share is not None]
-        lowest = ", ".join(f"{k}: {per_cent(share)}" for share, k in sorted(known)[:_FEW_CLASSES])
+        if decisions.full_sets:
+            share = per_cent(decisions.full_sets)
+            yield f"vacuous: {share} of the sets hold all classes, which is true and says nothing"
+    if decisions.class_coverage:
+        covered = [(share, k) for k, share in enumerate(decisions.class_coverage) if share is not None]
+        lowest = ", ".join(f"{k}: {per_cent(share)}" for share, k in sorted(covered)[:_FEW_CLASSES])
         yield f"lowest coverage by class: {lowest}"
-    for group in found.by_confidence or ():
+    for group in decisions.by_confidence or ():
         yield (
             f"at a confidence of {group.low:.4f} to {group.high:.4f}, sets hold the true class of "
             f"{per_cent(group.coverage)}; {group.mean_set_size:.2f} classes on average"
         )
-    if found.alarms is not None:
-        yield f"alarm in {per_cent(found.alarms)}"
-    if found.detection is not None:
-        each = found.detection
+    if decisions.alarms is not None:
+        yield f"alarm in {per_cent(decisions.alarms)}"
+    if decisions.detection is not None:
+        detection = decisions.detection
         yield (
-            f"unknown samples, {each.data}: alarm in {per_cent(each.detected)} {between(each.detected_interval)}; "
-            f"AUROC {each.auroc:.4f}"
+            f"unknown samples, {detection.data}: alarm in {per_cent(detection.detected)} "
+            f"{between(detection.detected_interval)}; AUROC {detection.auroc:.4f}"
         )
 
 
-def off(found: ConfidenceCalibration) -> str:
+def off(calibration: ConfidenceCalibration) -> str:
     """Say how far the confidence is off."""
     ece = "(one sample: no interval)"
-    if found.ece_interval is not None:
-        ece = between(found.ece_interval)
+    if calibration.ece_interval is not None:
+        ece = between(calibration.ece_interval)
     nll = "(too few errors for an interval)"
-    if found.nll_interval is not None:
-        low, high = found.nll_interval
+    if calibration.nll_interval is not None:
+        low, high = calibration.nll_interval
         nll = f"({low:.4f} to {high:.4f})"
-    return f"ECE {per_cent(found.ece)} {ece}, NLL of being right {found.nll:.4f} {nll}"
+    return f"ECE {per_cent(calibration.ece)} {ece}, NLL of being right {calibration.nll:.4f} {nll}"
 
 
 def per_cent(share: float | None) -> str:
@@ -119,3 +123,77 @@ def per_cent(share: float | None) -> str:
 def between(interval: tuple[float, float]) -> str:
     """Write the ends of an interval in per cent."""
     return f"({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"
+
+
+_MAX_CLASSES = 20  # of more, those that change most
+
+_METHODS = {
+    "em": "estimated by EM",
+    "bbse": "estimated by the black box",
+    "given": "as given",
+}
+
+_PLACES = {"bias": "in the bias of the head; no node is new", "nodes": "in nodes behind the scores"}
+
+
+def shift_text(result: Shift) -> RenderableType:
+    """Which frequencies, how sure they are, and what they do."""
+    lines = [f"model    {result.model}, output '{result.class_output}'", f"source   {result.data}"]
+    if result.target_data:
+        lines.append(f"target   {result.target_data}: class frequencies {_METHODS[result.method]}")
+    else:
+        lines.append(f"target   class frequencies {_METHODS[result.method]}")
+    lines += [f"class    {line}" for line in _class_lines(result.classes)]
+    if result.evidence is not None:
+        lines += [f"tested   {line}" for line in _evidence_lines(result.evidence)]
+    if result.effect is not None:
+        lines += [f"measured {line}" for line in _effect_lines(result.effect)]
+    lines.append(f"checked  {_PLACES[result.placed]}; probabilities within {result.max_difference:.1e} of the formula")
+    lines += [f"note     {note}" for note in result.notes]
+    lines.append(f"wrote    {result.output or 'nothing'}")
+    return Group(*(Text(line) for line in lines))
+
+
+def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
+    listed = list(frequencies)
+    if len(frequencies) > _MAX_CLASSES:
+        listed = sorted(frequencies, key=lambda frequency: -abs(frequency.target - frequency.source))[:_MAX_CLASSES]
+        yield f"the {_MAX_CLASSES} of {len(frequencies):,} that change most"
+    width = max(len(frequency.name) for frequency in listed)
+    for frequency in listed:
+        text = f"{frequency.name:{width}}  {_per_cent(frequency.source)} -> {_per_cent(frequency.target)}"
+        if frequency.interval is not None:
+            text += f" ({100 * frequency.interval[0]:.2f} to {100 * frequency.interval[1]:.2f})"
+        yield text
+
+
+def _evidence_lines(evidence: ShiftEvidence) -> Iterator[str]:
+    yield f"noise alone makes as large a change of frequencies with p = {evidence.changed_p:.2g}"
+    if evidence.disagreement is not None and evidence.disagreement_p is not None:
+        yield (
+            f"EM and the black box differ by {100 * evidence.disagreement:.2f} points in all (p = "
+            f"{evidence.disagreement_p:.2g})"
+        )
+    yield (
+        f"mean confidence less what the classes explain: {100 * evidence.surprise:+.2f} points "
+        f"(p = {evidence.surprise_p:.2g})"
+    )
+
+
+def _effect_lines(effect: ShiftEffect) -> Iterator[str]:
+    yield f"on {effect.data}, which must come from the target"
+    yield (
+        f"accuracy {_per_cent(effect.before.accuracy)} -> {_per_cent(effect.after.accuracy)} "
+        f"({_between(effect.accuracy, 100, 2)} points)"
+    )
+    yield f"NLL {effect.before.nll:.4f} -> {effect.after.nll:.4f} ({_between(effect.nll, 1, 4)})"
+    yield f"ECE {_per_cent(effect.before.ece)} -> {_per_cent(effect.after.ece)}"
+    yield f"its labels have other frequencies than the ones written by {100 * effect.distance:.2f} points in all"
+
+
+def _per_cent(share: float) -> str:
+    return f"{100 * share:.2f} %"
+
+
+def _between(interval: Interval, factor: float, digits: int) -> str:
+    return f"{factor * interval.low:+.{digits}f} to {factor * interval.high:+.{digits}f}"

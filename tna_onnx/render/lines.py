@@ -1,15 +1,20 @@
-"""Lines of text that several results share."""
+"""Lines of text that several results share, and how they are printed, whatever the terminal can show."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from tna_onnx.printable import printable
-from tna_onnx.results.verification import Verification
+from tna_onnx.files import printable
 
-__all__ = ["count_text", "lines_text", "note_lines", "tied"]
+if TYPE_CHECKING:
+    from tna_onnx.results.report import Verification
+
+__all__ = ["count_text", "lines_text", "note_lines", "show", "tied"]
 
 
 def lines_text(lines: Sequence[str]) -> Text:
@@ -32,3 +37,29 @@ def tied(checked: Verification) -> str:
 def count_text(number: int, noun: str) -> str:
     """Write a number with its noun, in the plural where it has one."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+MAX_ROWS = 20
+"""Rows of a table in a terminal; a page and `--json` have all of them."""
+
+
+def show(console: Console, content: RenderableType) -> None:
+    """Print without wrapping sentences at the width of a pipe.
+
+    What the encoding cannot hold is escaped, and so is what would act on a terminal.
+    """
+    # A name with letters that the terminal's encoding lacks must not end a run that has written its files.
+    if hasattr(console.file, "reconfigure"):
+        console.file.reconfigure(errors="backslashreplace")
+    console.print(_Escaped(content), soft_wrap=not console.is_terminal, highlight=False, crop=False)
+
+
+@dataclass(frozen=True)
+class _Escaped:
+    """Anything, with the characters escaped that would act on a terminal; styles are applied behind this."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.content, options):
+            yield segment._replace(text=printable(segment.text, lines=True))

@@ -7,26 +7,200 @@ MLflow decides where runs go, as always: MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_
                  data, which were fitted, under calibration.*; fractions, NLL in nats, as in the JSON;
                  before.kuiper, before.kuiper_p, before.ece_debiased, ... without bins
     curve        curve.angle, curve.reached, curve.members, curve.objective, curve.accuracy; step k is candidate k
-    tags         tna_onnx.verdict, tna_onnx.missed (gates), tna_onnx.version.PACKAGE; tna_onnx.head, one of several
+    tags         tna_onnx.verdict, tna_onnx.missed (gates), tna_onnx.version.PACKAGE
     data sets    what was fitted on (context `calibration`), what was measured on (`evaluation`)
     artifacts    report.json, what else was written (the HTML report, figures/), model/: a model of flavour `onnx`
+
+MLflow's own `mlflow.onnx.log_model` writes the graph anew; here the bytes stay those that were verified, and a file
+`MLmodel` next to them describes them. `mlflow.onnx.load_model("runs:/ID/model")` and `mlflow.register_model` accept it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+import platform
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.optional import optional
-from tna_onnx.render.logged import TrackingError, metrics_of, parameters_of, tags_of
-from tna_onnx.render.mlflow_model import log_data_sets, log_model
+from tna_onnx.data.files import optional
+from tna_onnx.errors import TrackingError
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.nodes import provenance
+from tna_onnx.graph.options import NO_MODEL_LIMITS
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Report
 
-__all__ = ["TrackingError", "log_report", "require_mlflow"]
+if TYPE_CHECKING:
+    from tna_onnx.results.report import Comparison
+
+__all__ = [
+    "FOLDER",
+    "log_data_sets",
+    "log_model",
+    "log_report",
+    "metrics_of",
+    "parameters_of",
+    "require_mlflow",
+    "tags_of",
+]
+
+
+FOLDER = "model"
+"""Place of the model among the artifacts of a run."""
+
+# MLflow's limit on the length of a digest.
+_DIGEST = 36
+
+
+def log_model(mlflow: Any, run_id: str, report: Report) -> Model | None:
+    """Log the written file, its external data, and what MLflow needs to load them; None if no file was written."""
+    if not report.output:
+        return None
+    path = Path(report.output)
+    if not path.is_file():
+        return None
+    model = load_model(path, NO_MODEL_LIMITS)
+    # a large model keeps its tensors in a file beside it, and does not load without that
+    for file in (path, *(path.with_name(name) for name in model.external_files)):
+        mlflow.log_artifact(str(file), FOLDER)
+    for name, text in _description(run_id, path.name, report):
+        mlflow.log_text(text, f"{FOLDER}/{name}")
+    return model
+
+
+def log_data_sets(mlflow: Any, run_id: str, report: Report, model: Model | None) -> None:
+    """Log what the calibration was fitted on, and what the metrics were measured on."""
+    entities = mlflow.entities
+    sha256 = provenance(model).get("calibration_sha256", "") if model else ""
+    used = [("calibration", report.calibration.data, sha256)]
+    # cross-fitted, the metrics come from the calibration data
+    if report.comparison.how == "held-out":
+        used.append(("evaluation", report.comparison.data, ""))
+    inputs = []
+    for context, data, digest in used:
+        # where the content has no digest, that of its description, as MLflow does for data that it does not read
+        short = (digest or hashlib.sha256(data.encode()).hexdigest())[:_DIGEST]
+        source = json.dumps({"description": data, "sha256": digest or None})
+        tag = entities.InputTag("mlflow.data.context", context)
+        inputs.append(entities.DatasetInput(entities.Dataset(data, short, "local", source), [tag]))
+    mlflow.MlflowClient().log_inputs(run_id, inputs)
+
+
+def _description(run_id: str, file: str, report: Report) -> Iterator[tuple[str, str]]:
+    """Give the names and texts of the files that describe the model."""
+    from mlflow.models import Model as Described  # noqa: PLC0415 - an extra
+
+    python = platform.python_version()
+    requirements = "requirements.txt"
+    environment = "python_env.yaml"
+    described = Described(artifact_path=FOLDER, run_id=run_id)
+    loader = {"loader_module": "mlflow.onnx", "python_version": python, "env": {"virtualenv": environment}}
+    described.add_flavor("onnx", onnx_version=version("onnx"), data=file, providers=["CPUExecutionProvider"])
+    described.add_flavor("python_function", data=file, **loader)
+    yield "MLmodel", described.to_yaml()
+    needed = ["mlflow", *(f"{name}=={report.versions[name]}" for name in ("numpy", "onnx", "onnxruntime"))]
+    yield requirements, "\n".join([*needed, ""])
+    # the form of MLflow: what makes an environment, and then what goes into it
+    yield environment, f"python: {python}\nbuild_dependencies: [pip]\ndependencies: [-r {requirements}]\n"
+
+
+# Fields of a report that are logged as parameters under their own names.
+_FIELDS = (
+    "model", "model_sha256", "output", "head", "classes", "features", "search", "map", "folded", "angle", "reached",
+    "ensemble_size", "rotations", "objective", "provider",
+)  # fmt: skip
+
+
+def tags_of(report: Report) -> dict[str, str]:
+    """Return the verdict, missed gates and versions."""
+    tags = {"tna_onnx.verdict": report.verdict}
+    if report.missed:
+        tags["tna_onnx.missed"] = "\n".join(report.missed)
+    for package, installed in report.versions.items():
+        tags[f"tna_onnx.version.{package}"] = installed
+    return tags
+
+
+def parameters_of(report: Report) -> Iterator[tuple[str, str]]:
+    """Give name and value as text; what is not a string as JSON."""
+    values = {
+        **{name: getattr(report, name) for name in _FIELDS},
+        "data": report.comparison.data,
+        "how": report.comparison.how,
+        "calibration_data": report.calibration.data,
+        **_flat("fitted", report.parameters),
+        **_flat("settings", report.settings),
+        **_flat("preprocessing", report.preprocessing or {}),
+    }
+    for name, value in values.items():
+        text = value
+        if not isinstance(value, str):
+            text = json.dumps(value)
+        yield name, text
+
+
+def _flat(prefix: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Join nested names with dots.
+
+    >>> _flat("settings", {"seed": 3, "tilt": {"theta_s": 0.9}})
+    {'settings.seed': 3, 'settings.tilt.theta_s': 0.9}
+    """
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(f"{prefix}.{name}", value)
+        else:
+            flat[f"{prefix}.{name}"] = value
+    return flat
+
+
+def metrics_of(report: Report) -> Iterator[tuple[str, float, int]]:
+    """Give name, value, step."""
+    for prefix, comparison in (("", report.comparison), ("calibration.", report.calibration)):
+        for name, value in _comparison_metrics(comparison):
+            yield prefix + name, value, 0
+    for name, value in _bin_free_metrics(report):
+        yield name, value, 0
+    for step, point in enumerate(report.curve):
+        yield "curve.angle", point.angle, step
+        yield "curve.reached", point.reached, step
+        # metrics of MLflow are floats
+        yield "curve.members", float(point.ensemble_size), step
+        yield "curve.objective", point.objective, step
+        yield "curve.accuracy", point.accuracy, step
+
+
+def _bin_free_metrics(report: Report) -> Iterator[tuple[str, float]]:
+    """Calibration without bins, where it is known: some scores have no p-value (`BinFree.of`)."""
+    for stage, bin_free in (("before", report.bin_free_before), ("after", report.bin_free_after)):
+        values = {
+            "ece_debiased": bin_free.ece_debiased,
+            "ece_expected": bin_free.ece_expected,
+            "kuiper": bin_free.cumulative.kuiper,
+            "kuiper_p": bin_free.cumulative.kuiper_p,
+            "nll_miscalibration": bin_free.corp.nll.miscalibration,
+        }
+        for name, value in values.items():
+            if value is not None:
+                yield f"{stage}.{name}", value
+
+
+def _comparison_metrics(c: Comparison) -> Iterator[tuple[str, float]]:
+    yield "samples", float(c.before.n)
+    for name in METRICS:
+        d = c.differences[name]
+        yield f"before.{name}", getattr(c.before, name)
+        yield f"after.{name}", getattr(c.after, name)
+        yield f"difference.{name}", d.difference
+        yield f"difference.{name}.low", d.low
+        yield f"difference.{name}.high", d.high
+
 
 _PROBE_SECONDS = 5
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
@@ -55,7 +229,6 @@ def log_report(
     report: Report,
     experiment: str | None = None,
     artifacts: Mapping[str, Sequence[str | Path]] | None = None,
-    head: str | None = None,
 ) -> str:
     """Log a report as a run, and return the run's id and the tracking URI in one line.
 
@@ -63,7 +236,6 @@ def log_report(
         report: of a calibration; its model file is logged if one was written.
         experiment: name; MLflow's default without it.
         artifacts: folder in the run ("" is the top) -> files.
-        head: which of several heads the report is about, by its output; it goes into the name and the tags of the run.
 
     Raises:
         UsageError: MLflow is missing.
@@ -79,13 +251,8 @@ def log_report(
             raise ConnectionError(silence)
         _patience()
         experiment_id = _experiment_id(mlflow, experiment)
-        name = Path(report.model).stem
-        tags = tags_of(report)
-        if head is not None:
-            name = f"{name}: {head}"
-            tags["tna_onnx.head"] = head
-        with mlflow.start_run(experiment_id=experiment_id, run_name=name) as run:
-            _log_values(mlflow, run.info.run_id, report, tags)
+        with mlflow.start_run(experiment_id=experiment_id, run_name=Path(report.model).stem) as run:
+            _log_values(mlflow, run.info.run_id, report, tags_of(report))
             _log_files(mlflow, artifacts or {})
             model = log_model(mlflow, run.info.run_id, report)
             log_data_sets(mlflow, run.info.run_id, report, model)

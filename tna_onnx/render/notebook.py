@@ -8,16 +8,14 @@ from typing import Any
 
 from markupsafe import escape
 
-from tna_onnx.data.optional import optional
+from tna_onnx.data.files import optional
 from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
-from tna_onnx.render.figure_files import STYLE
-from tna_onnx.render.html.calibration import to_html
-from tna_onnx.render.html.comparison import comparison_page
+from tna_onnx.render.figures import MOST_ABREAST, STYLE, Panel, draw_reliability
+from tna_onnx.render.html.comparison import comparison_page, study_page
+from tna_onnx.render.html.page import to_html
 from tna_onnx.render.html.short import evaluation_page, report_page
-from tna_onnx.render.html.study import study_page
 from tna_onnx.render.reliability import DiagramWords, words_of
-from tna_onnx.render.reliability_figure import MOST_ABREAST, Panel, draw_reliability
 from tna_onnx.render.study_figures import figure_of
 from tna_onnx.results.comparison import ModelComparison
 from tna_onnx.results.evaluation import Evaluation
@@ -51,7 +49,7 @@ def figure(result: Any) -> Any:
         sides = (result.reliability.before, result.reliability.after)
         errors = (result.comparison.before.ece, result.comparison.after.ece)
         return _reliability(
-            [Panel(*each) for each in zip(("before", "after"), sides, errors, curves, strict=True)], words
+            [Panel(*arguments) for arguments in zip(("before", "after"), sides, errors, curves, strict=True)], words
         )
     if isinstance(result, Evaluation):
         words = words_of(result.labels)

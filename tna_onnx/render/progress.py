@@ -21,7 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from tna_onnx.printable import printable
+from tna_onnx.files import printable
 from tna_onnx.progress import Progress as Callback
 from tna_onnx.progress import silent
 
@@ -32,14 +32,14 @@ _SHORT = 5.0  # seconds: a run that ends within them needs no lines
 
 
 @contextlib.contextmanager
-def progress_shown(wanted: bool = True) -> Iterator[Callback]:
+def progress_shown(visible: bool = True) -> Iterator[Callback]:
     """Give a progress callback for the block.
 
     Args:
-        wanted: whether anything is to be shown.
+        visible: whether anything is to be shown.
     """
     console = Console(stderr=True)  # standard output is for results
-    if not wanted:
+    if not visible:
         yield silent
     elif console.is_terminal or (console.is_jupyter and _has_widgets()):
         yield from _bars(console)

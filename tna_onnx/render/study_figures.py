@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.data.optional import optional
-from tna_onnx.render.figure_files import STYLE, save_figure
-from tna_onnx.render.figures import require_matplotlib
+from tna_onnx.data.files import optional
+from tna_onnx.render.figures import STYLE, require_matplotlib, save_figure
 from tna_onnx.results.study import Chart, Studies, Study
 
 __all__ = ["COLORS", "MARKERS", "figure_of", "figure_step", "require_formats"]
@@ -25,15 +24,15 @@ MARKERS = ("o", "s", "^", "D", "v", "")
 COLORS = ("#1f4e9c", "#a02c1c", "#1d5c2f", "#7a4b9a", "#8a6d00", "#333333")
 
 
-def require_formats(asked: Sequence[str]) -> tuple[str, ...]:
+def require_formats(formats: Sequence[str]) -> tuple[str, ...]:
     """Return the formats of the figures: svg by default; none where nobody asked and matplotlib is missing.
 
     Raises:
         UsageError: matplotlib is missing, and formats were asked for.
     """
-    if asked:
+    if formats:
         require_matplotlib()
-        return tuple(asked)
+        return tuple(formats)
     if importlib.util.find_spec("matplotlib"):
         return ("svg",)
     return ()
@@ -114,8 +113,8 @@ def _draw(axes: Any, chart: Chart) -> None:
 
 def _thinned(values: Sequence[float]) -> list[float]:
     """Leave out ticks that would overlap on a logarithmic axis."""
-    kept: list[float] = []
+    spaced: list[float] = []
     for value in values:
-        if not kept or value >= 1.6 * kept[-1]:
-            kept.append(value)
-    return kept
+        if not spaced or value >= 1.6 * spaced[-1]:
+            spaced.append(value)
+    return spaced

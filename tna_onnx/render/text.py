@@ -1,28 +1,178 @@
-"""Results as text for a terminal or a pipe, through rich."""
+"""Text of `calibrate`, `evaluate` and `features` for a terminal or a pipe, through rich.
+
+Also the rows for each label of a multi-label model, and calibration without bins in words, which pages use too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.printable import printable
-from tna_onnx.render.bin_free import bin_free_lines
 from tna_onnx.render.guard_text import decision_lines, guard_lines
-from tna_onnx.render.labels import MAX_ROWS, label_heads, label_rows, label_title
 from tna_onnx.render.lines import lines_text, note_lines, tied
-from tna_onnx.render.plot import ReliabilityPlot
-from tna_onnx.results.collection import Collection
-from tna_onnx.results.evaluation import Evaluation
-from tna_onnx.results.label_metrics import LabelMetrics
-from tna_onnx.results.report import Comparison, Report
-from tna_onnx.results.standing import Word, changed
+from tna_onnx.render.reliability import ReliabilityPlot
+from tna_onnx.results.details import BinFree, LabelMetrics
+from tna_onnx.results.evaluation import Collection, Evaluation
+from tna_onnx.results.recall import Recall
+from tna_onnx.results.report import Comparison, Report, Word, changed
 
-__all__ = ["collection_text", "evaluation_text", "report_text"]
+__all__ = [
+    "MAX_ROWS",
+    "bin_free_lines",
+    "bin_free_rows",
+    "bin_free_sentence",
+    "collection_text",
+    "evaluation_text",
+    "label_heads",
+    "label_rows",
+    "label_title",
+    "p_text",
+    "report_text",
+]
+
+
+MAX_ROWS = 20
+"""Rows of a table in a terminal; a page and `--json` have all of them."""
+
+_SHOWN = ("accuracy", "ece", "nll", "brier")
+
+
+def label_heads(labels: Sequence[LabelMetrics]) -> tuple[str, ...]:
+    """Return the heads of the columns."""
+    if labels[0].after is None:
+        return ("label", "N with it", *(METRICS[name].title for name in _SHOWN))
+    pairs = (f"{METRICS[name].title}: {when}" for name in _SHOWN[1:3] for when in ("before", "after"))
+    return ("label", "N with it", *pairs, *(("fit",) if _some_shared(labels) else ()))
+
+
+def label_rows(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> list[tuple[str, ...]]:
+    """Return a row for each label; of more than `max_rows` those with the largest ECE before, in the model's order."""
+    rows = list(range(len(labels)))
+    if max_rows is not None and len(labels) > max_rows:
+        rows = sorted(sorted(rows, key=lambda c: -labels[c].before.ece)[:max_rows])
+    shared = _some_shared(labels)
+    return [_row(labels[c], shared=shared) for c in rows]
+
+
+def label_title(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> str:
+    """Return what stands over the table."""
+    title = f"each label, {labels[0].before.bins} bins"
+    if max_rows is not None and len(labels) > max_rows:
+        title += f"; the {max_rows} of {len(labels):,} with the largest ECE before"
+    return title
+
+
+def _some_shared(labels: Sequence[LabelMetrics]) -> bool:
+    return any(label.shared for label in labels)
+
+
+def _row(label: LabelMetrics, *, shared: bool) -> tuple[str, ...]:
+    cells = [label.label, f"{label.positives:,} of {label.before.n:,}"]
+    if label.after is None:
+        return (*cells, *(METRICS[name].number(getattr(label.before, name)) for name in _SHOWN))
+    for name in _SHOWN[1:3]:
+        cells += [METRICS[name].number(getattr(side, name)) for side in (label.before, label.after)]
+    return (*cells, *(("shared" if label.shared else "own",) if shared else ()))
+
+
+# p-values below it are called more than chance.
+_LEVEL = 0.05
+
+Row = tuple[str, Callable[[BinFree], str]]
+
+
+def p_text(p: float | None) -> str:
+    """Write a p-value in two digits; below a thousandth none of them matters.
+
+    >>> p_text(0.0421), p_text(1e-9), p_text(None)
+    ('0.042', '< 0.001', 'none')
+    """
+    if p is None:
+        return "none"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.2g}"
+
+
+def bin_free_lines(*stages: BinFree) -> list[str]:
+    """Return two lines; what chance alone gives is that of the last stage."""
+
+    def listed(write: Callable[[BinFree], str]) -> str:
+        return " -> ".join(map(write, stages))
+
+    kuiper = listed(lambda it: f"{_percent(it.cumulative.kuiper)} %")
+    p_value = _p_values(*stages)
+    ece = listed(lambda it: f"{_percent(it.ece_debiased)} %")
+    lost = listed(lambda it: _nats(it.corp.nll.miscalibration))
+    last = stages[-1]
+    return [
+        f"bin-free Kuiper {kuiper} (p {p_value}); ECE debiased {ece}, by chance alone {_percent(last.ece_expected)} %",
+        f"NLL      of it miscalibrated confidence {lost} nats, by chance alone {_nats(last.corp.nll.expected)}",
+    ]
+
+
+def _p_values(*stages: BinFree) -> str:
+    p_values = [p_text(it.cumulative.kuiper_p) for it in stages if it.cumulative.kuiper_p is not None]
+    if not p_values:
+        return "not defined"
+    # cross-fitted scores have none
+    if len(p_values) < len(stages):
+        return f"{p_values[0]} before"
+    return " -> ".join(p_values)
+
+
+def bin_free_sentence(bin_free: BinFree, *, cross_fitted: bool) -> str:
+    """Say whether confidence and accuracy differ by more than chance, with the p-value of Kuiper's test.
+
+    Without a p-value, say why: the scores are `cross_fitted`, or a sample has several predictions.
+    """
+    p = bin_free.cumulative.kuiper_p
+    if p is None and not cross_fitted:
+        return "there is no p-value, because the predictions of one sample depend on one another"
+    if p is None:
+        return "cross-fitted samples have no p-value, because the errors of the folds partly cancel"
+    text = p_text(p)
+    if p >= 0.001:
+        # three digits: 0.0496 must not read 0.05 beside a level of 0.05
+        text = f"= {p:.3f}"
+    if p < _LEVEL:
+        return f"confidence and accuracy differ by more than chance explains (p {text})"
+    return f"chance explains the differences between confidence and accuracy (p {text})"
+
+
+_ROWS: tuple[Row, ...] = (
+    ("ECE debiased, %", lambda it: _percent(it.ece_debiased)),
+    ("ECE by chance alone, %", lambda it: _percent(it.ece_expected)),
+    ("Kuiper, %", lambda it: _percent(it.cumulative.kuiper)),
+    ("p-value of Kuiper", lambda it: p_text(it.cumulative.kuiper_p)),
+    ("Kolmogorov-Smirnov, %", lambda it: _percent(it.cumulative.kolmogorov_smirnov)),
+    ("p-value of Kolmogorov-Smirnov", lambda it: p_text(it.cumulative.kolmogorov_smirnov_p)),
+    ("NLL: miscalibration, nats", lambda it: _nats(it.corp.nll.miscalibration)),
+    ("NLL: miscalibration by chance alone, nats", lambda it: _nats(it.corp.nll.expected)),
+    ("NLL: discrimination, nats", lambda it: _nats(it.corp.nll.discrimination)),
+    ("NLL: uncertainty, nats", lambda it: _nats(it.corp.nll.uncertainty)),
+    ("NLL: among the other classes, nats", lambda it: _nats(it.corp.others)),
+)
+
+
+def bin_free_rows(*stages: BinFree) -> list[tuple[str, ...]]:
+    """Return the rows of a table: what it is, then its value in each stage."""
+    return [(title, *map(write, stages)) for title, write in _ROWS]
+
+
+def _percent(value: float) -> str:
+    return METRICS["ece"].number(value)
+
+
+def _nats(value: float) -> str:
+    return METRICS["nll"].number(value)
+
 
 # Columns that every table fits into.
 _MIN_WIDTH = 100
@@ -49,6 +199,7 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
         f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
+        *_recall_lines(report),
         *(guard_lines(report.guard) if report.guard else ()),
         *note_lines(report.notes),
         f"wrote    {report.output or 'nothing'}",
@@ -58,7 +209,7 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         # the error that follows is red, and green above it would contradict it
         summary.stylize("not bold default")
     verdict = Text(report.verdict, style="bold")
-    tables = (*_comparison_table(report.comparison), *_label_table(report.labels))
+    tables = (*_comparison_table(report.comparison, report.recall), *_label_table(report.labels))
     return Group(summary, Text(), *tables, *diagrams, Text(), lines_text(lines), verdict)
 
 
@@ -97,7 +248,7 @@ def collection_text(collection: Collection) -> RenderableType:
     return lines_text(lines)
 
 
-def _comparison_table(c: Comparison) -> tuple[Text, Table]:
+def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     """Title, and a table of before, after and the paired difference with its interval."""
     level = c.differences["ece"].level
     # N and bins beside every ECE: without them it means nothing
@@ -116,7 +267,17 @@ def _comparison_table(c: Comparison) -> tuple[Text, Table]:
             # by the rule of the verdict, so that both have one colour
             Text(change, style=_STYLES[changed(name, d)]),
         )
+        if name == "accuracy":
+            table.add_row(*_balanced_row(recall))
     return lines_text([title]), table
+
+
+def _balanced_row(recall: Recall) -> tuple[str | Text, ...]:
+    metric = METRICS["accuracy"]
+    d = recall.balanced
+    change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
+    sides = (metric.number(value) for value in (recall.balanced_before, recall.balanced_after))
+    return ("balanced accuracy, %", *sides, Text(change, style=_STYLES[changed("accuracy", d)]))
 
 
 def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
@@ -138,6 +299,17 @@ class _Table(Table):
         # no rule in a pipe, where other programs read
         self.box = box.SIMPLE_HEAD if console.is_terminal else None
         yield from super().__rich_console__(console, options.update_width(max(options.max_width, _MIN_WIDTH)))
+
+
+def _recall_lines(report: Report) -> tuple[str, ...]:
+    """Say which class loses most recall, where predictions change."""
+    recall = report.recall
+    lowest = recall.lowest
+    if lowest.difference.difference >= 0:
+        return ()
+    one, kind = ("label", "labels") if report.labels else ("class", "classes")
+    chance = "" if lowest.loses else ", which may be chance"
+    return (f"recall   most is lost, of {len(recall.classes):,} {kind}, by {one} {lowest.text()}{chance}",)
 
 
 def _head_text(report: Report) -> str:

@@ -1,1 +1,1 @@
-"""What comes back: frozen values, and how they become JSON."""
+"""Results as frozen values, and their form as JSON."""

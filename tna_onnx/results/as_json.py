@@ -1,20 +1,34 @@
-"""Results as JSON: the fields of the dataclasses by name, plus `schema`, `kind`, and the verdict where there is one.
+"""Results as JSON and in notebooks.
 
-`schema.json` beside this file describes every key (JSON Schema 2020-12). JSON has no NaN and no infinity: numbers that
-are not finite become null.
+JSON holds the fields of the dataclasses by name, plus `schema`, `kind`, and the verdict if there is one. `schema.json`
+next to this file describes every key (JSON Schema 2020-12). JSON has no NaN and no infinity: numbers that are not
+finite become null.
+
+`Shown` is the base class of results in a notebook: a page, figures, plain values, a data frame. Drawing
+(`tna_onnx.drawing`) and pandas are loaded on first use.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-__all__ = ["SCHEMA", "json_schema", "to_json"]
+from tna_onnx.drawing import drawing
+from tna_onnx.errors import UsageError
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval, Metrics
+
+__all__ = ["SCHEMA", "Record", "Shown", "difference_record", "json_schema", "metric_record", "to_json", "values_text"]
+
 
 SCHEMA = 1
 """Raised when a field changes its meaning or goes away."""
@@ -75,3 +89,91 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+Record = dict[str, Any]
+"""A row by the names of its columns; numbers in the units that arguments have, as a reader sees them."""
+
+
+class Shown(ABC):
+    """Base class of results that display themselves in a notebook."""
+
+    @abstractmethod
+    def records(self) -> list[Record]:
+        """Return the rows of `to_pandas` as plain values in the units of arguments: per cent, points, nats, degrees."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what `--json` writes, as plain values: shares are fractions there, as in the fields of a result."""
+        values: dict[str, Any] = json.loads(to_json(self, details=getattr(self, "details", None) is not None))
+        return values
+
+    def to_pandas(self) -> Any:
+        """Return `records()` as a pandas DataFrame; of several studies one for each, by its name.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return data_frame(self.records())
+
+    def _repr_html_(self) -> str:
+        """Return HTML for notebooks: a page in a frame of its own, which loads nothing."""
+        return drawing().fragment(self)
+
+    def plot(self) -> Any:
+        """Return a matplotlib figure; of several studies one for each, by its name.
+
+        Raises:
+            UsageError: matplotlib is not installed; the message names the extra.
+        """
+        return drawing().figure(self)
+
+    def save_html(self, path: str | Path) -> Path:
+        """Write the page, one file with its drawings inside, and return its path.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        return drawing().save_page(self, Path(path))
+
+
+def data_frame(records: list[Record]) -> Any:
+    """Return a pandas DataFrame.
+
+    Raises:
+        UsageError: pandas is not installed.
+    """
+    try:
+        # no dependency of this package
+        pandas = importlib.import_module("pandas")
+    except ImportError as error:
+        raise UsageError(
+            f"to_pandas needs pandas, which cannot be imported ({error}); run pip install pandas, or use records()"
+        ) from error
+    return pandas.DataFrame(records)
+
+
+def metric_record(name: str, **values: float | None) -> Record:
+    """Return the name of a metric, its unit, and values in that unit."""
+    metric = METRICS[name]
+    converted = {key: None if value is None else metric.factor * value for key, value in values.items()}
+    return {"metric": name, "unit": metric.unit, **converted}
+
+
+def difference_record(name: str, differences: Mapping[str, Interval]) -> Record:
+    """Return the difference of a metric with the ends of its interval, and their unit; None where there is none."""
+    metric = METRICS[name]
+    difference = differences.get(name)
+    ends = {"difference": None, "low": None, "high": None}
+    if difference is not None:
+        ends = {key: metric.factor * getattr(difference, key) for key in ends}
+    return {**ends, "difference_unit": metric.change_unit}
+
+
+def values_text(*stages: Metrics) -> str:
+    """Write accuracy, ECE and NLL, from one stage to the next."""
+    texts = []
+    for name in ("accuracy", "ece", "nll"):
+        metric = METRICS[name]
+        numbers = " -> ".join(metric.number(getattr(stage, name)) for stage in stages)
+        texts.append(f"{metric.label} {numbers} {metric.unit}".rstrip())
+    return ", ".join(texts)

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.results.bin_free import BinFree
-from tna_onnx.results.details import Bins
+from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record
+from tna_onnx.results.details import BinFree, Bins
 from tna_onnx.results.guarding import Decisions
-from tna_onnx.results.shown import Record, Shown, difference_record, metric_record
-from tna_onnx.results.standing import Standing, Word, changed
+from tna_onnx.results.report import Standing, Word, changed
 
 __all__ = ["ComparedModel", "ModelComparison", "multiplicity_note", "verdict_text"]
 
@@ -129,15 +128,15 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
     return "; ".join([*parts, agreed])
 
 
-def multiplicity_note(others: int, level: float) -> str:
+def multiplicity_note(n_comparisons: int, level: float) -> str:
     """Say that intervals are not corrected, and which level corrects them (Bonferroni).
 
     Args:
-        others: comparisons, at least 2.
+        n_comparisons: comparisons, at least 2.
         level: of the intervals, in per cent.
     """
-    text = f"each {level:g}% interval stands for itself; they are not corrected for {others} comparisons"
-    together = 100 - (100 - level) / others
+    text = f"each {level:g}% interval stands for itself; they are not corrected for {n_comparisons} comparisons"
+    together = 100 - (100 - level) / n_comparisons
     # no advice that is refused
     if together > MAX_LEVEL:
         return text

@@ -1,32 +1,86 @@
-"""The numbers behind the figures of a report; plain tuples, so that they go into JSON too.
+"""The numbers behind the figures of a report, as plain tuples that go into JSON too.
 
 With `bins` B, bin j holds j/B < p <= (j+1)/B, as in `numerics.metrics`; bin 0 holds 0 as well. "Shown data" are the
 held-out samples if there are any, else the calibration samples, which were fitted.
+
+Besides reliability diagrams there are the risk-coverage curve (`RiskCoverage`), calibration without bins and how much
+of it may be chance (`BinFree`), and metrics of each label of multi-label models (`LabelMetrics`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
-from tna_onnx.graph.difference import Difference
-from tna_onnx.numerics.reliability import Bins, bin_of
-from tna_onnx.results.risk_coverage import RiskCoverage
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.graph.parts import Difference
+from tna_onnx.numerics.corp import Corp
+from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece
+from tna_onnx.numerics.reliability import Bins, CumulativeTest, bin_of
+from tna_onnx.numerics.scores import SampleScores
 
 __all__ = [
     "Angles",
     "Averaged",
+    "BinFree",
     "Bins",
     "ClassBins",
     "ClassResult",
     "Confusion",
     "Details",
+    "LabelMetrics",
     "Made",
     "Port",
+    "RiskCoverage",
     "Sample",
     "Scored",
     "Step",
     "bin_of",
 ]
+
+
+# Points of a curve.
+_POINTS = 200
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """Error rate among the samples with the highest confidence.
+
+    Attributes:
+        coverage: shares of the samples, fractions.
+        risk: error rate among each share, fractions.
+        area: area under the curve: the mean error rate over all coverages, a fraction.
+    """
+
+    coverage: tuple[float, ...]
+    risk: tuple[float, ...]
+    area: float
+
+    @classmethod
+    def of(cls, scores: SampleScores) -> RiskCoverage:
+        """Take every distinct confidence as a threshold; up to 200 points of the curve are kept."""
+        return cls.of_values(scores.confidence, scores.hit)
+
+    @classmethod
+    def of_values(cls, values: NDArray[Any], hit: NDArray[np.bool_]) -> RiskCoverage:
+        """Compute the curve from confidences (N,) and whether the samples are classified right, (N,)."""
+        order = np.argsort(-values, kind="stable")
+        confidence = values[order]
+        wrong = ~hit[order]
+        # samples of one confidence are taken together: their order is arbitrary
+        ends = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True]) + 1
+        coverage = ends / len(values)
+        risk = np.cumsum(wrong)[ends - 1] / ends
+        # a step function: each threshold's risk times the coverage that it adds
+        area = float(np.sum(np.diff(coverage, prepend=0.0) * risk))
+        # the area is of the whole curve; only what is drawn is thinned
+        picked = np.unique(np.linspace(0, len(ends) - 1, min(_POINTS, len(ends))).astype(int))
+        return cls(tuple(coverage[picked].tolist()), tuple(risk[picked].tolist()), area)
 
 
 @dataclass(frozen=True)
@@ -83,7 +137,7 @@ class Averaged:
 
 @dataclass(frozen=True)
 class Confusion:
-    """A class that another one is taken for.
+    """A class that samples of another class are mistaken for.
 
     Attributes:
         predicted: name of the predicted class.
@@ -158,7 +212,6 @@ class Sample:
         predicted: name of the predicted class.
         before: confidence of the input model, a fraction.
         after: confidence of the recalibrated model, a fraction.
-        thumbnail: PNG as a data URI; empty if the sample is not an image.
     """
 
     row: int
@@ -167,7 +220,6 @@ class Sample:
     predicted: str
     before: float
     after: float
-    thumbnail: str
 
 
 @dataclass(frozen=True)
@@ -187,7 +239,7 @@ class Port:
 
 @dataclass(frozen=True)
 class Made:
-    """When and from what a result was made, and how its file is called.
+    """When and from what a result was computed, and the names in its file.
 
     Attributes:
         date: when it began, in UTC, as ISO 8601 has it.
@@ -259,3 +311,110 @@ class Details:
     underconfident: tuple[Sample, ...]
     changes: tuple[Difference, ...]
     made: Made
+
+
+@dataclass(frozen=True)
+class BinFree:
+    """Calibration of the top label on N samples, beside the binned errors of `Metrics`.
+
+    Of several labels a sample: of each label's probability, all labels together; the two errors are means over labels.
+
+    Attributes:
+        ece_debiased: ECE less the bias that noise adds, over the same bins, a fraction.
+        ece_expected: ECE that a calibrated model with these confidences has by chance, on average, a fraction.
+        cumulative: test on the cumulative differences of hits and confidences.
+        corp: isotonic recalibration of the top label: parts of NLL and Brier score, and the reliability curve.
+    """
+
+    ece_debiased: float
+    ece_expected: float
+    cumulative: CumulativeTest
+    corp: Corp
+
+    @classmethod
+    def of(cls, scores: SampleScores, bins: int = 15, seed: int = 0, *, cross_fitted: bool = False) -> BinFree:
+        """Reduce scores.
+
+        Args:
+            scores: of N >= 1 samples.
+            bins: of the ECE.
+            seed: of the resamples under calibration.
+            cross_fitted: whether fits of other folds gave the scores. Their errors cancel where folds are pooled
+                (`numerics.crossfitted`), so that p-values would be too large: there are none. Of clusters of samples
+                they would be too small: there are none either.
+        """
+        if scores.predicted is not None:
+            return cls._of_labels(scores, bins, seed, cross_fitted=cross_fitted)
+        test = CumulativeTest.of(scores)
+        if cross_fitted or scores.clusters is not None:
+            test = dataclasses.replace(test, kolmogorov_smirnov_p=None, kuiper_p=None)
+        return cls(debiased_ece(scores, bins), expected_ece(scores, bins), test, Corp.of(scores, seed))
+
+    @classmethod
+    def _of_labels(cls, scores: SampleScores, bins: int, seed: int, *, cross_fitted: bool) -> BinFree:
+        """Reduce scores of several labels a sample: the means of the first two, the rest of all labels together."""
+        together = cls.of(scores.pooled(), bins, seed, cross_fitted=cross_fitted)
+        debiased = [debiased_ece(label, bins) for label in scores.by_label()]
+        expected = [expected_ece(label, bins) for label in scores.by_label()]
+        return dataclasses.replace(
+            together, ece_debiased=float(np.mean(debiased)), ece_expected=float(np.mean(expected))
+        )
+
+
+@dataclass(frozen=True)
+class LabelMetrics:
+    """Metrics of one label on N samples; its ECE is that of its probability.
+
+    Attributes:
+        label: its name; its number where names are not known.
+        positives: samples for which it holds.
+        before: metrics of the model.
+        after: metrics of the recalibrated model; None where there is one model only. Cross-fitted, its ECE is not
+            corrected, unlike that of all labels.
+        shared: whether a map by label has the numbers that all labels share for it, for lack of samples of its own.
+    """
+
+    label: str
+    positives: int
+    before: Metrics
+    after: Metrics | None = None
+    shared: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        before: SampleScores,
+        after: SampleScores | None,
+        bins: int,
+        names: Sequence[str] | None,
+        shared: Sequence[int] = (),
+    ) -> tuple[LabelMetrics, ...]:
+        """Reduce scores, label by label; nothing for one class a sample.
+
+        Args:
+            before: scores of N samples.
+            after: scores of the same samples, if there are two models.
+            bins: of the errors.
+            names: of the labels, if known.
+            shared: places of the labels without numbers of their own.
+        """
+        if before.predicted is None:
+            return ()
+        positives = np.sum(before.hit == before.predicted, axis=0).tolist()
+        first = _metrics(before, bins)
+        second: Sequence[Metrics | None] = [None] * len(first)
+        if after is not None:
+            second = _metrics(after, bins)
+        return tuple(
+            cls(names[c] if names else str(c), positives[c], first[c], second[c], c in shared)
+            for c in range(len(first))
+        )
+
+
+def _metrics(scores: SampleScores, bins: int) -> list[Metrics]:
+    # the scores of a label say whether it holds, not whether it was predicted
+    right = scores.hit.mean(axis=0).tolist()
+    return [
+        replace(Metrics.of(label, bins), accuracy=accuracy)
+        for label, accuracy in zip(scores.by_label(), right, strict=True)
+    ]

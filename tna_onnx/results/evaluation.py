@@ -1,24 +1,37 @@
-"""The result of `evaluate`."""
+"""Results of the commands that only read: `evaluate`, `features`, `inspect` and `verify`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from tna_onnx.data.images.known import RecipeSearch
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.results.bin_free import BinFree
+from tna_onnx.results.as_json import Record, Shown, metric_record, values_text
+from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.guarding import Decisions
-from tna_onnx.results.label_metrics import LabelMetrics
-from tna_onnx.results.shown import Record, Shown, metric_record, values_text
 
-__all__ = ["Evaluation"]
+__all__ = [
+    "LABELS",
+    "Collection",
+    "Evaluation",
+    "HeadInfo",
+    "Inspection",
+    "ModelDifference",
+    "OtherOutput",
+    "OutputDifference",
+    "ScoresInfo",
+]
 
 
 @dataclass(frozen=True)
 class Evaluation(Shown):
-    """What `evaluate` measured.
+    """The result of `evaluate`: metrics of one model on samples.
 
     Attributes:
         model: path of the model.
@@ -35,6 +48,7 @@ class Evaluation(Shown):
         missed: gates that the model missed, a line each.
         decisions: what a guarded model decides; None where it decides nothing.
         labels: each label of a model with several a sample; empty for others.
+        recipe_search: how the preprocessing of images was found by their labels; None where something says what it is.
     """
 
     model: str
@@ -51,6 +65,7 @@ class Evaluation(Shown):
     missed: tuple[str, ...] = ()
     decisions: Decisions | None = None
     labels: tuple[LabelMetrics, ...] = ()
+    recipe_search: RecipeSearch | None = None
 
     def __repr__(self) -> str:
         """Say in one line what was measured."""
@@ -59,3 +74,289 @@ class Evaluation(Shown):
     def records(self) -> list[Record]:
         """Return a row for each metric, with its unit."""
         return [metric_record(name, value=getattr(self.metrics, name)) for name in METRICS]
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The result of `features`: a complete feature store.
+
+    Attributes:
+        model: path of the model that the features were computed with.
+        model_sha256: SHA-256 of its file.
+        data: what the samples are, in one line.
+        head: node of the linear head; empty for a model without one, whose logits are kept.
+        tensor: tensor that was kept.
+        shape: its shape, (N, ...).
+        dtype: NumPy's name of its dtype.
+        folder: where the store lies: data for `calibrate --calib`.
+        notes: what the user should know, in sentences: what an earlier, unfinished store held.
+        preprocessing: what was done to the images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
+    """
+
+    model: str
+    model_sha256: str
+    data: str
+    head: str
+    tensor: str
+    shape: tuple[int, ...]
+    dtype: str
+    folder: str
+    notes: tuple[str, ...]
+    preprocessing: dict[str, object] | None
+    provider: str
+
+
+LABELS = "holds class labels, not scores"
+"""Why an output of labels is no head's."""
+
+
+@dataclass(frozen=True)
+class HeadInfo:
+    """A linear head.
+
+    Attributes:
+        node: label of its node.
+        op_type: operator of that node.
+        weight: tensor of the weight.
+        weight_type: NumPy's name of the type in which the weight is stored.
+        classes: number of classes C, at least 1.
+        n_features: length n of the features, at least 1.
+        bias: tensor of the bias; None without one.
+        features: tensor of the features.
+        logits: tensor of the logits.
+        logits_type: NumPy's name of their dtype.
+        activation: what makes probabilities of the logits.
+        follows: operators between the layer and the output.
+        output: graph output behind the head.
+        several: there are several predictions a sample: tokens, pixels, the next token.
+        multi_label: whether each class is a label that holds or does not by itself.
+    """
+
+    node: str
+    op_type: str
+    weight: str
+    weight_type: str
+    classes: int
+    n_features: int
+    bias: str | None
+    features: str
+    logits: str
+    logits_type: str
+    activation: str
+    follows: tuple[str, ...]
+    output: str
+    several: bool
+    multi_label: bool
+
+
+@dataclass(frozen=True)
+class ScoresInfo:
+    """Scores without a linear head: no class vectors to search, but a map can go behind them.
+
+    Attributes:
+        output: graph output.
+        node: label of the node that they come from.
+        logits: tensor behind which a map goes.
+        holds: what is in it: `logits` or `probabilities`; empty where the graph does not tell, and `--output-kind` has
+            to.
+        classes: number of classes C, at least 2.
+        activation: what makes probabilities of them.
+        measure: what the scores are, where the nodes tell: `negative Euclidean distances`, say; else empty.
+        several: there are several predictions a sample.
+        multi_label: whether each class is a label that holds or does not by itself.
+    """
+
+    output: str
+    node: str
+    logits: str
+    holds: str
+    classes: int
+    activation: str
+    measure: str
+    several: bool
+    multi_label: bool
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """The result of `inspect`: heads and scores of a model, and why outputs have none.
+
+    Attributes:
+        model: path of the model.
+        sha256: SHA-256 of the file.
+        ir_version: IR version of the file.
+        opset: version of the default operator set.
+        inputs: name, dtype and shape of each input, as text.
+        heads: heads found, one per node.
+        scores: outputs that a map can go behind, of a model without a head.
+        refusals: outputs that lead to no head.
+        provenance: what tna-onnx wrote into the file's metadata; empty for a file that it did not write.
+    """
+
+    model: str
+    sha256: str
+    ir_version: int
+    opset: int
+    inputs: tuple[str, ...]
+    heads: tuple[HeadInfo, ...]
+    scores: tuple[ScoresInfo, ...]
+    refusals: tuple[Refusal, ...]
+    provenance: dict[str, str]
+
+    def require_head(self) -> HeadInfo:
+        """Return the first head.
+
+        Raises:
+            UnsupportedModel: there is none.
+        """
+        if not self.heads:
+            # every output was walked, and a user has to see why each of them leads nowhere
+            reasons = "; ".join(f"output '{r.output}', at {r.node}: {r.reason}" for r in self.refusals)
+            raise UnsupportedModel(f"{self.model}: no linear head found ({reasons})")
+        return self.heads[0]
+
+    def require_scores(self) -> None:
+        """Refuse a model that `calibrate` refuses too, whatever is searched.
+
+        Raises:
+            UnsupportedModel: it has neither a head nor scores of which the graph tells what they are.
+        """
+        if not any(scores.holds for scores in self.scores):
+            self.require_head()
+
+
+@dataclass(frozen=True)
+class OtherOutput:
+    """An output that does not classify, in both files.
+
+    Attributes:
+        name: name of the graph output.
+        depends_on_head: whether it is computed from the head's scores. If it is not, nothing of it may move (on CUDA
+            two runs may differ in the last digits; the CPU settles it).
+        values: numbers (or strings) that were compared.
+        differing: how many of them are not the same.
+        largest: largest |new - old|, in units of the output; None if some are strings, not finite, or in another shape.
+    """
+
+    name: str
+    depends_on_head: bool
+    values: int
+    differing: int
+    largest: float | None
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How far the outputs moved on N samples, and how often the predicted class is the same.
+
+    Attributes:
+        data: what the samples are, in one line.
+        samples: number of samples N, at least 1.
+        output: graph output that classifies.
+        output_kind: what that output holds.
+        largest: largest |p - p'| over samples and classes, a probability as a fraction.
+        mean: mean of |p - p'| over samples and classes, a probability as a fraction.
+        same_class: samples for which both files predict the same class; of several labels, the same ones.
+        confidence_before: mean probability of the predicted class in the original, a fraction; of several labels, the
+            mean over them, and so for the next three.
+        confidence_after: mean probability of the predicted class in the recalibrated file, a fraction.
+        accuracy_before: accuracy of the original, a fraction.
+        accuracy_after: accuracy of the recalibrated file, a fraction.
+        others: the other outputs.
+        preprocessing: what was done to the images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
+    """
+
+    data: str
+    samples: int
+    output: str
+    output_kind: str
+    largest: float
+    mean: float
+    same_class: int
+    confidence_before: float
+    confidence_after: float
+    accuracy_before: float
+    accuracy_after: float
+    others: tuple[OtherOutput, ...]
+    preprocessing: dict[str, object] | None
+    provider: str
+
+    @property
+    def agreement(self) -> float:
+        """Fraction of samples with the same predicted class."""
+        return self.same_class / self.samples
+
+
+@dataclass(frozen=True)
+class ModelDifference:
+    """The result of `verify`: whether a file is its source and a change that this tool writes, and as good.
+
+    Attributes:
+        original: path of the file before.
+        original_sha256: SHA-256 of the file before.
+        recalibrated: path of the file after.
+        recalibrated_sha256: SHA-256 of the file after.
+        source_sha256: SHA-256 of the source that the recalibrated file names; empty if it names none.
+        head: node of the original's head; empty if it has none.
+        nodes: number of nodes of the original.
+        tensors: number of initializers of the original.
+        differences: everything that differs.
+        intact: whether the recalibrated file, made again of the original and of what it says of its making, is the
+            same, and the ONNX checker accepts it wherever it accepts the original.
+        reason: why it could not be made again, or what the checker says; empty otherwise.
+        missed: gates that the recalibrated file misses on the data, a line for each.
+        outputs: how far the outputs moved; None without data, or where they cannot be compared.
+        notes: what the user should know, in sentences.
+    """
+
+    original: str
+    original_sha256: str
+    recalibrated: str
+    recalibrated_sha256: str
+    source_sha256: str
+    head: str
+    nodes: int
+    tensors: int
+    differences: tuple[Difference, ...]
+    intact: bool
+    reason: str
+    missed: tuple[str, ...]
+    outputs: OutputDifference | None
+    notes: tuple[str, ...]
+
+    @property
+    def unexplained(self) -> tuple[Difference, ...]:
+        """Return the differences that are not of a change that this tool writes."""
+        return tuple(d for d in self.differences if not d.explained)
+
+    @property
+    def moved_outputs(self) -> tuple[OtherOutput, ...]:
+        """Return the outputs that moved although they do not depend on the head."""
+        outputs = self.outputs.others if self.outputs else ()
+        return tuple(output for output in outputs if output.differing and not output.depends_on_head)
+
+    @property
+    def passed(self) -> bool:
+        """Whether the file is intact, and on the data, if there are any, as good."""
+        return self.intact and not self.moved_outputs and not self.missed
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: whether the file is intact, and as good."""
+        # the file first: outputs can only tell whether it matters
+        if not self.intact:
+            count = len(self.unexplained)
+            if self.reason:
+                return f"cannot be proved: {self.reason}"
+            return f"not intact: {count:,} {'difference is' if count == 1 else 'differences are'} not of its change"
+        if moved := self.moved_outputs:
+            names = ", ".join(f"'{other.name}'" for other in moved)
+            return f"not intact: the output {names} does not depend on the head, but moved"
+        text = "identical: nothing differs"
+        if self.differences:
+            text = "intact: the original and a change that tna-onnx writes"
+        if self.missed:
+            return f"{text}; not as good: {'; '.join(self.missed)}"
+        return f"{text}; as good" if self.outputs is not None else text

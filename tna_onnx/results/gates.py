@@ -8,6 +8,8 @@ interval from low to high.
     max_ece, max_nll        the value is above the limit
     min_accuracy            the value is below the limit
     max_accuracy_drop       high of the accuracy's d lies below minus the limit: the whole interval is beyond it
+    max_recall_drop         high of the d of the recall of a class lies below minus the limit
+    min_balanced_accuracy   the balanced accuracy is below the limit
     require_improvement     accuracy, NLL, ECE and the objective do not come to "improved"; see `results.standing`
     fail_if_worse           they come to "worse"
 """
@@ -17,19 +19,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.fields import documented, setting
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.results.standing import Standing
+
+if TYPE_CHECKING:
+    from tna_onnx.numerics.metrics import Interval, Metrics
+    from tna_onnx.results.recall import Recall
 
 __all__ = ["GateMissed", "Gates", "difference_text", "differences_text"]
 
 
 class GateMissed(CheckFailed):
-    """A result missed gates; the message has a line for each.
+    """A result missed one or more gates; the message has a line for each.
 
     Attributes:
         result: the `Report` of `calibrate`, or the `Evaluation` of `evaluate`; its `missed` holds the same lines.
@@ -40,31 +45,79 @@ class GateMissed(CheckFailed):
         self.result = result
 
 
+_SECTION = "Gates"
+
+
+@documented
 @dataclass(frozen=True)
 class Gates:
     """Limits on a result; None is no limit.
-
-    Attributes:
-        max_ece: largest ECE, per cent.
-        max_nll: largest negative log-likelihood, nats.
-        min_accuracy: smallest accuracy, per cent.
-        max_accuracy_drop: largest loss of accuracy, percentage points.
-        require_improvement: whether the result has to be significantly better.
-        fail_if_worse: whether the result must not be significantly worse.
 
     Raises:
         UsageError: a limit that is not a number, or outside its range.
     """
 
-    max_ece: float | None = None
-    max_nll: float | None = None
-    min_accuracy: float | None = None
-    max_accuracy_drop: float | None = None
-    require_improvement: bool = False
-    fail_if_worse: bool = True
+    max_ece: float | None = setting(
+        None,
+        "Gate: exit with code 1 and write no model if the ECE (expected calibration error) is above this, per cent.",
+        section=_SECTION,
+        unit="PERCENT",
+        low=0,
+        high=100,
+    )
+    max_nll: float | None = setting(
+        None, "Gate: as --max-ece, for the negative log-likelihood, nats.", section=_SECTION, unit="NATS", low=0
+    )
+    min_accuracy: float | None = setting(
+        None,
+        "Gate: exit with code 1 and write no model if the accuracy is below this, per cent.",
+        section=_SECTION,
+        unit="PERCENT",
+        low=0,
+        high=100,
+    )
+    # the flag is that of `Settings`: a limit of the search, and a gate on its result
+    max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.")
+    max_recall_drop: float | None = setting(
+        None,
+        "Gate: exit with code 1 and write no model if the recall of a class falls by more than this, percentage "
+        "points, with its whole interval.",
+        section=_SECTION,
+        unit="POINTS",
+        low=0,
+        high=100,
+    )
+    min_balanced_accuracy: float | None = setting(
+        None,
+        "Gate: exit with code 1 and write no model if the mean recall of the classes is below this, per cent.",
+        section=_SECTION,
+        unit="PERCENT",
+        low=0,
+        high=100,
+    )
+    require_improvement: bool = setting(
+        False,
+        "Gate: exit with code 1 and write no model unless the result is significantly better. Accuracy, NLL, ECE and "
+        "the objective are judged together, each by its whole interval.",
+        section=_SECTION,
+        off="no-require-improvement",
+    )
+    fail_if_worse: bool = setting(
+        True,
+        "Gate: exit with code 1 and write no model if the result is significantly worse: in NLL; or in accuracy, ECE "
+        "or the objective, if nothing that counts more is better.",
+        section=_SECTION,
+    )
 
     def __post_init__(self) -> None:
-        largest = {"max_ece": 100, "max_nll": math.inf, "min_accuracy": 100, "max_accuracy_drop": 100}
+        largest = {
+            "max_ece": 100,
+            "max_nll": math.inf,
+            "min_accuracy": 100,
+            "max_accuracy_drop": 100,
+            "max_recall_drop": 100,
+            "min_balanced_accuracy": 100,
+        }
         for name, top in largest.items():
             limit = getattr(self, name)
             check_numbers("a number or None", **{name: limit})
@@ -94,6 +147,28 @@ class Gates:
                 lines.append(f"{flag} {limit:g} missed: {text} on {_n(metrics, kind)}")
         return tuple(lines)
 
+    def recall_missed(self, recall: Recall, metrics: Metrics, kind: str) -> tuple[str, ...]:
+        """Lines on the gates that the recall of classes misses: the class that loses most, and the mean of all.
+
+        Args:
+            recall: of each class, before and after.
+            metrics: after, for N.
+            kind: of the samples.
+        """
+        lines = []
+        if self.max_recall_drop is not None:
+            beyond = [each for each in recall.classes if each.difference.high < -self.max_recall_drop / 100]
+            if beyond:
+                most = min(beyond, key=lambda each: each.difference.difference)
+                others = f"; so do {len(beyond) - 1} others" if len(beyond) > 1 else ""
+                words = f"class {most.text()} on {_n(metrics, kind)}{others}"
+                lines.append(f"--max-recall-drop {self.max_recall_drop:g} missed: {words}")
+        limit = self.min_balanced_accuracy
+        if limit is not None and recall.balanced_after < limit / 100:
+            words = f"balanced accuracy is {100 * recall.balanced_after:.6g} % on {_n(metrics, kind)}"
+            lines.append(f"--min-balanced-accuracy {limit:g} missed: {words}")
+        return tuple(lines)
+
     def changes_missed(
         self, differences: Mapping[str, Interval], objective: str, metrics: Metrics, kind: str
     ) -> tuple[str, ...]:
@@ -105,6 +180,8 @@ class Gates:
             metrics: after, for N.
             kind: of the samples.
         """
+        from tna_onnx.results.report import Standing  # noqa: PLC0415 - the command line reads the gates' fields first
+
         lines = []
         drop = differences["accuracy"]
         # the whole interval: noise alone must not fail a pipeline
@@ -133,6 +210,7 @@ class Gates:
 def difference_text(name: str, d: Interval) -> str:
     """Say by how much a metric changes.
 
+    >>> from tna_onnx.numerics.metrics import Interval
     >>> difference_text("ece", Interval(-0.0303, -0.0461, -0.0215, 0.95))
     'ECE changes by -3.03 points (95% interval -4.61 to -2.15)'
     """

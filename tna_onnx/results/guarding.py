@@ -1,10 +1,10 @@
-"""The result of `guard`."""
+"""The result of `guard`: outputs that were added to a model, and what they decide on samples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tna_onnx.results.risk_coverage import RiskCoverage
+from tna_onnx.results.details import RiskCoverage
 
 __all__ = ["ConfidenceCalibration", "ConfidenceGroup", "Decisions", "Detection", "Guard", "GuardInput", "GuardOutput"]
 

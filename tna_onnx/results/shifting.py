@@ -1,4 +1,4 @@
-"""The result of `shift`."""
+"""The result of `shift`: class frequencies before and after, the evidence for them, and their effect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A report as `calibrate --json` wrote it, read back: what describes a model needs these fields and no others."""
+"""Reports read back from the JSON of `calibrate --json`, and the result of `card`.
+
+Only the fields that describe a model are required.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from tna_onnx.numerics.metrics import Interval
 from tna_onnx.results.as_json import SCHEMA, to_json
 from tna_onnx.results.report import Report
 
-__all__ = ["Change", "StoredReport", "stored_report"]
+__all__ = ["Card", "Change", "StoredReport", "stored_report"]
+
 
 _KIND = f"tna-onnx/report/{SCHEMA}"
 _MAX_BYTES = 2**28  # the details of a report of many classes are a few megabytes
@@ -164,3 +168,14 @@ def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"expected a text, found {value!r}")
     return value
+
+
+@dataclass(frozen=True)
+class Card:
+    """What describes a recalibrated model to others.
+
+    Attributes:
+        text: the model card: Markdown behind a header of YAML, as the Hugging Face Hub reads it.
+    """
+
+    text: str

@@ -1,8 +1,8 @@
-"""What `study` found: frozen tables and charts, one `Study` each, and `Studies` of one model.
+"""The result of `study`: tables and charts, one `Study` each, and `Studies` of one model.
 
-A study is a table: `rows` hold the values of `columns`, in stored units (fractions, nats, degrees). A column may say
-which others hold its deviation or its interval, so that a reader sees them together. Charts hold points as they are
-drawn, in the units of their axes.
+A study is a table: `rows` hold the values of `columns`, in stored units (fractions, nats, degrees). A column may name
+the columns with its deviation or its interval, which are displayed with it. Charts hold points in the units of their
+axes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tna_onnx.results.shown import Record, Shown
+from tna_onnx.results.as_json import Record, Shown
 
 __all__ = ["Cell", "Chart", "Column", "Line", "Studies", "Study"]
 
@@ -157,8 +157,8 @@ class Study(Shown):
     def records(self) -> list[Record]:
         """Return the rows by the names of their columns, in the units of these; `rows` has stored units."""
         names = [column.name for column in self.columns]
-        shown = [[column.shown(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
-        return [dict(zip(names, row, strict=True)) for row in shown]
+        rows = [[column.shown(value) for column, value in zip(self.columns, row, strict=True)] for row in self.rows]
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
     def best(self, column: Column) -> tuple[int, ...]:
         """Return the rows with the best value as shown of a column; none where neither side is better."""
@@ -174,13 +174,13 @@ class Study(Shown):
     def text(self, row: int, column: Column) -> str:
         """Write a cell with what is shown beside it: a deviation, or an interval."""
         text = column.number(self.values(column.name)[row])
-        beside = [self.values(name)[row] for name in column.beside]
-        if not text or any(value is None for value in beside):
+        extras = [self.values(name)[row] for name in column.beside]
+        if not text or any(value is None for value in extras):
             return text
-        if len(beside) == 1:
-            return f"{text} ± {column.number(beside[0])}"
-        if len(beside) == 2:
-            return f"{text} ({column.number(beside[0])} to {column.number(beside[1])})"
+        if len(extras) == 1:
+            return f"{text} ± {column.number(extras[0])}"
+        if len(extras) == 2:
+            return f"{text} ({column.number(extras[0])} to {column.number(extras[1])})"
         return text
 
     @property

@@ -1,18 +1,17 @@
-"""What ONNX Runtime does: sessions on a device, and the cores and memory that the machine has for them."""
+"""ONNX Runtime: sessions on a device, and the cores and memory that they may use."""
 
-from tna_onnx.runtime.device import Device, parse_device
-from tna_onnx.runtime.device_memory import free_device_memory
-from tna_onnx.runtime.machine import (
+from tna_onnx.runtime.device import (
+    Device,
     allowed_cores,
+    free_device_memory,
     free_memory,
+    parse_device,
     require_address_space,
     resident_memory,
-    share_cores,
     trim_memory,
 )
 from tna_onnx.runtime.opening import open_session, runtime_version
-from tna_onnx.runtime.session import OutOfMemory, Session, TensorInfo
-from tna_onnx.runtime.side_by_side import AT_ONCE, side_by_side
+from tna_onnx.runtime.session import AT_ONCE, OutOfMemory, Session, TensorInfo, side_by_side
 
 __all__ = [
     "AT_ONCE",
@@ -28,7 +27,6 @@ __all__ = [
     "require_address_space",
     "resident_memory",
     "runtime_version",
-    "share_cores",
     "side_by_side",
     "trim_memory",
 ]

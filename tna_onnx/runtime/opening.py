@@ -18,9 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from tna_onnx.errors import DeviceError, UnsupportedModel
-from tna_onnx.runtime.device import Device
-from tna_onnx.runtime.device_memory import free_device_memory
-from tna_onnx.runtime.machine import allowed_cores, free_memory
+from tna_onnx.runtime.device import Device, allowed_cores, free_device_memory, free_memory
 from tna_onnx.runtime.session import CUDA, Session, is_onnxruntime_error
 
 __all__ = ["open_session", "runtime_version"]
@@ -87,7 +85,7 @@ def open_session(
         _preload_cuda(ort)
         shortage = _no_room(model, name, device)
         if shortage and device.kind == "cuda":
-            raise DeviceError(f"{shortage}; free some of it, raise --gpu-memory, or use --device cpu")
+            raise DeviceError(f"{shortage}; free some of it, raise the memory=GIB of --device, or use --device cpu")
         if shortage:
             return Session(_load(ort, model, name, [_CPU], folder)[0], name, shortage, fixed_batch)
         providers = [(CUDA, _cuda_options(device)), _CPU]
@@ -102,15 +100,15 @@ def open_session(
     return Session(session, name, reason, fixed_batch)
 
 
-def _side_by_side(wanted: int, model: bytes | Path) -> int:
+def _side_by_side(sessions: int, model: bytes | Path) -> int:
     """Return how many batches can be run at a time: each needs a core, and memory for what the network computes."""
-    if wanted == 1:
+    if sessions == 1:
         return 1
     size = len(model) if isinstance(model, bytes) else model.stat().st_size
     # a session holds the weights twice while it is opened; the room for two batches is a guess from above
     if free_memory() < 2 * size + _ROOM:
         return 1
-    return min(wanted, allowed_cores())
+    return min(sessions, allowed_cores())
 
 
 def _cuda_options(device: Device) -> dict[str, Any]:

@@ -1,13 +1,17 @@
-"""One model on one device, run batch by batch."""
+"""One model on one device, run batch by batch.
+
+Two batches at a time, each on half of the cores: what waits for the other threads of one, works on the other.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +19,8 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.runtime.device import Device
 
-__all__ = ["CUDA", "OutOfMemory", "Session", "TensorInfo", "is_onnxruntime_error"]
+__all__ = ["AT_ONCE", "CUDA", "OutOfMemory", "Session", "TensorInfo", "is_onnxruntime_error", "side_by_side"]
+
 
 CUDA = "CUDAExecutionProvider"
 """ONNX Runtime's name of the provider for NVIDIA GPUs."""
@@ -165,17 +170,17 @@ def _elsewhere(session: Any) -> str:
     """Return how many nodes of a session on CUDA run elsewhere, and which operators; older versions do not say."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return ""
-    others: Counter[str] = Counter()
+    placements: Counter[str] = Counter()
     total = 0
     for part in session.get_provider_graph_assignment_info():
         operators = [str(node.op_type) for node in part.get_nodes()]
         total += len(operators)
         if part.ep_name != CUDA:
-            others.update(operators)
-    if not others:
+            placements.update(operators)
+    if not placements:
         return ""
-    named = ", ".join(f"{name} x {count}" for name, count in others.most_common(_SHOWN))
-    return f"{others.total():,} of {total:,} nodes run on the CPU ({named})"
+    named = ", ".join(f"{name} x {count}" for name, count in placements.most_common(_SHOWN))
+    return f"{placements.total():,} of {total:,} nodes run on the CPU ({named})"
 
 
 def _values(value: Any) -> NDArray[Any]:
@@ -226,3 +231,67 @@ def _as_array(result: Any) -> NDArray[Any]:
     if isinstance(result, list) and len({array.shape[:-1] for array in result if array.ndim}) == 1:
         return np.concatenate(result, axis=-1)
     return np.asarray(result)
+
+
+AT_ONCE = 2
+"""Batches that are run at a time where there are cores and memory for it; more would only take memory."""
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def side_by_side(of: Callable[[T], R], items: Iterable[T], at_once: int) -> Iterator[tuple[T, R]]:
+    """Yield (item, of(item)) for each item, in order, up to so many computed at a time.
+
+    The first is computed alone: what it finds may decide about the others. The first exception in the order of the
+    items is raised, one of the items' own after those of the items before.
+
+    Args:
+        of: called in threads.
+        items: taken one by one, at most two more than have been yielded and are being computed.
+        at_once: how many are computed at a time.
+
+    >>> list(side_by_side(abs, [-1, 2, -3], 2))
+    [(-1, 1), (2, 2), (-3, 3)]
+    """
+    remaining = iter(items)
+    for item in remaining:
+        yield item, of(item)
+        break
+    if at_once == 1:
+        for item in remaining:
+            yield item, of(item)
+        return
+    pending: deque[tuple[T, Future[R]]] = deque()
+    failures: list[Exception] = []
+    with ThreadPoolExecutor(at_once, thread_name_prefix="tna-onnx-run") as pool:
+        try:
+            for item in _until_failure(remaining, failures):
+                pending.append((item, pool.submit(of, item)))
+                # one more than are computed: a thread that is done finds the next one
+                if len(pending) > at_once:
+                    yield _oldest(pending)
+            while pending:
+                yield _oldest(pending)
+        finally:
+            # the caller stopped, or an item failed: do not begin what nobody will see
+            for _, future in pending:
+                future.cancel()
+    for failure in failures:
+        raise failure
+
+
+def _until_failure(items: Iterator[T], failures: list[Exception]) -> Iterator[T]:
+    """Yield items up to an exception, which is noted."""
+    try:
+        yield from items
+    except Exception as failure:  # noqa: BLE001 - raised when it is its turn
+        failures.append(failure)
+
+
+def _oldest(pending: deque[tuple[T, Future[R]]]) -> tuple[T, R]:
+    """Wait for the oldest; it stays pending meanwhile, so that an interruption cancels the others."""
+    item, future = pending[0]
+    result = future.result()
+    pending.popleft()
+    return item, result

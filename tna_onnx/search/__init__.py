@@ -1,1 +1,1 @@
-"""Which weight: the search over tilted and averaged class vectors. Pure."""
+"""The search for a weight: tilted and averaged class vectors, scored and chosen. No files, no graphs."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from tna_onnx.errors import UsageError
 from tna_onnx.numerics.averages import Draws, Ensemble
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.rotations import TiltParameters
@@ -68,7 +69,7 @@ class SearchSettings:
             ("seed", self.seed >= 0),
         ):
             if not good:
-                raise ValueError(f"{name} is out of its range: {getattr(self, name)}")
+                raise UsageError(f"{name} is out of its range: {getattr(self, name)}")
 
     @property
     def grid(self) -> list[float]:

@@ -1,15 +1,15 @@
-"""The sparse search: the weight alone, over tilted and averaged class vectors. Pure.
+"""The search for the best angle and number of members: sparse (the weight alone) and complete (weight and map).
 
 A candidate is an angle (mRC) and a number of members; its weight is a function of these, the original weight and the
-seed, so it can be made again at any time. Angles are looked at from coarse to fine: every 8 degrees first, then half
-as far on both sides of the two best, again and again down to a quarter of the grid step.
-(`adaptive=False` starts with the whole grid.) The search (paper, section "Experimental Details") goes
+seed, so it can be recomputed at any time. Angles are searched from coarse to fine: every 8 degrees first, then half as
+far on both sides of the two best, again and again down to a quarter of the grid step (`adaptive=False` starts with the
+full grid). The sparse search (paper, section "Experimental Details") goes
 
-1. over the angles with the ensemble size asked for;
+1. over the angles with the requested ensemble size;
 2. with more members around the target angle, up to a cap, while accuracy stands in the way: the level has no
    acceptable candidate near the target, or its best one costs so much accuracy that two standard errors of the paired
-   difference reach beyond the constraint. If the cap is too low for that, the limit of many stands beside it: more
-   members only come closer to that;
+   difference reach beyond the constraint. If the cap is too low for that, the limit of many members is a candidate too:
+   more members only come closer to that;
 3. finer and finer around the best two of the largest ensembles (the best one, where step 2 has looked closely).
 
 The target is the best angle of the limit of many members, W' -> cos(mRC) W. Averaging more members leaves this effect
@@ -17,25 +17,126 @@ on the confidences and shrinks the noise on the ranking, so the limit shows wher
 (short features) drown it in noise. It costs no product: its logits are those of the input, scaled.
 
 Angle 0 is the original weight and always a candidate, so the choice is never worse than the input on the objective.
+
+The complete search scores pairs of a weight and the map fitted for it. `Walk` is the bookkeeping of both searches: the
+candidates so far, and the angles to score next.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.averages import LIMIT, more_members
-from tna_onnx.numerics.stats import SampleScores
-from tna_onnx.search.candidates import Candidate
-from tna_onnx.search.scored import Scored
+from tna_onnx.errors import DataError
+from tna_onnx.numerics.averages import LIMIT, Ensemble, more_members
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.search.candidates import ROUNDING, Candidate, Scored, accuracy_drop, candidate_of, pick, value_of
 from tna_onnx.search.settings import QUARTERS, SearchSettings
-from tna_onnx.search.walk import Walk
 
-__all__ = ["search_sparse"]
+__all__ = ["ScoreFit", "Walk", "search_complete", "search_sparse"]
+
+
+class Walk:
+    """The candidates so far, the original weight first, and the angles to score next.
+
+    Angles are whole numbers of quarters of the grid step.
+    """
+
+    def __init__(
+        self, original: Candidate, settings: SearchSettings, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self.pool = [original]
+        self._values = [value_of(original, original, settings)]
+        self._settings = settings
+        self._progress = progress
+        self._best = 0
+        # halving reaches quarters of the step in log2(coarse) turns, of about three candidates
+        self._expected = 1 + len(settings.steps(settings.coarse)) + 3 * int(math.log2(settings.coarse))
+
+    @property
+    def original(self) -> Candidate:
+        """The candidate at angle 0."""
+        return self.pool[0]
+
+    def add(self, candidates: Sequence[Candidate]) -> None:
+        """Add candidates; only the best of all keeps its weight."""
+        self.pool += candidates
+        self._values += [value_of(self.original, c, self._settings) for c in candidates]
+        best = pick(self.pool, self._values)
+        new = range(len(self.pool) - len(candidates), len(self.pool))
+        for k in {*new, self._best} - {best}:  # weights are large, and can be made again
+            self.pool[k] = dataclasses.replace(self.pool[k], weight=None)
+        self._best = best
+        if self._progress:
+            # how many members accuracy will ask for is not known: the total may grow
+            self._progress(len(self.pool), max(self._expected, len(self.pool)))
+
+    def end(self) -> None:
+        """Report to the progress callback that no candidate will follow."""
+        if self._progress:
+            self._progress(len(self.pool), len(self.pool))
+
+    def quarters(self, candidate: Candidate) -> int:
+        """Angle of a candidate in quarters of the grid step."""
+        return round(candidate.angle * QUARTERS / self._settings.angle_step)
+
+    def has(self, quarters: int, members: int) -> bool:
+        """Whether this angle was scored with so many members."""
+        return any(self.quarters(c) == quarters and c.ensemble_size == members for c in self.pool)
+
+    def level(self, members: int) -> list[Candidate]:
+        """Acceptable candidates with so many members, and the original weight, the best first."""
+        # an infinite value: too much accuracy is lost
+        ranked = sorted((value, k) for k, value in enumerate(self._values) if value < math.inf)
+        return [self.pool[k] for _, k in ranked if k == 0 or self.pool[k].ensemble_size == members]
+
+    def best(self, members: int) -> Candidate:
+        """Return the best acceptable candidate of a level."""
+        return self.level(members)[0]
+
+    def least(self, members: int) -> float:
+        """Return the value of the best acceptable candidate of a level."""
+        best = self.best(members)
+        return min(value for value, candidate in zip(self._values, self.pool, strict=True) if candidate is best)
+
+    def last(self, members: int) -> int:
+        """Largest angle of a level."""
+        return max(self.quarters(c) for k, c in enumerate(self.pool) if k == 0 or c.ensemble_size == members)
+
+    def falls_short(self, near: int, members: int) -> bool:
+        """Whether accuracy keeps a level from the target: its choice lies below `near`, or may cost too much.
+
+        It may cost too much if two standard errors of the paired difference reach beyond the constraint.
+        """
+        best = self.best(members)
+        drop, error = accuracy_drop(self.original.scores, best.scores)
+        return self.quarters(best) < near or drop + 2 * error > self._settings.max_accuracy_drop + ROUNDING
+
+    def around(self, quarters: int, offsets: Sequence[int]) -> list[int]:
+        """Angles at these distances that lie between 0 and 90 degrees."""
+        # 0 is the original weight, and at 90 degrees nothing is left of it
+        inside = set(self._settings.steps(1))
+        return [quarters + k for k in offsets if quarters + k in inside]
+
+    def refine(
+        self, stride: int, last: int, extend: Callable[[list[int]], object], members: int, centres: int = 2
+    ) -> None:
+        """Look half as far on both sides of the best `centres`, again and again down to a distance of `last`."""
+        tried: set[int] = set()  # angles past the end of the paths are not asked for again
+        while stride > last:
+            stride //= 2
+            near = {q for c in self.level(members)[:centres] for q in self.around(self.quarters(c), (-stride, stride))}
+            new = sorted(q for q in near - tried if not self.has(q, members))
+            tried.update(new)
+            if new:
+                extend(new)
 
 
 # Offsets from the target that are looked at with more members, in about half degrees or quarters of a larger grid step:
@@ -63,7 +164,7 @@ def search_sparse(
         rows: (N,) samples to search on; all by default.
 
     Raises:
-        ValueError: the weight cannot be tilted (n < 2, or all class vectors zero).
+        UnsupportedModel: the weight cannot be tilted (n < 2, or all class vectors zero).
     """
     take = functools.partial(_some, rows)
     walk = Walk(Candidate(0.0, 1, 0.0, take(scored.original)), settings, progress)
@@ -122,8 +223,8 @@ class _Search:
     def extend(self, quarters: Sequence[int], members: int) -> None:
         """Look at those of some angles that are new."""
         new = [q for q in quarters if not self.walk.has(q, members)]
-        for found in self.scored.candidates(self.settings.angles(new), members):
-            self.walk.add([replace(candidate, scores=self.take(candidate.scores)) for candidate in found])
+        for scored in self.scored.candidates(self.settings.angles(new), members):
+            self.walk.add([replace(candidate, scores=self.take(candidate.scores)) for candidate in scored])
 
     def look_along(self, target: int) -> None:
         """Step 1: up to two coarse steps past the target, and on while the best angle is the last one."""
@@ -178,7 +279,50 @@ class _Search:
 
 
 def _cap(level: Sequence[Candidate], target: float, classes: int, settings: SearchSettings) -> int:
-    """Members that the search may average: as set, and no more than 2^30 turned class vectors a candidate."""
+    """Return the most members that the search may average: as set, at most 2^30 turned class vectors a candidate."""
     turned = max([1.0, *(c.rotations for c in level if c.angle <= target)]) * classes  # none in the limit
     # the bound is for sizes that the search chooses: the one asked for stands
     return max(settings.ensemble_size, min(settings.max_ensemble_size, int(_MAX_TURNED / turned)))
+
+
+ScoreFit = Callable[[NDArray[Any], Any], tuple[SampleScores, Any]]
+"""(weight, map to start from) -> scores of all samples after a map fitted for this weight, and that map."""
+
+
+def search_complete(
+    ensemble: Ensemble, score: ScoreFit, settings: SearchSettings, progress: Callable[[int, int], None]
+) -> tuple[Candidate, ...]:
+    """Score pairs of a weight and the map fitted for it, from coarse to fine around the best four.
+
+    The first is the original weight with its map; accuracy is held against that one. Fits start from the neighbour's.
+
+    Args:
+        ensemble: members of the weight that is searched around.
+        score: fits the map for a weight and scores all calibration samples.
+        settings: grid, objective and constraint; the ensemble size stays as it is.
+        progress: called with (candidates scored, candidates expected).
+
+    Raises:
+        UnsupportedModel: the weight cannot be tilted (n < 2, or all class vectors zero).
+
+    Source: the paper's TNA (comp.), section "Experimental Details".
+    """
+    scores, fitted = score(ensemble.weight, None)
+    # angle 0 with a map of its own: accuracy is held against this pair
+    walk = Walk(Candidate(0.0, 1, 0.0, scores, fitted), settings, progress)
+    members = settings.ensemble_size
+
+    def extend(quarters: Sequence[int]) -> None:
+        for average in ensemble.averages(settings.angles(quarters), members):
+            # the map changes little with the angle: a fit from the neighbour's takes fewer passes
+            neighbour = min(walk.pool, key=lambda candidate: abs(candidate.angle - average.angle))
+            try:
+                scores, fitted = score(average.weight, neighbour.fitted)
+            except DataError:  # no map for this weight: it is no candidate
+                continue
+            walk.add([candidate_of(average, members, scores, fitted)])
+
+    extend(settings.steps(settings.coarse))
+    walk.refine(settings.coarse, 1, extend, members, centres=4)  # fitted maps leave a flat curve with several dips
+    walk.end()
+    return tuple(walk.pool)

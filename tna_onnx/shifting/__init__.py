@@ -1,1 +1,1 @@
-"""What happens inside `shift`: which class frequencies, and how they get into a model."""
+"""The arithmetic and the steps of `shift`: estimating class frequencies, and writing them into a model."""

@@ -1,4 +1,4 @@
-"""From probabilities on samples without labels to class frequencies, and whether nothing but those has changed."""
+"""Class frequencies estimated from predictions on unlabelled samples, and tests that only they have changed."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _LARGE_SURPRISE = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Estimated:
-    """Class frequencies of samples without labels.
+    """Estimated class frequencies of unlabelled samples.
 
     Attributes:
         prior: (C,) what is written: the estimate with half a sample more in each class.
@@ -57,7 +57,7 @@ class Estimated:
 
 
 def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -> FloatArray:
-    """Return the (C,) frequencies of labels, with half a sample more in each class.
+    """Return the (C,) frequencies of labels, smoothed by half a sample per class.
 
     Raises:
         DataError: a class without a sample.
@@ -105,14 +105,14 @@ def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str =
     evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
     notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
     notes += _judged(evidence, where, off)
-    chosen = em
+    estimate_q = em
     spread = drawn.em
     if settings.estimator == "bbse" and box is not None and drawn.black_box is not None:
-        chosen = box
+        estimate_q = box
         spread = drawn.black_box
     tail = (1 - settings.confidence_level / 100) / 2
     interval = np.quantile(spread, [tail, 1 - tail], axis=0).T
-    return Estimated(smoothed(chosen, n), interval, evidence, tuple(notes))
+    return Estimated(smoothed(estimate_q, n), interval, evidence, tuple(notes))
 
 
 def _black_box(observed: Observed) -> FloatArray:
@@ -127,38 +127,38 @@ def _evidence(
     from scipy.special import chdtrc  # noqa: PLC0415 - heavy
 
     n, classes = observed.probabilities.shape
-    other = box if settings.estimator == "em" else em
-    apart = None
+    alternative = box if settings.estimator == "em" else em
+    distance = None
     apart_p = None
     if box is not None and drawn.unexplained is not None:
-        apart = disagreement(em, box)
+        distance = disagreement(em, box)
         apart_p = p_of_distance(unexplained(observed, em), drawn.unexplained)
-    found = surprise(observed, em)
+    surprise_value = surprise(observed, em)
     return ShiftEvidence(
         # twice the log-likelihood ratio has a chi-squared distribution
         changed_p=float(chdtrc(classes - 1, 2 * n * max(gain, 0.0))),
         gain=max(gain, 0.0),
-        other=None if other is None else tuple(other.tolist()),
-        disagreement=apart,
+        other=None if alternative is None else tuple(alternative.tolist()),
+        disagreement=distance,
         disagreement_p=apart_p,
-        surprise=found,
-        surprise_p=p_of_normal(found, drawn.surprise),
+        surprise=surprise_value,
+        surprise_p=p_of_normal(surprise_value, drawn.surprise),
         trusted=settings.trust_shift,
     )
 
 
 def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
-    """Say what speaks against a change of frequencies alone.
+    """Return the evidence against a change of frequencies alone, as notes.
 
     Raises:
         CheckFailed: something does, it is large, and it is not to be ignored.
     """
     small: list[str] = []
     large: list[str] = []
-    apart = evidence.disagreement
-    if apart is not None and evidence.disagreement_p is not None and evidence.disagreement_p < _LEVEL:
-        text = f"EM and the black box differ by {100 * apart:.1f} points in all"
-        (large if apart > _LARGE_DISAGREEMENT else small).append(text)
+    distance = evidence.disagreement
+    if distance is not None and evidence.disagreement_p is not None and evidence.disagreement_p < _LEVEL:
+        text = f"EM and the black box differ by {100 * distance:.1f} points in all"
+        (large if distance > _LARGE_DISAGREEMENT else small).append(text)
     if evidence.surprise_p < _LEVEL:
         text = f"the mean confidence is {100 * evidence.surprise:+.1f} points off what the classes explain"
         (large if abs(evidence.surprise) > _LARGE_SURPRISE else small).append(text)

@@ -1,39 +1,95 @@
-"""Everything that `shift` opens and checks before it estimates: model, scores, data, device."""
+"""Opening the inputs of `shift`: its job, the checked model and data, and the class frequencies that the user states.
+
+Class frequencies are `uniform`, numbers, or a file: JSON, a list of C numbers in the model's order or an object
+{class: number}; or text, with one number a line in that order, or `class,number` a line, where a header line is
+skipped. Classes are referred to by name, if the model's names are known, or by index.
+
+`probabilities_of` runs the model once over samples; `off_centre` checks whether these probabilities are right on
+average for each class.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
 
-from tna_onnx.calibration.leaks import Told
+import numpy as np
+from numpy.typing import NDArray
+
 from tna_onnx.data import Source
+from tna_onnx.data.choices import BatchSize, Limits
 from tna_onnx.data.digest import sample_form
-from tna_onnx.data.leaks import overlap_of, read_sketch, sketch_overlap
-from tna_onnx.data.limits import Limits
+from tna_onnx.data.files import parse_json, read_text, text_lines
+from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import source_notes
-from tna_onnx.data.unlabelled import NO_LABELS
-from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.head_check import Probed, check_readout
-from tna_onnx.extraction.isolated import open_source
-from tna_onnx.extraction.opened_check import opened_notes
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.data.source import NO_LABELS, source_notes
+from tna_onnx.data.suspicion import overlap_of, read_sketch, sketch_overlap
+from tna_onnx.engine.scoring import Runs
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.batch_size import DEFAULT, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.head_check import Probed, check_readout, opened_notes
+from tna_onnx.extraction.sessions import OpenModel, open_source
 from tna_onnx.graph.integers import left_closed
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.nodes import PREFIX, provenance
+from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
-from tna_onnx.graph.own_names import provenance
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.maps import MAPS
+from tna_onnx.pipeline.sample_checks import Told
+from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
-from tna_onnx.shifting.job import ShiftJob
+from tna_onnx.shifting.settings import ShiftSettings
 
-__all__ = ["Opened", "open_shift"]
+__all__ = ["UNIFORM", "Opened", "ShiftJob", "off_centre", "open_shift", "probabilities_of", "read_prior"]
 
-# These fit one number a class at most, so the samples that they were fitted to look hardly better than others.
-_FEW_PARAMETERS = ("none", "ts", "ets", "bias", "platt")
+
+@dataclass(frozen=True, eq=False)
+class ShiftJob:
+    """The request for new class frequencies, before anything is opened.
+
+    Attributes:
+        model: the source.
+        calib: labelled samples of the data that the model was made for.
+        target: samples without labels of the data that it will see; None where their frequencies are given.
+        held_out: labelled samples of those data, for the report; None without.
+        options: on the model's head and output.
+        settings: where the frequencies come from.
+        output: path to write; None for the default.
+        overwrite: allow the output to be the input.
+        dry_run: write no model.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run, or `auto`.
+
+    Raises:
+        UsageError: frequencies that are both given and to be estimated, or neither.
+    """
+
+    model: ModelSource
+    calib: Data
+    target: Data | None = None
+    held_out: Data | None = None
+    options: ModelOptions = field(default_factory=ModelOptions)
+    settings: ShiftSettings = field(default_factory=ShiftSettings)
+    output: str | Path | None = None
+    overwrite: bool = False
+    dry_run: bool = False
+    device: str = "auto"
+    batch_size: BatchSize = DEFAULT
+
+    def __post_init__(self) -> None:
+        if (self.target is None) == (self.settings.target_prior is None):
+            raise UsageError(
+                "expected either class frequencies (--target-prior FILE or uniform) or samples without labels to "
+                "estimate them on (--target-data)"
+            )
+
 
 # What the graph does not show behind an appended map; provenance tells.
 _KINDS = {"logits": "logits", "positive_logit": "logit"}
@@ -43,7 +99,7 @@ _MIN_SHARED = 2  # one equal sample is chance
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """The model and its data.
+    """The opened model and its data.
 
     Attributes:
         model: the source.
@@ -89,15 +145,16 @@ def open_shift(job: ShiftJob) -> Opened:
     device = parse_device(job.device)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
-    source = job.calib.open(opened.inputs, output.n_classes, names)
+    settle = opened.preparation.settle
+    _, source = settle(job.calib, job.calib.open(opened.inputs, output.n_classes, names))
     unlabelled = None
     if job.target is not None:
         # labels that the samples bring are not read: an estimate must not know them
         without = dataclasses.replace(job.target, labels=NO_LABELS)
-        unlabelled = without.open(opened.inputs, output.n_classes, names)
+        _, unlabelled = settle(without, without.open(opened.inputs, output.n_classes, names))
     held_out = None
     if job.held_out is not None:
-        held_out = job.held_out.open(opened.inputs, output.n_classes, names)
+        _, held_out = settle(job.held_out, job.held_out.open(opened.inputs, output.n_classes, names))
     notes = _leak_notes(model, source, unlabelled, held_out, job.calib)
     notes += source_notes(source)
     if unlabelled is not None:
@@ -106,9 +163,9 @@ def open_shift(job: ShiftJob) -> Opened:
     notes += batch_size_notes(job.batch_size, size)
     notes += opened_notes(opened, source, size)
     probed = check_readout(opened, readout, opened.session, source, size)
-    shown = names or tuple(str(k) for k in range(output.n_classes))
+    class_names = names or tuple(str(k) for k in range(output.n_classes))
     return Opened(
-        model, output, probed, shown, names, source, unlabelled, held_out, opened.session, device, size, notes
+        model, output, probed, class_names, names, source, unlabelled, held_out, opened.session, device, size, notes
     )
 
 
@@ -124,7 +181,7 @@ def _refuse_earlier_work(model: Model) -> None:
 
 
 def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readout:
-    """Return where the scores are, behind a map of ours too."""
+    """Return where the scores are, also behind a map that this package added."""
     kind = options.output_kind
     name = options.output_name
     if any(tensor.startswith(f"{PREFIX}/") for tensor in model.producers):
@@ -138,7 +195,7 @@ def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readou
 def _leak_notes(
     model: Model, source: Source, unlabelled: Source | None, held_out: Source | None, data: Data
 ) -> tuple[str, ...]:
-    """Refuse samples that serve two purposes which exclude each other; note what does no harm."""
+    """Refuse samples that serve two purposes that exclude each other; note harmless overlaps."""
     calib = Told(source, sample_form(source))
     notes = []
     if unlabelled is not None:
@@ -149,15 +206,15 @@ def _leak_notes(
             raise DataError(f"{target.name}: {model.name} was recalibrated on these samples; give those of the target")
     if held_out is not None:
         judging = Told(held_out, sample_form(held_out))
-        what = "samples of --calib too; --eval must come from the target, as its samples will"
-        _refuse_shared(judging, calib, data.limits, what)
+        reason = "samples of --calib too; --eval must come from the target, as its samples will"
+        _refuse_shared(judging, calib, data.limits, reason)
         if unlabelled is not None and overlap_of(judging.digests, target.digests).shared:
             notes.append(f"{judging.name}: some of these samples gave the class frequencies too, without their labels")
     return tuple(notes)
 
 
 def _earlier_notes(model: Model, calib: Told, limits: Limits) -> list[str]:
-    """Look for samples that the model was recalibrated on: a confusion matrix of those looks better than it is.
+    """Look for samples that the model was recalibrated on: their confusion matrix looks better than it is.
 
     Raises:
         DataError: the recalibration fitted more than a number for each class.
@@ -165,8 +222,10 @@ def _earlier_notes(model: Model, calib: Told, limits: Limits) -> list[str]:
     if not _seen_before(model, calib, limits):
         return []
     entries = provenance(model)
-    few = entries.get("map") in _FEW_PARAMETERS and entries.get("anchor", "original") == "original"
-    if few and entries.get("angle_degrees") in ("0", "0.0"):
+    name = entries.get("map", "")
+    is_simple = name == "none" or (name in MAPS and MAPS[name].few_parameters)
+    is_simple = is_simple and entries.get("anchor", "original") == "original"
+    if is_simple and entries.get("angle_degrees") in ("0", "0.0"):
         return [
             f"{calib.name}: {model.name} was recalibrated on these samples, by one number a class at most; other ones "
             "would be better"
@@ -178,20 +237,207 @@ def _earlier_notes(model: Model, calib: Told, limits: Limits) -> list[str]:
     )
 
 
-def _seen_before(model: Model, each: Told, limits: Limits) -> bool:
+def _seen_before(model: Model, samples: Told, limits: Limits) -> bool:
     entries = provenance(model)
-    if entries.get("calibration_form", each.form) != each.form or limits.overlap >= 100:
+    if entries.get("calibration_form", samples.form) != samples.form or limits.overlap >= 100:
         return False
-    overlap = sketch_overlap(each.digests, read_sketch(entries.get("calibration_sketch", "")))
+    overlap = sketch_overlap(samples.digests, read_sketch(entries.get("calibration_sketch", "")))
     return overlap.shared >= _MIN_SHARED and 100 * overlap.share > limits.overlap
 
 
-def _refuse_shared(each: Told, calib: Told, limits: Limits, what: str) -> None:
-    if each.form != calib.form:
+def _refuse_shared(samples: Told, calib: Told, limits: Limits, reason: str) -> None:
+    if samples.form != calib.form:
         return
-    overlap = overlap_of(each.digests, calib.digests)
+    overlap = overlap_of(samples.digests, calib.digests)
     if overlap.shared >= _MIN_SHARED and 100 * overlap.share > limits.overlap:
         raise DataError(
-            f"{each.name}: {overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%}) are {what}; remove them. "
-            "Where equal samples are to be expected, --data-limit overlap=PERCENT allows them"
+            f"{samples.name}: {overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%}) are {reason}; remove "
+            "them. Where equal samples are to be expected, --data-limit overlap=PERCENT allows them"
         )
+
+
+UNIFORM = "uniform"
+
+# Figures rounded to three digits add up to 1 within this.
+_SUM_TOLERANCE = 2e-3
+
+_ADVICE = "give one positive number for each class, which add up to 1"
+
+
+def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: str, limits: Limits) -> NDArray[Any]:
+    """Return (C,) frequencies, float64, which add up to 1.
+
+    Args:
+        prior: see `ShiftSettings`.
+        names: of the classes, if known.
+        n_classes: number of classes C.
+        option: what messages call the option.
+        limits: how large a file may be.
+
+    Raises:
+        UsageError: there is no such file.
+        DataError: the file cannot be read; a wrong number of numbers, an unknown class, or a number that is no
+            frequency.
+    """
+    where = option
+    if isinstance(prior, str) and prior == UNIFORM:
+        return np.full(n_classes, 1 / n_classes)
+    if isinstance(prior, (str, Path)):
+        where = f"{prior}"
+        prior = _from_file(Path(prior), option, limits)
+    if isinstance(prior, Mapping):
+        prior = _by_class(prior, names, n_classes, where)
+    return _checked(prior, n_classes, where)
+
+
+def _from_file(path: Path, where: str, limits: Limits) -> Any:
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; {where} takes '{UNIFORM}' or a file of class frequencies")
+    text = read_text(path, limits)
+    if path.suffix.lower() == ".json":
+        return parse_json(text, str(path), "write a list of numbers")
+    lines = [line.strip() for line in text_lines(text) if line.strip()]
+    cells = _below_header([[cell.strip() for cell in line.rsplit(",", 1)] for line in lines])
+    if cells and all(len(row) == 2 for row in cells):
+        twice = [name for name, _ in cells if sum(name == second for second, _ in cells) > 1]
+        if twice:
+            raise DataError(f"{path}: class {twice[0]!r} has several lines; {_ADVICE}")
+        return {name: _number(value, str(path)) for name, value in cells}
+    return [_number(",".join(row), str(path)) for row in cells]
+
+
+def _below_header(cells: list[list[str]]) -> list[list[str]]:
+    """Return the rows without one that names the columns: its last cell is no number, and all others' are."""
+    numbers = [_is_number(row[-1]) for row in cells]
+    if len(cells) > 1 and not numbers[0] and all(numbers[1:]):
+        return cells[1:]
+    return cells
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise DataError(f"{where}: expected a number, found {text[:80]!r}; {_ADVICE}") from error
+
+
+def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_classes: int, where: str) -> list[Any]:
+    indices = [str(k) for k in range(n_classes)]
+    keys = [str(key) for key in frequencies]
+    names_known = indices
+    # names go first: a class may be called "1" and not be the one with that index
+    if names is not None and (set(keys) <= set(names) or not set(keys) <= set(indices)):
+        names_known = list(names)
+    unknown = [key for key in keys if key not in names_known]
+    if unknown:
+        raise DataError(f"{where}: unknown classes {listed(unknown)}; the model's classes are {listed(names_known)}")
+    missing = [name for name in names_known if name not in keys]
+    if missing:
+        raise DataError(f"{where}: no number for the classes {listed(missing)}; {_ADVICE}")
+    values = dict(zip(keys, frequencies.values(), strict=True))
+    return [values[name] for name in names_known]
+
+
+def _checked(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
+    values = list(raw) if isinstance(raw, (Sequence, np.ndarray)) else None
+    if values is None or any(isinstance(v, bool) or not isinstance(v, (int, float, np.number)) for v in values):
+        raise DataError(f"{where}: expected numbers, found {str(raw)[:80]!r}; {_ADVICE}")
+    if len(values) != n_classes:
+        raise DataError(f"{where}: {len(values)} numbers for a model with {n_classes} classes; {_ADVICE}")
+    prior = np.array([float(value) for value in values])
+    if not np.all(np.isfinite(prior)) or np.any(prior < 0):
+        wrong = int(np.argmin(np.where(np.isfinite(prior), prior, -math.inf)))
+        raise DataError(f"{where}: class {wrong} has the frequency {prior[wrong]:g}; {_ADVICE}")
+    if np.any(prior == 0):
+        raise DataError(
+            f"{where}: class {int(np.argmin(prior))} has the frequency 0, which would rule it out whatever the model "
+            "sees; give a small number in its place"
+        )
+    total = float(prior.sum())
+    if abs(total - 1) > _SUM_TOLERANCE:
+        hint = "; if these are counts, divide them by their sum" if total > 1 + _SUM_TOLERANCE else ""
+        raise DataError(f"{where}: the numbers add up to {total:.6g}; expected 1{hint}")
+    return prior / total
+
+
+# Over all classes, a calibrated model gets a note once in a hundred runs; and only where it matters.
+_LEVEL = 0.01
+_LARGE = 0.1
+
+
+def probabilities_of(
+    session: Runs, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
+) -> NDArray[np.float32]:
+    """Return (N, C) probabilities.
+
+    Args:
+        session: on the model.
+        output: the output that classifies.
+        source: the samples.
+        batch_size: samples per run.
+        stage: for `progress`.
+        progress: called with (stage, done, total).
+
+    Raises:
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    parts = []
+    done = 0
+    for batch in source.batches(batch_size):
+        size = len(next(iter(batch.values())))
+        (values,) = session.run([output.name], batch)
+        if values.size != size * output.width:
+            raise DataError(
+                f"{source.describe()}: output '{output.name}' has shape {values.shape} for {size} samples; expected "
+                f"({size}, {output.width})"
+            )
+        probabilities = output.probabilities(values)
+        if not np.all(np.isfinite(probabilities)):
+            row = done + int(np.argmin(np.isfinite(probabilities).all(axis=1)))
+            raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+        parts.append(probabilities.astype(np.float32))
+        done += size
+        progress(stage, done, len(source))
+    return np.concatenate(parts)
+
+
+def off_centre(
+    probabilities: NDArray[np.floating], labels: NDArray[np.int64], source: NDArray[np.float64], names: Sequence[str]
+) -> str:
+    """Return a note if the mean probability of a class differs from its frequency, else an empty text.
+
+    Samples are weighted so that classes have their frequencies p: a model that is calibrated under p then passes.
+
+    Args:
+        probabilities: (M, C) of labelled samples.
+        labels: class indices (M,).
+        source: (C,) frequencies p.
+        names: of the classes.
+    """
+    m, classes = probabilities.shape
+    counts = np.bincount(labels, minlength=classes)
+    weights = (source * m / np.maximum(counts, 1))[labels]
+    residuals = -np.asarray(probabilities, np.float64)
+    residuals[np.arange(m), labels] += 1
+    residuals *= weights[:, None]
+    mean = residuals.mean(axis=0)
+    error = residuals.std(axis=0) / np.sqrt(m)
+    limit = NormalDist().inv_cdf(1 - _LEVEL / (2 * classes))
+    share = np.abs(mean) / source
+    off = (np.abs(mean) > limit * error) & (share > _LARGE)
+    if not off.any():
+        return ""
+    worst = int(np.argmax(np.where(off, share, 0)))
+    return (
+        f"the model gives class '{names[worst]}' a mean probability of {source[worst] - mean[worst]:.4f}, and its "
+        f"frequency is {source[worst]:.4f}: {int(off.sum())} classes are off, and EM carries that over; calibrate with "
+        "--map bias first, or say the frequencies of the calibration data with --source-prior"
+    )

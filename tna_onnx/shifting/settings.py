@@ -1,54 +1,69 @@
-"""What `shift` estimates, and how. Light to import: the command line reads defaults and choices here."""
+"""Settings of `shift`. Light to import: the command line reads defaults and choices here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias
 
 from tna_onnx.errors import UsageError
-from tna_onnx.numerics.checks import check_choice, check_level, check_numbers
+from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level
 
-__all__ = ["ESTIMATORS", "Estimator", "Frequencies", "ShiftSettings"]
+__all__ = ["Estimator", "Frequencies", "ShiftSettings"]
 
 Estimator: TypeAlias = Literal["em", "bbse"]
-ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 
-Frequencies: TypeAlias = "str | Path | Sequence[float] | Mapping[str, float]"
+Frequencies: TypeAlias = str | Path | Sequence[float] | Mapping[str, float]
 """Class frequencies: the path of a file, C numbers in the model's order, or a number for each class by name."""
 
 _MIN_DRAWS = 100
 
 
+_SECTION = "Class frequencies"
+
+
+@documented
 @dataclass(frozen=True)
 class ShiftSettings:
     """Where the class frequencies come from, before and after.
-
-    Attributes:
-        target_prior: frequencies that the model is to expect: `uniform`, a file or numbers; None estimates them.
-        source_prior: frequencies of the data that the model was calibrated on, likewise; None counts labels.
-        estimator: `em` (maximum likelihood; needs calibrated probabilities) or `bbse` (from the confusion matrix).
-        draws: bootstrap samples behind intervals and tests.
-        trust_shift: write also where the data look as if more than class frequencies had changed.
-        seed: of the draws.
-        confidence_level: of the intervals, in per cent.
 
     Raises:
         UsageError: a value that cannot be used.
     """
 
-    target_prior: Frequencies | None = None
-    source_prior: Frequencies | None = None
-    estimator: Estimator = "em"
-    draws: int = 200
-    trust_shift: bool = False
-    seed: int = 0
-    confidence_level: float = 95.0
+    target_prior: Frequencies | None = setting(
+        None,
+        "Class frequencies of the data that the model will see; without them they are estimated.",
+        section=_SECTION,
+        unit="FILE|uniform",
+        parse="text",
+    )
+    source_prior: Frequencies | None = setting(
+        None,
+        "Class frequencies of the data that MODEL was calibrated on.",
+        section=_SECTION,
+        unit="FILE|uniform",
+        parse="text",
+        note="those of --calib",
+    )
+    estimator: Estimator = setting(
+        "em",
+        "em needs calibrated probabilities; bbse needs only a confusion matrix, and is less precise.",
+        section=_SECTION,
+    )
+    draws: int = setting(200, "Number of bootstrap samples for intervals and tests.", section=_SECTION, low=1)
+    trust_shift: bool = setting(
+        False,
+        "Write the model even if more than the class frequencies seems to have changed.",
+        section=_SECTION,
+    )
+    seed: int = setting(0, "Seed of the bootstrap.", section="The search", low=0)
+    confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
     def __post_init__(self) -> None:
-        check_choice("estimator", self.estimator, ESTIMATORS)
-        check_numbers("a whole number", draws=self.draws, seed=self.seed)
+        check_settings(self)
         if self.draws < _MIN_DRAWS:
             raise UsageError(f"draws must be at least {_MIN_DRAWS}, got {self.draws}")
         if self.seed < 0:

@@ -1,38 +1,147 @@
-"""The story of `shift`: probabilities on both sets of samples, class frequencies, a new bias, checks, the effect."""
+"""The steps of `shift`: probabilities on all samples, class frequencies, a new bias, checks of the file, the effect.
+
+New class frequencies change the logits by one number a class, s' = s + d. Where the head has a float bias for each
+class, and nothing else reads its scores, the bias alone changes. Elsewhere one Add node follows the logits; if the
+graph has probabilities only, the new nodes are log p + d and a Softmax.
+"""
 
 from __future__ import annotations
 
 import json
 import logging
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.decided import told_in_file
+from tna_onnx.data import Source
 from tna_onnx.data.suspicion import checked_warnings
-from tna_onnx.engine.outputs import score_model
-from tna_onnx.errors import CheckFailed
-from tna_onnx.graph.own_names import provenance
+from tna_onnx.engine.scoring import Runs, score_model
+from tna_onnx.errors import CheckFailed, UnsupportedModel
+from tna_onnx.extraction.head_check import Probed
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.save import file_beside, pending
+from tna_onnx.graph.scores import CannotInsert, can_scale
+from tna_onnx.graph.tensors import epsilon
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.numerics.shift_evidence import Observed, disagreement
+from tna_onnx.pipeline.change import Added, Change, write_change
+from tna_onnx.pipeline.checking import check_file
+from tna_onnx.pipeline.notes import told_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.runtime import Session, open_session
 from tna_onnx.shifting.estimate import Estimated, estimate, source_counts
-from tna_onnx.shifting.job import ShiftJob
-from tna_onnx.shifting.opening import Opened, open_shift
-from tna_onnx.shifting.priors import read_prior
-from tna_onnx.shifting.seen import off_centre, probabilities_of
-from tna_onnx.shifting.writing import check_result, shifted, write
+from tna_onnx.shifting.opening import Opened, ShiftJob, off_centre, open_shift, probabilities_of, read_prior
 
-__all__ = ["shift"]
+__all__ = ["check_result", "shift", "shifted", "write"]
+
 
 FloatArray = NDArray[np.float64]
+
+# Roundings of a probability by the runtime: of the logits, their sum with d, and the softmax. A ratio of frequencies
+# multiplies those of the smallest probabilities.
+_ROUNDINGS = 256
+_MAX_BOUND = 0.05
+
+
+def shifted(probabilities: NDArray[np.floating], change: FloatArray) -> FloatArray:
+    """Return (N, C) probabilities after logits have changed by (C,) numbers."""
+    weighted: FloatArray = probabilities * np.exp(change - change.max())
+    weighted /= weighted.sum(axis=1, keepdims=True)
+    return weighted
+
+
+def write(model: Model, probed: Probed, change: FloatArray, metadata: dict[str, str]) -> tuple[Rewritten, str]:
+    """Return the new model, and where the change is: `bias` or `nodes`.
+
+    Args:
+        model: the source.
+        probed: where its logits are.
+        change: (C,) what is added to them.
+        metadata: all of this tool's entries.
+
+    Raises:
+        UnsupportedModel: the graph has no place for the change.
+    """
+    readout = probed.readout
+    moved = Added(change)
+    if isinstance(readout, Head) and _holds(model, readout, probed):
+        return write_change(model, readout, Change(folded=moved), metadata), "bias"
+    appended = Change(
+        maps=(moved,),
+        keeps_order=False,
+        shape=probed.logits_shape,
+        block=PRIOR_BLOCK if _has_map(model) else PREFIX,
+    )
+    try:
+        written = write_change(model, readout, appended, metadata)
+    except UnsupportedModel as error:
+        # the advice there is on maps
+        reason = error.reason if isinstance(error, CannotInsert) else error
+        raise UnsupportedModel(f"{reason}; shift the class frequencies in the program instead") from error
+    return written, "nodes"
+
+
+def _holds(model: Model, head: Head, probed: Probed) -> bool:
+    """Tell whether a change of the bias changes the logits by as much, and the file has a float for each class."""
+    if not head.linear or probed.tail is not None or not head.holds_bias or head.stored_bias is None:
+        return False
+    return head.stored_bias.quantized is None and can_scale(model, head)
+
+
+def _has_map(model: Model) -> bool:
+    return any(name.startswith(f"{PREFIX}/") for name in model.producers)
+
+
+def check_result(
+    model: Model,
+    rewritten: Rewritten,
+    path: Path,
+    session: Runs,
+    output: ClassOutput,
+    source: Source,
+    batch_size: int,
+    expected: NDArray[Any],
+) -> float:
+    """Compare the written file with the source and the formula; return the largest difference of a probability.
+
+    Args:
+        model: the source.
+        rewritten: what was meant.
+        path: the file.
+        session: on the file.
+        output: the output that classifies.
+        source: samples.
+        batch_size: samples per run.
+        expected: (R, C) probabilities of the first R of them.
+
+    Raises:
+        CheckFailed: the file differs in something else, or a probability is off by more than rounding.
+    """
+    check_file(model, path)
+    rows = np.arange(len(expected), dtype=np.int64)
+    batches = source.batches(batch_size, rows)
+    actual = output.probabilities(np.concatenate([session.run([output.name], batch)[0] for batch in batches]))
+    largest = float(np.max(np.abs(actual - expected), initial=0))
+    readout = rewritten.readout
+    bound = min(_MAX_BOUND, _ROUNDINGS * epsilon(readout.logits_type)) + readout.output_step + 2 * readout.slack
+    if not largest <= bound:
+        raise CheckFailed(
+            f"verification: the written file gives a probability that is {largest:.3g} off the formula; expected at "
+            f"most {bound:.3g}"
+        )
+    return largest
+
 
 _log = logging.getLogger("tna_onnx.shift")
 
@@ -44,14 +153,14 @@ _BINS = 15
 
 
 @dataclass(frozen=True, eq=False)
-class _Found:
-    """Class frequencies, and what they come from.
+class _Estimate:
+    """Class frequencies before and after, and how they were obtained.
 
     Attributes:
         source: (C,) before.
         target: (C,) after.
         old: (M, C) probabilities of the labelled samples.
-        estimated: the estimate; None where the frequencies are given.
+        estimated: the estimate; None where the user states the frequencies.
         notes: what the user should know, in sentences.
     """
 
@@ -73,27 +182,27 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     target = file_beside(model, job.output, ".shift.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
     if job.dry_run:
         target = None
-    found = _frequencies(job, opened, progress)
-    change = log_ratio(found.source, found.target)
-    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, found))
+    estimated = _frequencies(job, opened, progress)
+    change = log_ratio(estimated.source, estimated.target)
+    rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated))
     with pending(model, rewritten.proto, target, apart=rewritten.apart) as path:
         session = open_session(path, path.name, opened.device)
         # whole batches: a model may quantise each in its own way
         rows = max(opened.batch_size, _CHECKED // opened.batch_size * opened.batch_size)
-        expected = shifted(found.old[:rows], change)
+        expected = shifted(estimated.old[:rows], change)
         size = opened.batch_size
         largest = check_result(model, rewritten, path, session, opened.output, opened.source, size, expected)
-        effect = _effect(job, opened, session, found.target, progress)
+        effect = _effect(job, opened, session, estimated.target, progress)
     evidence = None
-    if found.estimated is not None:
-        evidence = found.estimated.evidence
+    if estimated.estimated is not None:
+        evidence = estimated.estimated.evidence
     return Shift(
         model=model.name,
         model_sha256=model.sha256,
         output=str(target or ""),
         class_output=opened.output.name,
         method=_method(job),
-        classes=_classes(opened, found),
+        classes=_classes(opened, estimated),
         data=opened.source.describe(),
         samples=len(opened.source),
         target_data="" if opened.unlabelled is None else opened.unlabelled.describe(),
@@ -103,7 +212,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         placed=placed,
         nodes=len(rewritten.proto.graph.node) - len(model.proto.graph.node),
         max_difference=largest,
-        notes=(*opened.notes, *found.notes),
+        notes=(*opened.notes, *estimated.notes),
         provider=opened.session.provider,
     )
 
@@ -114,18 +223,18 @@ def _method(job: ShiftJob) -> str:
     return job.settings.estimator
 
 
-def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Found:
+def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Estimate:
     settings = job.settings
     limits = job.calib.limits
     classes = opened.output.n_classes
-    given = {
+    details = {
         name: read_prior(value, opened.known_names, classes, f"--{name}-prior", limits)
         for name, value in (("source", settings.source_prior), ("target", settings.target_prior))
         if value is not None
     }
     where = opened.source.describe()
     labels = opened.source.labels
-    source = given.get("source")
+    source = details.get("source")
     if source is None:
         source = source_counts(labels, opened.names, where)
     old = probabilities_of(opened.session, opened.output, opened.source, opened.batch_size, "source", progress)
@@ -135,20 +244,20 @@ def _frequencies(job: ShiftJob, opened: Opened, progress: Progress) -> _Found:
     note = off_centre(old, labels, source, opened.names)
     notes = tuple(filter(None, (*warnings, note)))
     if opened.unlabelled is None:
-        return _Found(source, given["target"], old, None, notes)
+        return _Estimate(source, details["target"], old, None, notes)
     new = probabilities_of(opened.session, opened.output, opened.unlabelled, opened.batch_size, "target", progress)
     sure = old.max(axis=1).astype(np.float64)
-    observed = Observed(labels, old.argmax(axis=1), sure, new, source, counted="source" not in given)
+    observed = Observed(labels, old.argmax(axis=1), sure, new, source, counted="source" not in details)
     estimated = estimate(observed, settings, opened.unlabelled.describe(), note)
     _log.info("target: %s samples", f"{len(new):,}")
-    return _Found(source, estimated.prior, old, estimated, (*notes, *estimated.notes))
+    return _Estimate(source, estimated.prior, old, estimated, (*notes, *estimated.notes))
 
 
-def _classes(opened: Opened, found: _Found) -> tuple[ClassFrequency, ...]:
+def _classes(opened: Opened, estimated: _Estimate) -> tuple[ClassFrequency, ...]:
     ends: list[tuple[float, float] | None] = [None] * len(opened.names)
-    if found.estimated is not None:
-        ends = [(low, high) for low, high in found.estimated.interval.tolist()]
-    rows = zip(opened.names, found.source.tolist(), found.target.tolist(), ends, strict=True)
+    if estimated.estimated is not None:
+        ends = [(low, high) for low, high in estimated.estimated.interval.tolist()]
+    rows = zip(opened.names, estimated.source.tolist(), estimated.target.tolist(), ends, strict=True)
     return tuple(ClassFrequency(name, before, after, interval) for name, before, after, interval in rows)
 
 
@@ -168,11 +277,11 @@ def _effect(
     level = check_level(job.settings.confidence_level)
     differences = paired_differences(before, after, _BINS, level=level, seed=job.settings.seed)
     counts = np.bincount(data.labels, minlength=len(target)) / len(data)
-    apart = disagreement(counts, target)
+    distance = disagreement(counts, target)
     if differences["nll"].low > 0:
         raise CheckFailed(
             f"{data.describe()}: the NLL rises by {differences['nll'].difference:.4f}, which is more than noise; these "
-            f"labels have other class frequencies by {100 * apart:.1f} points in all; give --eval samples of the "
+            f"labels have other class frequencies by {100 * distance:.1f} points in all; give --eval samples of the "
             "target, or other frequencies"
         )
     return ShiftEffect(
@@ -181,25 +290,25 @@ def _effect(
         Metrics.of(after, _BINS),
         differences["accuracy"],
         differences["nll"],
-        apart,
+        distance,
     )
 
 
-def _metadata(job: ShiftJob, opened: Opened, found: _Found) -> dict[str, str]:
+def _metadata(job: ShiftJob, opened: Opened, estimated: _Estimate) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
-    told = {
+    entries = {
         "method": _method(job),
-        "source": found.source.tolist(),
-        "target": found.target.tolist(),
+        "source": estimated.source.tolist(),
+        "target": estimated.target.tolist(),
         "samples": len(opened.source),
         "calib_sha256": opened.source.digest(),
         **told_in_file(opened.source, "calib"),
         "source_sha256": opened.model.sha256,
     }
-    if found.estimated is not None and opened.unlabelled is not None:
-        told["interval"] = found.estimated.interval.tolist()
-        told["target_samples"] = len(opened.unlabelled)
-        told["target_sha256"] = opened.unlabelled.digest()
-        told |= told_in_file(opened.unlabelled, "target")
+    if estimated.estimated is not None and opened.unlabelled is not None:
+        entries["interval"] = estimated.estimated.interval.tolist()
+        entries["target_samples"] = len(opened.unlabelled)
+        entries["target_sha256"] = opened.unlabelled.digest()
+        entries |= told_in_file(opened.unlabelled, "target")
     output = {**opened.output.provenance, "output_kind": opened.output.kind}
-    return {**provenance(opened.model), **output, "shift": json.dumps(told)}
+    return {**provenance(opened.model), **output, "shift": json.dumps(entries)}

@@ -1,4 +1,4 @@
-"""What a model does under each experiment of the paper: one study a file.
+"""The experiments of the paper on a user's model: one study a file.
 
-A study is a pure function from features and settings to a frozen `Study`. Files, pages and pictures are made elsewhere.
+A study is a pure function from features and settings to a frozen `Study`; other packages write the files and pages.
 """

@@ -10,10 +10,10 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.numerics.averages import LIMIT, Draws, averages
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.studies.charts import shown_range
-from tna_onnx.studies.data import StudyData
+from tna_onnx.studies.ablation import shown_range
+from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
 
 __all__ = ["study"]
@@ -33,7 +33,10 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         rows += [_row(name, part, 0.0, 0.0, data.logits(table).scores(), settings) for part, table in parts.items()]
         for k, average in enumerate(averages(data.weight, angles, size, Draws(settings.seed))):
             scores = _scores(data, parts, average.weight)
-            rows += [_row(name, part, average.angle, average.reached, each, settings) for part, each in scores.items()]
+            rows += [
+                _row(name, part, average.angle, average.reached, part_scores, settings)
+                for part, part_scores in scores.items()
+            ]
             progress(k + 1, len(angles))
     columns = (
         Column("members", "Members"),
@@ -65,16 +68,16 @@ def _chart(name: str, rows: list[tuple[Cell, ...]], columns: tuple[Column, ...])
     lines = []
     for rank, size in enumerate(_MEMBERS.values(), start=1):
         for part in ("calibration", "held-out"):
-            own = [row for row in rows if row[:2] == (size, part)]
-            x = tuple(float(row[2] or 0) for row in own)
-            y = tuple(metric.factor * float(row[k] or 0) for row in own)
+            curve = [row for row in rows if row[:2] == (size, part)]
+            x = tuple(float(row[2] or 0) for row in curve)
+            y = tuple(metric.factor * float(row[k] or 0) for row in curve)
             lines.append(Line(f"{part}, {size}", x, y, rank=rank, dashed=part == "calibration", marked=False))
     reach = shown_range(name, lines[0].y[0], lines)
     return Chart(f"{metric.label} against the angle", "angle, degrees", metric.title, tuple(lines), y_range=reach)
 
 
 def _sentence(chart: Chart) -> str:
-    """Say where the ECE is least, on both sets."""
+    """State the angle with the smallest ECE, on both sets of samples."""
     ends = {line.name: line.x[int(np.argmin(line.y))] for line in chart.lines}
     calibration, held_out = (ends[f"{part}, {_MEMBERS[10]}"] for part in ("calibration", "held-out"))
     return (

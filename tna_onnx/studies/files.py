@@ -1,7 +1,11 @@
-"""Studies as files: CSV, JSON and LaTeX; and a study read back from its JSON.
+r"""Studies as files: CSV, JSON and a LaTeX table; and a study read back from its JSON.
 
-Cells of names and sentences must not act in a spreadsheet: one that begins with =, +, -, @ or a control character gets
-an apostrophe before it. Numbers are written with all their digits, in stored units.
+Names and sentences must not act as formulas in a spreadsheet: a CSV cell that begins with =, +, -, @ or a control
+character gets an apostrophe before it. Numbers are written with all their digits, in stored units.
+
+The LaTeX table uses the commands of booktabs: means with the deviation as a subscript, the best in bold.
+
+Method & ECE, \%            $1.66_{.10}$            \textbf{$0.66_{.14}$}
 """
 
 from __future__ import annotations
@@ -9,6 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +21,78 @@ from tna_onnx.errors import ResultError
 from tna_onnx.files import open_regular, write_file
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.studies.latex import latex
 
-__all__ = ["read_study", "to_csv", "write_study"]
+__all__ = ["escaped", "latex", "read_study", "to_csv", "write_study"]
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+
+_ARROWS = {1: r" ($\uparrow$)", -1: r" ($\downarrow$)", 0: ""}
+
+
+_PRINTED = {"table": ("method", "accuracy", "ece", "adaece")}
+"""Columns of the paper's own tables, where a study has more."""
+
+
+def latex(study: Study) -> str:
+    """Return the table of a study in LaTeX; it needs the package booktabs."""
+    printed = _PRINTED.get(study.name, ())
+    columns = [column for column in study.shown if not printed or column.name in printed]
+    best = {column.name: study.best(column) for column in columns}
+    heads = " & ".join(escaped(column.title) + _ARROWS[column.better] for column in columns)
+    lines = [
+        f"% {study.title}; written by tna-onnx, needs \\usepackage{{booktabs}}",
+        f"\\begin{{tabular}}{{{''.join('l' if k == 0 else 'c' for k in range(len(columns)))}}}",
+        "\\toprule",
+        heads + r" \\",
+        "\\midrule",
+    ]
+    for row in range(len(study.rows)):
+        cells = (_latex_number(study, row, column, row in best[column.name]) for column in columns)
+        lines.append(" & ".join(cells) + r" \\")
+    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+
+
+def escaped(text: str) -> str:
+    r"""Escape the special characters of LaTeX.
+
+    >>> escaped("a_b & 5 %")
+    'a\\_b \\& 5 \\%'
+    """
+    # control characters have no place in a line of a table
+    plain = re.sub(r"[\x00-\x1f\x7f]", " ", text)
+    return "".join(_SPECIAL.get(letter, letter) for letter in plain)
+
+
+def _latex_number(study: Study, row: int, column: Column, best: bool) -> str:
+    value = study.values(column.name)[row]
+    if value is None or isinstance(value, str):
+        return escaped(value or "")
+    number = column.number(value)
+    extras = [study.values(name)[row] for name in column.beside]
+    if len(extras) == 1 and extras[0] is not None:
+        # the paper writes no zero before the point of a deviation
+        number = f"{number}_{{{re.sub('^0(?=[.])', '', column.number(extras[0]))}}}"
+    if len(extras) == 2 and None not in extras:
+        number = f"{number}\\;[{column.number(extras[0])}, {column.number(extras[1])}]"
+    if best:
+        return f"$\\mathbf{{{number}}}$"
+    return f"${number}$"
+
 
 _ACTING = ("=", "+", "-", "@", "\t", "\r", "\n")
 
@@ -27,7 +101,7 @@ _MAX_BYTES = 2**28
 
 
 def write_study(folder: Path, study: Study) -> None:
-    """Write a study's files; the JSON comes last, because a later run reads it.
+    """Write a study's files; the JSON comes last, because a later run takes it for complete.
 
     Raises:
         ResultError: one cannot be written.
@@ -47,11 +121,11 @@ def to_csv(study: Study) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in study.columns])
-    writer.writerows([[_cell(value) for value in row] for row in study.rows])
+    writer.writerows([[_csv_cell(value) for value in row] for row in study.rows])
     return text.getvalue()
 
 
-def _cell(value: Cell) -> str | int | float:
+def _csv_cell(value: Cell) -> str | int | float:
     if value is None:
         return ""
     if isinstance(value, str) and value.startswith(_ACTING):
@@ -60,7 +134,7 @@ def _cell(value: Cell) -> str | int | float:
 
 
 def read_study(folder: Path, name: str) -> Study | None:
-    """Return a study that a folder holds; None if there is none that can be read."""
+    """Read a study from a folder; return None if there is none that can be read."""
     try:
         with open_regular(folder / f"{name}.json") as stream:
             values = json.loads(stream.read(_MAX_BYTES))
@@ -71,21 +145,21 @@ def read_study(folder: Path, name: str) -> Study | None:
 
 
 def _study(values: dict[str, Any]) -> Study:
-    columns = tuple(Column(**{**each, "beside": tuple(each["beside"])}) for each in values["columns"])
+    columns = tuple(Column(**{**entry, "beside": tuple(entry["beside"])}) for entry in values["columns"])
     rows = tuple(tuple(row) for row in values["rows"])
     if any(len(row) != len(columns) for row in rows):
         raise ValueError("rows and columns differ")
-    own = {key: values[key] for key in ("name", "title", "element", "sentence", "digest")}
-    charts = tuple(_chart(each) for each in values["charts"])
-    return Study(columns=columns, rows=rows, charts=charts, notes=tuple(values["notes"]), **own)
+    fields = {key: values[key] for key in ("name", "title", "element", "sentence", "digest")}
+    charts = tuple(_chart(entry) for entry in values["charts"])
+    return Study(columns=columns, rows=rows, charts=charts, notes=tuple(values["notes"]), **fields)
 
 
 def _chart(values: dict[str, Any]) -> Chart:
-    lines = tuple(_line(each) for each in values["lines"])
+    lines = tuple(_line(entry) for entry in values["lines"])
     y_range = None if values["y_range"] is None else tuple(values["y_range"])
     return Chart(**{**values, "lines": lines, "y_range": y_range, "x_names": tuple(values["x_names"])})
 
 
 def _line(values: dict[str, Any]) -> Line:
-    own: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Line(**own)
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
+    return Line(**fields)

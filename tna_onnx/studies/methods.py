@@ -1,34 +1,177 @@
-"""Ways to a last layer, for studies: a weight that is searched or not, and a map that is fitted on it."""
+"""The methods that studies compare: a weight that is searched or not, and a map that is fitted on it.
+
+Algorithm 1 and its grid search are also here as the paper prints them: n_e members, no constraint, and steps of n_t
+rotations. Each member is a product of k elementary rotations. After every n_t of them mRC is measured, the tilted
+weights of all members, which have the same n_r, are averaged, and the average is scored; the best one wins, the
+original weight included. The paper names no step of angles besides n_t, so every n_r at which Algorithm 1 can end is
+scored. It ends where the expected cosine is below 0.01, past 89 degrees.
+
+    R = R_1 R_2 ... R_k         mRC(W, R) = mRC(W, R^T)         R^T = R_k^T ... R_1^T
+
+R^T is a product of the same kind of rotations, so a walk applies each new rotation to the current vectors.
+Source: Cho & Youn (2024), Algorithm 1 and section "Experimental Details".
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.calibration.strategy import Strategy
 from tna_onnx.engine.logits import Logits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.averages import Average, averages
-from tna_onnx.numerics.stats import SampleScores
+from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
-from tna_onnx.search.candidates import Candidate, candidate_of, candidate_weight, choose
-from tna_onnx.search.scored import Scored
+from tna_onnx.search.candidates import Candidate, Scored, candidate_of, candidate_weight, choose
 from tna_onnx.search.settings import SearchSettings
-from tna_onnx.search.sparse import search_sparse
-from tna_onnx.search.walk import Walk
-from tna_onnx.studies.data import StudyData
-from tna_onnx.studies.printed import MEMBERS, Printed, search_printed
+from tna_onnx.search.sparse import Walk, search_sparse
+from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
 
-__all__ = ["PAPER_MAPS", "Found", "chosen", "complete", "fit", "maps_for", "plain", "scored", "sparse"]
+__all__ = [
+    "MEMBERS",
+    "PAPER_MAPS",
+    "Printed",
+    "Recalibration",
+    "Stop",
+    "angles_of",
+    "chosen",
+    "complete",
+    "fit",
+    "maps_for",
+    "plain",
+    "scored",
+    "search_printed",
+    "sparse",
+    "walk",
+]
+
+
+MEMBERS = 10
+"""The paper's n_e."""
+
+
+@dataclass(frozen=True, eq=False)
+class Stop:
+    """Tilted weights after n_r rotations each.
+
+    Attributes:
+        rotations: n_r.
+        tilted: (D, n, C) class vectors of D draws.
+        angles: (D, C) between each class vector and its tilted self, radians; NaN for zero vectors.
+    """
+
+    rotations: int
+    tilted: NDArray[Any]
+    angles: NDArray[np.float64]
+
+    @property
+    def mrc(self) -> NDArray[np.float64]:
+        """(D,) mRC in degrees."""
+        mean: NDArray[np.float64] = np.degrees(np.nanmean(self.angles, axis=1))
+        return mean
+
+
+@dataclass(frozen=True, eq=False)
+class Printed:
+    """Result of the printed search: weight (C, n), mean mRC in degrees, index of the choice, number of candidates."""
+
+    weight: NDArray[Any]
+    angle: float
+    index: int
+    candidates: int
+
+
+def walk(
+    weight: NDArray[Any], draws: int, tilt: TiltParameters, rng: np.random.Generator, rotations: int, every: int
+) -> Iterator[Stop]:
+    """Yield the tilted weights after every few rotations.
+
+    Args:
+        weight: (C, n) class vectors.
+        draws: walks side by side, each with rotations of its own.
+        tilt: how rotations are drawn.
+        rng: of the draws.
+        rotations: where the walk ends.
+        every: rotations from one to the next.
+    """
+    start = np.ascontiguousarray(weight.T)
+    n = len(start)
+    draw = np.arange(draws)
+    tilted = np.repeat(start[None], draws, axis=0)
+    for stop in range(every, rotations + 1, every):
+        # an ordered pair of two different coordinates for each draw
+        first = rng.integers(0, n, (every, draws))
+        second = (first + rng.integers(1, n, (every, draws))) % n
+        turn = tilt.theta_s * rng.beta(tilt.alpha, tilt.beta, (every, draws))
+        cos = np.cos(turn).astype(weight.dtype)[..., None]
+        sin = np.sin(turn).astype(weight.dtype)[..., None]
+        for k in range(every):
+            one = tilted[draw, first[k]]
+            two = tilted[draw, second[k]]
+            tilted[draw, first[k]] = cos[k] * one - sin[k] * two
+            tilted[draw, second[k]] = sin[k] * one + cos[k] * two
+        yield Stop(stop, tilted, angles_of(start, tilted))
+
+
+def angles_of(start: NDArray[Any], tilted: NDArray[Any]) -> NDArray[np.float64]:
+    """Return (D, C) angles in radians between (n, C) vectors and (D, n, C) tilted ones of the same lengths."""
+    squares = np.sum(np.square(start, dtype=np.float64), axis=0)
+    # a zero vector has no direction
+    squares[squares == 0] = np.nan
+    inner = np.einsum("nc,dnc->dc", start, tilted, dtype=np.float64)
+    angles: NDArray[np.float64] = np.arccos(np.clip(inner / squares, -1, 1))
+    return angles
+
+
+def search_printed(
+    weight: NDArray[Any],
+    score: Callable[[NDArray[Any]], SampleScores | None],
+    settings: SearchSettings,
+) -> Printed:
+    """Score the average of n_e members after every n_t rotations, and return the best.
+
+    Args:
+        weight: (C, n) class vectors.
+        score: scores all calibration samples with a weight; None where that cannot be done, and it is no candidate.
+        settings: objective, bins, seed and rotations.
+    """
+    best = weight
+    angle = 0.0
+    index = 0
+    least = _value(score(weight), settings)
+    count = 1
+    rng = np.random.default_rng(settings.seed)
+    last = settings.tilt.max_rotations(weight.shape[1])
+    for stop in walk(weight, MEMBERS, settings.tilt, rng, last, settings.tilt.n_t):
+        average = np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype)
+        value = _value(score(average), settings)
+        if value < least:
+            least = value
+            best = average
+            angle = float(stop.mrc.mean())
+            index = count
+        count += 1
+    return Printed(best, angle, index, count)
+
+
+def _value(scores: SampleScores | None, settings: SearchSettings) -> float:
+    if scores is None:
+        return math.inf
+    return objective_value(scores, settings.objective, settings.bins)
+
 
 PAPER_MAPS = ("irova", "ts", "ets", "aar")
 """Maps of the paper's table, in its order."""
@@ -38,8 +181,8 @@ GRID_STEP = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
-    """A weight, a map on top and where they were found.
+class Recalibration:
+    """A weight and the map fitted on it, as one method chose them.
 
     Attributes:
         weight: (C, n); the original one for angle 0.
@@ -60,16 +203,16 @@ class Found:
 
 def maps_for(classes: int) -> tuple[str, ...]:
     """Return the maps for this number of classes, the paper's first."""
-    others = (name for name in maps_of(classes) if name not in PAPER_MAPS)
-    return (*PAPER_MAPS, *others)
+    extra_maps = (name for name in maps_of(classes) if name not in PAPER_MAPS)
+    return (*PAPER_MAPS, *extra_maps)
 
 
-def scored(data: StudyData, found: Found) -> SampleScores:
+def scored(data: StudyData, result: Recalibration) -> SampleScores:
     """Score the held-out samples."""
-    return data.logits(data.held_out, found.weight).mapped_scores(found.fitted)
+    return data.logits(data.held_out, result.weight).mapped_scores(result.fitted)
 
 
-def plain(data: StudyData, name: str, settings: StudySettings, seed: int) -> Found:
+def plain(data: StudyData, name: str, settings: StudySettings, seed: int) -> Recalibration:
     """Fit a map on the original weight.
 
     Raises:
@@ -77,11 +220,11 @@ def plain(data: StudyData, name: str, settings: StudySettings, seed: int) -> Fou
     """
     if name != "none" and hasattr(MAPS[name], "strengths"):
         return chosen(data, settings, seed, search="none", map=name)
-    return Found(data.weight, fit(name, data.logits(data.calibration), settings))
+    return Recalibration(data.weight, fit(name, data.logits(data.calibration), settings))
 
 
 def fit(name: str, logits: Logits, settings: StudySettings, start: Any = None) -> CalibrationMap | None:
-    """Fit a map by its own loss, as its source does; the objective is for the angle alone.
+    """Fit a map by its own loss, as in its source; the objective chooses only the angle.
 
     Raises:
         DataError: it cannot be fitted.
@@ -90,41 +233,41 @@ def fit(name: str, logits: Logits, settings: StudySettings, start: Any = None) -
         return None
     kind = MAPS[name]
     # the source of ETS minimises the squared error by default
-    known = {"ets_loss": "squared", "objective": "nll", "bins": settings.bins}
-    options: dict[str, Any] = {option: known[option] for option in kind.options if option in known}
+    keywords = {"ets_loss": "squared", "objective": "nll", "bins": settings.bins}
+    options: dict[str, Any] = {option: keywords[option] for option in kind.options if option in keywords}
     return kind.fit(logits.reduce(features=kind.needs_features), start=start, **options)
 
 
-def sparse(data: StudyData, settings: StudySettings, seed: int) -> Found:
+def sparse(data: StudyData, settings: StudySettings, seed: int) -> Recalibration:
     """Search the weight alone."""
-    own = settings.search(seed)
+    search = settings.search(seed)
 
     def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
         return score_all([data.logits(data.calibration, weight) for weight in weights])
 
     if settings.printed:
-        return _of_printed(search_printed(data.weight, lambda weight: score([weight])[0], own))
+        return _from_printed(search_printed(data.weight, lambda weight: score([weight])[0], search))
     scaled = functools.partial(data.logits(data.calibration).scaled_scores, with_bias=data.tilt_bias)
-    candidates = search_sparse(Scored(own.ensemble(data.weight), score, scaled), own, _silent)
-    best = candidates[choose(candidates, own)]
-    return _found(best, candidate_weight(data.weight, best, own), len(candidates))
+    candidates = search_sparse(Scored(search.ensemble(data.weight), score, scaled), search, _silent)
+    best = candidates[choose(candidates, search)]
+    return _from_candidate(best, candidate_weight(data.weight, best, search), len(candidates))
 
 
-def complete(data: StudyData, names: Sequence[str], settings: StudySettings, seed: int) -> dict[str, Found]:
-    """Search pairs of a weight and a map fitted for it: the whole grid, once for all maps.
+def complete(data: StudyData, names: Sequence[str], settings: StudySettings, seed: int) -> dict[str, Recalibration]:
+    """Search pairs of a weight and a map fitted for it; one pass over the grid serves all maps.
 
     A map that cannot be fitted on the original weight is left out.
     """
-    own = settings.search(seed)
+    search = settings.search(seed)
     if settings.printed:
-        pairs = {name: _complete_printed(data, name, settings, own) for name in names}
-        return {name: found for name, found in pairs.items() if found is not None}
+        pairs = {name: _complete_printed(data, name, settings, search) for name in names}
+        return {name: result for name, result in pairs.items() if result is not None}
     # of all weights, a walk keeps the best
     walks: dict[str, Walk] = {}
-    members = own.ensemble_size
+    members = search.ensemble_size
     original = Average(0.0, data.weight, 0.0, 0.0)
     grid = np.arange(GRID_STEP, 90, GRID_STEP).tolist()
-    for average in itertools.chain([original], averages(data.weight, grid, members, own.draws)):
+    for average in itertools.chain([original], averages(data.weight, grid, members, search.draws)):
         logits = data.logits(data.calibration, average.weight)
         for name in names if average is original else [*walks]:
             # the map changes little with the angle: the neighbour's is a good start
@@ -137,64 +280,69 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
             if name in walks:
                 walks[name].add([candidate])
             else:
-                walks[name] = Walk(candidate, own)
+                walks[name] = Walk(candidate, search)
         logits.forget()
-    best = {name: walk.pool[choose(walk.pool, own)] for name, walk in walks.items()}
-    return {name: _found(each, each.weight, len(walks[name].pool)) for name, each in best.items()}
+    best = {name: walk.pool[choose(walk.pool, search)] for name, walk in walks.items()}
+    return {
+        name: _from_candidate(best_candidate, best_candidate.weight, len(walks[name].pool))
+        for name, best_candidate in best.items()
+    }
 
 
-def _complete_printed(data: StudyData, name: str, settings: StudySettings, own: SearchSettings) -> Found | None:
-    """Search pairs as printed; None where no map can be fitted."""
-    found: list[CalibrationMap | None] = []
+def _complete_printed(
+    data: StudyData, name: str, settings: StudySettings, search: SearchSettings
+) -> Recalibration | None:
+    """Search pairs by the printed algorithm; return None if no map can be fitted."""
+    fitted_maps: list[CalibrationMap | None] = []
 
     def score(weight: NDArray[Any]) -> SampleScores | None:
         logits = data.logits(data.calibration, weight)
         try:
             # each pair is fitted anew: nothing of a neighbour's fit is taken over
-            found.append(fit(name, logits, settings))
+            fitted_maps.append(fit(name, logits, settings))
         except DataError:  # near 90 degrees a weight is noise
-            found.append(None)
+            fitted_maps.append(None)
             return None
-        return logits.mapped_scores(found[-1])
+        return logits.mapped_scores(fitted_maps[-1])
 
-    printed = search_printed(data.weight, score, own)
-    fitted = found[printed.index]
+    printed = search_printed(data.weight, score, search)
+    fitted = fitted_maps[printed.index]
     if fitted is None:
         return None
-    return _of_printed(printed, fitted)
+    return _from_printed(printed, fitted)
 
 
-def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Found:
+def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Recalibration:
     """Let cross-validation choose, as `calibrate` does.
 
     Raises:
         DataError: every sample is classified right, or nothing can be fitted.
     """
-    asked = settings.calibration(seed, **{"search": "auto", "map": "auto", "objective": "nll", **words})
+    task_settings = settings.calibration(seed, **{"search": "auto", "map": "auto", "objective": "nll", **words})
     strategy = Strategy(
         lambda weight: data.logits(data.calibration, weight),
         data.weight,
-        asked.resolved_search,
-        asked.resolved_map,
-        asked.for_search,
+        task_settings.resolved_search,
+        task_settings.resolved_map,
+        task_settings.for_search,
         allowed=("none", *maps_for(len(data.weight))),
-        options=asked.fit_options,
+        options=task_settings.fit_options,
     )
     outcome = strategy.run(silent)
     assert outcome.weight is not None  # noqa: S101 - there is a head
     best = outcome.chosen
-    return Found(
+    return Recalibration(
         outcome.weight, outcome.fitted, best.angle, best.ensemble_size, len(outcome.candidates), outcome.method.label
     )
 
 
-def _found(candidate: Candidate, weight: Any, candidates: int) -> Found:
-    return Found(weight, candidate.fitted, candidate.angle, candidate.ensemble_size, candidates)
+def _from_candidate(candidate: Candidate, weight: Any, candidates: int) -> Recalibration:
+    return Recalibration(weight, candidate.fitted, candidate.angle, candidate.ensemble_size, candidates)
 
 
-def _of_printed(printed: Printed, fitted: CalibrationMap | None = None) -> Found:
-    return Found(printed.weight, fitted, printed.angle, MEMBERS, printed.candidates)
+def _from_printed(printed: Printed, fitted: CalibrationMap | None = None) -> Recalibration:
+    return Recalibration(printed.weight, fitted, printed.angle, MEMBERS, printed.candidates)
 
 
 def _silent(done: int, total: int) -> None:
-    """Show nothing: a study has a bar of its own."""
+    """Report no progress: a study has its own progress bar."""

@@ -1,8 +1,8 @@
-"""Ablations: theta_s, the Beta distribution, n_t and the bins, one at a time, the others as the paper has them.
+"""Ablations of theta_s, the Beta distribution, n_t and the bins: one is varied, the others have the paper's values.
 
 For theta_s, Beta and bins the search runs with 10 members, and its choice is scored on the held-out samples, always
-over the same bins. n_t says how often mRC is looked at: with it, Algorithm 1 stops past 30 degrees, and what it
-overshoots is measured.
+over the same bins. n_t is the number of rotations between two measurements of mRC: Algorithm 1 stops past 30 degrees,
+and the overshoot is measured.
 Source: the paper, sections "Hyperparameters" and "Assumptions".
 """
 
@@ -15,10 +15,10 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.studies.ablation import NAMES, TARGET, Repeat, Searches, stopped
-from tna_onnx.studies.data import StudyData
-from tna_onnx.studies.printed import MEMBERS
+from tna_onnx.studies.methods import MEMBERS
+from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
-from tna_onnx.studies.spread import deviation, mean
+from tna_onnx.studies.table import deviation, mean
 
 __all__ = ["study"]
 
@@ -30,7 +30,7 @@ _BINS = (5, 10, 15, 20, 30, 50)
 
 
 def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
-    """Change one parameter at a time."""
+    """Vary one parameter at a time."""
     cases = list(_cases(settings))
     rows: list[tuple[Cell, ...]] = []
     for k, (parameter, value, make) in enumerate(cases):
@@ -55,7 +55,7 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
 
 
 def _cases(settings: StudySettings) -> Iterator[tuple[str, str, Callable[[StudyData, int], Repeat]]]:
-    """Yield (parameter, value, what measures it with a seed)."""
+    """Yield (parameter, value, function that measures it with a seed)."""
     searches = Searches(settings.search(settings.seed), sorted({settings.bins, *_BINS}))
     for theta_s in _THETAS:
         tilt = TiltParameters(theta_s=theta_s)
@@ -76,25 +76,25 @@ def _columns(name: str) -> tuple[Column, Column]:
 
 
 def _cells(repeats: list[Repeat]) -> list[Cell]:
-    known = [each for each in repeats if not math.isnan(each["angle"])]
-    if not known:
+    reached = [repeat for repeat in repeats if not math.isnan(repeat["angle"])]
+    if not reached:
         return [None] * (3 + 2 * len(NAMES))
-    angles = [each["angle"] for each in known]
-    cells: list[Cell] = [mean(angles), deviation(angles), mean([each["rotations"] for each in known])]
+    angles = [repeat["angle"] for repeat in reached]
+    cells: list[Cell] = [mean(angles), deviation(angles), mean([repeat["rotations"] for repeat in reached])]
     for name in NAMES:
-        own = [each[name] for each in known]
-        cells += [mean(own), deviation(own)]
+        numbers = [repeat[name] for repeat in reached]
+        cells += [mean(numbers), deviation(numbers)]
     return cells
 
 
 def _chart(parameter: str, rows: list[tuple[Cell, ...]]) -> Chart:
-    """ECE against the values of a parameter; those of Beta have no scale."""
-    own = [row for row in rows if row[0] == parameter]
-    names = tuple(str(row[1]) for row in own) if parameter == "Beta" else ()
-    x = tuple(float(k + 1) if names else float(str(row[1])) for k, row in enumerate(own))
+    """Return the chart of ECE against a parameter; the shapes of Beta are categories without a scale."""
+    parameter_rows = [row for row in rows if row[0] == parameter]
+    names = tuple(str(row[1]) for row in parameter_rows) if parameter == "Beta" else ()
+    x = tuple(float(k + 1) if names else float(str(row[1])) for k, row in enumerate(parameter_rows))
     metric = METRICS["ece"]
-    y = tuple(metric.factor * float(row[7] or 0) for row in own)
-    spread = [metric.factor * float(row[8] or 0) for row in own]
+    y = tuple(metric.factor * float(row[7] or 0) for row in parameter_rows)
+    spread = [metric.factor * float(row[8] or 0) for row in parameter_rows]
     low = tuple(a - b for a, b in zip(y, spread, strict=True))
     high = tuple(a + b for a, b in zip(y, spread, strict=True))
     label = {"theta_s": "theta_s, radians", "Beta": "alpha and beta", "bins": "bins that choose"}[parameter]
@@ -103,11 +103,11 @@ def _chart(parameter: str, rows: list[tuple[Cell, ...]]) -> Chart:
 
 
 def _past(rows: list[tuple[Cell, ...]]) -> Chart:
-    """Where Algorithm 1 stops, against n_t."""
-    own = [row for row in rows if row[0] == "n_t" and row[2] is not None]
-    x = tuple(float(str(row[1])) for row in own)
-    y = tuple(float(row[2] or 0) for row in own)
-    spread = [float(row[3] or 0) for row in own]
+    """Return the chart of the angle at which Algorithm 1 stops, against n_t."""
+    step_rows = [row for row in rows if row[0] == "n_t" and row[2] is not None]
+    x = tuple(float(str(row[1])) for row in step_rows)
+    y = tuple(float(row[2] or 0) for row in step_rows)
+    spread = [float(row[3] or 0) for row in step_rows]
     low = tuple(a - b for a, b in zip(y, spread, strict=True))
     high = tuple(a + b for a, b in zip(y, spread, strict=True))
     target = Line("asked for", (x[0], x[-1]), (TARGET, TARGET), rank=5, dashed=True, marked=False)
@@ -118,8 +118,8 @@ def _past(rows: list[tuple[Cell, ...]]) -> Chart:
 def _sentence(rows: list[tuple[Cell, ...]]) -> str:
     parts = []
     for parameter in ("theta_s", "Beta", "bins"):
-        own = [100 * float(row[7] or 0) for row in rows if row[0] == parameter]
-        parts.append(f"{parameter} {min(own):.2f} to {max(own):.2f} %")
+        errors = [100 * float(row[7] or 0) for row in rows if row[0] == parameter]
+        parts.append(f"{parameter} {min(errors):.2f} to {max(errors):.2f} %")
     over = {str(row[1]): float(row[2]) - TARGET for row in rows if row[0] == "n_t" and row[2] is not None}
     past = ", ".join(f"{angle:.1f} with {value}" for value, angle in over.items())
     return f"Mean ECE by parameter: {'; '.join(parts)}. Past 30 degrees by n_t, in degrees: {past}."

@@ -19,8 +19,8 @@ from scipy import special
 
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.studies.data import StudyData
-from tna_onnx.studies.printed import walk
+from tna_onnx.studies.methods import walk
+from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
 
 __all__ = ["expected_angle", "study"]
@@ -37,7 +37,7 @@ _TOGETHER = 2**26
 
 
 def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
-    """Walk, and measure mRC along the way."""
+    """Walk from the original weight, and measure mRC along the way."""
     rows: list[tuple[Cell, ...]] = []
     n = data.weight.shape[1]
     end = _rotations(n)
@@ -76,12 +76,12 @@ def expected_angle(n: int, rotations: int, tilt: TiltParameters) -> float:
     0.0...
     """
     cosine = float(special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real)
-    left = (1 - 2 / n * (1 - cosine)) ** rotations
-    return math.degrees(math.acos(max(-1.0, min(1.0, left))))
+    cosine_left = (1 - 2 / n * (1 - cosine)) ** rotations
+    return math.degrees(math.acos(max(-1.0, min(1.0, cosine_left))))
 
 
 def _rotations(n: int) -> int:
-    """Rotations after which the slowest of the paper's three is past 85 degrees."""
+    """Return the number of rotations after which the slowest of the paper's three settings is past 85 degrees."""
     tilt = TiltParameters(theta_s=min(theta_s for theta_s, alpha, _ in _SHAPES if alpha > 1))
     slowest = 1 - special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real
     return max(_POINTS, math.ceil(math.log(math.cos(math.radians(85))) / math.log1p(-2 / n * slowest)))
@@ -91,14 +91,14 @@ def _measured(
     weight: NDArray[Any], tilt: TiltParameters, draws: int, end: int, seed: tuple[int, int]
 ) -> Iterator[tuple[int, float, float, float]]:
     """Yield n_r, mean mRC over draws, its deviation, and the mean deviation over classes, in degrees."""
-    found: dict[int, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    by_step: dict[int, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
     together = max(1, _TOGETHER // weight.nbytes)
     for first in range(0, draws, together):
         rng = np.random.default_rng([*seed, first])
         for stop in walk(weight, min(together, draws - first), tilt, rng, end, max(1, end // _POINTS)):
-            found.setdefault(stop.rotations, []).append((stop.mrc, np.degrees(np.nanstd(stop.angles, axis=1))))
-    for rotations, parts in found.items():
-        mrc, deviations = (np.concatenate(each) for each in zip(*parts, strict=True))
+            by_step.setdefault(stop.rotations, []).append((stop.mrc, np.degrees(np.nanstd(stop.angles, axis=1))))
+    for rotations, parts in by_step.items():
+        mrc, deviations = (np.concatenate(values) for values in zip(*parts, strict=True))
         yield rotations, float(mrc.mean()), float(mrc.std(ddof=1)), float(deviations.mean())
 
 
@@ -116,20 +116,22 @@ def _by_shape(rows: list[tuple[Cell, ...]]) -> dict[str, list[tuple[float, ...]]
 
 def _mean_chart(rows: list[tuple[Cell, ...]]) -> Chart:
     lines = []
-    for rank, (name, own) in enumerate(_by_shape(rows).items()):
-        x = tuple(row[3] for row in own)
-        low = tuple(row[4] - row[5] for row in own)
-        high = tuple(row[4] + row[5] for row in own)
-        lines.append(Line(name, x, tuple(row[4] for row in own), low, high, rank))
-        lines.append(Line(f"{name}, expected", x, tuple(row[7] for row in own), rank=rank, dashed=True, marked=False))
+    for rank, (name, shape_rows) in enumerate(_by_shape(rows).items()):
+        x = tuple(row[3] for row in shape_rows)
+        low = tuple(row[4] - row[5] for row in shape_rows)
+        high = tuple(row[4] + row[5] for row in shape_rows)
+        lines.append(Line(name, x, tuple(row[4] for row in shape_rows), low, high, rank))
+        lines.append(
+            Line(f"{name}, expected", x, tuple(row[7] for row in shape_rows), rank=rank, dashed=True, marked=False)
+        )
     return Chart("mRC against rotations", "rotations n_r", "mRC, degrees", tuple(lines))
 
 
 def _deviation_chart(rows: list[tuple[Cell, ...]]) -> Chart:
     lines = []
-    for rank, (name, own) in enumerate(_by_shape(rows).items()):
-        x = tuple(row[3] for row in own)
-        lines.append(Line(name, x, tuple(row[6] for row in own), rank=rank))
+    for rank, (name, shape_rows) in enumerate(_by_shape(rows).items()):
+        x = tuple(row[3] for row in shape_rows)
+        lines.append(Line(name, x, tuple(row[6] for row in shape_rows), rank=rank))
     return Chart("Deviation over classes", "rotations n_r", "SD over classes, degrees", tuple(lines))
 
 

@@ -1,6 +1,7 @@
-"""What happens inside `study`, in order: open, collect features once, then one study after the other.
+"""The run of `study`: open the model, collect features once, then compute one study after the other.
 
-A study that a folder holds already, with the same digest, is read and not made again.
+Studies compute on `StudyData`: features of calibration and held-out samples, and the linear layer behind them. A study
+that the folder already holds, with the same digest, is read instead of computed.
 """
 
 from __future__ import annotations
@@ -16,26 +17,121 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tna_onnx._version import __version__
-from tna_onnx.calibration.job import Job
-from tna_onnx.calibration.opening import open_task
-from tna_onnx.calibration.provenance import versions
-from tna_onnx.calibration.settings import Settings
-from tna_onnx.calibration.spread import spread_over
-from tna_onnx.calibration.task import Task
+from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.engine.placement import Host, Placement
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT
-from tna_onnx.extraction.words import BatchSize
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import require_one_prediction
+from tna_onnx.numerics.averages import kept_part
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.threads import one_thread
+from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.opening import open_task
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.study import Studies, Study
-from tna_onnx.studies.data import StudyData, data_of_task
+from tna_onnx.runtime import allowed_cores
 from tna_onnx.studies.files import read_study, write_study
 from tna_onnx.studies.settings import STUDIES, StudySettings
 
-__all__ = ["StudyJob", "run_studies"]
+__all__ = ["StudyData", "StudyJob", "data_of_task", "rows_of", "run_studies", "stratified"]
+
+
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """Features of two sets of samples, and the layer s = W z + b.
+
+    Attributes:
+        weight: (C, n) class vectors, float32 or float64.
+        bias: (C,) in the dtype of the weight.
+        calibration: samples to search and fit on.
+        held_out: samples to score.
+        tilt_bias: whether the bias is scaled by what is left of a tilted weight.
+        placement: where products are computed.
+    """
+
+    weight: NDArray[Any]
+    bias: NDArray[Any]
+    calibration: FeatureTable
+    held_out: FeatureTable
+    tilt_bias: bool = True
+    placement: Placement = Host()  # noqa: RUF009 - a frozen value
+
+    def logits(self, table: FeatureTable, weight: NDArray[Any] | None = None) -> HeadLogits:
+        """Logits of samples under a (C, n) weight; the original one by default."""
+        if weight is None or weight is self.weight:
+            return HeadLogits(table, self.weight, self.bias, self.placement)
+        bias = self.bias
+        if self.tilt_bias:
+            bias = bias * self.bias.dtype.type(kept_part(self.weight, weight))
+        return HeadLogits(table, weight, bias, self.placement)
+
+    def scores(self, weight: NDArray[Any] | None = None) -> SampleScores:
+        """Scores of the held-out samples under a weight."""
+        return self.logits(self.held_out, weight).scores()
+
+    def split(self, repeat: int, seed: int) -> StudyData:
+        """Return all samples split anew into sets of the same sizes, stratified by class."""
+        features = np.concatenate([self.calibration.features, self.held_out.features])
+        labels = np.concatenate([self.calibration.labels, self.held_out.labels])
+        rng = np.random.default_rng([seed, repeat])
+        rows = stratified(labels, len(self.calibration), rng)
+        remaining = np.setdiff1d(np.arange(len(labels)), rows)
+        joined = FeatureTable(features, labels)
+        return replace(self, calibration=rows_of(joined, rows), held_out=rows_of(joined, remaining))
+
+    def fewer(self, samples: int, rng: np.random.Generator) -> StudyData:
+        """Return a stratified draw of the calibration samples, and all held-out ones."""
+        rows = stratified(self.calibration.labels, samples, rng)
+        return replace(self, calibration=rows_of(self.calibration, rows))
+
+
+def rows_of(table: FeatureTable, rows: NDArray[Any]) -> FeatureTable:
+    """Return some rows of a table."""
+    return FeatureTable(np.asarray(table.features)[rows], table.labels[rows])
+
+
+def stratified(labels: NDArray[np.int64], samples: int, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Draw rows, ascending, so that each class keeps its share within about one sample."""
+    order = rng.permutation(len(labels))
+    place = np.empty(len(labels))
+    for label in np.unique(labels):
+        rows = order[labels[order] == label]
+        # evenly spaced in [0, 1): the first m of all places hold the share m / N of every class
+        place[rows] = (np.arange(len(rows)) + rng.random()) / len(rows)
+    return np.sort(np.argsort(place, kind="stable")[:samples])
+
+
+def data_of_task(task: Task) -> StudyData:
+    """Return the features and the head of an opened task.
+
+    Raises:
+        UnsupportedModel: only the graph can compute the logits, or there is nothing to tilt.
+    """
+    head = task.head
+    if head is None or task.probed.tail is not None or task.held_out is None:
+        raise UnsupportedModel(
+            f"{task.model.name}: {task.where}: logits that only the graph can compute; use calibrate"
+        )
+    if head.weight.shape[1] < 2 or not np.any(head.weight):
+        raise UnsupportedModel(
+            f"{task.model.name}: {task.where}: a weight with one feature, or of zeros, cannot be tilted"
+        )
+    tables = (task.calibration.table, task.held_out.table)
+    # a study goes over them hundreds of times, and splits them
+    calibration, held_out = (FeatureTable(np.asarray(table.features), table.labels) for table in tables)
+    return StudyData(head.weight, head.bias, calibration, held_out, task.tilt_bias, task.placement)
+
 
 _log = logging.getLogger("tna_onnx")
 
@@ -44,7 +140,7 @@ _FORM = 3
 
 
 class MakeStudy(Protocol):
-    """What each file of this package has as `study`."""
+    """The signature of the `study` function in each file of this package."""
 
     def __call__(self, data: StudyData, settings: StudySettings, progress: Any) -> Study:
         """Return the study; `progress` is called with (done, total)."""
@@ -52,7 +148,7 @@ class MakeStudy(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class StudyJob:
-    """Studies before anything is opened.
+    """The request for a run of studies.
 
     Attributes:
         model: the source.
@@ -92,7 +188,7 @@ class StudyJob:
 
 
 def run_studies(job: StudyJob, progress: Progress) -> Studies:
-    """Make the studies that are asked for.
+    """Compute the requested studies.
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.study`.
@@ -103,7 +199,7 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
     _check_samples(names, data, job.settings.bins)
-    with spread_over("local", task):
+    with one_thread(allowed_cores()):
         studies = tuple(_studies(names, job, task, data, progress))
     return Studies(
         model=task.model.name,
@@ -122,7 +218,7 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
 
 
 def _check_samples(names: Sequence[str], data: StudyData, bins: int) -> None:
-    """Refuse too few samples before anything is made.
+    """Refuse too few samples before any study is computed.
 
     Raises:
         DataError: a study that splits them further would score fewer samples than there are bins.
@@ -137,7 +233,7 @@ def _check_samples(names: Sequence[str], data: StudyData, bins: int) -> None:
 
 
 def _studies(names: Sequence[str], job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Iterator[Study]:
-    """Yield the studies that are asked for, and others that the folder holds already: one page shows them all."""
+    """Yield the requested studies and those that the folder already holds, since one page shows all of them."""
     for name in STUDIES:
         if name in names:
             yield _made(name, job, task, data, progress)
@@ -146,7 +242,7 @@ def _studies(names: Sequence[str], job: StudyJob, task: Task, data: StudyData, p
 
 
 def _earlier(name: str, job: StudyJob, task: Task) -> Study | None:
-    """Return a study that the folder holds, of the same model, data and settings."""
+    """Read a study of the same model, data and settings from the folder; None without one."""
     if job.folder is None:
         return None
     study = read_study(job.folder, name)
@@ -156,7 +252,7 @@ def _earlier(name: str, job: StudyJob, task: Task) -> Study | None:
 
 
 def _calibration(job: StudyJob) -> Job:
-    """Return what `calibrate` opens for a search; nothing is written."""
+    """Return the job that `calibrate` would open for a search; nothing is written."""
     settings = Settings(search="sparse", map="none", bins=job.settings.bins, tilt_bias=job.settings.tilt_bias)
     return Job(
         model=job.model,
@@ -172,7 +268,7 @@ def _calibration(job: StudyJob) -> Job:
 
 
 def _made(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Study:
-    """Read a study of the same digest, or make it and write it."""
+    """Read the study of the same digest, or compute and write it."""
     earlier = _earlier(name, job, task)
     if earlier is not None:
         _log.info("study %s: taken from %s", name, job.folder)
@@ -188,7 +284,7 @@ def _made(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progr
 
 
 def _digest(name: str, job: StudyJob, task: Task) -> str:
-    """SHA-256 of all that the numbers of a study depend on."""
+    """Return the SHA-256 of everything that the numbers of a study depend on."""
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
     parts: Sequence[Any] = (
         name,

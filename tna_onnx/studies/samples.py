@@ -14,13 +14,11 @@ import numpy as np
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.studies.charts import shown_range
-from tna_onnx.studies.data import StudyData
-from tna_onnx.studies.measured import measured
-from tna_onnx.studies.methods import PAPER_MAPS, Found, maps_for, plain, scored, sparse
+from tna_onnx.studies.ablation import shown_range
+from tna_onnx.studies.methods import PAPER_MAPS, Recalibration, maps_for, plain, scored, sparse
+from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
-from tna_onnx.studies.spread import mean, mean_interval
-from tna_onnx.studies.table_rows import LABELS
+from tna_onnx.studies.table import LABELS, mean, mean_interval, measured
 
 __all__ = ["sizes_of", "study"]
 
@@ -35,7 +33,7 @@ Values = dict[tuple[str, int], list[dict[str, float]]]
 
 
 def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
-    """Fit every map on more and more samples."""
+    """Fit every map on increasing numbers of samples."""
     sizes = sizes_of(len(data.calibration), settings.bins)
     methods = ("tna", *maps_for(len(data.weight)))
     values: Values = {}
@@ -48,13 +46,13 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
                 done += 1
                 progress(done, len(sizes) * settings.repeats * len(methods))
                 try:
-                    found = _fitted(method, part, settings, settings.seed + repeat)
+                    result = _fitted(method, part, settings, settings.seed + repeat)
                 except DataError:
                     continue
-                values.setdefault((method, size), []).append(measured(scored(data, found), settings.bins))
+                values.setdefault((method, size), []).append(measured(scored(data, result), settings.bins))
     level = measured(data.scores(), settings.bins)
     rows = tuple(
-        _row(method, size, values[method, size], whole=size == sizes[-1])
+        _row(method, size, values[method, size], all_samples=size == sizes[-1])
         for method in methods
         for size in sizes
         if (method, size) in values
@@ -76,7 +74,7 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
 
 
 def sizes_of(samples: int, bins: int) -> list[int]:
-    """Return numbers of samples, each about three times the last, up to all of them.
+    """Return sample sizes, each about three times the one before, up to all samples.
 
     >>> sizes_of(2000, 15)
     [50, 150, 500, 2000]
@@ -86,7 +84,7 @@ def sizes_of(samples: int, bins: int) -> list[int]:
     return [*(size for size in steps if max(_SMALLEST, bins) <= size <= samples / 2), samples]
 
 
-def _fitted(method: str, data: StudyData, settings: StudySettings, seed: int) -> Found:
+def _fitted(method: str, data: StudyData, settings: StudySettings, seed: int) -> Recalibration:
     if method == "tna":
         return sparse(data, settings, seed)
     return plain(data, method, settings, seed)
@@ -100,21 +98,21 @@ def _columns() -> Iterator[Column]:
         yield from (Column(end, end, metric.factor, metric.digits, hidden=True) for end in ends)
 
 
-def _row(method: str, size: int, repeats: list[dict[str, float]], *, whole: bool) -> tuple[Cell, ...]:
+def _row(method: str, size: int, repeats: list[dict[str, float]], *, all_samples: bool) -> tuple[Cell, ...]:
     cells: list[Cell] = [method, size, len(repeats)]
     for name in _NAMES:
-        own = [each[name] for each in repeats]
+        numbers = [repeat[name] for repeat in repeats]
         # repeats on all samples have the same samples: they say nothing of others
-        low, high = (None, None) if whole else mean_interval(own) or (None, None)
-        cells += [mean(own), low, high]
+        low, high = (None, None) if all_samples else mean_interval(numbers) or (None, None)
+        cells += [mean(numbers), low, high]
     return tuple(cells)
 
 
 def _charts(methods: tuple[str, ...], sizes: list[int], values: Values, level: dict[str, float]) -> Iterator[Chart]:
     first = ("tna", *PAPER_MAPS)
     groups: list[tuple[str, ...]] = [first]
-    others = [method for method in methods if method not in first]
-    groups += [tuple(others[k : k + _LINES]) for k in range(0, len(others), _LINES)]
+    extra_methods = [method for method in methods if method not in first]
+    groups += [tuple(extra_methods[k : k + _LINES]) for k in range(0, len(extra_methods), _LINES)]
     for group in groups:
         word = "the paper's maps" if group is first else "other maps"
         for name in ("ece", "nll"):
@@ -131,13 +129,17 @@ def _charts(methods: tuple[str, ...], sizes: list[int], values: Values, level: d
 
 def _line(method: str, rank: int, name: str, sizes: list[int], values: Values) -> Line:
     factor = METRICS[name].factor
-    own = {size: [factor * each[name] for each in values[method, size]] for size in sizes if (method, size) in values}
-    drawn = [None if size == sizes[-1] else mean_interval(each) for size, each in own.items()]
-    ends = [low_high or (mean(each), mean(each)) for low_high, each in zip(drawn, own.values(), strict=True)]
+    by_size = {
+        size: [factor * repeat[name] for repeat in values[method, size]] for size in sizes if (method, size) in values
+    }
+    drawn = [None if size == sizes[-1] else mean_interval(numbers) for size, numbers in by_size.items()]
+    ends = [
+        low_high or (mean(numbers), mean(numbers)) for low_high, numbers in zip(drawn, by_size.values(), strict=True)
+    ]
     return Line(
         _label(method),
-        tuple(map(float, own)),
-        tuple(map(mean, own.values())),
+        tuple(map(float, by_size)),
+        tuple(map(mean, by_size.values())),
         tuple(low for low, _ in ends),
         tuple(high for _, high in ends),
         rank,
@@ -152,8 +154,8 @@ def _sentence(methods: tuple[str, ...], sizes: list[int], values: Values, level:
     """Say which method has the least ECE on the fewest samples and on all."""
     parts = []
     for size in (sizes[0], sizes[-1]):
-        own = {m: mean([each["ece"] for each in values[m, size]]) for m in methods if (m, size) in values}
-        if own:
-            best = min(own, key=lambda m: own[m])
-            parts.append(f"with {size:,} samples {_label(best)} ({METRICS['ece'].number(own[best])} %)")
+        by_method = {m: mean([repeat["ece"] for repeat in values[m, size]]) for m in methods if (m, size) in values}
+        if by_method:
+            best = min(by_method, key=lambda m: by_method[m])
+            parts.append(f"with {size:,} samples {_label(best)} ({METRICS['ece'].number(by_method[best])} %)")
     return f"Lowest mean ECE: {'; '.join(parts)}; the input has {METRICS['ece'].number(level['ece'])} %."

@@ -1,19 +1,19 @@
-"""Settings of studies, and their names. Light to import: the command line reads defaults and choices here."""
+"""Settings and names of studies. Light to import: the command line reads defaults and choices here."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from tna_onnx.calibration.settings import PAPER, Settings
 from tna_onnx.errors import UsageError
-from tna_onnx.numerics.checks import check_choice, check_numbers
-from tna_onnx.numerics.metric import OBJECTIVES, Objective
+from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.pipeline.settings import PAPER, Settings
 
 if TYPE_CHECKING:
     from tna_onnx.search.settings import SearchSettings
 
-__all__ = ["PROTOCOLS", "STUDIES", "Protocol", "StudyName", "StudySettings"]
+__all__ = ["STUDIES", "Protocol", "StudyName", "StudySettings"]
 
 StudyName: TypeAlias = Literal[
     "table", "rotations", "angles", "members", "angle", "samples", "dimension", "parameters", "time"
@@ -22,36 +22,39 @@ STUDIES: tuple[str, ...] = get_args(StudyName)
 """Studies in the order in which they are made."""
 
 Protocol: TypeAlias = Literal["default", "paper"]
-PROTOCOLS: tuple[str, ...] = get_args(Protocol)
 
 
+@documented
 @dataclass(frozen=True)
 class StudySettings:
-    """What studies are made with.
-
-    Attributes:
-        repeats: repetitions: splits of the samples, draws of rotations or of calibration data.
-        seed: of all random draws.
-        bins: bins of ECE and AdaECE.
-        objective: metric that the angle is chosen by. The default is the paper's, the ECE, for both protocols;
-            `calibrate` has the NLL, and so has the row "Default" of the table.
-        protocol: `default`: weights are searched in the way of `calibrate`, for this objective; `paper`: as the paper
-            prints it.
+    """Settings of the studies.
 
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
 
-    repeats: int = 5
-    seed: int = 0
-    bins: int = 15
-    objective: Objective = "ece"
-    protocol: Protocol = "default"
+    repeats: int = setting(
+        5,
+        "Number of repetitions: splits of the samples, draws of rotations and of calibration data.",
+        section="What is fitted",
+        low=2,
+    )
+    seed: int = setting(0, "Seed of all random draws.", section="The search", low=0)
+    bins: int = setting(15, "Number of bins of ECE and AdaECE.", section="Results", low=1)
+    objective: Objective = setting(
+        "ece",
+        "Metric for choosing the angle; the paper's by default. The row Default of the table uses nll, as calibrate "
+        "does.",
+        section="What is fitted",
+    )
+    protocol: Protocol = setting(
+        "default",
+        "default: search weights as calibrate does, for this objective; paper: as the paper says.",
+        section="What is fitted",
+    )
 
     def __post_init__(self) -> None:
-        check_numbers("a whole number", repeats=self.repeats, seed=self.seed, bins=self.bins)
-        check_choice("objective", self.objective, OBJECTIVES)
-        check_choice("protocol", self.protocol, PROTOCOLS)
+        check_settings(self)
         # a mean of one has no deviation
         if self.repeats < 2:
             raise UsageError(f"repeats must be at least 2, got {self.repeats}")
@@ -60,7 +63,7 @@ class StudySettings:
 
     @property
     def printed(self) -> bool:
-        """Whether everything is done as the paper prints it."""
+        """Whether searches follow the algorithm exactly as the paper prints it."""
         return self.protocol == "paper"
 
     @property
@@ -69,23 +72,23 @@ class StudySettings:
         return not self.printed
 
     def search(self, seed: int) -> SearchSettings:
-        """Return the settings of a search with a seed of its own."""
+        """Return the search settings for a given seed."""
         return self.calibration(seed).for_search
 
     def calibration(self, seed: int, **words: Any) -> Settings:
-        """Return what `calibrate` would be asked for, with some words of its own."""
-        chosen: dict[str, Any] = {"search": "sparse", "map": "none"}
-        own = {"objective": self.objective, "bins": self.bins, "seed": seed, "tilt_bias": self.tilt_bias}
+        """Return the settings of an equivalent `calibrate` call, with overrides."""
+        keywords: dict[str, Any] = {"search": "sparse", "map": "none"}
+        defaults = {"objective": self.objective, "bins": self.bins, "seed": seed, "tilt_bias": self.tilt_bias}
         if self.printed:
-            own["n_t"] = PAPER["n_t"]
-        return Settings(**{**chosen, **own, **words})
+            defaults["n_t"] = PAPER["n_t"]
+        return Settings(**{**keywords, **defaults, **words})
 
     @property
     def by_default(self) -> StudySettings:
-        """The same without the paper's protocol."""
+        """These settings with the default protocol."""
         return replace(self, protocol="default")
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What results keep."""
+        """The settings that results record."""
         return asdict(self)

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tests.data.samples import noise, spec
 from tna_onnx.data import PRESETS, InputSpec, Recipe
-from tna_onnx.data.images.transform import FILTERS
+from tna_onnx.data.images.preprocess import FILTERS
 from tna_onnx.errors import DataError
 
 NCHW = spec("image", (None, 3, None, None))

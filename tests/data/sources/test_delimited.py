@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.samples import gather, spec
 from tna_onnx.data import open_source
-from tna_onnx.data.limits import DEFAULT_LIMITS
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.sources.delimited import read_columns
 from tna_onnx.errors import DataError, UsageError
 

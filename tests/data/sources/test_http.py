@@ -15,8 +15,8 @@ import pytest
 
 from tests.data.samples import encoded, gather, spec
 from tna_onnx.data import Recipe, open_precomputed, open_source
-from tna_onnx.data.limits import Limits
-from tna_onnx.data.sources import http
+from tna_onnx.data.choices import Limits
+from tna_onnx.data.sources import remote as http
 from tna_onnx.errors import DataError, UsageError
 
 X = np.random.default_rng(0).random((4, 4), np.float32)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.samples import spec
-from tna_onnx.data.sources.stacked import stack
+from tna_onnx.data.sources.columns import stack
 from tna_onnx.errors import DataError
 
 ROWS = np.arange(3)

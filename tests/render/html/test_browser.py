@@ -20,8 +20,8 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Demo
-from tna_onnx.numerics.proportions import Z
-from tna_onnx.render.html.calibration import to_html
+from tna_onnx.numerics.selective import Z
+from tna_onnx.render.html.page import to_html
 
 webdriver = pytest.importorskip("selenium.webdriver")
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait

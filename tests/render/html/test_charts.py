@@ -7,15 +7,9 @@ from xml.etree import ElementTree
 import pytest
 
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.html.charts import LineChart, Series, line_chart
-from tna_onnx.render.html.diagrams import (
-    Histogram,
-    ReliabilityDiagram,
-    confidence_histogram,
-    reliability_diagram,
-)
+from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram, confidence_histogram, reliability_diagram
 from tna_onnx.render.html.page import environment
-from tna_onnx.render.html.svg import Frame, interval_bar, range_from_zero, ticks
+from tna_onnx.render.html.svg import Frame, LineChart, Series, interval_bar, line_chart, range_from_zero, ticks
 
 MACROS = {ReliabilityDiagram: "reliability", Histogram: "histogram", LineChart: "chart"}
 

@@ -1,6 +1,6 @@
-"""Read one image file as an upright image with 8 bits per channel. Only this file imports Pillow, and only when used.
+"""Image files as upright images with 8 bits per channel, and threads that read samples ahead.
 
-Rules:
+Only this file imports Pillow, and only when it is used. Rules of decoding:
 
 1. The first frame of an animation counts.
 2. EXIF orientation is applied.
@@ -9,29 +9,41 @@ Rules:
    Floating-point and 32-bit grey are refused, because their range is not known.
 5. Palette, CMYK and other colour spaces go to RGB by Pillow's `convert`, without colour profiles.
 6. The number of pixels is checked before any is decoded: a file of a few kilobytes can claim billions.
+
+`read_ahead` keeps the order, holds a bounded number of groups and leaves no thread behind. A group becomes one batch.
+Threads work on the group that the reader waits for and on the following ones, at least two samples a thread, so that
+the next batch is decoded while the network runs. A thread takes a run of neighbouring samples at a time: handing over
+one small image takes as long as reading it.
 """
 
 from __future__ import annotations
 
+import io
 import os
+import threading
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tna_onnx.data.files import open_regular
-from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.parsing import parsing
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.files import open_regular, parsing
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Sequence
+    from concurrent.futures import Future
     from typing import BinaryIO
 
     from PIL.Image import Image
 
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
 
-__all__ = ["open_image_file", "read_image", "require_pillow"]
+__all__ = ["WORKERS", "image_of", "open_image_file", "read_ahead", "read_image", "require_pillow"]
+
 
 _GREY = ("1", "L", "LA")
 _BYTES_PER_PIXEL = 16  # four channels of 32 bits
@@ -90,6 +102,39 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     )
 
 
+def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
+    """Return an image, as `read_image` does, from a value that a data engine stores in a column.
+
+    Args:
+        value: the bytes of an encoded file; a mapping with them under `bytes`; uint8 pixels (H, W) or (H, W, 3); or an
+            image of Pillow.
+        where: what messages call it.
+        limits: how many pixels it may have.
+
+    Raises:
+        DataError: it is none of these, or cannot be read.
+        UsageError: Pillow is missing.
+    """
+    require_pillow()
+    from PIL import Image as PillowImage  # noqa: PLC0415  (optional: extra `images`)
+
+    if isinstance(value, Mapping):
+        value = value.get("bytes")
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return read_image(io.BytesIO(value), where, limits)
+    if isinstance(value, PillowImage.Image):
+        return value if value.mode in ("L", "RGB") else value.convert("RGB")
+    pixels = np.asarray(value)
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.dtype == np.uint8 and (pixels.ndim == 2 or (pixels.ndim == 3 and pixels.shape[2] == 3)):
+        return PillowImage.fromarray(np.ascontiguousarray(pixels))
+    raise DataError(
+        f"{where}: expected encoded images (bytes), or uint8 pixels of shape (H, W) or (H, W, 3); got "
+        f"{type(value).__name__} of shape {pixels.shape}, {pixels.dtype}"
+    )
+
+
 def open_image_file(path: Path, where: str, limits: Limits) -> BinaryIO:
     """Open the file of an image, for its bytes.
 
@@ -130,3 +175,69 @@ def _image(stream: BinaryIO, where: str, limits: Limits) -> Image:
     if image.width * image.height > limits.image_pixels:
         raise DataError(f"{where}: has {image.width:,} x {image.height:,} pixels, {advice}")
     return image
+
+
+T = TypeVar("T")
+P = TypeVar("P")
+B = TypeVar("B")
+
+WORKERS = min(16, os.cpu_count() or 1)  # decoding leaves Python's lock; past 16 threads what remains in it takes turns
+
+_RUNS = 4  # of a group, for each thread: the last ones are done at about the same time
+
+
+def read_ahead(
+    groups: Iterable[Sequence[T]],
+    load: Callable[[T], P],
+    join: Callable[[Sequence[T], list[P]], B],
+    workers: int = WORKERS,
+) -> Generator[B, None, None]:
+    """Yield join(group, [load(item) for item in group]) for each group, in order, computed by threads.
+
+    An exception of `load` or `join` is raised when its group is reached, that of the first item first. When the
+    generator is closed, items that no thread has begun are dropped, and the threads end.
+    """
+    pending: deque[tuple[list[Future[list[P]]], Future[B]]] = deque()
+    closed = threading.Event()
+    with ThreadPoolExecutor(workers, thread_name_prefix="tna-onnx-read") as pool:
+        try:
+            for group in groups:
+                size = max(1, len(group) // (_RUNS * workers))
+                runs = (group[start : start + size] for start in range(0, len(group), size))
+                loads = [pool.submit(_each, load, run, closed) for run in runs]
+                # The pool starts tasks in the order of submission: when this one waits for the loads of its group,
+                # other threads have begun all of them.
+                joined = pool.submit(_gather, join, group, loads)
+                pending.append((loads, joined))
+                # Two samples a thread keep all threads busy until the reader comes back; more would only take memory.
+                ahead = len(pending) - 1
+                if ahead and ahead * len(group) >= 2 * workers:
+                    yield _take(pending)
+            while pending:
+                yield _take(pending)
+        finally:
+            closed.set()
+            for loads, joined in pending:  # the reader stopped, or an item failed: do not read what nobody will see
+                joined.cancel()
+                for future in loads:
+                    future.cancel()
+
+
+def _each(load: Callable[[T], P], run: Sequence[T], closed: threading.Event) -> list[P]:
+    loaded = []
+    for item in run:
+        if closed.is_set():  # nobody will see these
+            break
+        loaded.append(load(item))
+    return loaded
+
+
+def _gather(join: Callable[[Sequence[T], list[P]], B], group: Sequence[T], loads: list[Future[list[P]]]) -> B:
+    return join(group, [loaded for future in loads for loaded in future.result()])
+
+
+def _take(pending: deque[tuple[list[Future[list[P]]], Future[B]]]) -> B:
+    """Wait for the oldest group; it stays pending meanwhile, so that a failure drops the rest of it."""
+    result = pending[0][1].result()
+    pending.popleft()
+    return result

@@ -1,35 +1,42 @@
-"""Preprocessing as other libraries write it down: timm's `config.json`, Hugging Face's `preprocessor_config.json`.
+"""Preprocessing in the files of other libraries (timm's `config.json`, Hugging Face's `preprocessor_config.json`).
 
-What is read is what the library does when it evaluates on PIL images:
+These files are followed as the library itself does when it evaluates PIL images:
 
 - timm (`transforms_imagenet_eval`): `crop_mode` center brings the shorter side to floor(size / crop_pct), squash both
   sides; then the centre is cut out, scaled to 0..1 and normalised.
 - Hugging Face: the steps that `do_resize`, `do_center_crop`, `do_rescale` and `do_normalize` switch on. Only image
-  processors that do just these steps are known (`_PROCESSORS`). Where an odd number of pixels is cut off, some versions
-  of that library cut half a pixel further up and left than torchvision and this package do.
+  processors with just these steps are supported (`_PROCESSORS`). Where an odd number of pixels is cut off, some
+  versions of that library cut half a pixel further up and left than torchvision and this package do.
 
-A value that cannot be followed is an error, never left out in silence.
+A value that cannot be followed is an error, never silently ignored.
+
+`preprocessing_notes` describes the preprocessing for reports. Wrong preprocessing raises no error: the model runs, with
+a lower accuracy. So two cases are warnings:
+
+1. Nobody has stated how a floating-point input is normalised, so pixels were scaled to 0 to 1.
+2. Values are far from those of any usual preprocessing: normalised pixels lie within -3 to 3, plain ones in 0 to 255.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.files import read_text
-from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.images.transform import FILTERS
-from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.parsing import parse_json
+import numpy as np
+
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.files import parse_json, read_text
+from tna_onnx.data.images.preprocess import FILTERS, Recipe
+from tna_onnx.data.source import InputSpec, Source, source_notes
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from tna_onnx.data.choices import Interpolation, Limits
 
-    from tna_onnx.data.images.choices import Interpolation
-    from tna_onnx.data.limits import Limits
+__all__ = ["preprocessing_notes", "preprocessing_warnings", "read_recipe", "recipe_text"]
 
-__all__ = ["read_recipe"]
 
 # timm: `resolve_data_config`, for what a configuration leaves out.
 _TIMM_DEFAULTS: dict[str, Any] = {
@@ -69,7 +76,7 @@ _IGNORED = {
 
 
 def read_recipe(path: Path, limits: Limits = DEFAULT_LIMITS) -> Recipe:
-    """Return the preprocessing that a `config.json` of timm or a `preprocessor_config.json` of Hugging Face describes.
+    """Return the preprocessing in a `config.json` of timm or a `preprocessor_config.json` of Hugging Face.
 
     Raises:
         UsageError: there is no such file.
@@ -199,7 +206,7 @@ class _Reader:
         return side, side
 
     def resample(self) -> Interpolation:
-        """Return the filter, whose number is Pillow's; what is not said depends on the version of that library."""
+        """Return the filter, stored as Pillow's number; a missing value depends on the version of that library."""
         value = self.config.get("resample")
         for name, number in FILTERS.items():
             if value == number:
@@ -248,3 +255,116 @@ class _Reader:
             f"{self.path}: expected {expected} for {key!r}, found {self.config.get(key)!r}; state the preprocessing "
             "with flags instead"
         )
+
+
+_MAX_PIXEL = 255.0
+_NORMALISED = 16.0  # normalised pixels lie within 3, and even a small --std keeps them below
+_PROBED = 32  # samples: what is wrong with the scale of a data set is wrong with each of them
+_MIN_SIDE = 8  # smaller ones are no images
+
+
+def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None) -> list[str]:
+    """Return a source's notes, one line on the preprocessing of its images, and the warnings.
+
+    Args:
+        source: the samples.
+        inputs: of the model.
+        stated: how the user says that images are preprocessed.
+
+    Raises:
+        DataError: a sample cannot be read.
+    """
+    recipe = source.recipe()
+    notes = [*source_notes(source)]
+    if recipe is not None:
+        notes.append(f"preprocessing: {recipe_text(recipe)}")
+    return [*notes, *preprocessing_warnings(source, inputs, stated)]
+
+
+def preprocessing_warnings(
+    source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None
+) -> list[str]:
+    """Return the warnings alone; see `preprocessing_notes`."""
+    recipe = source.recipe()
+    if recipe is None:
+        return _array_warnings(source, inputs)
+    if not str(recipe.get("dtype")).startswith("float"):
+        return []
+    if _says_nothing(stated):
+        return [
+            "WARNING: nothing says how the model's images are normalised, so pixels went in as 0 to 1, without mean "
+            "and std; give --preset, --preprocessing or --mean and --std, or --scale 0.00392157 if this is right"
+        ]
+    low, high = _range(recipe)
+    if max(-low, high) > _MAX_PIXEL:
+        return [
+            f"WARNING: preprocessing takes pixels to {low:.4g} to {high:.4g}, which no usual recipe does; --mean and "
+            "--std count in scaled pixels: with --scale 1 they must be 255 times as large"
+        ]
+    return []
+
+
+def recipe_text(recipe: Mapping[str, object]) -> str:
+    """Write a resolved recipe.
+
+    >>> recipe_text({"crop": [224, 224], "mean": [0.485], "resize": None})
+    'crop (224, 224), mean (0.485)'
+    """
+    return ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
+
+
+def _says_nothing(stated: Recipe | str | Path | None) -> bool:
+    if isinstance(stated, (str, Path)):
+        return False
+    return stated is None or (stated.mean, stated.std, stated.scale) == (None, None, None)
+
+
+def _range(recipe: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what pixels of 0 and 255 become, over all channels."""
+    ends = np.array([[0.0], [_MAX_PIXEL]]) * recipe["scale"]
+    values = (ends - np.array(recipe["mean"])) / np.array(recipe["std"])
+    return float(values.min()), float(values.max())
+
+
+def _array_warnings(source: Source, inputs: Sequence[InputSpec]) -> list[str]:
+    """Return a warning about the values of the first stored samples, for inputs that take images."""
+    images = [spec.name for spec in inputs if _takes_images(spec)]
+    if not images or not len(source):
+        return []
+    rows = np.arange(min(_PROBED, len(source)))
+    batch = next(iter(source.batches(len(rows), rows)))
+    return [warning for name in images if (warning := _value_warnings(name, batch[name]))]
+
+
+def _takes_images(spec: InputSpec) -> bool:
+    if spec.dtype.kind != "f" or len(spec.shape) != 4:
+        return False
+    sides = {1: spec.shape[2:], 3: spec.shape[1:3]}
+    return any(
+        spec.shape[axis] in (1, 3) and all(side is None or side >= _MIN_SIDE for side in sides[axis]) for axis in sides
+    )
+
+
+def _value_warnings(name: str, values: np.ndarray[Any, Any]) -> str:
+    low = float(values.min())
+    high = float(values.max())
+    if max(-low, high) > _MAX_PIXEL:
+        return (
+            f"WARNING: {name!r} has values from {low:.4g} to {high:.4g}, which no usual preprocessing of images gives; "
+            "store the samples as the model was trained on them"
+        )
+    if low >= 0 and high > _NORMALISED and np.array_equal(values, np.trunc(values)):
+        return (
+            f"{name!r} holds whole numbers from {low:g} to {high:g}, like pixels that nothing has normalised; this is "
+            "right only for a model that does so by itself"
+        )
+    return ""
+
+
+def _plain(value: object) -> str:
+    """Write a value of the recipe: 0.485, (224, 224)."""
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_plain(v) for v in value) + ")"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

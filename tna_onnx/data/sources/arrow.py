@@ -1,10 +1,15 @@
-"""Arrow tables mapped from files, and their columns as arrays of numbers or as single values."""
+"""Arrow tables in memory-mapped files, and access to their columns.
+
+A table is one file, a folder of files with the same columns, or a data set saved by Hugging Face's `datasets`. Columns
+are read as numeric arrays (`ArrowNumbers`) or cell by cell.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import itertools
+import json
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -13,19 +18,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.files import regular_size
-from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.optional import optional
-from tna_onnx.data.parsing import parsing
+from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS
+from tna_onnx.data.files import check_inside, optional, parsing, read_text, regular_size
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["ArrowColumn", "ArrowNumbers", "is_list", "map_table", "table_schema"]
+__all__ = ["ArrowColumn", "ArrowNumbers", "is_list", "map_table", "table_files", "table_folder", "table_schema"]
+
 
 _PURPOSE = "reading Parquet and Arrow files"
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
@@ -72,10 +76,11 @@ class ArrowColumn:
             shape = tuple(kind.shape)
         return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
 
-    def _ragged(self, row: int, first: object, other: object) -> DataError:
+    def _ragged(self, row: int, first: object, second: object) -> DataError:
+        """Return the error for two rows of different shapes."""
         return DataError(
-            f"{self.where}: every row must have the shape of row 0, {first}, but row {row} has {other}; pad or cut the "
-            "lists to one length"
+            f"{self.where}: every row must have the shape of row 0, {first}, but row {row} has {second}; pad or cut "
+            "the lists to one length"
         )
 
 
@@ -214,13 +219,13 @@ def _spooled(pa: Any, schema: Any, batches: Iterator[Any], file: Path, max_bytes
     try:
         with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
             for batch in batches:
-                chosen = batch.select(schema.names)
-                if sink.tell() + chosen.nbytes > max_bytes:
+                subset = batch.select(schema.names)
+                if sink.tell() + subset.nbytes > max_bytes:
                     raise DataError(
                         f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
                         "expand to; if that is right, raise --data-limit expansion=NUMBER"
                     )
-                writer.write_batch(chosen.cast(schema))
+                writer.write_batch(subset.cast(schema))
         return pa.ipc.open_stream(pa.memory_map(name)).read_all()
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -256,9 +261,9 @@ def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...]
         lengths = np.asarray(array.value_lengths())
         different = np.flatnonzero(lengths != lengths[0])
         if different.size:
-            other = "another" if shape else f"row {start + different[0]}"
+            odd_row = "another" if shape else f"row {start + different[0]}"
             raise DataError(
-                f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {other} has "
+                f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {odd_row} has "
                 f"{lengths[different[0]]}; pad or cut the lists to one length"
             )
         shape.append(int(lengths[0]))
@@ -270,3 +275,59 @@ def _dtype(pa: Any, kind: Any, where: str) -> np.dtype[Any]:
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         raise DataError(f"{where}: expected numbers or lists of numbers, found {kind}; store what the model takes")
     return np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))
+
+
+_SUFFIXES = ROWS["table"].files
+# What `datasets` writes beside its Arrow files: how a data set is stored, and the names of its splits.
+_STATE = "state.json"
+_SPLITS = "dataset_dict.json"
+
+
+def table_folder(path: Path) -> Path:
+    """Return the folder that relative paths in a table refer to."""
+    if path.is_dir():
+        return path
+    return path.parent
+
+
+def table_files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ...]:
+    """Return the files of a table, in order.
+
+    Raises:
+        DataError: there are none, or not those of one table; or what `datasets` wrote of them cannot be used.
+    """
+    if path.is_file():
+        return (path,)
+    if (path / _SPLITS).is_file():
+        splits = sorted(entry.name for entry in path.iterdir() if (entry / _STATE).is_file())
+        raise DataError(
+            f"{path}: holds several data sets; choose one: {', '.join(str(path / name) for name in splits)}"
+        )
+    if (path / _STATE).is_file():
+        check_inside(path, [_STATE], str(path), data_root)
+        with parsing(str(path / _STATE), "cannot be read", "save the data set again"):
+            state = json.loads(read_text(path / _STATE, limits))
+        names = _file_names(state, path / _STATE)
+        if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
+            raise DataError(f"{path}: its rows are not stored in their order; save data_set.flatten_indices() instead")
+        files = tuple(path / name for name in names)
+    else:
+        files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
+    if not files:
+        raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder; give the folder that holds them")
+    check_inside(path, [str(file.absolute()) for file in files], str(path), data_root)
+    return files
+
+
+def _file_names(state: Any, where: Path) -> list[str]:
+    """Return the names of the files that a data set of `datasets` lists.
+
+    Raises:
+        DataError: there is no such list.
+    """
+    entries = state.get("_data_files") if isinstance(state, dict) else None
+    if isinstance(entries, list) and all(isinstance(entry, dict) and "filename" in entry for entry in entries):
+        return [str(entry["filename"]) for entry in entries]
+    raise DataError(
+        f"{where}: cannot be read: expected '_data_files', a list of objects with 'filename'; save the data set again"
+    )

@@ -1,7 +1,12 @@
-"""Samples stored as one array per model input, wherever they lie: in memory, mapped from files, in a table.
+"""Samples stored as columns: one array per model input, in memory, memory-mapped or in a table (`ArraySource`).
 
-Values are used as stored. A dtype is only ever widened without loss within its kind (float16 to float32, int32 to
-int64): a cast across kinds hides missing preprocessing, and a narrowing one changes the samples, so both are refused.
+Stored arrays are used as they are. A dtype is only widened without loss within its kind (float16 to float32, int32 to
+int64). A cast across kinds would hide missing preprocessing and a narrowing cast would change the samples, so both are
+refused.
+
+`Stacked` places columns of single numbers side by side as one array. Tables do not have the model's dtype (pandas
+counts in float64, CSV files have no dtype), so these numbers are converted to the dtype of the input. A conversion that
+would lose more than the last digits of a fraction is refused, and the message names the column and row.
 """
 
 from __future__ import annotations
@@ -13,13 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from tna_onnx.data.ahead import read_ahead
 from tna_onnx.data.digest import row_digests
+from tna_onnx.data.images.decode import read_ahead
+from tna_onnx.data.label_arrays import marked_labels, placed_labels, refuse_copies
 from tna_onnx.data.labels import label_indices, listed
-from tna_onnx.data.marked import marked_labels
-from tna_onnx.data.placed import placed_labels, refuse_copies
-from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray, shape_text, split_rows
-from tna_onnx.data.unlabelled import NO_LABELS, classes_text
+from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -29,16 +32,27 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.request import Request
 
-__all__ = ["LABELS", "ArraySource", "Column", "check_names", "labels_name", "only_other", "open_columns"]
+__all__ = [
+    "LABELS",
+    "ArraySource",
+    "Column",
+    "Stacked",
+    "check_names",
+    "labels_name",
+    "only_other",
+    "open_columns",
+    "stack",
+]
+
 
 LABELS = "labels"
-_LABELS_TOO = ("label", "y", "target", "targets")  # what people call them, where nothing is called "labels"
+_LABEL_SYNONYMS = ("label", "y", "target", "targets")  # what people call them, where nothing is called "labels"
 _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests
 _KINDS = ("b", "iu", "f", "c")  # dtype kinds within which a safe cast only widens
 
 
 class Column(Protocol):
-    """Values of all samples for one input; a NumPy array is one."""
+    """The values of all samples for one input; a NumPy array satisfies this protocol."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -218,24 +232,24 @@ def check_names(
     Raises:
         DataError: one is missing, or an input of the model is called "labels".
     """
-    wanted = [spec.name for spec in inputs]
-    if LABELS in wanted:
+    input_names = [spec.name for spec in inputs]
+    if LABELS in input_names:
         raise DataError(
             f"{where}: the model has an input called {LABELS!r}, which in the data is the name of the class labels; "
             "rename that input in the model"
         )
     stored = listed(names) or "none"
-    missing = [name for name in wanted if name not in names]
+    missing = [name for name in input_names if name not in names]
     if missing:
-        others = [name for name in names if name != LABELS]
+        candidates = [name for name in names if name != LABELS]
         advice = f"name the {noun}s after the model's inputs"
         if "arr_0" in names:
-            advice += f": numpy.savez(file, {', '.join(f'{name}=...' for name in wanted)}, {LABELS}=...)"
-        if len(wanted) == 1 and len(others) == 1:
-            advice = f"if {others[0]!r} is that input, rename it to {wanted[0]!r}"
+            advice += f": numpy.savez(file, {', '.join(f'{name}=...' for name in input_names)}, {LABELS}=...)"
+        if len(input_names) == 1 and len(candidates) == 1:
+            advice = f"if {candidates[0]!r} is that input, rename it to {input_names[0]!r}"
         raise DataError(
-            f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file "
-            f"has {stored}; {advice}"
+            f"{where}: no {noun} for the model's input {listed(missing)}; the model wants {listed(input_names)}, the "
+            f"file has {stored}; {advice}"
         )
     if need_labels and label not in names:
         raise DataError(
@@ -245,37 +259,37 @@ def check_names(
 
 
 def labels_name(names: Sequence[str], request: Request) -> str:
-    """Return under which name the labels are stored: "labels", or another usual one that is alone and no input.
+    """Return the name of the labels: the one that the user states, else "labels", else a common synonym.
 
-    Where the user names one, it is that.
+    A synonym counts only if it is the only one present and is not an input of the model.
     """
     if request.label_column is not None:
         return request.label_column
     inputs = [spec.name for spec in request.inputs]
-    others = [name for name in _LABELS_TOO if name in names and name not in inputs]
-    if LABELS in names or len(others) != 1:
+    candidates = [name for name in _LABEL_SYNONYMS if name in names and name not in inputs]
+    if LABELS in names or len(candidates) != 1:
         return LABELS
-    return others[0]
+    return candidates[0]
 
 
 def only_other(names: Sequence[str], spec: InputSpec) -> str | None:
-    """Return what must be the column of a model's only input: the one of its name, else the only one; None if unclear.
+    """Return the name of the array for a model's only input: its own, else the only one present; None if unclear.
 
     >>> only_other(["images", "labels"], InputSpec("x", (None, 4), np.dtype(np.float32)))
     'images'
     """
     if spec.name in names:
         return spec.name
-    others = [name for name in names if name not in (LABELS, "label")]
-    if len(others) == 1:
-        return others[0]
+    candidates = [name for name in names if name not in (LABELS, "label")]
+    if len(candidates) == 1:
+        return candidates[0]
     return None
 
 
 def _check_column(column: Column, spec: InputSpec, where: str) -> None:
     n_axes = len(column.shape)
     fits = n_axes == len(spec.shape) and all(
-        wanted in (None, length) for wanted, length in zip(spec.shape[1:], column.shape[1:], strict=True)
+        expected in (None, length) for expected, length in zip(spec.shape[1:], column.shape[1:], strict=True)
     )
     if n_axes == 0 or not fits:
         raise DataError(
@@ -289,7 +303,61 @@ def _check_column(column: Column, spec: InputSpec, where: str) -> None:
         )
 
 
-def _widens(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+def _widens(stored: np.dtype[Any], target: np.dtype[Any]) -> bool:
     # NumPy also calls int16 -> float32 safe. The values survive, but they are pixels or codes, not model inputs.
-    same_kind = any(stored.kind in kind and wanted.kind in kind for kind in _KINDS)
-    return stored == wanted or (same_kind and np.can_cast(stored, wanted, "safe"))
+    same_kind = any(stored.kind in kind and target.kind in kind for kind in _KINDS)
+    return stored == target or (same_kind and np.can_cast(stored, target, "safe"))
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """Columns (N,) of numbers as one array (N, n), or (N,); a `Column`.
+
+    Attributes:
+        where: what messages start with.
+        names: of the columns.
+        parts: their values.
+        shape: of the array.
+        dtype: of the model's input.
+    """
+
+    where: str
+    names: tuple[str, ...]
+    parts: tuple[Column, ...] = field(repr=False)
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: IntArray, /) -> AnyArray:
+        """Return the values of `rows` as a new array.
+
+        Raises:
+            DataError: a cell is empty, not finite, or no number of the dtype.
+        """
+        values = np.empty((len(rows), len(self.parts)), self.dtype)
+        for place, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
+            values[:, place] = self._converted(name, part[rows], rows)
+        return values.reshape(len(rows), *self.shape[1:])
+
+    def _converted(self, name: str, part: AnyArray, rows: IntArray) -> AnyArray:
+        with np.errstate(over="ignore", invalid="ignore"):
+            converted = part.astype(self.dtype)
+        if self.dtype.kind == "f":
+            wrong = ~np.isfinite(converted)
+            expected = f"a finite number of {self.dtype}"
+        else:
+            wrong = converted != part  # NaN differs from everything
+            expected = f"a whole number of {self.dtype}"
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise DataError(
+                f"{self.where}: column {name!r}: expected {expected}, found {part[at]} in row {rows[at]} (NaN is an "
+                "empty cell); fill it as for the training, or remove the row"
+            )
+        return converted
+
+
+def stack(where: str, spec: InputSpec, names: Sequence[str], parts: Sequence[Column]) -> Stacked:
+    """Put columns of numbers side by side for an input of one axis or two."""
+    n_rows = parts[0].shape[0]
+    shape = (n_rows,) if len(spec.shape) == 1 else (n_rows, len(parts))
+    return Stacked(where, tuple(names), tuple(parts), shape, spec.dtype)

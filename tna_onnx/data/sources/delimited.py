@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import read_text
+from tna_onnx.data.files import parse_json, parsing, read_text, whole_numbers
 from tna_onnx.data.labels import listed
-from tna_onnx.data.parsing import parse_json, parsing, whole_numbers
 from tna_onnx.data.sources.inmemory import open_in_memory
 from tna_onnx.errors import DataError
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
     from tna_onnx.data.sources.columns import ArraySource
@@ -106,7 +105,7 @@ def _is_sample(cells: list[str]) -> bool:
 
 
 def _parsed(cells: list[str], where: str) -> AnyArray:
-    """Return cells of text as what they stand for."""
+    """Convert text cells to the values that they denote."""
     filled = [cell for cell in cells if cell.lower() not in _EMPTY]
     if filled and len(filled) == len(cells) and all(_WHOLE.fullmatch(cell) for cell in filled):
         return whole_numbers([int(cell) for cell in cells])
@@ -121,7 +120,7 @@ def _parsed(cells: list[str], where: str) -> AnyArray:
 
 def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
     if isinstance(records, dict):  # name -> all values of a column
-        records = _turned(path, records)
+        records = _transposed(path, records)
     if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
         raise DataError(f"{path}: expected an object with the names of the columns for each sample; write it again")
     names = list(records[0])
@@ -134,7 +133,7 @@ def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
     return {name: _typed([record[name] for record in records]) for name in names}
 
 
-def _turned(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
+def _transposed(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
     # pandas writes {column: {row: value}} by default
     if columns and all(isinstance(values, dict) for values in columns.values()):
         columns = aligned(str(path), columns)
@@ -163,7 +162,7 @@ def aligned(where: str, columns: Mapping[str, Mapping[Any, Any]]) -> dict[str, l
 
 
 def _typed(values: list[Any]) -> AnyArray:
-    """Return values of JSON as numbers where all are, or null."""
+    """Convert JSON values to an array of numbers if all are numbers or null, else of objects."""
     if values and all(isinstance(value, bool) for value in values):
         return np.array(values)
     numbers = [value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values]

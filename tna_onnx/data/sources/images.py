@@ -1,4 +1,15 @@
-"""Samples that are images, wherever their files lie: decoded by threads when asked for, preprocessed, stacked."""
+"""Samples that are images in files: a folder, or a manifest that lists paths and labels.
+
+Images are decoded by threads on demand, preprocessed and stacked into batches (`ImageSource`).
+
+A folder has one sub-folder per class, whose name says which class it is (`folder_labels`), or comes with a label file.
+With sub-folders, all images at any depth count, in the order of their paths; files without an image suffix, names that
+start with a dot, and links to folders below a class folder (which could be circular) are ignored. A label file names
+images anywhere below the folder, or has one label per image in the order of their paths; then sub-folder names do not
+matter, and images that the file does not name are not used.
+
+A manifest has the format described in `tna_onnx.data.labelfile`; its paths are relative to its own folder.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +20,13 @@ from typing import TYPE_CHECKING, BinaryIO, ClassVar, Protocol
 
 import numpy as np
 
-from tna_onnx.data.ahead import WORKERS, read_ahead
-from tna_onnx.data.digest import short_digests, stream_sha256
-from tna_onnx.data.images.decode import open_image_file, read_image
-from tna_onnx.data.labels import check_labels
-from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.source import split_rows
-from tna_onnx.data.unlabelled import NO_LABELS, classes_text
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.digest import short_digests, stream_sha256, tree_sha256
+from tna_onnx.data.files import check_inside
+from tna_onnx.data.images.decode import WORKERS, open_image_file, read_ahead, read_image
+from tna_onnx.data.labelfile import read_label_file
+from tna_onnx.data.labels import check_labels, folder_labels, label_indices, listed
+from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,12 +34,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tna_onnx.data.images.transform import ResolvedRecipe
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
+    from tna_onnx.data.images.known import RecipeSearch
+    from tna_onnx.data.images.preprocess import ResolvedRecipe
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
 
-__all__ = ["SUFFIXES", "ImageFiles", "ImageSource", "open_image_files"]
+__all__ = [
+    "SUFFIXES",
+    "FolderImages",
+    "ImageFiles",
+    "ImageSource",
+    "open_folder",
+    "open_image_files",
+    "open_manifest",
+    "require_files",
+]
+
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -37,13 +59,13 @@ _GROUP = 256  # images that are handed to the threads at a time where nothing of
 
 
 class ImageFiles(Protocol):
-    """Image files in a folder, an archive or a table; read by several threads at once."""
+    """Image files in a folder, an archive or a table; safe to read from several threads at once."""
 
     def __len__(self) -> int:
         """Return their number."""
 
     def name(self, row: int) -> str:
-        """Return what messages call file `row`: a path, or a place in a path."""
+        """Return the name of file `row` for messages: its path, or its place in an archive or table."""
 
     def open(self, row: int) -> Path | BinaryIO:
         """Return file `row`.
@@ -78,6 +100,8 @@ class ImageSource:
         preprocess: what becomes of them.
         skipped: names of files left out because they cannot be read.
         limits: how many pixels an image may have.
+        notes: what users should know about the samples.
+        search: how the preprocessing was found; None where something says what it is.
     """
 
     title: str
@@ -88,6 +112,8 @@ class ImageSource:
     preprocess: ResolvedRecipe
     skipped: tuple[str, ...] = ()
     limits: Limits = DEFAULT_LIMITS
+    notes: tuple[str, ...] = ()
+    search: RecipeSearch | None = None
     sample_form: ClassVar[str] = "bytes of image files"
 
     def __len__(self) -> int:
@@ -157,7 +183,7 @@ class ImageSource:
 
         rows = self.rows.tolist()
         groups = [rows[start : start + _GROUP] for start in range(0, len(rows), _GROUP)]
-        return tuple(digest for group in read_ahead(groups, sha256, lambda _, found: found) for digest in group)
+        return tuple(digest for group in read_ahead(groups, sha256, lambda _, value: value) for digest in group)
 
     def _load(self, row: int) -> AnyArray:
         at = int(self.rows[row])
@@ -186,7 +212,7 @@ def open_image_files(
     request: Request,
     image_input: tuple[str, ResolvedRecipe],
 ) -> ImageSource:
-    """Return the images in `files`, of classes `labels`, as a source; with `request.skip_bad`, decode all of them once.
+    """Return image files and their labels as a source; with `request.skip_bad`, decode every image to find bad ones.
 
     Raises:
         DataError: no image can be read, or labels outside the model's classes.
@@ -207,7 +233,7 @@ def open_image_files(
 
 
 def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:
-    """Decode every file; return which fail, (N,) bool."""
+    """Decode every file; return a mask of those that fail, (N,) bool."""
 
     def fails(row: int) -> bool:
         try:
@@ -218,3 +244,151 @@ def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:
 
     groups = [range(start, min(start + _GROUP, len(files))) for start in range(0, len(files), _GROUP)]
     return np.array([bad for group in read_ahead(groups, fails, lambda _, bad: bad, WORKERS) for bad in group], bool)
+
+
+@dataclass(frozen=True, eq=False)
+class FolderImages:
+    """Image files in a folder; `names` are their paths relative to `root`, with forward slashes."""
+
+    root: Path
+    names: tuple[str, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self.names)
+
+    def name(self, row: int) -> str:
+        """Return the path of file `row`."""
+        return str(self.root / self.names[row])
+
+    def open(self, row: int) -> Path:
+        """Return the path of file `row`."""
+        return self.root / self.names[row]
+
+    def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
+        """Return SHA-256 (hex) over path below the folder, label and bytes of each image, in order."""
+        names = (self.names[row] for row in rows.tolist())
+        return tree_sha256(zip(names, labels.tolist(), contents(), strict=True))
+
+
+def open_folder(root: Path, request: Request) -> ImageSource:
+    """Find the images below `root`; none is decoded yet, unless bad ones are to be skipped.
+
+    Raises:
+        UsageError: Pillow is missing, or the recipe cannot be used for this input.
+        DataError: the input does not take images, or the folder has no images or no usable labels.
+    """
+    image_input = request.image_input(str(root))
+    try:
+        names, labels = _labelled_images(root, request)
+    except OSError as error:
+        raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); check its permissions") from error
+    except RecursionError as error:
+        raise DataError(f"{root}: its folders are nested too deeply; move the images further up") from error
+    check_inside(root, names, str(root), request.data_root)
+    files = FolderImages(root, tuple(names))
+    return open_image_files(f"image folder {root.resolve().name}", str(root), files, labels, request, image_input)
+
+
+def require_files(root: Path, names: Sequence[str], where: str) -> None:
+    """Check that each of `names` is a file below `root`.
+
+    Raises:
+        DataError: some are not.
+    """
+    missing = [name for name in names if not _is_file(root, name)]
+    if missing:
+        raise DataError(
+            f"{where}: {len(missing):,} of {len(names):,} files are not there ({listed(missing)}); paths count from "
+            f"{root}"
+        )
+
+
+def _is_file(root: Path, name: str) -> bool:
+    try:
+        return (root / name).is_file()
+    except (OSError, ValueError):  # a name that is too long, say
+        return False
+
+
+def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray]:
+    """Return paths below `root`, and the class of each."""
+    if request.labels is None:
+        return _by_class(root, request)
+    return _by_labels(root, request)
+
+
+def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
+    folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    # The usual mistake: all images in one folder.
+    if not folders and any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
+        raise DataError(
+            f"{root}: no class folders, but images; put the images of each class in a folder of its own, or say which "
+            "class each has with --labels labels.csv (path,label)"
+        )
+    # Folders without images count: rule 3 of the labels needs the names of all classes.
+    label_of = folder_labels(folders, request.n_classes, str(root), request.class_names)
+    # Sorted by parts, not by text: "a/b.png" goes before "a-1/b.png", as in every listing of folders.
+    parts = sorted((folder, *below) for folder in folders for below in _images_below(root / folder))
+    if not parts:
+        raise DataError(
+            f"{root}: no images in its {len(folders)} class folders; looked for {' '.join(sorted(SUFFIXES))}; "
+            "check the path"
+        )
+    return ["/".join(path) for path in parts], np.array([label_of[path[0]] for path in parts], np.int64)
+
+
+def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
+    names = ["/".join(path) for path in sorted(_images_below(root))]
+    if not names:
+        raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}; check the path")
+    where = request.labels_where(str(root))
+    values = request.labels
+    if isinstance(values, Path):
+        table = read_label_file(
+            values, request.label_column, is_path=lambda text: _is_file(root, text), limits=request.limits
+        )
+        if table.paths is not None:
+            require_files(root, table.paths, where)
+            names = list(table.paths)
+        elif table.others:  # one of them may be the paths under another name: their order must not be assumed
+            raise DataError(f"{where}: no column holds the paths (found {listed(table.others)}); call it 'path'")
+        values = table.labels
+    return names, label_indices(np.asarray(values), len(names), request.n_classes, where, request.class_names)
+
+
+def _images_below(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the path below `folder` of each image, as its parts, in no particular order."""
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir():
+            if not entry.is_symlink():  # it could lead in circles
+                yield from ((entry.name, *below) for below in _images_below(entry))
+        elif entry.suffix.lower() in SUFFIXES:
+            yield (entry.name,)
+
+
+def open_manifest(path: Path, request: Request) -> ImageSource:
+    """Read the manifest `path`; no image is decoded yet, unless bad ones are to be skipped.
+
+    Raises:
+        UsageError: Pillow is missing, the recipe cannot be used for this input, or labels are given apart.
+        DataError: the input does not take images, the manifest cannot be read, or has no usable paths or labels.
+    """
+    request.no_labels_apart(str(path))
+    image_input = request.image_input(str(path))
+    table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)
+    if table.paths is None:
+        raise DataError(
+            f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.others)) or 'labels'} "
+            "only); call it 'path'"
+        )
+    labels = label_indices(
+        request.labels_read(table.labels), len(table.paths), request.n_classes, str(path), request.class_names
+    )
+    if not request.skip_bad:  # else a missing file is one that cannot be read: it is left out and counted
+        require_files(path.parent, table.paths, str(path))
+    check_inside(path.parent, table.paths, str(path), request.data_root)
+    files = FolderImages(path.parent, table.paths)
+    return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input)

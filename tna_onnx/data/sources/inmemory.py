@@ -1,6 +1,10 @@
-"""Tables in memory: columns by name, of a text file, a data frame or plain arrays, as the inputs of a model.
+"""Tables in memory (of a text file, a data frame or a mapping of arrays) as inputs of a model.
 
-Which column goes where is settled in `tna_onnx.data.sources.layout`.
+`tna_onnx.data.sources.layout` decides which columns fill which input.
+
+Lists of token ids that differ in length are padded for a model that takes an attention mask; roles follow the names of
+the inputs, as in `tokens`. The mask is read from a column if there is one, else computed from the lengths of the lists.
+Padding has the id 0, which a model with a mask ignores. Without a mask the padding id is unknown, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -12,23 +16,103 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
+from tna_onnx.data.files import whole_numbers
+from tna_onnx.data.label_arrays import joined_columns, marked_labels
 from tna_onnx.data.labelfile import find_label_column, labels_apart
-from tna_onnx.data.marked import joined_columns, marked_labels
-from tna_onnx.data.parsing import whole_numbers
-from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns
+from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, lay_out, texts_of
-from tna_onnx.data.sources.ragged import padded, token_columns
-from tna_onnx.data.sources.stacked import stack
-from tna_onnx.data.sources.tokens import text_columns, tokenized
+from tna_onnx.data.sources.tokens import roles_of, text_columns, tokenized
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 
-__all__ = ["open_in_memory", "plain_column"]
+__all__ = ["open_in_memory", "padded", "plain_column", "token_columns"]
+
+
+_PADDING = 0
+
+
+def token_columns(kinds: Mapping[str, Kind], request: Request) -> dict[str, str]:
+    """Return the columns of token lists for each role, `ids` first; empty if samples are something else.
+
+    Args:
+        kinds: name of a column -> what it holds.
+        request: what the model wants.
+    """
+    roles = roles_of(request)
+    if request.tokenizer is not None or request.columns or "mask" not in roles.values():
+        return {}
+    token_lists = {role: name for name, role in roles.items() if kinds.get(name) == "list"}
+    missing = {role for role in roles.values() if role not in token_lists}
+    # the mask follows from the lengths; nothing else does
+    if missing - {"mask"}:
+        return {}
+    return {"ids": token_lists.pop("ids"), **token_lists}
+
+
+def padded(
+    where: str, lists: Mapping[str, tuple[str, Sequence[Any]]], request: Request
+) -> tuple[dict[str, AnyArray], str]:
+    """Return the array (N, T) of each input, and a line for reports.
+
+    Args:
+        where: what messages start with.
+        lists: role -> column and its cells.
+        request: what the model wants.
+
+    Raises:
+        DataError: a cell is no list of integers, is longer than the model takes, or fits no id.
+    """
+    name, cells = lists["ids"]
+    lengths = [_length(where, name, row, cell) for row, cell in enumerate(cells)]
+    longest = max(lengths, default=0)
+    fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
+    if fixed is not None and longest > fixed:
+        row = lengths.index(longest)
+        raise DataError(
+            f"{where}: column {name!r}: {longest} tokens in row {row}, and the model takes {fixed}; cut the lists as "
+            "the model's tokenizer does"
+        )
+    width = fixed or longest
+    masked = np.arange(width) < np.array(lengths)[:, None]
+    arrays = {}
+    for spec in request.inputs:
+        role = roles_of(request)[spec.name]
+        if role not in lists:
+            arrays[spec.name] = masked.astype(spec.dtype)
+            continue
+        arrays[spec.name] = _padded_array(where, spec, lists[role], masked)
+    mask_note = "the mask covers that" if "mask" in lists else "the mask is made of the lengths of the lists"
+    return arrays, f"lists of {name!r} padded with id {_PADDING} at their end to {width} tokens; {mask_note}"
+
+
+def _length(where: str, name: str, row: int, cell: Any) -> int:
+    if cell is None or not hasattr(cell, "__len__") or isinstance(cell, str) or not len(cell):
+        raise DataError(f"{where}: column {name!r}: expected a list of token ids in row {row}, found {cell!r:.60}")
+    return len(cell)
+
+
+def _padded_array(where: str, spec: InputSpec, column: tuple[str, Sequence[Any]], masked: AnyArray) -> AnyArray:
+    """Put the cells of a column where `masked` is true."""
+    name, cells = column
+    array = np.full(masked.shape, _PADDING, spec.dtype)
+    for row, cell in enumerate(cells):
+        values = np.asarray(cell)
+        length = int(masked[row].sum())
+        if values.dtype.kind not in "iu" or values.shape != (length,):
+            raise DataError(
+                f"{where}: column {name!r}: expected a list of {length} integers in row {row}, as many as there are "
+                f"ids, found {cell!r:.60}"
+            )
+        array[row, :length] = values
+        if not np.array_equal(array[row, :length], values):
+            raise DataError(f"{where}: column {name!r}: row {row} does not fit into {spec.dtype}, the input's dtype")
+    return array
+
 
 # What libraries put where a value is missing, by the names of the types: none of them need be installed.
 _MISSING = ("NoneType", "NAType", "NaTType")
@@ -81,8 +165,8 @@ def open_in_memory(
         note = layout.note
         arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
     else:
-        chosen = text_columns(where, [name for name in kinds if kinds[name] == "text" and name != label], request)
-        arrays, note = tokenized(where, [(name, columns[name].tolist()) for name in chosen], request)
+        text_names = text_columns(where, [name for name in kinds if kinds[name] == "text" and name != label], request)
+        arrays, note = tokenized(where, [(name, columns[name].tolist()) for name in text_names], request)
     return open_columns(
         title,
         where,
@@ -149,7 +233,7 @@ def _filled(
 
 
 def _cast(where: str, spec: InputSpec, name: str, values: AnyArray) -> AnyArray:
-    """Return values in the input's dtype.
+    """Convert values to the input's dtype.
 
     Raises:
         DataError: a whole number is another one there.
@@ -172,17 +256,17 @@ def _needs_padding(tokens: Mapping[str, str], columns: Mapping[str, AnyArray], r
 
 
 def _joined(where: str, cells: AnyArray) -> AnyArray:
-    """Return lists of one shape as one array."""
+    """Stack lists of one shape into one array."""
     try:
         arrays = [np.asarray(cell) for cell in cells]
     except ValueError as error:  # a list whose parts differ in length
         raise DataError(f"{where}: holds lists that are no arrays ({error}); pad or cut them to one length") from error
     shapes = [array.shape for array in arrays]
-    other = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
-    if other is not None:
+    odd_row = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
+    if odd_row is not None:
         raise DataError(
-            f"{where}: every row must have the shape of row 0, {shapes[0]}, but row {other} has {shapes[other]}; pad "
-            "or cut the lists to one length"
+            f"{where}: every row must have the shape of row 0, {shapes[0]}, but row {odd_row} has {shapes[odd_row]}; "
+            "pad or cut the lists to one length"
         )
     joined = np.stack(arrays)
     if joined.dtype.kind not in "biuf":
@@ -191,7 +275,7 @@ def _joined(where: str, cells: AnyArray) -> AnyArray:
 
 
 def _example(values: AnyArray) -> str:
-    """Return a cell that is no number, for a message."""
+    """Format a non-numeric cell for a message."""
     for row, cell in enumerate(values.tolist()):
         if not isinstance(cell, numbers.Real):
             return f"{cell!r:.80} in row {row}"

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.labels import listed
-from tna_onnx.data.source import shape_text
-from tna_onnx.data.unlabelled import NO_LABELS
+from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -69,18 +68,18 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     left_out = {label, *_ROW_NUMBERS}
     if label is None:  # labels apart do not make a feature of those in the table
         left_out |= {*_LABELS, _unread_label(where, kinds, request)} - {spec.name for spec in inputs}
-    others = {name: kind for name, kind in kinds.items() if name not in left_out}
+    data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
     order = "in the model's order, as told"
     if request.columns:
-        columns = _as_told(where, kinds, inputs, request.columns)
-    elif (by_name := _by_name(others, inputs)) and _wide_enough(others, inputs, by_name):
+        columns = _by_user(where, kinds, inputs, request.columns)
+    elif (by_name := _by_name(data_columns, inputs)) and _wide_enough(data_columns, inputs, by_name):
         columns = by_name
         order = "by name"
     elif len(inputs) == 1:
-        columns = _of_one(where, others, inputs[0])
+        columns = _for_one_input(where, data_columns, inputs[0])
         order = "in the order of the table"
     else:
-        raise _missing(where, kinds, inputs, others)
+        raise _missing(where, kinds, inputs, data_columns)
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
     return Layout(columns, _note(columns, kinds, label, order))
@@ -92,7 +91,7 @@ def texts_of(kinds: Mapping[str, Kind]) -> list[str]:
 
 
 def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> str | None:
-    """Return the column that would hold the labels, were they read: it is there in data that nobody labels, too."""
+    """Return the column that would hold the labels if they were read: unlabelled data may still have that column."""
     if request.labels is not NO_LABELS:
         return None
     with contextlib.suppress(DataError):
@@ -100,7 +99,7 @@ def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> st
     return None
 
 
-def _as_told(
+def _by_user(
     where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
     unknown = [name for name in names if name not in kinds]
@@ -128,43 +127,46 @@ def _as_told(
     return columns
 
 
-def _by_name(others: Mapping[str, Kind], inputs: Sequence[InputSpec]) -> dict[str, tuple[str, ...]] | None:
-    if all(spec.name in others for spec in inputs):
+def _by_name(data_columns: Mapping[str, Kind], inputs: Sequence[InputSpec]) -> dict[str, tuple[str, ...]] | None:
+    if all(spec.name in data_columns for spec in inputs):
         return {spec.name: (spec.name,) for spec in inputs}
     folded: dict[str, list[str]] = {}
-    for name in others:
+    for name in data_columns:
         folded.setdefault(_folded(name), []).append(name)
-    found = [folded.get(_folded(spec.name), []) for spec in inputs]
+    matches = [folded.get(_folded(spec.name), []) for spec in inputs]
     # two columns that differ in signs only: which of them is meant is not for us to say
-    if any(len(names) != 1 for names in found) or len({names[0] for names in found}) < len(found):
+    if any(len(names) != 1 for names in matches) or len({names[0] for names in matches}) < len(matches):
         return None
-    return {spec.name: tuple(names) for spec, names in zip(inputs, found, strict=True)}
+    return {spec.name: tuple(names) for spec, names in zip(inputs, matches, strict=True)}
 
 
-def _wide_enough(others: Mapping[str, Kind], inputs: Sequence[InputSpec], columns: Mapping[str, Sequence[str]]) -> bool:
-    """Tell whether no column of single numbers has the name of an input of several; with several inputs, it is one."""
+def _wide_enough(
+    data_columns: Mapping[str, Kind], inputs: Sequence[InputSpec], columns: Mapping[str, Sequence[str]]
+) -> bool:
+    """Tell whether the only input, if it takes several numbers a row, was not matched to a column of numbers."""
     if len(inputs) > 1:
         return True
     spec = inputs[0]
-    several = len(spec.shape) == 2 and spec.shape[1] not in (None, 1)
+    multi_column = len(spec.shape) == 2 and spec.shape[1] not in (None, 1)
     # with one column alone there is nothing else that the name could mean
-    return not several or len(others) == 1 or others[columns[spec.name][0]] != "number"
+    return not multi_column or len(data_columns) == 1 or data_columns[columns[spec.name][0]] != "number"
 
 
-def _of_one(where: str, others: Mapping[str, Kind], spec: InputSpec) -> dict[str, tuple[str, ...]]:
-    lists = [name for name, kind in others.items() if kind == "list"]
-    if len(others) == 1 or len(lists) == 1:
-        return {spec.name: tuple(lists or others)}
-    numbers = [name for name, kind in others.items() if kind == "number"]
+def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec) -> dict[str, tuple[str, ...]]:
+    lists = [name for name, kind in data_columns.items() if kind == "list"]
+    if len(data_columns) == 1 or len(lists) == 1:
+        return {spec.name: tuple(lists or data_columns)}
+    numbers = [name for name, kind in data_columns.items() if kind == "number"]
     if len(spec.shape) == 2 and numbers and spec.shape[1] in (None, len(numbers)):
         _check_ids(where, numbers, spec)
         return {spec.name: tuple(numbers)}
-    rest = [name for name in others if name not in numbers]
+    rest = [name for name in data_columns if name not in numbers]
     without = f"; not all values are numbers in {listed(rest)}" if rest else ""
     if len(spec.shape) != 2 or not numbers:
         raise DataError(
             f"{where}: no column for the model's input {spec.name!r} {shape_text(spec.shape)}; the table has "
-            f"{listed(others) or 'none besides the label'}; name the column after the input, or store arrays as .npz"
+            f"{listed(data_columns) or 'none besides the label'}; name the column after the input, or store arrays as "
+            ".npz"
         )
     raise DataError(
         f"{where}: the model's input {spec.name!r} takes {spec.shape[1]} columns of numbers, the table has "
@@ -174,7 +176,7 @@ def _of_one(where: str, others: Mapping[str, Kind], spec: InputSpec) -> dict[str
 
 
 def _check_ids(where: str, numbers: Sequence[str], spec: InputSpec) -> None:
-    """Refuse to take what is called like a row number for a feature, where any number of columns would fit.
+    """Refuse columns named like row numbers as features of an input that accepts any number of columns.
 
     Raises:
         DataError: there is such a column.
@@ -188,16 +190,16 @@ def _check_ids(where: str, numbers: Sequence[str], spec: InputSpec) -> None:
 
 
 def _missing(
-    where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], others: Mapping[str, Kind]
+    where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], data_columns: Mapping[str, Kind]
 ) -> DataError:
-    missing = [spec.name for spec in inputs if spec.name not in others]
-    wanted = [spec.name for spec in inputs]
+    missing = [spec.name for spec in inputs if spec.name not in data_columns]
+    input_names = [spec.name for spec in inputs]
     advice = "name the columns after the model's inputs, or say which fill them, in the model's order, with --columns"
-    if "text" in others.values() and all(spec.dtype.kind in "iu" for spec in inputs):
+    if "text" in data_columns.values() and all(spec.dtype.kind in "iu" for spec in inputs):
         advice = "--tokenizer FOLDER turns text into tokens"
     return DataError(
-        f"{where}: no column for the model's input {listed(missing)}; the model wants {listed(wanted)}, the file has "
-        f"{listed(kinds)}; {advice}"
+        f"{where}: no column for the model's input {listed(missing)}; the model wants {listed(input_names)}, the file "
+        f"has {listed(kinds)}; {advice}"
     )
 
 
@@ -225,19 +227,19 @@ def _note(columns: Mapping[str, tuple[str, ...]], kinds: Mapping[str, Kind], lab
     used = [name for names in columns.values() for name in names]
     if all(kinds[name] != "number" for name in used):
         return ""
-    left = [name or "(no name)" for name in kinds if name not in used and name != label]
+    unused = [name or "(no name)" for name in kinds if name not in used and name != label]
     parts = [f"columns: {_few(used)} {order}"]
     if len(columns) == 1:
         parts = [f"columns of input {next(iter(columns))!r}: {_few(used)} {order}"]
     if label is not None:
         parts.append(f"label {label!r}")
-    if left:
-        parts.append(f"not used: {_few(left)}")
+    if unused:
+        parts.append(f"not used: {_few(unused)}")
     return "; ".join(parts)
 
 
 def _few(names: Sequence[str]) -> str:
-    """Write names; of many the first, the last and their number.
+    """List names for a message; of many, only the first two, the last and their number.
 
     >>> _few(["a", "b"]), _few(["a", "b", "c", "d", "e"])
     ("'a', 'b'", "'a', 'b', ..., 'e' (5)")
@@ -248,7 +250,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _width(spec: InputSpec) -> int | None:
-    """Return how many numbers a row of an input has; None if it does not say."""
+    """Return the number of values in one row of an input; None if its shape leaves that open."""
     if len(spec.shape) == 2:
         return spec.shape[1]
     return 1

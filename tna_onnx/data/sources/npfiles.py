@@ -1,6 +1,6 @@
-"""NumPy's file formats: arrays out of a `.npz` archive, and a `.npy` file mapped. Nothing is ever unpickled.
+"""NumPy file formats: arrays of a `.npz` archive, and memory-mapped `.npy` files. Nothing is ever unpickled.
 
-What a header claims is held against the bytes that are there before anything is mapped or allocated.
+The size that a header declares is compared with the bytes in the file before anything is mapped or allocated.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import stream_sha256
-from tna_onnx.data.files import open_regular
-from tna_onnx.data.limits import DEFAULT_LIMITS
-from tna_onnx.data.parsing import parsing
+from tna_onnx.data.files import open_regular, parsing
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import IO
 
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray
 
 __all__ = ["map_npy", "read_npz"]
@@ -67,14 +66,14 @@ def read_npz(
             stream.seek(0)
             archive = np.load(stream, allow_pickle=False)
             if isinstance(archive, np.lib.npyio.NpzFile):
-                chosen = choose(archive.files)
-                _check_sizes(path, archive.zip, chosen, limits.expanded_bytes(size))  # type: ignore[arg-type]
-                return {name: _member(path, archive, name) for name in chosen}, sha256
+                selected = choose(archive.files)
+                _check_sizes(path, archive.zip, selected, limits.expanded_bytes(size))  # type: ignore[arg-type]
+                return {name: _member(path, archive, name) for name in selected}, sha256
     raise DataError(f"{path}: expected a .npz file, found something else or a broken one; write it with numpy.savez")
 
 
 def _check_sizes(path: Path, archive: zipfile.ZipFile, names: Sequence[str], max_bytes: int) -> None:
-    """Hold the size of each array against that of its member, and of all of them against the limit.
+    """Compare the declared size of each array with that of its member, and their sum with the limit.
 
     Raises:
         DataError: an array is larger than its member, or all are larger than the limit.
@@ -97,7 +96,7 @@ def _check_sizes(path: Path, archive: zipfile.ZipFile, names: Sequence[str], max
 
 
 def _claimed_bytes(stream: IO[bytes], size: int) -> int:
-    """Return the bytes of the array whose header `stream` is at, where that and the array fit into `size` bytes.
+    """Return the size of the array whose header `stream` is at, if header and array fit into `size` bytes.
 
     Raises:
         ValueError: they do not, or the array is none of plain values.
@@ -111,9 +110,9 @@ def _claimed_bytes(stream: IO[bytes], size: int) -> int:
     if any(isinstance(length, bool) or length < 0 for length in shape):
         raise ValueError(f"its header says shape {shape}")
     claimed = math.prod(shape) * dtype.itemsize
-    there = size - stream.tell()
-    if claimed > there:
-        raise ValueError(f"its header says {claimed:,} bytes of values, and {there:,} are there")
+    available = size - stream.tell()
+    if claimed > available:
+        raise ValueError(f"its header says {claimed:,} bytes of values, and {available:,} are there")
     return claimed
 
 

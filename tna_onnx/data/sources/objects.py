@@ -1,35 +1,50 @@
-"""Python objects as labelled samples: data frames, arrays, data sets, batches.
+"""Python objects as labelled samples: data frames, arrays, data sets, batches, and functions that return them.
 
 | object | read as |
 |---|---|
 | data frame of pandas or polars, table of pyarrow | a table: `tna_onnx.data.sources.inmemory` |
-| `(X, y)`, or an array beside `labels=` | arrays of all samples; X may be a data frame |
-| mapping of arrays by input name | arrays of all samples; of columns (N,), a table |
+| `(X, y)`, or an array with `labels=` | arrays of all samples; X may be a data frame |
+| mapping of arrays by input name | arrays of all samples; if the arrays are (N,), a table |
 | data set of `datasets` | a Parquet file, with its images, in a temporary folder |
-| data set of torch, or what else has `[i]` and a length | its items, in batches |
-| iterable, function, reader | batches |
+| data set of torch, or anything else with `[i]` and a length | its items, in batches |
+| iterable, function without arguments, calibration data reader | batches |
 
-None of these libraries is imported: an object is known by its members.
+None of these libraries is imported: objects are recognised by their members.
+
+A batch is a mapping {input name: array (B, ...), "labels": (B,)}, or a tuple or list of the model's inputs in order,
+followed by the labels. A reader's `get_next()` returns mappings without labels, and None at the end. Values are tensors
+of torch or anything that NumPy converts to an array. Batches are read once and written to memory-mapped temporary
+files, so that a generator can be read again and in any order, and memory does not grow with the samples.
+
+`loader.py:function` names a function without arguments that returns any of these objects. Its file is run only because
+the user names it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import importlib.util
+import itertools
+import os
 import shutil
 import sys
 import tempfile
+import traceback
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
+from tna_onnx.data.digest import arrays_sha256
+from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed
-from tna_onnx.data.sources.columns import LABELS
+from tna_onnx.data.source import shape_text
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.delimited import aligned
 from tna_onnx.data.sources.inmemory import open_in_memory, plain_column
-from tna_onnx.data.sources.iterables import is_iterable, open_iterable, open_mapping
 from tna_onnx.data.sources.tables import open_table
 from tna_onnx.errors import DataError, TnaError, UsageError
 
@@ -37,7 +52,186 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, Source
 
-__all__ = ["open_object"]
+__all__ = ["is_iterable", "open_iterable", "open_loader", "open_mapping", "open_object"]
+
+
+def is_iterable(data: object) -> bool:
+    """Tell whether `open_iterable` may take an object."""
+    return callable(data) or hasattr(data, "get_next") or isinstance(data, Iterable)
+
+
+def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays") -> ArraySource:
+    """Open a mapping of input name to an array of all samples; labels are under "labels" or given separately.
+
+    Raises:
+        UsageError: a recipe is given.
+        DataError: an array is missing, or its shape, dtype, length or labels do not fit the model.
+    """
+    request.check_arrays(title)
+    label = request.label_column or LABELS
+    check_names(title, list(data), request.inputs, need_labels=request.labels is None, label=label)
+    arrays = {spec.name: _to_numpy(data[spec.name], f"{title}: array {spec.name!r}") for spec in request.inputs}
+    stored = None
+    if label in data:
+        stored = _to_numpy(data[label], f"{title}: array {label!r}")
+    labels = labels_apart(request, stored)
+    return open_columns(title, title, request, arrays, labels, hashed=lambda indices: arrays_sha256(arrays, indices))
+
+
+def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
+    """Read all batches of an iterable, of the iterable that a function without arguments returns, or of a reader.
+
+    Raises:
+        UsageError: a recipe is given, or no room for the temporary files.
+        DataError: a batch does not have the form above, batches differ in dtype or in the shape of a sample, or they or
+            the labels do not fit the model.
+    """
+    request.check_arrays(title)
+    names = [spec.name for spec in request.inputs]
+    input_names = list(names)
+    if request.labels is None:
+        input_names.append(LABELS)
+    if LABELS in names:
+        check_names(title, [*names, LABELS], request.inputs)  # raises: that name is taken
+    labels: list[AnyArray] = []
+    # Temporary files without a name: whatever ends the process, nothing is left on the disk.
+    with contextlib.ExitStack() as files:
+        columns = {name: _Column(f"{title}: {name!r}", files.enter_context(_temporary())) for name in names}
+        for number, batch in enumerate(_batches(data, title)):
+            where = f"{title}: batch {number}"
+            arrays = _arrays(batch, input_names, where)
+            for name in names:
+                columns[name].append(arrays[name], where)
+            if request.labels is None:
+                labels.append(arrays[LABELS])
+        if not columns[names[0]].rows:
+            raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
+        mapped = {name: column.mapped() for name, column in columns.items()}
+    values = labels_apart(request, _joined_labels(labels, title))
+    return open_columns(title, title, request, mapped, values, hashed=lambda indices: arrays_sha256(mapped, indices))
+
+
+def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArray]:
+    """Return the arrays of one batch that are wanted, all of one length."""
+    arrays = {
+        name: _to_numpy(value, f"{where}: {name!r}") for name, value in _by_name(batch, input_names, where).items()
+    }
+    lengths = {name: next(iter(array.shape), None) for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or None in lengths.values():
+        raise DataError(
+            f"{where}: every array must have one row per sample along axis 0, but lengths are {lengths}; give the same "
+            "samples in each"
+        )
+    return arrays
+
+
+def _temporary() -> BinaryIO:
+    return tempfile.TemporaryFile(prefix="tna-onnx-")
+
+
+def _joined_labels(labels: list[AnyArray], title: str) -> AnyArray | None:
+    """Join the labels of all batches; None if they bring none."""
+    if not labels:
+        return None
+    if len({part.ndim for part in labels}) > 1:
+        raise DataError(f"{title}: labels of some batches have another number of axes; give one per sample, (B,)")
+    return np.concatenate(labels)
+
+
+class _Column:
+    """Rows of one input, written to an unnamed temporary file as they come."""
+
+    def __init__(self, where: str, file: BinaryIO) -> None:
+        self.where = where
+        self.file = file
+        self.rows = 0
+        self.shape: tuple[int, ...] | None = None
+        self.dtype: np.dtype[Any] | None = None
+
+    def append(self, array: AnyArray, where: str) -> None:
+        if self.shape is None:
+            self.shape = array.shape[1:]
+            self.dtype = array.dtype
+        if array.shape[1:] != self.shape or array.dtype != self.dtype:
+            raise DataError(
+                f"{self.where}: batches before have samples of shape {shape_text((None, *self.shape))} and dtype "
+                f"{self.dtype}, {where.rpartition(': ')[2]} has {shape_text((None, *array.shape[1:]))} and "
+                f"{array.dtype}; bring them to one shape and dtype"
+            )
+        try:
+            self.file.write(np.ascontiguousarray(array).data)
+            self.file.flush()  # a full disk is an error here, with its advice, and not in `mapped`
+        except OSError as error:
+            raise UsageError(
+                f"{tempfile.gettempdir()}: no room for the samples ({error.strerror}); set TMPDIR to a larger disk"
+            ) from error
+        self.rows += len(array)
+
+    def mapped(self) -> AnyArray:
+        """Return all rows; the map outlives the file."""
+        shape = (self.rows, *(self.shape or ()))
+        if os.fstat(self.file.fileno()).st_size == 0:  # samples of shape (0,), say; nothing cannot be mapped
+            return np.zeros(shape, self.dtype)
+        return np.memmap(self.file, self.dtype or np.float32, "r", shape=shape)
+
+
+def _batches(data: Any, title: str) -> Iterator[Any]:
+    """Return an iterator over what the object gives."""
+    if hasattr(data, "get_next"):
+        return iter(data.get_next, None)
+    if callable(data) and not isinstance(data, Iterable):
+        data = data()
+        if hasattr(data, "get_next"):
+            return iter(data.get_next, None)
+    if isinstance(data, Iterable) and not isinstance(data, (str, bytes, Mapping)):
+        return iter(data)
+    raise DataError(
+        f"{title}: expected batches from an iterable, from a function that returns one, or from get_next(), found "
+        f"{type(data).__name__}"
+    )
+
+
+def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
+    """Return the parts of a batch that are wanted, by name."""
+    if isinstance(batch, Mapping):
+        missing = [name for name in input_names if name not in batch]
+        if missing == [LABELS] and "label" in batch:  # the name of the column in most data sets
+            return {**{name: batch[name] for name in input_names if name != LABELS}, LABELS: batch["label"]}
+        if missing:
+            advice = f"; give labels apart, or under {LABELS!r}" if LABELS in missing else ""
+            raise DataError(
+                f"{where}: has no {', '.join(map(repr, missing))} (found {', '.join(map(repr, batch))}){advice}"
+            )
+        return {name: batch[name] for name in input_names}
+    if isinstance(batch, (tuple, list)):
+        # With labels apart, those that a data loader yields all the same are left alone.
+        if len(batch) not in (len(input_names), len(input_names) + (LABELS not in input_names)):
+            raise DataError(
+                f"{where}: has {len(batch)} parts, expected {len(input_names)}, {', '.join(map(repr, input_names))} in "
+                "this order"
+            )
+        return dict(zip(input_names, batch, strict=False))
+    if len(input_names) == 1 and LABELS not in input_names:  # labels are given apart: a batch may be the bare array
+        return {input_names[0]: batch}
+    raise DataError(
+        f"{where}: expected a mapping or a tuple of {', '.join(map(repr, input_names))}, found {type(batch).__name__}; "
+        "for arrays of all samples give one mapping of name and array"
+    )
+
+
+def _to_numpy(value: Any, where: str) -> AnyArray:
+    """Return an array; a tensor of torch leaves its graph and device."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
+    if array.dtype.kind in "OUS" and not where.endswith(f"{LABELS!r}"):  # labels may be names
+        actual = "objects" if array.dtype.hasobject else str(array.dtype)
+        raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
+    return array
+
 
 _ITEMS = 64  # of a data set, in a batch
 
@@ -77,7 +271,7 @@ def open_object(data: Any, request: Request) -> Source:
 
 
 def _is_pair(data: Any, request: Request) -> bool:
-    """Tell whether data are (X, y); a tuple of batches has tuples, mappings or bare arrays of inputs in it."""
+    """Tell whether data are (X, y); a tuple of batches contains tuples, mappings or arrays of inputs instead."""
     if not isinstance(data, tuple) or len(data) != 2 or request.labels is not None:
         return False
     x, y = data
@@ -87,7 +281,7 @@ def _is_pair(data: Any, request: Request) -> bool:
 
 
 def _is_array(data: Any) -> bool:
-    """Tell arrays of NumPy and SciPy, tensors, and series of data frames."""
+    """Tell whether data are an array of NumPy or SciPy, a tensor, or a series of a data frame."""
     return hasattr(data, "dtype") and hasattr(data, "shape")
 
 
@@ -104,18 +298,18 @@ def _is_hugging_face(data: Any) -> bool:
 
 
 def _has_items(data: Any) -> bool:
-    known = isinstance(data, (str, Iterable))
-    return not known and hasattr(data, "__getitem__") and isinstance(data, Sized)
+    recognised = isinstance(data, (str, Iterable))
+    return not recognised and hasattr(data, "__getitem__") and isinstance(data, Sized)
 
 
 def _frame_columns(data: Any) -> dict[str, AnyArray]:
     # pyarrow has the names apart; a pandas column may be called 0
-    given = list(getattr(data, "column_names", data.columns))
-    names = [str(name) for name in given]
+    column_names = list(getattr(data, "column_names", data.columns))
+    names = [str(name) for name in column_names]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise DataError(f"data frame: several columns are called {listed(twice)}; give each a name of its own")
-    return {name: plain_column(_array(data[key])) for name, key in zip(names, given, strict=True)}
+    return {name: plain_column(_array(data[key])) for name, key in zip(names, column_names, strict=True)}
 
 
 def _open_array(values: AnyArray, request: Request) -> Source:
@@ -155,7 +349,7 @@ def _open_mapping(data: Mapping[str, Any], request: Request) -> Source:
 
 
 def _in_one_order(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return {column: {row: value}}, as `DataFrame.to_dict` writes it, as lists with one order of the rows.
+    """Convert {column: {row: value}}, the form of `DataFrame.to_dict`, to lists in one row order.
 
     Raises:
         DataError: the columns have different rows.
@@ -189,15 +383,15 @@ def _open_hugging_face(data: Any, request: Request) -> Source:
 
 
 def _write(data: Any, path: Path) -> None:
-    """Write a data set, without the bar that `datasets` shows."""
+    """Write a data set to a Parquet file without the progress bar of `datasets`."""
     library = sys.modules.get("datasets")
-    shown = library is not None and not library.are_progress_bars_disabled()
-    if library is not None and shown:
+    bars_enabled = library is not None and not library.are_progress_bars_disabled()
+    if library is not None and bars_enabled:
         library.disable_progress_bars()
     try:
         data.to_parquet(str(path))
     finally:
-        if library is not None and shown:
+        if library is not None and bars_enabled:
             library.enable_progress_bars()
 
 
@@ -219,7 +413,7 @@ def _items(data: Any) -> Iterator[Any]:
 
 
 def _joined(values: list[Any]) -> AnyArray:
-    """Stack the parts of several items; what cannot be stacked is a list of objects, which the reader refuses."""
+    """Stack the parts of several items; parts of different shapes become an array of objects, refused later."""
     arrays = [_array(value) for value in values]
     if len({array.shape for array in arrays}) > 1:
         shapes = sorted({str(array.shape) for array in arrays})
@@ -239,3 +433,73 @@ def _array(values: Any) -> AnyArray:
         return np.asarray(values)
     except ValueError:  # lists that differ in length
         return np.array([*values, None], object)[:-1]
+
+
+_NUMBER = itertools.count()  # makes the names of imported files differ within a process
+
+
+def open_loader(text: str, request: Request) -> ArraySource:
+    """Run a function given as `path/to/file.py:name` and read the samples that it returns.
+
+    The folder of the file is importable meanwhile, as it is when Python runs the file.
+
+    Raises:
+        UsageError: the file or the function is not there, or a recipe is given.
+        DataError: the code raises, with file and line, or what it gives does not fit the model.
+    """
+    file, separator, name = text.rpartition(":")  # the last one: C:/loader.py:load has two
+    path = Path(file)
+    if not separator or path.suffix != ".py" or not name.isidentifier():
+        raise UsageError(f"{text}: expected the function of a Python file, as loader.py:function")
+    if not path.is_file():
+        raise UsageError(f"{path}: no such file; give the path of the Python file, as loader.py:function")
+    request.check_arrays(text)
+    with _importable(path.resolve().parent):
+        try:
+            function = getattr(_module(path), name, None)
+            if not callable(function):
+                raise UsageError(f"{path}: has no function {name!r}; name one that takes no arguments")
+            data = function()
+            if isinstance(data, Mapping):
+                return open_mapping(data, request, title=text)
+            return open_iterable(data, request, title=text)
+        except TnaError:  # says already what is wrong with the samples
+            raise
+        except KeyboardInterrupt:
+            raise
+        # Of the user's code. SystemExit too: `sys.exit(0)` in there would end this process as if all were done.
+        except BaseException as error:
+            raise DataError(f"{text}: {_place(error, path)}{type(error).__name__}: {error}") from error
+
+
+def _module(path: Path) -> Any:
+    """Import a file under a name that no other module has."""
+    name = f"_tna_onnx_loader_{next(_NUMBER)}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path}: cannot be imported; give a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickling look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(str(folder))
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """Return the last line of the user's file in the traceback of an error."""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        return f"line {error.lineno}: "
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == path.resolve()]
+    if lines:
+        return f"line {lines[-1]}: "
+    return ""

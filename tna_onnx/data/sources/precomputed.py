@@ -1,7 +1,7 @@
-"""Features or logits that were computed before, with labels: fitting on them needs neither data nor a session.
+"""Precomputed features or logits with labels: fitting on them needs neither samples nor a session.
 
-A `.npz` file, a folder of `.npy` files or a mapping, with an array `features` (N, n), the vectors in front of the head,
-or `logits` (N, C), natural logarithms before any softmax; and `labels`. Where both are there, features count.
+Read from a `.npz` file, a folder of `.npy` files or a mapping, with `labels` and either `features` (N, n), the input
+of the head, or `logits` (N, C), natural logarithms before any softmax. If both are present, features are used.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.files import check_inside
+from tna_onnx.data.files import check_inside, is_url, local_path
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.limits import DEFAULT_LIMITS
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.npfiles import map_npy, read_npz
-from tna_onnx.data.urls import is_url, local_path
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from numpy.typing import NDArray
 
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
 
 __all__ = ["Kind", "Precomputed", "open_precomputed"]
 
@@ -96,7 +95,7 @@ def open_precomputed(
     limits: Limits = DEFAULT_LIMITS,
     multi_label: bool = False,
 ) -> Precomputed | None:
-    """Open features or logits; None if `data` are something else, or hold an input of the model.
+    """Open features or logits; return None if `data` are something else, or hold an input of the model.
 
     Args:
         data: `.npz` file, also behind a URL; folder with `.npy` files; or mapping of arrays.
@@ -133,12 +132,12 @@ def open_precomputed(
     if isinstance(labels, str):
         labels = Path(labels)
     check_names(where, names, [], need_labels=labels is None)
-    wanted = [kind]
+    array_names = [kind]
     if labels is None:
-        wanted.append(LABELS)
+        array_names.append(LABELS)
     if isinstance(data, Path) and data.is_dir():
-        check_inside(data, [f"{name}.npy" for name in wanted], where, data_root)
-    arrays, hashed = _read(data, wanted, limits)
+        check_inside(data, [f"{name}.npy" for name in array_names], where, data_root)
+    arrays, hashed = _read(data, array_names, limits)
     values = arrays[kind]
     _check_values(values, kind, (n_classes,) if multi_label else (n_classes, 1), where)
     # The values themselves are the only input, so the checks of stored arrays apply to them.
@@ -158,7 +157,7 @@ def _open_url(
     *,
     multi_label: bool,
 ) -> Precomputed | None:
-    """Open a file behind a URL; None if it is no `.npz` file."""
+    """Open a file behind a URL; return None if it is not a `.npz` file."""
     # Only a single file is fetched to be looked at; a folder may be large and hold something else.
     if not url.endswith(".npz"):
         return None
@@ -210,15 +209,15 @@ def _names(data: Path | Mapping[str, Any], limits: Limits) -> list[str]:
 
 
 def _read(
-    data: Path | Mapping[str, Any], wanted: list[str], limits: Limits
+    data: Path | Mapping[str, Any], array_names: list[str], limits: Limits
 ) -> tuple[dict[str, AnyArray], Callable[[IntArray], str]]:
-    """Return the wanted arrays, the values first, and what computes the digest from the class indices."""
+    """Return the named arrays, and the function that computes the digest from the class indices."""
     if isinstance(data, Mapping):
-        arrays = {name: np.asarray(data[name]) for name in wanted}
-        return arrays, lambda labels: arrays_sha256({wanted[0]: arrays[wanted[0]]}, labels)
+        arrays = {name: np.asarray(data[name]) for name in array_names}
+        return arrays, lambda labels: arrays_sha256({array_names[0]: arrays[array_names[0]]}, labels)
     if data.is_dir():
-        files = {name: data / f"{name}.npy" for name in wanted}
+        files = {name: data / f"{name}.npy" for name in array_names}
         arrays = {name: map_npy(file) for name, file in files.items()}
-        return arrays, lambda labels: files_sha256([files[wanted[0]]], labels)
-    arrays, sha256 = read_npz(data, lambda _: wanted, limits)
+        return arrays, lambda labels: files_sha256([files[array_names[0]]], labels)
+    arrays, sha256 = read_npz(data, lambda _: array_names, limits)
     return arrays, lambda _: sha256

@@ -1,46 +1,190 @@
-"""Samples from tables: Parquet and Arrow files, folders of them, data sets that Hugging Face's `datasets` saved.
+"""Samples from tables: Parquet and Arrow files, folders of them, data sets saved by `datasets`, and text files.
 
-Which columns fill which inputs is settled in `tna_onnx.data.sources.layout`: columns of numbers side by side, or a
-column of lists that all have one shape. A column of bytes, or of structs {bytes, path} as `datasets` stores images,
-holds images.
-Labels are in the column `label` or `labels`, as class indices or names. Where `datasets` has stored the names that its
-indices stand for and the model's names are known, names decide.
+`tna_onnx.data.sources.layout` decides which columns fill which input: columns of numbers side by side, or a column of
+lists of one shape. A column of bytes, or of structs {bytes, path} as `datasets` stores images, holds images. Labels are
+in the column `label` or `labels`, as class indices or names; where `datasets` has stored the names of its classes and
+the model's names are known, the names decide.
 
-Arrow files are mapped. Parquet and compressed Arrow files are first written out as such, the needed columns only, into
-a temporary file, a few hundred rows at a time: so memory does not grow with the data, and any row can be reached.
+Arrow files are memory-mapped. The needed columns of Parquet and compressed Arrow files are first written to an
+uncompressed temporary file, a few hundred rows at a time: memory does not grow with the data, and any row can be read.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tna_onnx.data.digest import arrays_sha256, files_sha256
+from tna_onnx.data.files import check_inside, optional, read_text, whole_numbers
 from tna_onnx.data.labelfile import find_label_column, labels_apart
-from tna_onnx.data.labels import label_indices
-from tna_onnx.data.optional import optional
-from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_schema
-from tna_onnx.data.sources.columns import ArraySource, open_columns
+from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_files, table_folder, table_schema
+from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
-from tna_onnx.data.sources.inmemory import open_in_memory, plain_column
+from tna_onnx.data.sources.inmemory import open_in_memory, padded, plain_column, token_columns
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, texts_of
-from tna_onnx.data.sources.ragged import padded, token_columns
-from tna_onnx.data.sources.stacked import stack
-from tna_onnx.data.sources.table_files import table_files
-from tna_onnx.data.sources.table_images import TableImages, image_column
-from tna_onnx.data.sources.table_labels import stored_labels
 from tna_onnx.data.sources.tokens import text_columns, tokenized
+from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
+    from typing import BinaryIO
 
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
-    from tna_onnx.data.source import AnyArray
+    from tna_onnx.data.source import AnyArray, IntArray
     from tna_onnx.data.sources.columns import Column
 
-__all__ = ["open_table"]
+__all__ = ["INFO", "TableImages", "image_column", "open_table", "stored_labels"]
+
+
+_IMAGE_NAMES = ("image", "img")
+
+
+@dataclass(frozen=True, eq=False)
+class TableImages:
+    """Images in a column of bytes, or of structs with `bytes` or `path`, of a mapped table."""
+
+    path: Path
+    files: tuple[Path, ...]
+    column: ArrowColumn
+    data_root: Path | None = None
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return self.column.shape[0]
+
+    def name(self, row: int) -> str:
+        """Return the path of the table and the row."""
+        return f"{self.path}: row {row}"
+
+    def open(self, row: int) -> Path | BinaryIO:
+        """Return the bytes of image `row`, or its path where only that is stored."""
+        content = self.column.value(row)
+        path = None
+        if isinstance(content, dict):
+            path = content.get("path")
+            content = content.get("bytes")
+        if content is not None:
+            return io.BytesIO(content)
+        if path:
+            folder = table_folder(self.path)
+            check_inside(folder, [str(path)], self.name(row), self.data_root)
+            return folder / str(path)
+        raise DataError(f"{self.name(row)}: holds no image; remove that row")
+
+    def digest(self, rows: IntArray, labels: IntArray, contents: object) -> str:  # noqa: ARG002 - whole files count
+        """Return SHA-256 (hex) over the bytes of all files of the table, in order, and the labels."""
+        return files_sha256(self.files, labels)
+
+
+def image_column(pyarrow: Any, schema: Any, request: Request, label_name: str | None, path: Path) -> str | None:
+    """Return the name of the column that holds the images of the model's only input; None if samples are numbers.
+
+    Raises:
+        DataError: several columns may hold them, or none that is known.
+    """
+    if len(request.inputs) != 1:
+        return None
+    types = pyarrow.types
+    kinds = {field.name: field.type for field in schema}
+    candidates: list[str] = [
+        column for column, kind in kinds.items() if column != label_name and _holds_images(types, kind)
+    ]
+    name = request.inputs[0].name
+    if name in kinds:
+        if name in candidates:
+            return name
+        return None
+    if len(candidates) > 1:  # a mask beside the image, say
+        candidates = [column for column in _IMAGE_NAMES if column in candidates] or candidates
+    if len(candidates) == 1:
+        return candidates[0]
+    if candidates or any(types.is_struct(kind) for kind in kinds.values()):
+        raise DataError(
+            f"{path}: no column is known to hold the images (found {listed(kinds)}); call it 'image' or after the "
+            f"model's input, {name!r}"
+        )
+    return None
+
+
+def _holds_images(types: Any, kind: Any) -> bool:
+    if types.is_struct(kind):  # as `datasets` stores an image
+        return {field.name for field in kind} <= {"bytes", "path"}
+    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+
+
+INFO = "dataset_info.json"  # where `datasets` writes the features of a data set
+
+
+def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
+    """Return the labels in a column of a table, as numbers or names.
+
+    Raises:
+        DataError: cells are empty, or stand for names that the model does not have.
+    """
+    column = table.column(name)
+    # Said here with its row: as a Python value an empty cell is None, which no message explains.
+    if column.null_count:
+        row = next(row for row, value in enumerate(column) if not value.is_valid)
+        raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
+    values = np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making axes of nested lists
+    if not all(isinstance(value, int) for value in values):
+        if all(isinstance(value, (int, float)) for value in values):
+            return values.astype(np.float64)
+        return values
+    indices = whole_numbers(values.tolist())
+    # no class of any model has such a number
+    if indices.dtype != np.int64:
+        row = next(row for row, value in enumerate(values) if not -(2**63) <= value < 2**63)
+        raise DataError(f"{path}: column {name!r}: {values[row]} in row {row} is no class index; store the classes")
+    class_label = _class_label(table.schema, name, path, request.limits)
+    if class_label is None or indices.size == 0:
+        return indices
+    # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
+    if request.class_names is None and len(class_label) != request.n_classes:
+        raise DataError(
+            f"{path}: column {name!r} has {len(class_label)} classes ({listed(class_label)}), the model has "
+            f"{request.n_classes}; give the model's class names in its order (--classes FILE)"
+        )
+    if request.class_names is None:
+        return indices
+    if indices.min() < 0 or indices.max() >= len(class_label):
+        raise DataError(
+            f"{path}: column {name!r} must lie in 0 to {len(class_label) - 1}, the places of its class names, but goes "
+            f"from {indices.min()} to {indices.max()}; remove samples without a label"
+        )
+    named: AnyArray = np.array(class_label)[indices]
+    return named  # names decide: the data set and the model may order the classes differently
+
+
+def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:
+    """Return the class names that `datasets` stored for a column of indices; None if it stored none."""
+    info: Any = None
+    try:
+        if b"huggingface" in (schema.metadata or {}):
+            info = json.loads(schema.metadata[b"huggingface"])["info"]
+        elif path.is_dir() and (path / INFO).is_file():
+            info = json.loads(read_text(path / INFO, limits))
+        names = info["features"][name]["names"]
+    except (
+        DataError,
+        ValueError,
+        LookupError,
+        TypeError,
+        RecursionError,
+    ):  # no such entry, or not in the form of `datasets`
+        return None
+    if not isinstance(names, list) or not names:
+        return None
+    return [str(text) for text in names]
 
 
 def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
@@ -57,11 +201,11 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     schema = table_schema(files[0])
     if request.labels is None and request.label_columns:
         return _open_in_memory(path, files, list(schema.names), request)
-    wanted = [spec.name for spec in request.inputs]
+    input_names = [spec.name for spec in request.inputs]
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     label_name = None
     if request.labels is None:
-        rest = {name: kind for name, kind in kinds.items() if name not in (*wanted, *request.columns)}
+        rest = {name: kind for name, kind in kinds.items() if name not in (*input_names, *request.columns)}
         label_name = find_label_column([*rest], request.label_column, str(path), texts_of(rest))
     image_name = image_column(pyarrow, schema, request, label_name, path)
     if image_name is not None:
@@ -75,7 +219,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
 
 
 def _open_in_memory(path: Path, files: tuple[Path, ...], names: list[str], request: Request) -> ArraySource:
-    """Read all columns, where several of them are labels."""
+    """Read all columns into memory, for samples with several label columns."""
     table = map_table(files, names, request.limits)
     columns = {name: plain_column(table.column(name).to_numpy()) for name in names}
     return open_in_memory(
@@ -132,16 +276,16 @@ def _open_text(
 ) -> ArraySource:
     request.check_arrays(str(path))
     text = [name for name, kind in kinds.items() if kind == "text" and name != label_name]
-    chosen = text_columns(str(path), text, request)
-    table, labels = _map(path, files, request, list(chosen), label_name)
-    made = tokenized(str(path), [(name, table.column(name).to_pylist()) for name in chosen], request)
-    return _of_arrays(path, request, made, labels, label_name)
+    text_names = text_columns(str(path), text, request)
+    table, labels = _map(path, files, request, list(text_names), label_name)
+    tokens = tokenized(str(path), [(name, table.column(name).to_pylist()) for name in text_names], request)
+    return _open_arrays(path, request, tokens, labels, label_name)
 
 
 def _open_ragged(
     path: Path, files: tuple[Path, ...], request: Request, tokens: Mapping[str, str], label_name: str | None
 ) -> ArraySource | None:
-    """Pad lists of tokens; None if they have one length, which is the model's, and a mask."""
+    """Pad lists of tokens; return None if all have the model's length and a mask."""
     compute = importlib.import_module("pyarrow.compute")
     table, labels = _map(path, files, request, list(tokens.values()), label_name)
     lengths = {*compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()}
@@ -149,14 +293,18 @@ def _open_ragged(
         return None
     request.check_arrays(str(path))
     lists = {role: (name, table.column(name).to_pylist()) for role, name in tokens.items()}
-    return _of_arrays(path, request, padded(str(path), lists, request), labels, label_name)
+    return _open_arrays(path, request, padded(str(path), lists, request), labels, label_name)
 
 
-def _of_arrays(
-    path: Path, request: Request, made: tuple[dict[str, AnyArray], str], labels: AnyArray, label_name: str | None
+def _open_arrays(
+    path: Path,
+    request: Request,
+    arrays_and_note: tuple[dict[str, AnyArray], str],
+    labels: AnyArray,
+    label_name: str | None,
 ) -> ArraySource:
     """Take arrays that were made of columns, and the note on how."""
-    arrays, note = made
+    arrays, note = arrays_and_note
     return open_columns(
         _title(path),
         str(path),

@@ -1,8 +1,8 @@
-"""Text as the token ids, mask and token types that a model takes, by a `tokenizer.json`; nothing is fetched.
+"""Text as token ids, attention mask and token types, by a `tokenizer.json`; nothing is downloaded.
 
-Inputs are told by their names: one with `mask` in it is the attention mask, one with `type` the token types, and the
-remaining one takes the ids. All samples are padded at their end to the longest one, or to the length that the model
-fixes, and cut at the length that the model, the tokenizer or its `tokenizer_config.json` says.
+The roles of inputs follow their names: a name with `mask` in it is the attention mask, one with `type` the token types,
+and the remaining input takes the ids. All samples are padded at their end to the longest one, or to the length that the
+model fixes, and cut to the length that the model, the tokenizer or its `tokenizer_config.json` sets.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.files import read_text
+from tna_onnx.data.choices import Limits
+from tna_onnx.data.files import optional, parsing, read_text
 from tna_onnx.data.labels import listed
-from tna_onnx.data.limits import Limits
-from tna_onnx.data.optional import optional
-from tna_onnx.data.parsing import parsing
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -36,7 +34,7 @@ _NO_LIMIT = 100_000  # tokens: what tokenizers write where there is none is far 
 
 
 def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str, ...]:
-    """Return the columns to tokenise: those that are named, else one with a usual name, else the only one with text.
+    """Return the columns to tokenise: those that the user names, else one with a usual name, else the only text column.
 
     Raises:
         DataError: there is no telling.
@@ -49,15 +47,15 @@ def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str
                 f"of {listed(text) or 'none'}"
             )
         return request.columns
-    found = [name for name in text if name.lower() in _TEXT]
-    if len(found) != 1:
-        found = list(text)
-    if len(found) != 1:
+    candidates = [name for name in text if name.lower() in _TEXT]
+    if len(candidates) != 1:
+        candidates = list(text)
+    if len(candidates) != 1:
         raise DataError(
             f"{where}: expected one column of text, found {listed(text) or 'none'}; name it with --columns, or two "
             "for pairs"
         )
-    return tuple(found)
+    return tuple(candidates)
 
 
 def tokenized(
@@ -84,9 +82,9 @@ def tokenized(
     longest = fixed or _longest(tokenizer, folder, request.limits)
     padding = _padding_id(tokenizer)
     # the side on which the model was trained to be cut and padded
-    left = (tokenizer.padding or {}).get("direction") == "left"
-    told = tokenizer.truncation or {}
-    sides = {key: told[key] for key in ("direction", "strategy") if key in told}
+    pads_left = (tokenizer.padding or {}).get("direction") == "left"
+    truncation = tokenizer.truncation or {}
+    sides = {key: truncation[key] for key in ("direction", "strategy") if key in truncation}
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest, **sides)
     texts = [cells for _, cells in columns]
@@ -104,17 +102,17 @@ def tokenized(
                 raise DataError(
                     f"{where}: {len(values)} tokens after cutting, the model takes {length}; use another tokenizer"
                 )
-            start = length - len(values) if left else 0
+            start = length - len(values) if pads_left else 0
             array[row, start : start + len(values)] = values
         arrays[spec.name] = array
-    side = "on the left " if left else ""
+    side = "on the left " if pads_left else ""
     names = " and ".join(repr(name) for name, _ in columns)
     note = f"text of {names} tokenised by {request.tokenizer}, padded with id {padding} {side}to {length} tokens"
     return arrays, f"{note}; {cut:,} samples cut at {longest} tokens" if cut else note
 
 
 def roles_of(request: Request) -> dict[str, str]:
-    """Return input name -> `ids`, `mask` or `types`; empty for a model that does not take tokens (N, T)."""
+    """Return input name -> `ids`, `mask` or `types`; empty if the model does not take tokens (N, T)."""
     roles = {}
     for spec in request.inputs:
         name = spec.name.lower()
@@ -157,16 +155,16 @@ def _load(name: str, limits: Limits) -> tuple[Any, Path]:
 
 
 def _downloaded(name: str) -> Path:
-    """Return the folder in which Hugging Face's libraries have kept a tokenizer of this name."""
+    """Return the folder in Hugging Face's cache that holds the tokenizer of this name."""
     home = Path(os.environ.get("HF_HOME", Path("~/.cache/huggingface").expanduser()))
     cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub")) / f"models--{name.replace('/', '--')}" / "snapshots"
-    found = sorted(cache.glob("*/tokenizer.json"), key=lambda file: file.stat().st_mtime)
-    if not found:
+    snapshots = sorted(cache.glob("*/tokenizer.json"), key=lambda file: file.stat().st_mtime)
+    if not snapshots:
         raise UsageError(
             f"{name}: no such folder, and no tokenizer of this name is in the cache of Hugging Face; nothing is "
             "downloaded: give the folder of a tokenizer.json"
         )
-    return found[-1].parent
+    return snapshots[-1].parent
 
 
 def _longest(tokenizer: Any, folder: Path, limits: Limits) -> int:

@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import check_inside, open_regular
+from tna_onnx.data.files import check_inside, open_regular, parsing
 from tna_onnx.data.labels import label_indices, listed
-from tna_onnx.data.parsing import parsing
 from tna_onnx.data.sources.images import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError, UsageError
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import BinaryIO
 
-    from tna_onnx.data.limits import Limits
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
@@ -197,7 +196,7 @@ def _scan(path: Path, limits: Limits) -> Iterator[_Sample]:
 
 
 class _Bounded:
-    """A file that is never asked for more than it has: a header may claim any size, for which memory would be taken."""
+    """A stream that reads at most what is left of the file, so that a false size in a header allocates no memory."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -207,8 +206,8 @@ class _Bounded:
         self.close = stream.close
 
     def read(self, size: int = -1) -> bytes:
-        left = max(0, self.size - self.tell())
-        return self._stream.read(left if size < 0 else min(size, left))
+        remaining = max(0, self.size - self.tell())
+        return self._stream.read(remaining if size < 0 else min(size, remaining))
 
 
 def _members(archive: tarfile.TarFile, size: int) -> Iterator[tarfile.TarInfo]:

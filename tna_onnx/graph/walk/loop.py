@@ -7,18 +7,17 @@ from dataclasses import dataclass, replace
 
 import onnx
 
+from tna_onnx.errors import TnaError
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
-from tna_onnx.graph.load import Model
+from tna_onnx.graph.load import Model, checker_complaint
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.refusal import Refusal
-from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.walk import logit_steps, output_steps
-from tna_onnx.graph.walk.distances import one_a_sample
-from tna_onnx.graph.walk.layer import head_at
-from tna_onnx.graph.walk.no_vectors import refuse_distances
-from tna_onnx.graph.walk.state import State
+from tna_onnx.graph.stored import LabelsOfPositions, Refused
+from tna_onnx.graph.walk import output_steps
+from tna_onnx.graph.walk import steps as logit_steps
+from tna_onnx.graph.walk.layer import head_at, one_a_sample, refuse_distances
+from tna_onnx.graph.walk.steps import Refusal, State
 
 __all__ = ["Walked", "walk_back"]
 
@@ -106,16 +105,25 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> Walked:
 
 
 def _attempt(state: State) -> Head | Refusal:
+    closed = False
     try:
         return _run(state)
     except Refused as refused:
         reason = str(refused)
+        closed = isinstance(refused, LabelsOfPositions)
+    except TnaError:
+        raise
     except RecursionError:
         reason = "the chain of nodes before it is too long to follow"
-    # A node of a damaged file may lack anything that its operator has, or hold what no such node can hold.
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        reason = f"damaged, or of a form that cannot be read ({type(error).__name__}: {error})"
-    return Refusal(state.output, state.where, reason, state.activation)
+    # A node of a damaged file may lack anything that its operator has, or hold what no such node can hold. The checker
+    # says whether the file is damaged: if it has no complaint, the walk itself is wrong.
+    except Exception as error:
+        complaint = checker_complaint(state.model.path or state.model.proto)
+        if not complaint:
+            raise
+        first = complaint.strip().splitlines()[0]
+        reason = f"damaged ({type(error).__name__}: {error}); the ONNX checker says: {first}"
+    return Refusal(state.output, state.where, reason, state.activation, closed)
 
 
 def _run(state: State) -> Head:
@@ -181,11 +189,11 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
 
 def _list_of_arrays(node: onnx.NodeProto) -> str:
     """Say what to do with scores that are a list of arrays, one a task, as scikit-learn's MultiOutputClassifier has."""
-    heads = " ".join(f"--head {name}" for name in node.input[:_MAX_LISTED])
+    heads = " or ".join(f"--head {name}" for name in node.input[:_MAX_LISTED])
     more = " ..." if len(node.input) > _MAX_LISTED else ""
     return (
         f"SequenceConstruct makes a list of {len(node.input)} arrays, one a task; make them outputs of the graph, each "
-        f"by itself, and calibrate these: {heads}{more}. If each task is a label of 0 and 1, export "
+        f"by itself, and calibrate one after the other: {heads}{more}. If each task is a label of 0 and 1, export "
         "OneVsRestClassifier in place of MultiOutputClassifier: it trains the same classifiers"
     )
 
@@ -254,17 +262,17 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
     ((name, head),) = heads.items()
     if node.op_type == "Div" and node.input[0] != name:
         raise Refused(f"Div with the linear layer {head.node} behind")
-    _refuse_gate(state.model, node, head, [other for other in operands if other != name])
+    _refuse_gate(state.model, node, head, [operand for operand in operands if operand != name])
     return head
 
 
 def _branch(state: State, node: onnx.NodeProto, operands: Sequence[str], name: str) -> State:
     """Return the state of a walk along one operand, beside which the others come in."""
-    others = tuple(other for other in operands if other != name)
+    gates = tuple(operand for operand in operands if operand != name)
     branch = replace(
         state,
         tensor=name,
-        side_inputs=(*state.side_inputs, *others),
+        side_inputs=(*state.side_inputs, *gates),
         follows=(node.op_type, *state.follows),
         forks=state.forks + 1,
     )
@@ -275,11 +283,11 @@ def _branch(state: State, node: onnx.NodeProto, operands: Sequence[str], name: s
     return branch
 
 
-def _refuse_gate(model: Model, node: onnx.NodeProto, head: Head, others: Sequence[str]) -> None:
+def _refuse_gate(model: Model, node: onnx.NodeProto, head: Head, gates: Sequence[str]) -> None:
     """Refuse a factor that another linear layer makes, behind the trunk: which of the two is the head?"""
     trunk = ancestors(model, head.features)
-    for other in others:
-        for k in sorted(ancestors(model, other) - trunk):
+    for operand in gates:
+        for k in sorted(ancestors(model, operand) - trunk):
             gate = model.proto.graph.node[k]
             if is_linear(gate) or is_quantized(gate):
                 raise Refused(

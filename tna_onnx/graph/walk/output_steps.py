@@ -7,12 +7,11 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 
+from tna_onnx.graph.linear import first_column_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, declared_sizes, has_several
 from tna_onnx.graph.stored import Refused
-from tna_onnx.graph.walk.columns import first_column_of
-from tna_onnx.graph.walk.logit_steps import PASSED
-from tna_onnx.graph.walk.state import State
+from tna_onnx.graph.walk.steps import PASSED, State
 from tna_onnx.graph.walk.written_out import BESIDE_SUM, scores_of, written_out
 
 __all__ = [
@@ -121,10 +120,10 @@ def written_activation(state: State) -> str | None:
     """Pass an activation that is written out in simpler nodes; None if there is none."""
     if state.activation != "none":
         return None
-    found = written_out(state.model, state.tensor)
-    if found is None:
+    form = written_out(state.model, state.tensor)
+    if form is None:
         return None
-    kind, logits = found
+    kind, logits = form
     return _begin(state, next(name for name, word in _ACTIVATIONS.items() if word == kind), logits)
 
 
@@ -252,9 +251,9 @@ def _makes(model: Model, tensor: str) -> str:
             return ""
         if node.op_type in _ACTIVATIONS:
             return str(node.op_type)
-        found = written_out(model, tensor)
-        if found is not None:
-            return next(name for name, word in _ACTIVATIONS.items() if word == found[0])
+        form = written_out(model, tensor)
+        if form is not None:
+            return next(name for name, word in _ACTIVATIONS.items() if word == form[0])
         if node.op_type not in (*PASSED, *_SLACK):
             return ""
         computed = [name for name in node.input if name and model.constant_tensor(name) is None]

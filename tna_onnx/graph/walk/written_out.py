@@ -25,11 +25,11 @@ BESIDE_SUM = ("Reshape", "Unsqueeze", "Squeeze", "Clip", "Expand", "Identity")
 
 _SOME = 20  # nodes of them in a row, at most
 
-_Found: TypeAlias = "tuple[str, str] | None"
+_Form: TypeAlias = "tuple[str, str] | None"
 _Scores: TypeAlias = tuple[str, bool]
 
 
-def written_out(model: Model, tensor: str) -> _Found:
+def written_out(model: Model, tensor: str) -> _Form:
     """Return which activation makes a tensor, and its logits; None if the nodes do not spell one."""
     node = _node(model, tensor)
     if node is None or node.op_type not in _FORMS:
@@ -49,8 +49,8 @@ def _node(model: Model, tensor: str | None) -> onnx.NodeProto | None:
     node = model.producer(tensor)
     if node is None or node.domain not in ("", "ai.onnx"):
         return None
-    wanted = {"Div": 2, "Sub": 2, "Mul": 2, "Add": 2, "Max": 2, "Where": 3}.get(node.op_type, 1)
-    if len(node.input) < wanted:
+    n_inputs = {"Div": 2, "Sub": 2, "Mul": 2, "Add": 2, "Max": 2, "Where": 3}.get(node.op_type, 1)
+    if len(node.input) < n_inputs:
         return None
     return node
 
@@ -123,16 +123,16 @@ def _log_summed(model: Model, tensor: str) -> _Scores | None:
     node = _shaped(model, tensor)
     if node is None:
         return None
-    found: _Scores | None = None
+    scores: _Scores | None = None
     if node.op_type == "ReduceLogSumExp":
-        found = _scores(model, node.input[0])
+        scores = _scores(model, node.input[0])
     elif node.op_type == "ReduceLogSum":
-        found = _exponent(model, node.input[0])
+        scores = _exponent(model, node.input[0])
     elif node.op_type == "Log":
-        found = _summed(model, node.input[0])
+        scores = _summed(model, node.input[0])
     elif node.op_type == "Add":
-        found = _lifted(model, node)
-    return found
+        scores = _lifted(model, node)
+    return scores
 
 
 def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
@@ -154,27 +154,27 @@ def _lifted(model: Model, node: onnx.NodeProto) -> _Scores | None:
 
 def _of_maxima(model: Model, tensor: str) -> bool:
     """Whether nothing but maxima and numbers makes a tensor: what else differs by class could be 0 on all data."""
-    waiting, seen = [tensor], set[str]()
+    waiting, visited = [tensor], set[str]()
     while waiting:
         name = waiting.pop()
-        if name in seen or _number(model, name) is not None:
+        if name in visited or _number(model, name) is not None:
             continue
         node = _node(model, name)
-        if node is None or len(seen) == _SOME:
+        if node is None or len(visited) == _SOME:
             return False
-        seen.add(name)
+        visited.add(name)
         if node.op_type != "ReduceMax":
             # the second operand of these is a shape or an axis
             operands = node.input[:1] if node.op_type in BESIDE_SUM else node.input
             waiting += [str(operand) for operand in operands if operand]
-    return bool(seen)
+    return bool(visited)
 
 
-def _quotient(model: Model, node: onnx.NodeProto) -> _Found:
+def _quotient(model: Model, node: onnx.NodeProto) -> _Form:
     return _ratio(model, node.input[0], node.input[1]) or _half_of_tanh(model, node)
 
 
-def _ratio(model: Model, top: str, bottom: str) -> _Found:
+def _ratio(model: Model, top: str, bottom: str) -> _Form:
     scores = _exponent(model, top)
     if scores is not None and scores == _summed(model, bottom):
         return "softmax", scores[0]
@@ -188,18 +188,18 @@ def _ratio(model: Model, top: str, bottom: str) -> _Found:
     return None
 
 
-def _sigmoid(logit: str | None) -> _Found:
+def _sigmoid(logit: str | None) -> _Form:
     """Return the sigmoid of a tensor, if that was found."""
     if logit is None:
         return None
     return "sigmoid", logit
 
 
-def _reciprocal(model: Model, node: onnx.NodeProto) -> _Found:
+def _reciprocal(model: Model, node: onnx.NodeProto) -> _Form:
     return _sigmoid(_negated(model, _one_plus(model, node.input[0], "Exp")))
 
 
-def _product(model: Model, node: onnx.NodeProto) -> _Found:
+def _product(model: Model, node: onnx.NodeProto) -> _Form:
     for top, bottom in (tuple(node.input), tuple(node.input)[::-1]):
         inverse = _shaped(model, bottom)
         if inverse is not None and inverse.op_type == "Reciprocal":
@@ -212,8 +212,8 @@ def _one_plus(model: Model, tensor: str | None, kind: str) -> str | None:
     node = _node(model, tensor)
     if node is None or node.op_type != "Add":
         return None
-    for one, other in (tuple(node.input), tuple(node.input)[::-1]):
-        inner = _node(model, other)
+    for one, second in (tuple(node.input), tuple(node.input)[::-1]):
+        inner = _node(model, second)
         if _number(model, one) == 1 and inner is not None and inner.op_type == kind:
             return str(inner.input[0])
     return None
@@ -240,30 +240,30 @@ def _times(model: Model, tensor: str | None, factor: float) -> str | None:
         return str(node.input[0])
     if node.op_type != "Mul":
         return None
-    for number, other in (tuple(node.input), tuple(node.input)[::-1]):
+    for number, second in (tuple(node.input), tuple(node.input)[::-1]):
         if _number(model, number) == factor:
-            return str(other)
+            return str(second)
     return None
 
 
-def _half_of_tanh(model: Model, node: onnx.NodeProto) -> _Found:
+def _half_of_tanh(model: Model, node: onnx.NodeProto) -> _Form:
     """Read (1 + tanh(s / 2)) / 2."""
     inner = _one_plus(model, _times(model, node.output[0], 0.5), "Tanh")
     return _sigmoid(_times(model, inner, 0.5))
 
 
-def _half_and_tanh(model: Model, node: onnx.NodeProto) -> _Found:
+def _half_and_tanh(model: Model, node: onnx.NodeProto) -> _Form:
     """Read 1/2 + tanh(s / 2) / 2."""
-    for number, other in (tuple(node.input), tuple(node.input)[::-1]):
+    for number, second in (tuple(node.input), tuple(node.input)[::-1]):
         if _number(model, number) != 0.5:
             continue
-        tanh = _node(model, _times(model, other, 0.5))
+        tanh = _node(model, _times(model, second, 0.5))
         if tanh is not None and tanh.op_type == "Tanh":
             return _sigmoid(_times(model, tanh.input[0], 0.5))
     return None
 
 
-def _difference(model: Model, node: onnx.NodeProto) -> _Found:
+def _difference(model: Model, node: onnx.NodeProto) -> _Form:
     scores = _scores(model, node.input[0])
     summed = _log_summed(model, node.input[1])
     # s - log sum exp(s), or the same of s - m
@@ -272,14 +272,14 @@ def _difference(model: Model, node: onnx.NodeProto) -> _Found:
     return "log_softmax", scores[0]
 
 
-def _exponential(model: Model, node: onnx.NodeProto) -> _Found:
+def _exponential(model: Model, node: onnx.NodeProto) -> _Form:
     inner = written_out(model, node.input[0])
     if inner is None or inner[0] != "log_softmax":
         return None
     return "softmax", inner[1]
 
 
-_FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Found]] = {
+_FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Form]] = {
     "Div": _quotient,
     "Reciprocal": _reciprocal,
     "Mul": _product,

@@ -1,23 +1,32 @@
-"""A page from its template: one HTML file with style, script, drawings and pictures inside.
+"""Pages from templates: one HTML file with style, script, drawings and pictures inside, and the report's page.
 
-Nothing is loaded, and without JavaScript all of it can be read. Python makes plain values; markup is in `templates/`
-alone, where autoescape is on. The only text that is not escaped is this package's own style sheet and script.
+Nothing is loaded, and everything can be read without JavaScript: the diagrams of the slider are then side by side, and
+figures have their numbers in tables. Python computes plain values; markup is only in `templates/`, where autoescape is
+on, so text from outside (names, paths, notes) is escaped. The only text that is not escaped is this package's own style
+sheet and script.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from pathlib import PurePath
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from tna_onnx.printable import printable
+from tna_onnx.files import printable
+from tna_onnx.render.html.sections.classes import confidence, reliability, samples
+from tna_onnx.render.html.sections.decisions import promised
+from tna_onnx.render.html.sections.result import changes, result, run
+from tna_onnx.render.html.sections.search import angles, search
+from tna_onnx.render.html.sections.use import use
+from tna_onnx.results.report import Report
 
-__all__ = ["Section", "environment", "render_page"]
+__all__ = ["Section", "environment", "render_page", "sections_of", "to_html"]
 
 
 @dataclass(frozen=True)
@@ -25,23 +34,16 @@ class Section:
     """A section of a page.
 
     Attributes:
-        name: its id behind the prefix.
+        name: its id, which links lead to.
         title: its heading.
         template: below `templates/`; it finds `values` under the name `it`.
         values: what it shows; None leaves the section out.
-        prefix: of ids, where a page has a section of that name for each of several parts.
     """
 
     name: str
     title: str
     template: str
     values: object
-    prefix: str = ""
-
-    @property
-    def place(self) -> str:
-        """Its id, which links lead to."""
-        return f"{self.prefix}{self.name}"
 
 
 def render_page(title: str, sections: Sequence[Section], version: str) -> str:
@@ -92,3 +94,41 @@ def environment() -> Environment:
     # A page holds the bins of every class as JSON: spaces would be a fifth of it.
     templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return templates
+
+
+def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
+    """Write a report as a page.
+
+    Args:
+        report: made with details.
+        command: command line that made it, if there was one.
+        sources: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
+
+    Raises:
+        ValueError: the report has no details.
+    """
+    sections = sections_of(report, command, sources)
+    return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
+
+
+def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> list[Section]:
+    """Return the sections of the page; the arguments, and what is raised, are those of `to_html`."""
+    details = report.details
+    if details is None:
+        raise ValueError("the report has no details; call calibrate with details=True")
+    # a file that was not written has not changed
+    changes_title = "What changed in the file" if report.output else "What the new file changes"
+    decisions = () if report.guard is None else (("decisions", "Decisions", promised(report.guard)),)
+    parts = (
+        ("result", "Result", result(report)),
+        *decisions,
+        ("reliability", "Reliability", reliability(report, details)),
+        ("confidence", "Confidence", confidence(report, details)),
+        ("search", "Search over the angle", search(report, details)),
+        ("angles", "Angles between features and class vectors", angles(report, details)),
+        ("samples", "Samples to look at", samples(details)),
+        ("use", "Use it", use(report, details)),
+        ("changes", changes_title, changes(report, details)),
+        ("run", "How it was made", run(report, details, command, sources)),
+    )
+    return [Section(name, title, f"calibration/{name}.html", values) for name, title, values in parts]

@@ -7,21 +7,25 @@ from pathlib import PurePath
 
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.bin_free import bin_free_rows
-from tna_onnx.render.html.blocks import Figure, Key, Table, Term, table
-from tna_onnx.render.html.diagrams import reliability_diagram
-from tna_onnx.render.html.page import Section, render_page
-from tna_onnx.render.html.sections.result import result
-from tna_onnx.render.html.words import (
+from tna_onnx.render.html.blocks import (
+    Figure,
+    Key,
+    Table,
+    Term,
     bins_table,
     capital,
     diagram_keys,
     metric_title,
     recipe_text,
+    table,
     versions_text,
 )
+from tna_onnx.render.html.diagrams import reliability_diagram
+from tna_onnx.render.html.page import Section, render_page
+from tna_onnx.render.html.sections.result import result
 from tna_onnx.render.reliability import words_of
-from tna_onnx.results.bin_free import BinFree
+from tna_onnx.render.text import bin_free_rows
+from tna_onnx.results.details import BinFree
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report
 
@@ -72,7 +76,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
             "reliability",
             "Reliability",
             "short/reliability.html",
-            _reliability(evaluation.data, sides, several=bool(evaluation.labels)),
+            _reliability(evaluation.data, sides, multi_label=bool(evaluation.labels)),
         ),
         Section("run", "How it was made", "short/run.html", terms),
     ]
@@ -102,15 +106,15 @@ def report_page(report: Report) -> str:
             "reliability",
             "Reliability",
             "short/reliability.html",
-            _reliability(data, sides, several=bool(report.labels)),
+            _reliability(data, sides, multi_label=bool(report.labels)),
         ),
         Section("run", "How it was made", "short/run.html", terms),
     ]
     return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
 
 
-def _reliability(data: str, sides: list[tuple[str, Bins, float, BinFree]], *, several: bool) -> Reliability:
-    words = words_of(several)
+def _reliability(data: str, sides: list[tuple[str, Bins, float, BinFree]], *, multi_label: bool) -> Reliability:
+    words = words_of(multi_label)
     heads = ("", *(word.lower() for word, _, _, _ in sides)) if len(sides) > 1 else ("", "value")
     figures = []
     for word, bins, ece, bin_free in sides:
@@ -118,7 +122,7 @@ def _reliability(data: str, sides: list[tuple[str, Bins, float, BinFree]], *, se
         figures.append(Figure(drawing, f"{word}: ECE {100 * ece:.2f} %"))
     return Reliability(
         data,
-        several,
+        multi_label,
         diagram_keys(words),
         tuple(figures),
         tuple(bins_table(bins, f"Bins {word.lower()}", words) for word, bins, _, _ in sides),

@@ -1,17 +1,39 @@
-"""Verdict, or the refusal with its reasons; metrics before and after with their intervals; notes."""
+"""Sections on the result: the verdict with metrics and notes, changes in the file, and the provenance of the run."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
+from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.render.html.blocks import Table, table
+from tna_onnx.render.html.blocks import (
+    LOOKS,
+    Column,
+    Table,
+    Term,
+    capital,
+    interval_cell,
+    metric_title,
+    plain,
+    reach_of,
+    recipe_text,
+    table,
+    versions_text,
+)
 from tna_onnx.render.html.svg import IntervalBar
-from tna_onnx.render.html.words import LOOKS, capital, interval_cell, metric_title, reach_of
-from tna_onnx.render.labels import label_heads, label_rows
+from tna_onnx.render.lines import tied
+from tna_onnx.render.text import label_heads, label_rows
+from tna_onnx.results.as_json import to_json
+from tna_onnx.results.details import Details
 from tna_onnx.results.report import Comparison, Report
 
-__all__ = ["Result", "result"]
+__all__ = ["Changes", "Result", "Run", "changes", "data_text", "members_text", "result", "run"]
+
 
 _HOW = {
     "held-out": "held-out samples, which neither the search nor the fit has seen",
@@ -94,3 +116,268 @@ def _row(c: Comparison, name: str) -> tuple[str | IntervalBar, ...]:
         # a scale of its own in each row: metrics have different units
         interval_cell(name, d, reach_of(d), "no significant change"),
     )
+
+
+def members_text(size: int) -> str:
+    """Write a number of members; 0 is the limit of many.
+
+    >>> members_text(1024), members_text(0)
+    ('1,024', 'infinitely many')
+    """
+    return f"{size:,}" if size else "infinitely many"
+
+
+def data_text(details: Details) -> str:
+    """Name the shown data in a sentence."""
+    kind = "held-out" if details.held_out else "which were used for fitting"
+    return f"Data: {details.data}, {kind}."
+
+
+# Kinds of added nodes that a row names.
+_MAX_KINDS = 6
+# Where a map went, by whether it was folded.
+_PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
+# Longer tables are folded away until they are asked for.
+_MAX_ROWS = 12
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What the section shows; `summary` heads a table that is folded away, and is empty for one that is not."""
+
+    verdict: str
+    terms: tuple[Term, ...]
+    differences: Table
+    summary: str
+
+
+def changes(report: Report, details: Details) -> Changes:
+    """Return the values of the section."""
+    rows = _rows(details.changes)
+    summary = ""
+    if len(rows) > _MAX_ROWS:
+        summary = f"All {len(rows):,}"
+    heads = (
+        "part",
+        Column("name", wraps=True),
+        Column("change", wraps=True),
+        Column("before and after", wraps=True),
+        "largest |change|",
+        Column("explained by", wraps=True),
+    )
+    return Changes(
+        _verdict(details.changes, report),
+        _terms(report),
+        table(heads, rows, "Differences between the files"),
+        summary,
+    )
+
+
+def _verdict(differences: Sequence[Difference], report: Report) -> str:
+    unexplained = sum(not d.explained for d in differences)
+    if unexplained:
+        return f"{unexplained} differences are not of the head or its map."
+    if report.guard is not None:
+        names = ", ".join(output.name for output in report.guard.outputs)
+        return f"The head, the map and the provenance, as below; and {report.guard.nodes} nodes that decide: {names}."
+    return "Only the head, the appended block and the provenance differ; every other byte is the input's."
+
+
+def _terms(report: Report) -> tuple[Term, ...]:
+    head = "none"
+    if report.head:
+        head = f"{report.head}: weight ({report.classes:,}, {report.features:,})"
+    checked = report.verification
+    return (
+        Term("Head", head),
+        Term("Weight", _weight_text(report)),
+        Term("Map", _map_text(report)),
+        Term("File", _file_text(report)),
+        Term(
+            "Verified",
+            f"{checked.samples:,} samples run through the new file: largest |p - p'| {checked.max_difference:.1e} "
+            f"(bound {checked.bound:.1e}){tied(checked)}",
+        ),
+    )
+
+
+def _weight_text(report: Report) -> str:
+    if not report.angle:
+        return f"the {report.untilted} weight"
+    if not report.ensemble_size:
+        return f"limit of many members at {report.angle:g}°: the {report.untilted} weight times cos({report.angle:g}°)"
+    return (
+        f"average of {report.ensemble_size} members, mRC {report.reached:.3g}° (target {report.angle:g}°), "
+        f"{report.rotations:.0f} rotations each"
+    )
+
+
+def _map_text(report: Report) -> str:
+    text = report.map
+    if report.map != "none":
+        text += f", {_PLACES[report.folded]}"
+    fitted = ", ".join(f"{name} {plain(value)}" for name, value in report.parameters.items())
+    return f"{text} ({fitted})" if fitted else text
+
+
+def _file_text(report: Report) -> str:
+    target = "the model in memory"
+    if report.changes and report.changes.target:
+        target = report.changes.target
+    if report.missed:
+        return f"refused, not written: {target}"
+    if report.dry_run:
+        return f"dry run, not written: {target}"
+    return report.output or "none, the model stays in memory"
+
+
+def _rows(differences: Sequence[Difference]) -> list[tuple[str, ...]]:
+    """One row for each change; what was added for one reason shares a row."""
+    rows: list[tuple[str, ...]] = []
+    added = dict[tuple[str, str], list[Difference]]()
+    for d in differences:
+        # What nothing explains has a row of its own, whatever the change.
+        if d.change == "added" and d.explained:
+            added.setdefault((d.part, d.explained), []).append(d)
+            continue
+        largest = ""
+        if d.largest is not None:
+            largest = f"{d.largest:.3g}"
+        detail = d.detail.replace(" -> ", " → ")
+        rows.append((d.part, d.name, d.change, detail, largest, d.explained or "not explained"))
+    rows += [_added_row(part, reason, group) for (part, reason), group in added.items()]
+    return rows
+
+
+def _added_row(part: str, reason: str, group: Sequence[Difference]) -> tuple[str, ...]:
+    name = group[0].name
+    if len(group) > 1:
+        name = f"{name} to {group[-1].name}"
+    kinds = Counter(d.detail for d in group).most_common()
+    texts = [_counted(count, kind) for kind, count in kinds[:_MAX_KINDS]]
+    if len(kinds) > _MAX_KINDS:
+        texts.append("...")
+    return part, name, f"{len(group):,} added", ", ".join(texts), "", reason
+
+
+def _counted(count: int, kind: str) -> str:
+    if count == 1:
+        return kind
+    return f"{count} x {kind}"
+
+
+# Settings that have a line of their own.
+_ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the section shows; `numbers` is the whole report as JSON, gzipped, in base64, and `name` its file's."""
+
+    terms: tuple[Term, ...]
+    numbers: str
+    name: str
+
+
+def run(report: Report, details: Details, command: str, sources: Mapping[str, str] | None = None) -> Run:
+    """Return the values of the section; the arguments are those of `_terms`."""
+    # mtime: the same report gives the same page
+    packed = gzip.compress(to_json(report, details=True).encode(), mtime=0)
+    name = f"{PurePath(report.model).stem}.report.json.gz"
+    return Run(_run_terms(report, details, command, sources), base64.b64encode(packed).decode(), name)
+
+
+def _run_terms(report: Report, details: Details, command: str, sources: Mapping[str, str] | None) -> tuple[Term, ...]:
+    """Return what was run, on what, and when.
+
+    Args:
+        report: made with details.
+        details: its details.
+        command: command line that made it, if there was one.
+        sources: settings that are not on it -> their values, and where these come from.
+    """
+    provenance = details.made
+    terms = [
+        Term(
+            "Date",
+            f"{provenance.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(provenance.seconds)}",
+        ),
+        Term("Model", report.model),
+        Term("SHA-256", report.model_sha256, code=True),
+        Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
+        Term("SHA-256 of calibration data", provenance.calibration_sha256, code=True),
+        Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
+    ]
+    if provenance.held_out_sha256:
+        terms.append(Term("SHA-256 of held-out data", provenance.held_out_sha256, code=True))
+    terms.append(Term("Preprocessing", recipe_text(report.preprocessing)))
+    if sources:
+        values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
+        terms.insert(0, Term("From files and the environment", values))
+    if command:
+        terms.insert(0, Term("Command to repeat it", command, code=True))
+    # held-out data can have a recipe of their own
+    if details.preprocessing != report.preprocessing:
+        terms.append(Term("Preprocessing, held-out", recipe_text(details.preprocessing)))
+    terms += [
+        Term("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
+        Term("Seed", str(report.settings["seed"])),
+        Term("Settings", _settings_text(report)),
+        Term("Gates", _gates_text(report)),
+        Term("Device asked for", details.device),
+        Term("Provider obtained", report.provider),
+        Term("Versions", versions_text(report.versions)),
+    ]
+    if report.methods:
+        values = ", ".join(f"{entry.method} {entry.metrics.nll:.4f}" for entry in report.methods)
+        terms.append(Term("Methods compared", f"cross-validated NLL: {values}"))
+    return tuple(terms)
+
+
+def _duration(seconds: float) -> str:
+    """Write a time in two units at most.
+
+    >>> _duration(4.23), _duration(200), _duration(7300)
+    ('4.2 s', '3 min 20 s', '2 h 1 min')
+    """
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    if seconds < 3600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
+
+
+def _settings_text(report: Report) -> str:
+    """Write the settings in the words and units of the command line."""
+    settings = {name: value for name, value in report.settings.items() if name not in _ELSEWHERE}
+    if report.settings["ensemble_size_asked"] == "auto":
+        settings["ensemble_size"] = f"auto (from {report.settings['ensemble_size']})"
+    tilt = report.settings.get("tilt")
+    if isinstance(tilt, dict):
+        # nested in the report, flat on the command line
+        settings.update(tilt)
+    return ", ".join(f"{name.replace('_', '-')} {_setting(name, value)}" for name, value in settings.items())
+
+
+def _setting(name: str, value: object) -> str:
+    # 0 stands for the limit of many
+    if name.endswith("ensemble_size") and value == 0:
+        return "inf"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return plain(value)
+
+
+def _gates_text(report: Report) -> str:
+    """Write the gates that were set: flags alone, limits with their values."""
+    gates = report.settings.get("gates")
+    if not isinstance(gates, dict):
+        return "none"
+    texts = []
+    for name, value in gates.items():
+        flag = name.replace("_", "-")
+        if value is True:
+            texts.append(flag)
+        elif value is not None and value is not False:
+            texts.append(f"{flag} {plain(value)}")
+    return ", ".join(texts) or "none"

@@ -1,9 +1,13 @@
-"""The search: objective and accuracy against angle and members, and the diagram at every angle behind a slider."""
+"""Sections on the search: objective and accuracy against angle and members, a diagram for every angle, and angles.
+
+The diagrams are behind a slider. The last section shows the distribution of the angles between features and class
+vectors, for the predicted class and for the other classes ("false").
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tna_onnx.numerics.metric import METRICS
@@ -20,15 +24,15 @@ from tna_onnx.render.candidates import (
     steps_of,
 )
 from tna_onnx.render.html.blocks import Figure, Key, Table, line_key, table
-from tna_onnx.render.html.charts import Series, chart_x, line_chart
 from tna_onnx.render.html.diagrams import ReliabilityDiagram, reliability_diagram
-from tna_onnx.render.html.sections.phrases import data_text, members_text
-from tna_onnx.render.html.svg import MARKERS
+from tna_onnx.render.html.sections.result import data_text, members_text
+from tna_onnx.render.html.svg import MARKERS, Series, chart_x, line_chart
 from tna_onnx.render.reliability import words_of
 from tna_onnx.results.details import Details, Scored, Step
 from tna_onnx.results.report import Report
 
-__all__ = ["Search", "search"]
+__all__ = ["Angles", "Search", "angles", "search"]
+
 
 # Room beside the first and the last number of members, in doublings; labels are centred there.
 _ROOM = 0.5
@@ -69,7 +73,7 @@ def search(report: Report, details: Details) -> Search | None:
     # the original weight alone: nothing was searched
     if len(details.steps) < 2:
         return None
-    stops = _stops(details, several=bool(report.labels))
+    stops = _stops(details, multi_label=bool(report.labels))
     return Search(
         "each with the map fitted for it" if details.with_map else "before any map",
         f"{100 * MAX_DROP:.0f}",
@@ -90,8 +94,8 @@ def _keys(details: Details) -> list[Key]:
     ranks = looks(details, len(MARKERS))
     last = len(MARKERS) - 1
     shared = shares_last_look(ranks, len(MARKERS))
-    own = {size: k for size, k in ranks.items() if not shared or k < last}
-    keys = [line_key(f"m{k}", f"{members_text(size)} members", MARKERS[k]) for size, k in own.items()]
+    named = {size: k for size, k in ranks.items() if not shared or k < last}
+    keys = [line_key(f"m{k}", f"{members_text(size)} members", MARKERS[k]) for size, k in named.items()]
     if shared:
         keys.append(line_key(f"m{last}", "other numbers of members", MARKERS[last]))
     if details.held_out:
@@ -135,7 +139,7 @@ def _closer_chart(report: Report, details: Details) -> Figure | None:
     high = objective_range(details, value)[1]
     values = [min(high, value(scored_of(step))) for step in inside for _, scored_of in drawn_kinds(details)]
     room = 0.12 * (max(values) - min(values)) or 0.1 * high
-    chosen = details.steps[details.chosen]
+    choice = details.steps[details.chosen]
     chart = line_chart(
         _lines(details, value),
         f"{metric.title} where most candidates are",
@@ -143,9 +147,9 @@ def _closer_chart(report: Report, details: Details) -> Figure | None:
         metric.title,
         x_range=x_range,
         y_range=(min(values) - room, max(values) + room),
-        vertical=_chosen_line(details) if chosen in inside else None,
+        vertical=_chosen_line(details) if choice in inside else None,
         text_on_top=True,
-        rings=_rings(details, value) if chosen in inside else (),
+        rings=_rings(details, value) if choice in inside else (),
     )
     return Figure(chart, f"A closer look, {x_range[0]:.0f}° to {x_range[1]:.0f}°")
 
@@ -206,8 +210,8 @@ def _chosen_line(details: Details) -> tuple[float, str]:
 
 
 def _rings(details: Details, value: Callable[[Scored], float]) -> list[tuple[float, float]]:
-    chosen = details.steps[details.chosen]
-    return [(chosen.angle, value(scored_of(chosen))) for _, scored_of in drawn_kinds(details)]
+    choice = details.steps[details.chosen]
+    return [(choice.angle, value(scored_of(choice))) for _, scored_of in drawn_kinds(details)]
 
 
 def _lines(details: Details, value: Callable[[Scored], float]) -> list[Series]:
@@ -227,31 +231,31 @@ def _lines(details: Details, value: Callable[[Scored], float]) -> list[Series]:
     return lines
 
 
-def _stops(details: Details, *, several: bool) -> tuple[Stop, ...]:
+def _stops(details: Details, *, multi_label: bool) -> tuple[Stop, ...]:
     """One diagram for each angle; of several at an angle, the chosen one, else that of the most members."""
-    chosen = details.steps[details.chosen]
+    choice = details.steps[details.chosen]
     by_angle: dict[float, Step] = {}
     # later ones replace earlier ones: most members last, the limit of many after all
     for step in sorted(details.steps, key=lambda s: (s.angle, s.members or math.inf)):
-        if by_angle.get(step.angle) is not chosen:
+        if by_angle.get(step.angle) is not choice:
             by_angle[step.angle] = step
     # The page's script moves the charts' cursor to the stop, so both have one range.
     x_range = _x_range(details)
-    return tuple(_stop(step, step is chosen, x_range, several=several) for step in by_angle.values())
+    return tuple(_stop(step, step is choice, x_range, multi_label=multi_label) for step in by_angle.values())
 
 
-def _stop(step: Step, chosen: bool, x_range: tuple[float, float], *, several: bool) -> Stop:
+def _stop(step: Step, is_choice: bool, x_range: tuple[float, float], *, multi_label: bool) -> Stop:
     text = "0°: not tilted"
     if step.angle:
         text = f"{step.angle:g}°, {members_text(step.members)} members"
     # of several labels, these bins hold all of them, and the ECE of the report is a mean over labels
-    if not several:
+    if not multi_label:
         text += f", ECE {100 * step.shown.bins.ece:.2f} %"
     text += f", accuracy {100 * step.shown.accuracy:.2f} %"
-    if chosen:
+    if is_choice:
         text += " (chosen)"
-    drawing = reliability_diagram(step.shown.bins, f"Reliability at {step.angle:g} degrees", words_of(several))
-    return Stop(text, chart_x(step.angle, x_range), chosen, drawing)
+    drawing = reliability_diagram(step.shown.bins, f"Reliability at {step.angle:g} degrees", words_of(multi_label))
+    return Stop(text, chart_x(step.angle, x_range), is_choice, drawing)
 
 
 def _candidates_table(report: Report, details: Details) -> Table:
@@ -259,14 +263,14 @@ def _candidates_table(report: Report, details: Details) -> Table:
     heads = ["angle, °", "reached, °", "members", f"calibration {title}", "calibration accuracy, %"]
     if details.held_out:
         heads += [f"held-out {title}", "held-out accuracy, %"]
-    chosen = details.steps[details.chosen]
-    rows = [_candidate_row(step, report.objective, step is chosen) for step in details.steps]
+    choice = details.steps[details.chosen]
+    rows = [_candidate_row(step, report.objective, step is choice) for step in details.steps]
     return table(heads, rows, f"Objective: {report.objective.upper()}", chosen=details.chosen)
 
 
-def _candidate_row(step: Step, objective: str, chosen: bool) -> tuple[str, ...]:
+def _candidate_row(step: Step, objective: str, is_choice: bool) -> tuple[str, ...]:
     row = [f"{step.angle:g}", f"{step.reached:.2f}", ""]
-    if chosen:
+    if is_choice:
         row[0] += " (chosen)"
     if step.angle:
         row[2] = members_text(step.members)
@@ -274,3 +278,71 @@ def _candidate_row(step: Step, objective: str, chosen: bool) -> tuple[str, ...]:
         if scored is not None:
             row += [METRICS[objective].number(scored.objective), METRICS["accuracy"].number(scored.accuracy)]
     return tuple(row)
+
+
+_WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of the tilted weights"}
+# Share of a bin below which it is left out at the ends.
+_MIN_SHARE = 0.002
+
+
+@dataclass(frozen=True)
+class Angles:
+    """What the section shows; `tilted_by` is the chosen angle in degrees, 0 for the original weight."""
+
+    samples: str
+    tilted_by: float
+    shown_data: str
+    keys: tuple[Key, ...]
+    figures: tuple[Figure, Figure]
+    means: Table
+
+
+def angles(report: Report, details: Details) -> Angles | None:
+    """Return the values of the section; None without a plain head."""
+    if not details.angles:
+        return None
+    predicted = {a.weight: a.predicted for a in details.angles}
+    other_classes = {a.weight: a.others for a in details.angles}
+    # Both charts show the same angles.
+    sides = _filled([*predicted.values(), *other_classes.values()])
+    rows = [
+        (_WEIGHTS[a.weight], f"{_mean_angle(a.predicted):.1f}", f"{_mean_angle(a.others):.1f}", f"{a.length:.2f}")
+        for a in details.angles
+    ]
+    return Angles(
+        f"{details.angle_samples:,}",
+        report.angle,
+        data_text(details),
+        tuple(line_key(weight, _WEIGHTS[weight]) for weight in predicted),
+        (
+            _figure("Predicted class", predicted, sides),
+            _figure("False classes: all the others", other_classes, sides),
+        ),
+        table(("", "predicted, °", "false, °", "length"), rows, "Mean angles, and mean length (original: 1)"),
+    )
+
+
+def _filled(distributions: Sequence[Sequence[float]]) -> tuple[int, int]:
+    """Return the bins that hold something in any distribution, and one more on each side, as a half-open range."""
+    bins = len(distributions[0])
+    filled = [j for shares in distributions for j, share in enumerate(shares) if share > _MIN_SHARE]
+    low = max(0, min(filled, default=0) - 1)
+    high = min(bins, max(filled, default=bins) + 2)
+    return low, high
+
+
+def _figure(title: str, distributions: dict[str, tuple[float, ...]], sides: tuple[int, int]) -> Figure:
+    bins = len(next(iter(distributions.values())))
+    width = 180 / bins
+    series = []
+    for weight, shares in distributions.items():
+        points = tuple(((j + 0.5) * width, 100 * shares[j]) for j in range(*sides))
+        series.append(Series(_WEIGHTS[weight], points, weight))
+    x_range = (sides[0] * width, sides[1] * width)
+    return Figure(line_chart(series, title, "angle, degrees", f"share per {width:g}°, %", x_range=x_range), title)
+
+
+def _mean_angle(shares: Sequence[float]) -> float:
+    width = 180 / len(shares)
+    # from the middles of the bins, which is all that the details keep
+    return sum((j + 0.5) * width * share for j, share in enumerate(shares)) / (sum(shares) or 1)

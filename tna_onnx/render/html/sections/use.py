@@ -54,25 +54,25 @@ def use(report: Report, details: Details) -> Use | None:
     """Return the values of the section; None if no file was written."""
     if not report.output:
         return None
-    made = details.made
+    origin = details.made
     file = PurePath(report.output).name
-    programs = [Program("Python", _python(made, file))]
+    programs = [Program("Python", _python(origin, file))]
     left_out = ""
-    if made.mapped or any(port.dtype not in _TYPES for port in made.inputs):
+    if origin.mapped or any(port.dtype not in _TYPES for port in origin.inputs):
         left_out = "There is no short program in C++ and JavaScript for inputs or outputs of these types."
     else:
-        programs += [Program("C++", _cpp(made, file)), Program("JavaScript", _javascript(made, file))]
+        programs += [Program("C++", _cpp(origin, file)), Program("JavaScript", _javascript(origin, file))]
     return Use(file, tuple(programs), left_out)
 
 
 def _lengths(port: Port) -> list[int]:
     """Choose a length for each axis: one sample, and something likely where any will do."""
-    other = _IMAGE_SIDE if len(port.shape) == _IMAGE_AXES else _OTHER_LENGTH
-    return [length or (1 if axis == 0 else other) for axis, length in enumerate(port.shape)]
+    default = _IMAGE_SIDE if len(port.shape) == _IMAGE_AXES else _OTHER_LENGTH
+    return [length or (1 if axis == 0 else default) for axis, length in enumerate(port.shape)]
 
 
-def _python(made: Made, file: str) -> str:
-    feeds = "\n".join(f"    {_quoted(port.name)}: {_zeros(port)}," for port in made.inputs)
+def _python(origin: Made, file: str) -> str:
+    feeds = "\n".join(f"    {_quoted(port.name)}: {_zeros(port)}," for port in origin.inputs)
     return f"""import numpy as np
 import onnxruntime as ort
 
@@ -80,8 +80,8 @@ session = ort.InferenceSession({_quoted(file)}, providers=["CPUExecutionProvider
 inputs = {{  # put your samples here, prepared as for the original model
 {feeds}
 }}
-(scores,) = session.run([{_quoted(made.output)}], inputs)
-{_PYTHON_ENDS["mapped" if made.mapped else made.output_kind]}
+(scores,) = session.run([{_quoted(origin.output)}], inputs)
+{_PYTHON_ENDS["mapped" if origin.mapped else origin.output_kind]}
 print(probabilities)
 """
 
@@ -107,9 +107,9 @@ probabilities = scores / scores.sum(axis=1, keepdims=True)""",
 }
 
 
-def _cpp(made: Made, file: str) -> str:
-    tensors = "\n".join(_cpp_tensor(k, port) for k, port in enumerate(made.inputs))
-    names = ", ".join(_quoted(port.name) for port in made.inputs)
+def _cpp(origin: Made, file: str) -> str:
+    tensors = "\n".join(_cpp_tensor(k, port) for k, port in enumerate(origin.inputs))
+    names = ", ".join(_quoted(port.name) for port in origin.inputs)
     return f"""#include <onnxruntime_cxx_api.h>
 
 #include <cmath>
@@ -125,14 +125,14 @@ int main() {{
   std::vector<Ort::Value> inputs;  // put your samples here, prepared as for the original model
 {tensors}
   const char* names[] = {{{names}}};
-  const char* wanted[] = {{{_quoted(made.output)}}};
+  const char* wanted[] = {{{_quoted(origin.output)}}};
   auto outputs = session.Run(Ort::RunOptions{{nullptr}}, names, inputs.data(), inputs.size(), wanted, 1);
   auto info = outputs[0].GetTensorTypeAndShapeInfo();
   if (info.GetElementType() != ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT) return 1;  // else GetTensorData of that type
   const float* scores = outputs[0].GetTensorData<float>();
   size_t count = info.GetElementCount();
   std::vector<double> p(scores, scores + count);
-{_CPP_ENDS[made.output_kind]}
+{_CPP_ENDS[origin.output_kind]}
   for (double value : p) std::printf("%g\\n", value);
 }}
 """
@@ -163,16 +163,16 @@ _CPP_ENDS = {
 }
 
 
-def _javascript(made: Made, file: str) -> str:
-    feeds = "\n".join(f"  {_quoted(port.name)}: {_js_tensor(port)}," for port in made.inputs)
+def _javascript(origin: Made, file: str) -> str:
+    feeds = "\n".join(f"  {_quoted(port.name)}: {_js_tensor(port)}," for port in origin.inputs)
     return f"""import * as ort from "onnxruntime-web"; // or "onnxruntime-node"
 
 const session = await ort.InferenceSession.create({_quoted(file)});
 const inputs = {{ // put your samples here, prepared as for the original model
 {feeds}
 }};
-const scores = Array.from((await session.run(inputs))[{_quoted(made.output)}].data);
-{_JS_ENDS[made.output_kind]}
+const scores = Array.from((await session.run(inputs))[{_quoted(origin.output)}].data);
+{_JS_ENDS[origin.output_kind]}
 console.log(probabilities);
 """
 

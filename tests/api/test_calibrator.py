@@ -1,0 +1,160 @@
+"""`Calibrator`: the choice and the numbers of the command, in the shape of a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from scipy.special import softmax
+
+import tna_onnx
+from tna_onnx import Calibrator, DataError, UsageError
+from tna_onnx.graph.nodes import identity_model
+
+N, C = 600, 4
+
+
+def samples(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return overconfident logits and labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, C, N)
+    return (4 * (np.eye(C)[labels] + 0.8 * rng.standard_normal((N, C)))).astype(np.float32), labels
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Calibrator:
+    return Calibrator().fit(*samples())
+
+
+def test_the_choice_and_the_numbers_are_those_of_the_command(fitted: Calibrator) -> None:
+    logits, labels = samples()
+    report = tna_onnx.calibrate(
+        identity_model(C),
+        {"scores": logits, "labels": labels},
+        search="none",
+        output_kind="logits",
+        device="cpu",
+    )
+    assert (fitted.method_, fitted.parameters_) == (report.method, report.parameters)
+    assert fitted.report_ is not None
+    assert fitted.report_.comparison == report.comparison
+
+
+def test_a_temperature_is_what_it_says() -> None:
+    logits, labels = samples()
+    made = Calibrator(map="ts").fit(logits, labels)
+    expected = softmax(logits / made.parameters_["temperature"], axis=1)
+    np.testing.assert_allclose(made.predict_proba(logits), expected, atol=1e-6)
+    np.testing.assert_array_equal(made.predict(logits), logits.argmax(axis=1))
+    assert made.score(logits, labels) == np.mean(logits.argmax(axis=1) == labels)
+
+
+def test_probabilities_give_what_their_logits_give() -> None:
+    logits, labels = samples()
+    by_logits = Calibrator(map="ts").fit(logits, labels)
+    by_probabilities = Calibrator(scores="probabilities", map="ts").fit(softmax(logits, axis=1), labels)
+    found = by_probabilities.predict_proba(softmax(logits, axis=1))
+    np.testing.assert_allclose(found, by_logits.predict_proba(logits), atol=1e-5)
+
+
+def test_state_travels(fitted: Calibrator) -> None:
+    logits, _ = samples(1)
+    expected = fitted.predict_proba(logits)
+    copies = [pickle.loads(pickle.dumps(fitted)), Calibrator.from_dict(json.loads(json.dumps(fitted.to_dict())))]
+    for copy in copies:
+        assert (copy.method_, copy.get_params()) == (fitted.method_, fitted.get_params())
+        np.testing.assert_array_equal(copy.predict_proba(logits), expected)
+    for state in ({}, {**fitted.to_dict(), "form": 2}, {**fitted.to_dict(), "model": "?"}, {"form": 1, "settings": 3}):
+        with pytest.raises(DataError):
+            Calibrator.from_dict(state)
+
+
+def test_the_file_stands_alone(fitted: Calibrator) -> None:
+    logits, _ = samples(2)
+    session = onnxruntime.InferenceSession(fitted.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
+    calibrated = session.run(None, {"scores": logits})[0].astype(np.float64)
+    np.testing.assert_allclose(softmax(calibrated, axis=1), fitted.predict_proba(logits), atol=1e-6)
+
+
+def test_labels_that_are_names_and_two_classes_as_one_column() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, N)
+    score = (5 * (y - 0.5) + 3 * rng.standard_normal(N)).astype(np.float32)
+    made = Calibrator(map="ts").fit(score, np.array(["no", "yes"])[y])
+    assert made.classes_.tolist() == ["no", "yes"]
+    both = np.stack([np.zeros_like(score), score], axis=1)
+    np.testing.assert_array_equal(made.predict_proba(score), made.predict_proba(both))
+    assert set(made.predict(score)) == {"no", "yes"}
+
+
+@pytest.mark.parametrize(
+    ("words", "x", "y", "message"),
+    [
+        ({}, np.zeros((5, 3)), [0, 1, 2], "one label a row"),
+        ({}, np.zeros((3, 3)), ["a", "b", "a"], "2 distinct labels, X has 3 columns"),
+        ({}, np.full((3, 3), np.nan), [0, 1, 2], "row 0"),
+        ({}, [["a", "b"]], [0], "numbers"),
+        ({}, np.zeros((0, 3)), [], "rows"),
+        ({"scores": "probabilities"}, np.full((3, 3), 0.9), [0, 1, 2], "add up to 1"),
+    ],
+)
+def test_what_does_not_fit_together(words: dict[str, Any], x: Any, y: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Calibrator(**words).fit(np.asarray(x), np.asarray(y))
+
+
+def test_what_is_not_used_is_refused(fitted: Calibrator) -> None:
+    logits, labels = samples()
+    for name in ("features", "sample_weight", "groups"):
+        with pytest.raises(UsageError, match=name):
+            Calibrator().fit(logits, labels, **{name: labels})
+    with pytest.raises(UsageError, match="logits or probabilities"):
+        Calibrator(scores="odds").fit(logits, labels)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="3 columns"):
+        fitted.predict_proba(logits[:, :3])
+
+
+def test_conventions_of_scikit_learn() -> None:
+    """Of `check_estimator`, those that feed no random columns: ours are scores, one a class."""
+    sklearn = pytest.importorskip("sklearn")
+    from sklearn.base import clone, is_classifier
+    from sklearn.exceptions import NotFittedError
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import FunctionTransformer
+    from sklearn.utils import estimator_checks as checks
+    from sklearn.utils.validation import check_is_fitted
+
+    assert sklearn
+    for check in (
+        checks.check_no_attributes_set_in_init,
+        checks.check_parameters_default_constructible,
+        checks.check_get_params_invariance,
+        checks.check_set_params,
+        checks.check_estimator_cloneable,
+        checks.check_estimator_repr,
+    ):
+        check("Calibrator", Calibrator())
+    logits, labels = samples()
+    before = logits.copy()
+    original = Calibrator(map="ts", seed=3)
+    with pytest.raises(NotFittedError):
+        original.predict_proba(logits)
+    copy = clone(original)
+    assert copy.get_params() == original.get_params()
+    pipeline = make_pipeline(FunctionTransformer(), copy).fit(logits, labels)
+    check_is_fitted(copy)
+    assert is_classifier(copy)
+    np.testing.assert_array_equal(pipeline.predict_proba(logits), original.fit(logits, labels).transform(logits))
+    np.testing.assert_array_equal(logits, before)
+
+
+def test_importing_it_loads_no_scikit_learn() -> None:
+    code = "import sys, tna_onnx; tna_onnx.Calibrator; print('sklearn' in sys.modules, 'onnx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]

@@ -1,0 +1,638 @@
+"""Files that someone has changed: none of them is intact, whoever computed the seal anew."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.conftest import Small
+from tna_onnx.pipeline.change import _seal
+
+Proto = onnx.ModelProto
+Tamper = Callable[[Proto], None]
+
+# --- the files: one of each kind of change
+
+
+def _source(small: Small, folder: Path) -> Path:
+    """Write the small model with its features and probabilities as outputs too."""
+    model = onnx.load(small.model)
+    model.graph.node.append(helper.make_node("Softmax", ["logits"], ["p"], name="softmax", axis=-1))
+    model.graph.output.extend([tensor_info("features", ["N", 32]), tensor_info("p", ["N", 5])])
+    onnx.save(model, folder / "source.onnx")
+    return folder / "source.onnx"
+
+
+FILES: dict[str, dict[str, object]] = {
+    "recomputed": {"map": "ts", "search": "none"},
+    "refitted": {"map": "refit", "search": "none"},
+    "appended": {"map": "ets", "search": "none"},
+    "features": {"map": "aar", "search": "none"},
+    "guarded": {"map": "bias", "search": "none", "add": ("accept", "set", "ood"), "risk": 20.0},
+}
+
+
+@pytest.fixture(scope="session")
+def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Return (source, file) of each kind."""
+    folder = tmp_path_factory.mktemp("tampered")
+    source = _source(small, folder)
+    made = {}
+    for kind, own in FILES.items():
+        made[kind] = (source, folder / f"{kind}.onnx")
+        words = {"fail_if_worse": False, "output_name": "logits", "device": "cpu", **own}
+        tna_onnx.calibrate(source, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
+    return made
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_files_themselves_are_intact(files: dict[str, tuple[Path, Path]], kind: str) -> None:
+    found = tna_onnx.verify(*files[kind], output_name="logits", device="cpu")
+    assert found.passed, (found.verdict, found.unexplained)
+    # whoever parses a file and writes it again changes nothing
+    again = onnx.load(files[kind][1]).SerializeToString()
+    assert tna_onnx.verify(files[kind][0], again, output_name="logits", device="cpu").passed
+
+
+# --- what is done to them
+
+
+def _tensor(m: Proto, name: str) -> TensorProto:
+    return next(t for t in m.graph.initializer if t.name == name)
+
+
+def _set(m: Proto, name: str, value: np.ndarray) -> None:
+    _tensor(m, name).CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), name))
+
+
+def _weight(m: Proto) -> np.ndarray:
+    return np.array(numpy_helper.to_array(_tensor(m, "weight")))
+
+
+def _front(m: Proto, *nodes: onnx.NodeProto) -> None:
+    for node in reversed(nodes):
+        m.graph.node.insert(0, node)
+
+
+def _node(m: Proto, name: str) -> onnx.NodeProto:
+    return next(n for n in m.graph.node if n.name == name)
+
+
+def _behind(m: Proto, op: str, *inputs: str, prefix: str = "tna_onnx/zz", **attributes: object) -> None:
+    """Put a node between the logits and whoever reads them."""
+    producer = next(n for n in m.graph.node if "logits" in n.output)
+    producer.output[list(producer.output).index("logits")] = f"{prefix}_in"
+    at = list(m.graph.node).index(producer)
+    names = [f"{prefix}_in", *inputs]
+    m.graph.node.insert(at + 1, helper.make_node(op, names, ["logits"], name=prefix, **attributes))
+
+
+def negated_output_in_front(m: Proto) -> None:
+    m.graph.node.append(helper.make_node("Neg", ["logits"], ["tna_onnx/guard/zz_out"], name="tna_onnx/guard/zz"))
+    m.graph.output.insert(0, tensor_info("tna_onnx/guard/zz_out", ["N", 5]))
+
+
+def negated_output_behind(m: Proto) -> None:
+    m.graph.node.append(helper.make_node("Neg", ["logits"], ["tna_onnx/guard/zz_out"], name="tna_onnx/guard/zz"))
+    m.graph.output.append(tensor_info("tna_onnx/guard/zz_out", ["N", 5]))
+
+
+def outputs_in_another_order(m: Proto) -> None:
+    outputs = [onnx.ValueInfoProto.FromString(o.SerializeToString()) for o in m.graph.output]
+    del m.graph.output[:]
+    m.graph.output.extend(outputs[::-1])
+
+
+def output_gone(m: Proto) -> None:
+    del m.graph.output[-1]
+
+
+def output_is_a_feature(m: Proto) -> None:
+    m.graph.output.append(tensor_info("h", ["N", 32]))
+
+
+def output_of_another_type(m: Proto) -> None:
+    m.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+
+
+def constant_shadows_the_backbone(m: Proto) -> None:
+    value = -numpy_helper.to_array(_tensor(m, "hidden"))
+    _front(m, helper.make_node("Constant", [], ["hidden"], name="tna_onnx/c0",
+                               value=numpy_helper.from_array(value, "hidden")))  # fmt: skip
+
+
+def constant_shadows_the_head(m: Proto) -> None:
+    _front(m, helper.make_node("Constant", [], ["weight"], name="tna_onnx/c0",
+                               value=numpy_helper.from_array(-_weight(m), "weight")))  # fmt: skip
+
+
+def constant_behind_shadows(m: Proto) -> None:
+    value = numpy_helper.from_array(-_weight(m), "weight")
+    m.graph.node.append(helper.make_node("Constant", [], ["weight"], name="tna_onnx/c1", value=value))
+
+
+def logits_negated(m: Proto) -> None:
+    _behind(m, "Neg")
+
+
+def logits_with_noise(m: Proto) -> None:
+    _behind(m, "Add", "tna_onnx/noise")
+    at = next(k for k, n in enumerate(m.graph.node) if n.name == "tna_onnx/zz")
+    m.graph.node.insert(at, helper.make_node("RandomNormalLike", ["tna_onnx/zz_in"], ["tna_onnx/noise"],
+                                             name="tna_onnx/random", scale=9.0))  # fmt: skip
+
+
+def logits_with_a_backdoor(m: Proto) -> None:
+    m.graph.initializer.extend(
+        [numpy_helper.from_array(np.float32(7), "tna_onnx/t"), numpy_helper.from_array(np.int64([1]), "tna_onnx/axes")]
+    )
+    _behind(m, "Where", "tna_onnx/zz_in", "tna_onnx/back")
+    node = _node(m, "tna_onnx/zz")
+    node.input[:] = ["tna_onnx/cond", "tna_onnx/back", "tna_onnx/zz_in"]
+    at = list(m.graph.node).index(node)
+    m.graph.node.insert(at, helper.make_node("Neg", ["tna_onnx/zz_in"], ["tna_onnx/back"], name="tna_onnx/b"))
+    m.graph.node.insert(at, helper.make_node("Greater", ["tna_onnx/max", "tna_onnx/t"], ["tna_onnx/cond"],
+                                             name="tna_onnx/g"))  # fmt: skip
+    m.graph.node.insert(at, helper.make_node("ReduceMax", ["features"], ["tna_onnx/max"], name="tna_onnx/m", axes=[1]))
+
+
+def logits_of_another_operator(m: Proto) -> None:
+    _behind(m, "Relu")
+
+
+def logits_through_identity(m: Proto) -> None:
+    _behind(m, "Identity")
+
+
+def logits_through_identity_without_our_name(m: Proto) -> None:
+    _behind(m, "Identity", prefix="plain")
+
+
+def logits_softened_in_an_if(m: Proto) -> None:
+    m.graph.initializer.append(numpy_helper.from_array(np.array(True), "tna_onnx/yes"))
+    branches = [
+        helper.make_graph([helper.make_node(op, ["logits_"], [f"o_{op}"])], op, [], [tensor_info(f"o_{op}", ["N", 5])])
+        for op in ("Neg", "Abs")
+    ]
+    producer = next(n for n in m.graph.node if "logits" in n.output)
+    producer.output[list(producer.output).index("logits")] = "logits_"
+    at = list(m.graph.node).index(producer)
+    m.graph.node.insert(at + 1, helper.make_node("If", ["tna_onnx/yes"], ["logits"], name="tna_onnx/if",
+                                                 then_branch=branches[0], else_branch=branches[1]))  # fmt: skip
+
+
+def head_zero(m: Proto) -> None:
+    _set(m, "weight", 0 * _weight(m))
+
+
+def head_permuted(m: Proto) -> None:
+    _set(m, "weight", _weight(m)[::-1])
+
+
+def head_nan(m: Proto) -> None:
+    _set(m, "weight", _weight(m) * np.float32(np.nan))
+
+
+def head_negated(m: Proto) -> None:
+    _set(m, "weight", -_weight(m))
+
+
+def head_with_another_number(m: Proto) -> None:
+    weight = _weight(m)
+    weight[2, 3] += 1
+    _set(m, "weight", weight)
+
+
+def head_in_float64(m: Proto) -> None:
+    _set(m, "weight", _weight(m).astype(np.float64))
+
+
+def head_of_another_shape(m: Proto) -> None:
+    _set(m, "weight", _weight(m)[:4])
+
+
+def head_in_typed_fields(m: Proto) -> None:
+    weight = _weight(m)
+    _tensor(m, "weight").CopyFrom(helper.make_tensor("weight", TensorProto.FLOAT, weight.shape, weight.ravel()))
+
+
+def bias_raised(m: Proto) -> None:
+    bias = np.array(numpy_helper.to_array(_tensor(m, "bias")))
+    bias[1] += 50
+    _set(m, "bias", bias)
+
+
+def backbone_negated(m: Proto) -> None:
+    _set(m, "hidden", -numpy_helper.to_array(_tensor(m, "hidden")))
+
+
+def a_bit_of_the_backbone(m: Proto) -> None:
+    tensor = m.graph.initializer[0]
+    tensor.raw_data = bytes([tensor.raw_data[0] ^ 1]) + tensor.raw_data[1:]
+
+
+def tensor_twice(m: Proto) -> None:
+    m.graph.initializer.append(m.graph.initializer[0])
+
+
+def tensor_that_nobody_reads(m: Proto) -> None:
+    m.graph.initializer.append(numpy_helper.from_array(np.ones(3, np.float32), "tna_onnx/const_99"))
+
+
+def tensors_in_another_order(m: Proto) -> None:
+    tensors = [TensorProto.FromString(t.SerializeToString()) for t in m.graph.initializer]
+    del m.graph.initializer[:]
+    m.graph.initializer.extend(tensors[::-1])
+
+
+def weight_can_be_fed(m: Proto) -> None:
+    m.graph.input.append(tensor_info("weight", [5, 32]))
+
+
+def sparse_tensor(m: Proto) -> None:
+    values, indices = numpy_helper.from_array(np.ones(1, np.float32), "s"), numpy_helper.from_array(np.int64([0]), "i")
+    m.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+
+
+def quantization_annotation(m: Proto) -> None:
+    m.graph.quantization_annotation.add(tensor_name="logits")
+
+
+def temperature_in_the_metadata(m: Proto) -> None:
+    for entry in m.metadata_props:
+        if entry.key == "tna_onnx.temperature":
+            entry.value = "1.0"
+            return
+    m.metadata_props.add(key="tna_onnx.temperature", value="1.0")
+
+
+def entry_added(m: Proto) -> None:
+    m.metadata_props.add(key="tna_onnx.zz", value="1")
+
+
+def entry_of_others(m: Proto) -> None:
+    m.metadata_props.add(key="author", value="someone")
+
+
+def entry_twice(m: Proto) -> None:
+    m.metadata_props.append(m.metadata_props[-1])
+
+
+def entries_in_another_order(m: Proto) -> None:
+    entries = [(e.key, e.value) for e in m.metadata_props]
+    del m.metadata_props[:]
+    for key, value in entries[::-1]:
+        m.metadata_props.add(key=key, value=value)
+
+
+def _entry(m: Proto, key: str) -> onnx.StringStringEntryProto:
+    return next(e for e in m.metadata_props if e.key == f"tna_onnx.{key}")
+
+
+def no_change(m: Proto) -> None:
+    _entry(m, "change").value = '{"format":1,"steps":[]}'
+
+
+def change_of_another_format(m: Proto) -> None:
+    _entry(m, "change").value = _entry(m, "change").value.replace('"format":1', '"format":2')
+
+
+def change_that_is_no_json(m: Proto) -> None:
+    _entry(m, "change").value = "]"
+
+
+def _edit_step(m: Proto, edit: Callable[[dict[str, object]], None]) -> None:
+    change = json.loads(_entry(m, "change").value)
+    edit(change["steps"][0])
+    _entry(m, "change").value = json.dumps(change, separators=(",", ":"))
+
+
+def step_of_another_source(m: Proto) -> None:
+    _edit_step(m, lambda step: step.update(source="0" * 64))
+
+
+def step_of_another_block(m: Proto) -> None:
+    _edit_step(m, lambda step: step.update(block="hidden"))
+
+
+def step_with_another_map(m: Proto) -> None:
+    temperature = {"is": "Temperature", "temperature": 3.0}
+    _edit_step(m, lambda step: step.update(folded=None, weight=False, bias=None, maps=[temperature]))
+
+
+def step_with_an_unknown_map(m: Proto) -> None:
+    _edit_step(m, lambda step: step.update(maps=[{"is": "Popen", "args": ["true"]}]))
+
+
+def step_with_a_huge_array(m: Proto) -> None:
+    huge = {"is": "Added", "bias": {"dtype": "float64", "shape": [10**12]}}
+    _edit_step(m, lambda step: step.update(maps=[huge]))
+
+
+def step_at_another_tensor(m: Proto) -> None:
+    def edit(step: dict[str, object]) -> None:
+        readout = step["readout"]
+        assert isinstance(readout, dict)
+        readout["logits"] = "features"
+
+    _edit_step(m, edit)
+
+
+def opset_of_the_file(m: Proto) -> None:
+    m.opset_import[0].version += 1
+
+
+def opset_of_another_domain(m: Proto) -> None:
+    m.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+
+
+def ir_version(m: Proto) -> None:
+    m.ir_version += 1
+
+
+def attribute_of_the_head(m: Proto) -> None:
+    _node(m, "head").attribute.append(helper.make_attribute("alpha", -1.0))
+
+
+def attribute_of_the_softmax(m: Proto) -> None:
+    _node(m, "softmax").attribute[0].i = 0
+
+
+def attributes_gone(m: Proto) -> None:
+    del _node(m, "head").attribute[:]
+
+
+def head_reads_another_tensor(m: Proto) -> None:
+    _node(m, "head").input[0] = "h"
+
+
+def domain_of_a_node(m: Proto) -> None:
+    _node(m, "relu").domain = "com.microsoft"
+
+
+def operator_of_a_node(m: Proto) -> None:
+    _node(m, "relu").op_type = "Abs"
+
+
+def node_gone(m: Proto) -> None:
+    m.graph.node.remove(_node(m, "relu"))
+    _node(m, "head").input[0] = "h"
+
+
+def node_twice(m: Proto) -> None:
+    m.graph.node.append(_node(m, "softmax"))
+
+
+def node_renamed(m: Proto) -> None:
+    _node(m, "relu").name = "tna_onnx/relu"
+
+
+def node_without_a_name(m: Proto) -> None:
+    _node(m, "relu").ClearField("name")
+
+
+def node_that_nobody_reads(m: Proto) -> None:
+    m.graph.node.append(helper.make_node("Neg", ["logits"], ["tna_onnx/dead"], name="tna_onnx/dead"))
+
+
+def words_of_a_node(m: Proto) -> None:
+    _node(m, "relu").doc_string = "tna_onnx"
+
+
+def input_of_another_shape(m: Proto) -> None:
+    m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
+
+
+def input_renamed(m: Proto) -> None:
+    m.graph.input[0].name = "y"
+    for node in m.graph.node:
+        node.input[:] = ["y" if name == "x" else name for name in node.input]
+
+
+def value_info(m: Proto) -> None:
+    m.graph.value_info.append(tensor_info("h", ["N", 32]))
+
+
+def graph_renamed(m: Proto) -> None:
+    m.graph.name = "tna_onnx"
+
+
+def producer_renamed(m: Proto) -> None:
+    m.producer_name = "tna_onnx"
+
+
+def unknown_field(m: Proto) -> None:
+    m.MergeFromString(b"\xfa\x3f\x01z")
+
+
+def unknown_field_of_a_node(m: Proto) -> None:
+    m.graph.node[0].MergeFromString(b"\xfa\x3f\x01z")
+
+
+def function_that_nobody_calls(m: Proto) -> None:
+    nodes = [helper.make_node("Neg", ["a"], ["b"])]
+    m.functions.append(helper.make_function("tna_onnx", "Neg", ["a"], ["b"], nodes, [helper.make_opsetid("", 17)]))
+
+
+def function_behind_the_logits(m: Proto) -> None:
+    function_that_nobody_calls(m)
+    m.opset_import.append(helper.make_opsetid("tna_onnx", 1))
+    _behind(m, "Neg", domain="tna_onnx")
+
+
+def training_graph(m: Proto) -> None:
+    m.training_info.add().algorithm.name = "a"
+
+
+def _block(m: Proto) -> list[onnx.NodeProto]:
+    return [n for n in m.graph.node if n.name.startswith("tna_onnx/") and n.op_type != "Constant"]
+
+
+def block_reads_the_input(m: Proto) -> None:
+    _block(m)[0].input[0] = "x"
+
+
+def block_without_a_node(m: Proto) -> None:
+    m.graph.node.remove(_block(m)[0])
+
+
+def block_with_another_operator(m: Proto) -> None:
+    node = next(n for n in _block(m) if n.op_type in ("Mul", "Add"))
+    node.op_type = {"Mul": "Div", "Add": "Sub"}[node.op_type]
+
+
+def block_with_operands_exchanged(m: Proto) -> None:
+    node = next(n for n in _block(m) if len(n.input) == 2)
+    node.input[:] = list(node.input)[::-1]
+
+
+def _block_constant(m: Proto) -> TensorProto:
+    for tensor in m.graph.initializer:
+        if tensor.name.startswith("tna_onnx/const") and tensor.data_type == TensorProto.FLOAT:
+            return tensor
+    return next(n.attribute[0].t for n in m.graph.node if n.name.startswith("tna_onnx/") and n.op_type == "Constant"
+                and n.attribute[0].t.data_type == TensorProto.FLOAT)  # fmt: skip
+
+
+def block_with_another_sign(m: Proto) -> None:
+    tensor = _block_constant(m)
+    tensor.raw_data = (-numpy_helper.to_array(tensor)).tobytes()
+
+
+def block_with_nan(m: Proto) -> None:
+    tensor = _block_constant(m)
+    tensor.raw_data = (numpy_helper.to_array(tensor) * np.float32(np.nan)).tobytes()
+
+
+def block_in_another_place(m: Proto) -> None:
+    node = onnx.NodeProto.FromString(_block(m)[0].SerializeToString())
+    m.graph.node.remove(_block(m)[0])
+    m.graph.node.append(node)
+
+
+ANYWHERE: list[Tamper] = [
+    negated_output_in_front, negated_output_behind, outputs_in_another_order, output_gone, output_is_a_feature,
+    output_of_another_type, constant_shadows_the_backbone, constant_shadows_the_head, constant_behind_shadows,
+    logits_negated, logits_with_noise, logits_with_a_backdoor, logits_of_another_operator, logits_through_identity,
+    logits_through_identity_without_our_name, logits_softened_in_an_if, head_nan, head_in_float64,
+    head_of_another_shape, head_in_typed_fields, backbone_negated, a_bit_of_the_backbone, tensor_twice,
+    tensor_that_nobody_reads, tensors_in_another_order, weight_can_be_fed, sparse_tensor, quantization_annotation,
+    temperature_in_the_metadata, entry_of_others, entry_twice, no_change, change_of_another_format,
+    change_that_is_no_json, step_of_another_source, step_of_another_block, step_with_another_map,
+    step_with_an_unknown_map, step_with_a_huge_array, step_at_another_tensor, opset_of_the_file,
+    opset_of_another_domain, ir_version, attribute_of_the_head, attribute_of_the_softmax, attributes_gone,
+    head_reads_another_tensor, domain_of_a_node, operator_of_a_node, node_gone, node_twice, node_renamed,
+    node_without_a_name, node_that_nobody_reads, words_of_a_node, input_of_another_shape, input_renamed, value_info,
+    graph_renamed, producer_renamed, unknown_field, unknown_field_of_a_node, function_that_nobody_calls,
+    function_behind_the_logits, training_graph,
+]  # fmt: skip
+NUMBERS: list[Tamper] = [head_zero, head_permuted, head_negated, head_with_another_number, bias_raised]
+IN_BLOCK: list[Tamper] = [
+    block_reads_the_input, block_without_a_node, block_with_another_operator, block_with_operands_exchanged,
+    block_with_another_sign, block_with_nan, block_in_another_place,
+]  # fmt: skip
+# Of these only the seal tells.
+UNSEALED: list[Tamper] = [entry_added, entries_in_another_order]
+
+
+def _pairs() -> list[tuple[str, Tamper, bool]]:
+    """Return (file, change, whether the seal is computed anew); those kinds that take all are few."""
+    pairs = [(kind, how, sealed) for kind in ("recomputed", "guarded") for how in ANYWHERE for sealed in (False, True)]
+    pairs += [(kind, how, False) for kind in ("refitted", "appended", "features") for how in ANYWHERE[::3]]
+    pairs += [(kind, how, False) for kind in FILES for how in (*NUMBERS, *UNSEALED)]
+    # the weight of these is not a free number: it is computed of the source
+    pairs += [(kind, how, True) for kind in ("recomputed", "appended", "guarded") for how in NUMBERS]
+    pairs += [(kind, how, sealed) for kind in ("appended", "guarded") for how in IN_BLOCK for sealed in (False, True)]
+    return [*pairs, *(("features", how, False) for how in IN_BLOCK)]
+
+
+def _seal_anew(m: Proto) -> None:
+    entries = {e.key.removeprefix("tna_onnx."): e.value for e in m.metadata_props if e.key.startswith("tna_onnx.")}
+    for entry in m.metadata_props:
+        if entry.key == "tna_onnx.seal":
+            entry.value = _seal(entries)
+
+
+PAIRS = _pairs()
+
+
+def test_there_are_enough_pairs() -> None:
+    assert len(PAIRS) >= 120
+    assert len({how for _, how, _ in PAIRS}) >= 60
+
+
+@pytest.mark.parametrize(("kind", "how", "sealed"), PAIRS, ids=lambda v: getattr(v, "__name__", str(v)))
+def test_no_tampered_file_is_intact(
+    files: dict[str, tuple[Path, Path]], kind: str, how: Tamper, sealed: bool, tmp_path: Path
+) -> None:
+    source, file = files[kind]
+    model = onnx.load(file)
+    how(model)
+    if sealed:
+        _seal_anew(model)
+    path = tmp_path / "tampered.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert path.read_bytes() != file.read_bytes()
+    try:
+        found = tna_onnx.verify(source, path, output_name="logits", device="cpu")
+    except tna_onnx.UnsupportedModel:
+        return  # refused as damaged: exit code 3
+    assert not found.intact
+    assert not found.passed
+    assert found.verdict.startswith(("not intact: ", "cannot be proved: "))
+
+
+def test_numbers_of_a_large_array_are_what_a_proof_leaves_open(
+    small: Small, files: dict[str, tuple[Path, Path]], tmp_path: Path
+) -> None:
+    """The limit that SECURITY.md names: a forged digest and seal. The data tell."""
+    source, file = files["refitted"]
+    model = onnx.load(file)
+    head_permuted(model)
+    digest = hashlib.sha256(_tensor(model, "weight").raw_data).hexdigest()
+
+    def edit(step: dict[str, object]) -> None:
+        assert isinstance(step["digests"], dict)
+        step["digests"]["weight"] = digest
+
+    _edit_step(model, edit)
+    _seal_anew(model)
+    onnx.save(model, tmp_path / "forged.onnx")
+    found = tna_onnx.verify(source, tmp_path / "forged.onnx", output_name="logits", device="cpu")
+    assert found.intact, found.unexplained
+    found = tna_onnx.verify(source, tmp_path / "forged.onnx", data=small.test, output_name="logits", device="cpu")
+    assert found.intact
+    assert found.missed
+    assert not found.passed
+
+
+def test_external_data_of_another_file(small: Small, tmp_path: Path) -> None:
+    """A file of external data that was swapped, shortened, or named by another tensor."""
+    rng = np.random.default_rng(0)
+    source = tmp_path / "source.onnx"
+    onnx.save(onnx.load(small.model), source, save_as_external_data=True, size_threshold=0, location="source.bin")
+    output = tmp_path / "out.onnx"
+    tna_onnx.calibrate(source, small.calib, output=output, map="ts", search="none", device="cpu")
+    assert tna_onnx.verify(source, output, device="cpu").passed
+    (data,) = tmp_path.glob("out.onnx.*.data")
+    content = data.read_bytes()
+    for at in rng.choice(len(content), 8, replace=False):
+        if content[at]:
+            data.write_bytes(content[:at] + bytes([content[at] ^ 255]) + content[at + 1 :])
+            assert not tna_onnx.verify(source, output, device="cpu").passed
+    data.write_bytes(content)
+    model = onnx.load(output, load_external_data=False)
+    places = [[(e.key, e.value) for e in t.external_data] for t in model.graph.initializer]
+    for tensor, place in zip(model.graph.initializer, places[::-1], strict=True):
+        for entry, (key, value) in zip(tensor.external_data, place, strict=True):
+            if key == "offset":
+                entry.value = value
+    output.write_bytes(model.SerializeToString())
+    with contextlib.suppress(tna_onnx.UnsupportedModel):  # refused as damaged
+        assert not tna_onnx.verify(source, output, device="cpu").passed
+
+
+def test_a_map_on_another_source_is_not_that_of_this_one(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
+    paths = []
+    for k in range(2):
+        node = helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")
+        model = small_model([node], [tensor_info("x", ["N", 8])], [tensor_info("logits", ["N", 5])], {"w": weight + k})
+        paths.append(tmp_path / f"{k}.onnx")
+        onnx.save(model, paths[-1])
+    x = np.random.default_rng(1).standard_normal((600, 8)).astype(np.float32)
+    labels = (x @ weight + np.random.default_rng(2).standard_normal((600, 5))).argmax(axis=1)
+    np.savez(tmp_path / "d.npz", x=x, labels=labels)
+    tna_onnx.calibrate(paths[0], tmp_path / "d.npz", output=tmp_path / "o.onnx", map="ts", search="none", device="cpu")
+    assert tna_onnx.verify(paths[0], tmp_path / "o.onnx", device="cpu").passed
+    assert "made of another file" in tna_onnx.verify(paths[1], tmp_path / "o.onnx", device="cpu").verdict

@@ -1,0 +1,162 @@
+"""Features and logits in Parquet and Arrow files: one array, whatever the order of files and rows."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Small
+from tests.support import cli
+from tna_onnx.data.sources import feature_files as module
+from tna_onnx.data.sources.feature_files import features_table, open_feature_files, write_feature_file
+from tna_onnx.errors import DataError
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+N, WIDTH, CLASSES = 500, 6, 3
+
+
+def table() -> Any:
+    """Rows with two that are the same, and two that differ in their label alone."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((N, WIDTH)).astype(np.float32)
+    labels = rng.integers(0, CLASSES, N)
+    values[1], labels[1] = values[0], labels[0]
+    values[3], labels[2:4] = values[2], (0, 1)
+    return features_table("features", values, {"label": labels, "key": np.arange(N)}, {"model_sha256": "ab"})
+
+
+def opened(place: Path | str) -> Any:
+    files = open_feature_files(place, [], CLASSES)
+    assert files is not None
+    return files
+
+
+def write_shuffled(folder: Path, count: int, suffix: str = "parquet") -> Path:
+    folder.mkdir()
+    rows = np.random.default_rng(count).permutation(N)
+    for k, part in enumerate(np.array_split(rows, count)):
+        path = folder / f"{count - k:02}.{suffix}"
+        if suffix == "parquet":
+            pq.write_table(table().take(part), path, row_group_size=7)
+        else:
+            with pa.ipc.new_file(path, table().schema) as writer:
+                writer.write_table(table().take(part), max_chunksize=9)
+    return folder
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_one_array_and_digest_for_any_order_of_files_and_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    write_feature_file(tmp_path / "one.parquet", [table()])
+    one = opened(tmp_path / "one.parquet").precomputed
+    if mapped:
+        monkeypatch.setattr(module, "_IN_MEMORY", 0)
+        monkeypatch.setattr(module, "_GATHERED", 64)
+    for count, suffix in [(1, "parquet"), (37, "parquet"), (4, "arrow")]:
+        other = opened(write_shuffled(tmp_path / f"{count}", count, suffix)).precomputed
+        assert other.digest() == one.digest()
+        np.testing.assert_array_equal(other.values, one.values, strict=True)
+        np.testing.assert_array_equal(other.labels, one.labels, strict=True)
+
+
+def test_rows_keep_their_labels(tmp_path: Path) -> None:
+    write_feature_file(tmp_path / "one.parquet", [table()])
+    read = opened(tmp_path / "one.parquet").precomputed
+    values = np.stack(table()["features"].to_pylist()).astype(np.float32)
+    rows = sorted((row.tobytes(), label) for row, label in zip(read.values, read.labels, strict=True))
+    assert rows == sorted((r.tobytes(), y) for r, y in zip(values, table()["label"].to_numpy(), strict=True))
+
+
+@pytest.mark.parametrize("change", ["value", "label", "row"])
+def test_the_digest_changes_with_the_data(tmp_path: Path, change: str) -> None:
+    write_feature_file(tmp_path / "one.parquet", [table()])
+    columns = table().to_pydict()
+    if change == "value":
+        columns["features"][17][2] += 1
+    if change == "label":
+        columns["label"][17] = (columns["label"][17] + 1) % CLASSES
+    if change == "row":
+        columns = {name: [*column, column[0]] for name, column in columns.items()}
+    changed = pa.table(columns).cast(pa.schema([table().schema.field(n) for n in table().schema.names]))
+    pq.write_table(changed, tmp_path / "other.parquet")
+    assert (
+        opened(tmp_path / "one.parquet").precomputed.digest() != opened(tmp_path / "other.parquet").precomputed.digest()
+    )
+
+
+def test_patterns_folders_and_urls(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    folder = write_shuffled(tmp_path / "many", 5)
+    (folder / "_SUCCESS").write_text("")
+    expected = opened(folder).precomputed.digest()
+    assert opened(str(folder / "*.parquet")).precomputed.digest() == expected
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{folder}/", "/bucket/features/", recursive=True)
+    for url in ("memory://bucket/features/", "memory://bucket/features/*.parquet"):
+        assert opened(url).precomputed.digest() == expected
+    memory.rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.append_column("weight", pa.array(np.ones(N))), "weights of samples are not used yet"),
+        (lambda t: t.set_column(1, "label", pa.array([None, *[0] * (N - 1)], pa.int64())), "without a label"),
+        (lambda t: t.set_column(0, "features", pa.array([[1.0]] + [[1.0, 2.0]] * (N - 1))), "different lengths"),
+        (lambda t: t.set_column(0, "features", pa.array([None] + [[1.0, 2.0]] * (N - 1))), "empty values"),
+        (lambda t: t.slice(0, 0), "no rows"),
+        (lambda t: t.set_column(1, "label", pa.array(np.full(N, 9))), "9"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, change: Callable[[Any], Any], message: str) -> None:
+    pq.write_table(change(table()), tmp_path / "f.parquet")
+    with pytest.raises(DataError, match=message):
+        opened(tmp_path / "f.parquet")
+
+
+def test_files_of_several_models(tmp_path: Path) -> None:
+    write_feature_file(tmp_path / "a.parquet", [table()])
+    write_feature_file(tmp_path / "b.parquet", [table().replace_schema_metadata({})])
+    with pytest.raises(DataError, match="another model"):
+        opened(tmp_path)
+    (tmp_path / "b.parquet").write_bytes(b"no Parquet")
+    with pytest.raises(DataError, match=r"b\.parquet: cannot be read"):
+        opened(tmp_path)
+
+
+def test_other_tables_are_left_to_others(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"a": np.ones(3), "label": [0, 1, 0]}), tmp_path / "t.parquet")
+    for place in (tmp_path / "t.parquet", tmp_path / "none.parquet", "s3://bucket/calib.npz", {"features": 1}):
+        assert open_feature_files(place, [], CLASSES) is None
+
+
+def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) -> None:
+    """The written file is the same for one file and for shuffled ones, and is not made for another model."""
+    import tna_onnx
+
+    with np.load(small.calib) as file:
+        arrays = dict(file)
+    made = tna_onnx.FeatureExtractor(small.model, device="cpu")
+    batch = made(arrays)
+    rows = features_table("features", batch["features"], {"label": batch["labels"]}, made.describe())
+    write_feature_file(tmp_path / "one.parquet", [rows])
+    (tmp_path / "many").mkdir()
+    for k, part in enumerate(np.array_split(np.random.default_rng(0).permutation(len(rows)), 9)):
+        pq.write_table(rows.take(part), tmp_path / f"many/{k}.parquet")
+    for name, place in [("a", "one.parquet"), ("b", "many")]:
+        done = cli("calibrate", small.model, tmp_path / place, "-o", tmp_path / f"{name}.onnx", "--device", "cpu", "-q")
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+    write_feature_file(tmp_path / "x.parquet", [rows.replace_schema_metadata({"tna_onnx": '{"model_sha256": "00"}'})])
+    shutil.rmtree(tmp_path / "many")
+    refused = cli("calibrate", small.model, tmp_path / "x.parquet", "-o", tmp_path / "x.onnx")
+    assert refused.exit_code == 4
+    assert "computed with another model" in refused.output

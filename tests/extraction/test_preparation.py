@@ -1,0 +1,281 @@
+"""Which preprocessing a network was trained with is found by the labels, and kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from PIL import Image
+
+import tna_onnx
+from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
+from tna_onnx.errors import DataError
+from tna_onnx.results.as_json import to_json
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folder(tmp_path_factory.mktemp("photos"), *make_images(400))
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Make:
+    def save(**fields: Any) -> Path:
+        path = tmp_path / "model.onnx"
+        onnx.save(network(**fields), path)
+        return path
+
+    return save
+
+
+def accuracy(path: Path, data: Path, **stated: Any) -> float:
+    return tna_onnx.evaluate(path, data, **stated).metrics.accuracy
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("0 to 1", {}),
+        ("0 to 255", {"scale": 1.0}),
+        ("-1 to 1", {"mean": 0.5, "std": 0.5}),
+        ("imagenet", {"mean": IMAGENET[0], "std": IMAGENET[1]}),
+        ("mnist", {"mean": 0.1307, "std": 0.3081}),
+        ("caffe", {"scale": 1.0, "mean": (123.68, 116.779, 103.939)}),
+    ],
+)
+@pytest.mark.parametrize("bgr", [False, True])
+def test_the_recipe_is_found(name: str, fields: dict[str, Any], bgr: bool, photos: Path, saved: Make) -> None:
+    if bgr:
+        fields = {key: value[::-1] if isinstance(value, tuple) else value for key, value in fields.items()}
+    result = tna_onnx.evaluate(saved(bgr=bgr, **fields), photos)
+    assert result.recipe_search is not None
+    order = "BGR" if bgr else "RGB"
+    # these hardly differ: either is right
+    alike = {"0 to 255": ("0 to 255",), "imagenet": ("imagenet", "clip", "cifar10", "cifar100", "cifar10, std 0.2")}
+    allowed = [f"{each}, {order}" for each in alike.get(name, (name,))]
+    if bgr and name == "imagenet":
+        allowed.append("imagenet, BGR with mean and std of RGB")
+    assert result.recipe_search.chosen in allowed
+    assert result.metrics.accuracy > 0.85
+    assert any(result.recipe_search.chosen in note for note in result.notes)
+
+
+def test_what_is_found_is_what_the_flags_ask_for(photos: Path, saved: Make) -> None:
+    model = saved(mean=0.5, std=0.5)
+    unsaid = tna_onnx.evaluate(model, photos)
+    stated = tna_onnx.evaluate(model, photos, preprocessing=tna_onnx.Recipe(scale=1 / 255, mean=(0.5,), std=(0.5,)))
+    assert unsaid.preprocessing == stated.preprocessing
+    assert unsaid.metrics.nll == stated.metrics.nll
+    assert stated.recipe_search is None
+
+
+def test_grey_images(tmp_path: Path, saved: Make) -> None:
+    data = write_folder(tmp_path / "grey", *make_images(400, channels=1))
+    result = tna_onnx.evaluate(saved(channels=1, mean=0.1307, std=0.3081), data)
+    assert result.recipe_search is not None
+    assert result.recipe_search.chosen == "mnist"
+    assert {row.name for row in result.recipe_search.recipes} == {"0 to 1", "0 to 255", "-1 to 1", "mnist"}
+
+
+def test_channels_last(photos: Path, saved: Make) -> None:
+    result = tna_onnx.evaluate(saved(layout="NHWC", mean=0.5, std=0.5, bgr=True), photos)
+    assert result.recipe_search is not None
+    assert result.recipe_search.chosen == "-1 to 1, BGR"
+
+
+def test_integer_pixels_leave_the_order_of_channels(photos: Path, saved: Make) -> None:
+    result = tna_onnx.evaluate(saved(scale=1.0, dtype=np.uint8, bgr=True), photos)
+    assert result.recipe_search is not None
+    assert [row.name for row in result.recipe_search.recipes] == ["pixels, BGR", "pixels, RGB"]
+
+
+def test_nothing_is_searched_where_there_is_no_choice(tmp_path: Path, saved: Make) -> None:
+    data = write_folder(tmp_path / "grey", *make_images(100, channels=1))
+    assert tna_onnx.evaluate(saved(scale=1.0, dtype=np.uint8, channels=1), data).recipe_search is None
+
+
+def test_a_few_images_are_enough_where_recipes_are_far_apart(tmp_path: Path, saved: Make) -> None:
+    data = write_folder(tmp_path / "few", *make_images(40))
+    result = tna_onnx.evaluate(saved(scale=1.0), data)
+    assert result.recipe_search is not None
+    assert result.recipe_search.chosen == "0 to 255, RGB"
+    assert result.recipe_search.recipes[0].samples == 40
+
+
+def _as_trained(images: Any, size: Any, crop: bool) -> Any:
+    """Resize with Pillow alone: the shorter side to 9 and the centre of 8 cut out, or both sides to 8."""
+    made = []
+    for array in images:
+        image = Image.fromarray(array)
+        if crop:
+            short = SIDE / 0.875
+            factor = int(short) / min(image.size)
+            image = image.resize((int(image.width * factor), int(image.height * factor)), Image.Resampling.BILINEAR)
+            left, top = round((image.width - SIDE) / 2), round((image.height - SIDE) / 2)
+            image = image.crop((left, top, left + SIDE, top + SIDE))
+        else:
+            image = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+        made.append(np.asarray(image))
+    return np.stack(made)
+
+
+@pytest.mark.parametrize("crop", [True, False])
+def test_images_of_another_size(crop: bool, tmp_path: Path, saved: Make) -> None:
+    size = (16, 32)
+    model = saved(scale=1.0, source=size, resized=lambda images: _as_trained(images, size, crop))
+    data = write_folder(tmp_path / "wide", *make_images(400, size=size))
+    result = tna_onnx.evaluate(model, data)
+    assert result.recipe_search is not None
+    assert result.recipe_search.chosen.startswith("0 to 255, RGB; ")
+    assert result.preprocessing is not None
+    assert (result.preprocessing["crop"] is not None) == crop
+
+
+def test_an_input_of_any_size_takes_images_as_they_are(photos: Path, saved: Make) -> None:
+    result = tna_onnx.evaluate(saved(mean=0.5, std=0.5, size=("H", "W")), photos)
+    assert result.recipe_search is not None
+    assert result.recipe_search.chosen == "-1 to 1, RGB"
+
+
+def test_a_model_that_normalises_by_itself_takes_any_scale(photos: Path, tmp_path: Path) -> None:
+    proto = network()
+    # (x - mean) / deviation of each image, in front of all else
+    before = [
+        onnx.helper.make_node("ReduceMean", ["raw"], ["mu"], axes=[1, 2, 3]),
+        onnx.helper.make_node("Sub", ["raw", "mu"], ["centred"]),
+        onnx.helper.make_node("ReduceL2", ["centred"], ["length"], axes=[1, 2, 3]),
+        onnx.helper.make_node("Div", ["centred", "length"], ["unit"]),
+        onnx.helper.make_node("Mul", ["unit", "two"], ["wide"]),
+        onnx.helper.make_node("Add", ["wide", "middle"], ["image"]),
+    ]
+    for node in reversed(before):
+        proto.graph.node.insert(0, node)
+    proto.graph.input[0].name = "raw"
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(2.5), "two"))
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.float32(0.42), "middle"))
+    onnx.save(proto, tmp_path / "own.onnx")
+    result = tna_onnx.evaluate(tmp_path / "own.onnx", photos)
+    assert result.recipe_search is not None
+    assert result.recipe_search.tied
+    assert result.recipe_search.chosen == "0 to 1, RGB"
+    assert result.metrics.accuracy > 0.5  # contrast, which tells half of the classes, is gone
+
+
+def test_calibrate_writes_the_recipe_and_later_commands_read_it(photos: Path, saved: Make, tmp_path: Path) -> None:
+    model = saved(scale=1.0, bgr=True)
+    out = tmp_path / "out.onnx"
+    held_out = write_folder(tmp_path / "eval", *make_images(200, seed=5))
+    report = tna_onnx.calibrate(model, photos, eval=held_out, output=out, map="ts", search="none")
+    assert report.recipe_search is not None
+    assert report.recipe_search.chosen == "0 to 255, BGR"
+    assert report.comparison.before.accuracy > 0.85
+    entries = {entry.key: entry.value for entry in onnx.load(out).metadata_props}
+    assert json.loads(entries["tna_onnx.preprocessing"]) == report.preprocessing
+    later = tna_onnx.evaluate(out, held_out)
+    assert later.preprocessing == report.preprocessing
+    assert later.recipe_search is None
+    assert later.metrics.nll == pytest.approx(report.comparison.after.nll, abs=1e-6)
+    assert tna_onnx.verify(model, out, data=photos).outputs is not None
+
+
+def test_the_whole_report_has_the_search(photos: Path, saved: Make) -> None:
+    report = tna_onnx.calibrate(saved(scale=1.0), photos, dry_run=True, map="ts", search="none")
+    values = json.loads(to_json(report))["recipe_search"]
+    assert values["chosen"] == "0 to 255, RGB"
+    assert values["recipes"][0]["flags"] == "--scale 1 --color RGB"
+
+
+def test_other_commands_take_the_same_recipe(photos: Path, saved: Make, tmp_path: Path) -> None:
+    model = saved(scale=1.0)
+    compared = tna_onnx.compare([model, model], photos)
+    assert all(each.metrics.accuracy > 0.85 for each in compared.models)
+    stored = tna_onnx.features(model, photos, tmp_path / "store")
+    assert stored.preprocessing is not None
+    assert stored.preprocessing["scale"] == 1
+    more = write_folder(tmp_path / "more", *make_images(200, seed=8))
+    guarded = tna_onnx.guard(model, photos, eval=more, dry_run=True, add=("confidence",))
+    assert any("0 to 255, RGB" in note for note in guarded.notes)
+
+
+def test_a_file_beside_the_model_says_it(photos: Path, saved: Make) -> None:
+    model = saved(mean=IMAGENET[0], std=IMAGENET[1])
+    config = {"input_size": [3, SIDE, SIDE], "mean": IMAGENET[0], "std": IMAGENET[1], "crop_pct": 1.0}
+    (model.parent / "config.json").write_text(json.dumps(config))
+    result = tna_onnx.evaluate(model, photos)
+    assert result.recipe_search is None
+    assert any("config.json" in note for note in result.notes)
+    assert result.preprocessing is not None
+    assert result.preprocessing["mean"] == list(IMAGENET[0])
+
+
+def test_a_file_beside_the_model_for_other_inputs_is_left_aside(photos: Path, saved: Make) -> None:
+    model = saved(scale=1.0)
+    (model.parent / "config.json").write_text(json.dumps({"input_size": [3, 224, 224]}))
+    result = tna_onnx.evaluate(model, photos)
+    assert result.recipe_search is not None
+    assert any("left aside" in note for note in result.notes)
+
+
+def test_a_stated_recipe_that_loses_is_a_warning(photos: Path, saved: Make) -> None:
+    model = saved(mean=0.5, std=0.5)
+    result = tna_onnx.evaluate(model, photos, preprocessing=tna_onnx.Recipe(scale=1 / 255, mean=(0.2,), std=(0.5,)))
+    assert result.metrics.accuracy < 0.85
+    assert any("WARNING" in note and "-1 to 1, RGB" in note for note in result.notes)
+
+
+def test_a_stated_recipe_under_which_a_model_guesses_is_refused(photos: Path, saved: Make) -> None:
+    model = saved()
+    wrong = tna_onnx.Recipe(scale=1.0)
+    with pytest.raises(DataError, match="0 to 1, RGB"):
+        tna_onnx.evaluate(model, photos, preprocessing=wrong)
+    insisted = tna_onnx.evaluate(model, photos, preprocessing=wrong, expect_accuracy=100 / CLASSES)
+    assert any("WARNING" in note for note in insisted.notes)
+
+
+def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved: Make) -> None:
+    images, labels = make_images(200)
+    data = write_folder(tmp_path / "mixed", images, np.random.default_rng(0).permutation(labels))
+    model = saved()
+    with pytest.raises(DataError) as refusal:
+        tna_onnx.calibrate(model, data, dry_run=True)
+    message = str(refusal.value)
+    assert "0 to 255, BGR" in message
+    assert "--preset cifar10" in message
+    # what is stated is taken
+    assert tna_onnx.evaluate(model, data, preprocessing=tna_onnx.Recipe(scale=1 / 255)).metrics.accuracy < 0.5
+
+
+def test_a_model_of_colours_that_do_not_matter_is_a_harmless_tie_of_grey_images(tmp_path: Path, saved: Make) -> None:
+    images, labels = make_images(200, channels=1)
+    data = write_folder(tmp_path / "grey", np.stack([images] * 3, axis=-1), labels)
+    result = tna_onnx.evaluate(saved(scale=1.0), data)
+    assert result.recipe_search is not None
+    assert result.recipe_search.chosen.startswith("0 to 255")
+
+
+def test_stored_arrays_255_times_too_large_are_no_improvement(tmp_path: Path, saved: Make) -> None:
+    images, labels = make_images(300)
+    np.savez(tmp_path / "data.npz", image=images.transpose(0, 3, 1, 2).astype(np.float32), labels=labels)
+    model = saved()
+    with pytest.raises(DataError, match="chance"):
+        tna_onnx.calibrate(model, tmp_path / "data.npz", dry_run=True)
+
+
+@pytest.mark.parametrize("text", ["[]", "{", '{"resize": "big"}', '{"mean": [[1]]}', '{"scale": true}', '{"other": 1}'])
+def test_metadata_that_are_no_recipe(text: str, photos: Path, saved: Make) -> None:
+    path = saved()
+    proto = onnx.load(path)
+    onnx.helper.set_model_props(proto, {"tna_onnx.preprocessing": text})
+    onnx.save(proto, path)
+    with pytest.raises(DataError, match="metadata"):
+        tna_onnx.evaluate(path, photos)

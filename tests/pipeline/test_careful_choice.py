@@ -1,0 +1,120 @@
+"""Rule 5 of a choice: when predicted classes may change, each condition alone, on hand-made scores of 1,000 samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.methods import INPUT, Method, Rule
+
+Array = NDArray[Any]
+
+TS = Method(tilted=False, map="ts")
+BIAS = Method(tilted=False, map="bias")
+SVS = Method(tilted=False, map="svs")
+
+N = 1000
+# 800, 180 and 20 samples; of every class one in two is right, and the 20 of the third come last
+LABELS = np.repeat([0, 1, 2], [800, 180, 20])
+RIGHT = np.arange(N) % 2 == 0
+CAREFUL = Rule(careful=True)
+
+
+def scores(nll: Any, hit: Array = RIGHT, labels: Array | None = None) -> SampleScores:
+    losses = np.broadcast_to(np.float32(nll), (N,))
+    # far too sure, so that rule 4 takes nothing out
+    sure = np.full(N, 0.99, np.float32)
+    return SampleScores(sure, hit, losses, sure, labels=labels)
+
+
+BEFORE = scores(2.0, labels=LABELS)
+
+
+def spread(mean: float, deviation: float) -> Array:
+    return mean + deviation * np.where(np.arange(N) // 2 % 2 == 0, 1, -1)
+
+
+def moved(**won: int) -> Array:
+    """Hits with so many more samples right of a class (`a`, `b`, `c`); fewer, where negative."""
+    hit = RIGHT.copy()
+    for name, number in won.items():
+        own = np.flatnonzero("abc".index(name) == LABELS)
+        rows = own[~RIGHT[own]] if number > 0 else own[RIGHT[own]]
+        hit[rows[: abs(number)]] = number > 0
+    return hit
+
+
+def chosen(hit: Array, nll: Any = 0.5, rule: Rule = CAREFUL) -> Method:
+    return rule.choose({INPUT: BEFORE, TS: scores(1.0), BIAS: scores(nll, hit)}, BEFORE)
+
+
+def test_better_for_all_is_taken() -> None:
+    assert chosen(moved(a=30, b=6, c=1)) == BIAS
+
+
+@pytest.mark.parametrize(("deviation", "expected"), [(0.1, BIAS), (0.3, TS)])
+def test_the_loss_is_significantly_below_that_of_the_best_that_keeps(deviation: float, expected: Method) -> None:
+    """A gain of 0.02 nats is 6.3 standard errors, or 2.1; those of independent samples are 1.5 times too small."""
+    assert chosen(moved(a=30, b=6, c=1), spread(0.98, deviation)) == expected
+    assert chosen(moved(a=30, b=6, c=1), spread(0.98, deviation), Rule()) == BIAS
+
+
+@pytest.mark.parametrize(("won", "expected"), [(6, BIAS), (5, TS)])
+def test_the_accuracy_is_better_by_a_standard_error(won: int, expected: Method) -> None:
+    """Three samples are lost: of 9 that change sides the standard error is 3, of 8 it is 2.8."""
+    assert chosen(moved(a=-3, b=won)) == expected
+    assert chosen(moved(a=-3, b=won), rule=Rule()) == BIAS
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(1, TS), (0, BIAS)])
+def test_the_balanced_accuracy_does_not_fall(lost: int, expected: Method) -> None:
+    """A sample of 20 weighs as much as 40 of 800; neither 30 samples in 800 nor one in 20 is a loss that counts."""
+    assert chosen(moved(a=30, c=-lost)) == expected
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(2, BIAS), (3, TS)])
+def test_no_class_loses_more_than_ten_points(lost: int, expected: Method) -> None:
+    """2 of 20 are 10 points: 1.5 standard errors. The other classes win more than that."""
+    assert chosen(moved(a=200, b=40, c=-lost)) == expected
+
+
+@pytest.mark.parametrize(("lost", "expected"), [(5, BIAS), (6, TS)])
+def test_no_class_loses_three_points_significantly(lost: int, expected: Method) -> None:
+    """5 of 180 are 2.8 points, 6 are 3.3; both are more than two standard errors."""
+    assert chosen(moved(a=200, b=-lost)) == expected
+
+
+def test_fewer_than_ten_samples_tell_nothing_of_a_class() -> None:
+    labels = np.where(np.arange(N) >= N - 9, 2, 0)
+    before = scores(2.0, labels=labels)
+    hit = RIGHT.copy()
+    hit[N - 9 :] = False
+    hit[: N - 9] = True
+    table = {INPUT: before, TS: scores(1.0), BIAS: scores(0.5, hit)}
+    assert CAREFUL.choose(table, before) == BIAS
+
+
+def test_a_method_that_is_worth_it_stands_for_a_better_one_that_is_not() -> None:
+    table = {
+        INPUT: BEFORE,
+        TS: scores(1.0),
+        BIAS: scores(0.4, moved(a=100, c=-6)),
+        SVS: scores(0.5, moved(a=30, b=6)),
+    }
+    assert CAREFUL.choose(table, BEFORE) == SVS
+    assert Rule().choose(table, BEFORE) == BIAS
+    assert CAREFUL.choice(table, BEFORE).left_out == {BIAS: "predictions"}
+
+
+def test_where_nothing_keeps_predictions_there_is_nothing_to_fall_back_on() -> None:
+    table = {BIAS: scores(0.4, moved(a=100, c=-6)), SVS: scores(0.5)}
+    assert CAREFUL.choose(table, BEFORE) == BIAS
+
+
+@pytest.mark.parametrize(("mean", "deviation", "gains"), [(1.9, 0.5, True), (1.9, 1.5, False), (1.999, 0.0, False)])
+def test_a_gain_is_significant_and_large_enough_to_count(mean: float, deviation: float, *, gains: bool) -> None:
+    assert CAREFUL.gains(BEFORE, scores(spread(mean, deviation))) is gains

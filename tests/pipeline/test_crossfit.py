@@ -1,0 +1,186 @@
+"""Cross-fitting: each sample is scored once, by what was fitted and chosen without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from tests.pipeline.crossfits import BIAS, SEED, TS, Array, Maps, N, data, equal, plain
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.errors import DataError
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline import crossfit
+from tna_onnx.pipeline.crossfit import FOLDS, Fit, Fits, cross_scores, folds
+from tna_onnx.pipeline.methods import INPUT, Method
+
+# --- folds
+
+
+@pytest.mark.parametrize("n", [1, 4, 5, 17, 1000])
+def test_folds_are_of_nearly_equal_size_and_drawn_by_the_seed(n: int) -> None:
+    fold = folds(n, 3)
+    sizes = np.bincount(fold, minlength=FOLDS)
+    assert sizes.sum() == n
+    assert sizes.max() - sizes.min() <= 1
+    np.testing.assert_array_equal(folds(n, 3), fold)
+    assert n < 17 or not np.array_equal(folds(n, 4), fold)
+
+
+# --- scores
+
+
+def test_every_sample_is_left_out_once_and_scores_are_in_the_order_of_the_samples() -> None:
+    maps = Maps("none", "ts")
+    scores = maps.scores()
+    np.testing.assert_array_equal(np.sum(maps.masks, axis=0), FOLDS - 1)
+    for k, train in enumerate(maps.masks):
+        np.testing.assert_array_equal(train, folds(N, SEED) != k)
+    # without a map, cross-fitted scores are the scores
+    assert equal(scores[INPUT], maps.logits.scores())
+
+
+def test_each_fold_is_scored_by_the_map_of_the_others() -> None:
+    maps = Maps("ts")
+    scores = maps.scores()[TS]
+    features, labels, weight, bias = data()
+    for k in range(FOLDS):
+        held = folds(N, SEED) == k
+        expected = Temperature.fit(lambda of, held=held: of(features[~held] @ weight.T + bias, labels[~held], None))
+        fitted = maps.fitted["ts", k]
+        assert isinstance(fitted, Temperature)
+        # rows are multiplied in another block: float32 logits differ by a few 2^-24 of 10, the fit by less
+        assert fitted.temperature == pytest.approx(expected.temperature, rel=1e-5)
+        alone = SampleScores.of_logits(apply_map(fitted, features[held] @ weight.T + bias), labels[held])
+        np.testing.assert_array_equal(scores.take(held).hit, alone.hit)
+        np.testing.assert_allclose(scores.take(held).nll, alone.nll, rtol=1e-4, atol=1e-5)  # as above
+
+
+@pytest.mark.parametrize("fold", range(FOLDS))
+def test_labels_of_a_fold_do_not_touch_its_own_fit(fold: int) -> None:
+    _, labels, _, _ = data()
+    held = folds(N, SEED) == fold
+    changed = labels.copy()
+    changed[held] = np.random.default_rng(fold).integers(0, 4, int(held.sum()))
+    other = Maps("none", "ts", "bias", labels=changed)
+    scores = other.scores()
+    before = cross_scores(N, SEED, Maps("none", "ts", "bias"))
+    for method in (TS, BIAS):
+        mine, its = plain().fitted[method.map, fold], other.fitted[method.map, fold]
+        assert mine is not None
+        assert its is not None
+        assert mine.brief == its.brief
+        for k in set(range(FOLDS)) - {fold}:  # the others did see them
+            assert plain().fitted[method.map, k] != other.fitted[method.map, k]
+        np.testing.assert_array_equal(scores[method].take(held).confidence, before[method].take(held).confidence)
+
+
+def test_features_of_a_fold_do_not_touch_its_own_fit() -> None:
+    features, labels, weight, bias = data()
+    held = folds(N, SEED) == 2
+    features[held] = features[held][::-1]
+    maps = Maps("ts")
+    maps.logits = HeadLogits(FeatureTable(features, labels), weight, bias)
+    maps.scores()
+    # BLAS may multiply the other rows of a changed block in the same way only: equal, not close
+    assert maps.fitted["ts", 2] == plain().fitted["ts", 2]
+    assert maps.fitted["ts", 3] != plain().fitted["ts", 3]
+
+
+def test_the_seed_draws_the_folds() -> None:
+    once, again, other = (cross_scores(N, seed, Maps("ts"))[TS] for seed in (4, 4, 5))
+    assert equal(once, again)
+    assert not equal(once, other)
+
+
+# --- of very many samples
+
+
+def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossfit, "SEEN", 125)
+    maps = Maps("ts")
+    scores = maps.scores()[TS]
+    assert len(scores) == N
+    fold = folds(N, SEED)
+    for k, seen in enumerate(maps.masks):
+        assert seen.sum() == 100
+        assert not np.any(seen & (fold == k))
+        own = MAPS["ts"].fit(maps.logits.reduce(seen))
+        assert maps.fitted["ts", k] == own
+        held = fold == k
+        assert equal(scores.take(held), maps.logits.mapped_scores(own, held))
+    # at random, and in order of the folds
+    chosen = crossfit.seen(N, SEED)
+    np.testing.assert_array_equal(fold[chosen], np.repeat(range(FOLDS), 25))
+    assert not np.array_equal(chosen[:25], np.flatnonzero(fold == 0)[:25])
+    assert not np.array_equal(np.sort(chosen), np.sort(crossfit.seen(N, SEED + 1)))
+    again = Maps("ts")
+    assert equal(again.scores()[TS], scores)
+
+
+def test_few_samples_are_all_seen() -> None:
+    fold = folds(N, SEED)
+    for k, seen in enumerate(plain().masks):
+        np.testing.assert_array_equal(seen, fold != k)
+    np.testing.assert_array_equal(np.sort(crossfit.seen(N, SEED)), np.arange(N))
+
+
+def test_all_of_few_samples_are_seen_however_unequal_their_folds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossfit, "SEEN", 320)
+    clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
+    np.testing.assert_array_equal(np.sort(crossfit.seen(320, SEED, clusters)), np.arange(320))
+
+
+def test_of_small_folds_all_are_seen_beside_some_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossfit, "SEEN", 50)
+    # one sample has half of the predictions, and is in one fold as a whole
+    clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
+    fold = folds(320, SEED, clusters)
+    seen = crossfit.seen(320, SEED, clusters)
+    np.testing.assert_array_equal(np.bincount(fold[seen]), np.minimum(np.bincount(fold), 10))
+
+
+# --- what cannot be fitted
+
+
+def refusing(name: str, fold: int | None) -> Fits:
+    """Fits of `ts` and of a map that cannot be fitted without one fold, or any."""
+    maps = Maps("ts")
+
+    def refuse(reduce: Reduce) -> CalibrationMap | None:
+        raise DataError(f"no {name}")
+
+    def fits(k: int, train: Array) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        def path() -> Iterator[Fit]:
+            fitted = refuse(maps.logits.reduce(train)) if fold in (None, k) else None
+            yield Method(tilted=False, map=name), maps.logits, fitted
+
+        yield Method(tilted=False, map=name), path()
+        yield from maps(k, train)
+
+    return fits
+
+
+@pytest.mark.parametrize("fold", [None, 0, 3])
+def test_a_map_that_fails_is_no_candidate(fold: int | None) -> None:
+    failed: dict[Method, str] = {}
+    scores = cross_scores(N, SEED, refusing("ets", fold), failed=failed)
+    assert list(scores) == [TS]
+    assert list(failed) == [Method(tilted=False, map="ets")]
+    # the first of the folds is named
+    assert failed[Method(tilted=False, map="ets")].startswith(f"without fold {(fold or 0) + 1} of 5: ")
+    assert equal(scores[TS], cross_scores(N, SEED, Maps("ts"))[TS])
+
+
+def test_where_none_can_be_fitted_the_first_reason_is_given() -> None:
+    """A fold holds the only error: without it, all are right."""
+    features, _, weight, bias = data()
+    labels = (features @ weight.T + bias).argmax(axis=1)
+    labels[7] = (features @ weight.T + bias).argmin(axis=1)[7]
+    with pytest.raises(DataError, match=r"^cross-fitting: without fold \d of 5: .*sample is classified right"):
+        cross_scores(N, SEED, Maps("ts", labels=labels))

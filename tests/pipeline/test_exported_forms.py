@@ -1,0 +1,292 @@
+"""Graphs as exporters write them, end to end: what calibrate writes verifies, and holds nothing else that is new."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tna_onnx.errors import UnsupportedModel
+
+Array = NDArray[Any]
+CLASSES = 3
+FEATURES = 6
+
+
+def run(model: onnx.ModelProto | Path, x: Array, output: str) -> Array:
+    """Run a model in plain ONNX Runtime."""
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run([output], {"x": x})[0])
+
+
+def softened(p: Array) -> Array:
+    """Draw labels from the square roots of probabilities: the model is too sure of itself."""
+    weights = np.sqrt(np.maximum(np.asarray(p, np.float64), 1e-9))
+    edges = np.cumsum(weights / weights.sum(axis=1, keepdims=True), axis=1)
+    labels: Array = np.argmax(edges > np.random.default_rng(2).random((len(p), 1)), axis=1)
+    return labels
+
+
+def recalibrated(proto: onnx.ModelProto, folder: Path, p: Array, x: Array, **options: Any) -> tna_onnx.Report:
+    """Calibrate a model on samples of which it gives the probabilities `p`."""
+    path = folder / "model.onnx"
+    onnx.save(proto, path)
+    data = {"x": x, "labels": softened(p)}
+    report = tna_onnx.calibrate(path, data, output=folder / "new.onnx", device="cpu", fail_if_worse=False, **options)
+    assert tna_onnx.verify(path, folder / "new.onnx").intact
+    return report
+
+
+def samples() -> Array:
+    return np.random.default_rng(1).standard_normal((400, FEATURES)).astype(np.float32)
+
+
+def trees(*, opset: int | None = None, cast: bool = False) -> onnx.ModelProto:
+    """Two stumps as XGBoost's converter writes them, in a file that imports no standard operator set."""
+    stumps = {
+        "nodes_treeids": [0, 0, 0, 1, 1, 1],
+        "nodes_nodeids": [0, 1, 2, 0, 1, 2],
+        "nodes_featureids": [0, 0, 0, 1, 0, 0],
+        "nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"] * 2,
+        "nodes_values": [0.0, 0.0, 0.0, 0.5, 0.0, 0.0],
+        "nodes_truenodeids": [1, 0, 0, 1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0, 2, 0, 0],
+        "class_treeids": [0, 0, 1, 1],
+        "class_nodeids": [1, 2, 1, 2],
+        "class_ids": [0, 1, 2, 0],
+        "class_weights": [2.0, 1.5, 3.0, 1.0],
+        "classlabels_int64s": [0, 1, 2],
+        "post_transform": "SOFTMAX",
+    }
+    nodes = [helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **stumps)]
+    if cast:
+        nodes.append(helper.make_node("Cast", ["p"], ["p64"], to=onnx.TensorProto.DOUBLE))
+    opsets = [helper.make_opsetid("ai.onnx.ml", 1)]
+    if opset is not None:
+        opsets.append(helper.make_opsetid("", opset))
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", FEATURES])
+    outputs = [
+        helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]),
+        helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, ["N", CLASSES]),
+    ]
+    return helper.make_model(helper.make_graph(nodes, "g", [x], outputs), ir_version=8, opset_imports=opsets)
+
+
+@pytest.mark.parametrize("name", ["ts", "ets"])
+def test_a_file_without_standard_nodes_gets_the_opset_of_its_ir_version(tmp_path: Path, name: str) -> None:
+    x = samples()
+    p = run(trees(), x, "p")
+    report = recalibrated(trees(), tmp_path, p, x, search="none", map=name)
+    assert report.map == name
+    written = onnx.load(tmp_path / "new.onnx")
+    assert [(entry.domain, entry.version) for entry in written.opset_import] == [("ai.onnx.ml", 1), ("", 15)]
+    assert np.abs(run(tmp_path / "new.onnx", x, "p") - p).max() > 0.01
+
+
+def test_standard_nodes_of_no_known_version_get_none_beside_them(tmp_path: Path) -> None:
+    """Each runtime takes them for another version; an import would change what they mean."""
+    x = samples()
+    proto = trees(cast=True)
+    with pytest.raises(UnsupportedModel, match=r"without an opset for them.*convert it to opset 7 or newer$"):
+        recalibrated(proto, tmp_path, run(trees(), x, "p"), x, search="none", map="ts", output_name="p")
+
+
+def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
+    """A head in a file of IR version 3, where every initializer is a graph input."""
+    rng = np.random.default_rng(0)
+    weight = 2 * rng.standard_normal((CLASSES, FEATURES)).astype(np.float32)
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["logits"], name="head", transB=1),
+        helper.make_node("Softmax", ["logits"], ["p"], axis=1),
+    ]
+    outputs = [tensor_info("p", ["N", CLASSES])]
+    if tied:  # the weight is read elsewhere too: the head gets one of its own
+        nodes.append(helper.make_node("Identity", ["w"], ["class vectors"]))
+        outputs.append(tensor_info("class vectors", [CLASSES, FEATURES]))
+    inputs = [
+        tensor_info("x", ["N", FEATURES]),
+        tensor_info("w", [CLASSES, FEATURES]),
+        tensor_info("b", [CLASSES]),
+    ]
+    tensors = {"w": weight, "b": rng.standard_normal(CLASSES).astype(np.float32)}
+    return small_model(nodes, inputs, outputs, tensors, opset=opset, ir_version=3)
+
+
+@pytest.mark.parametrize("opset", [7, 8, 18])
+@pytest.mark.parametrize("name", ["ets", "irova", "aar"])
+def test_constants_of_a_map_are_nodes_where_initializers_must_be_inputs(tmp_path: Path, name: str, opset: int) -> None:
+    x = samples()
+    proto = old_file(opset=opset)
+    report = recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map=name)
+    written = onnx.load(tmp_path / "new.onnx")
+    assert report.verification.checker
+    assert written.graph.input == proto.graph.input
+    assert [t.name for t in written.graph.initializer] == ["w", "b"]
+    assert {node.op_type for node in written.graph.node if not node.input} == {"Constant"}
+
+
+def test_a_weight_of_its_own_is_a_node_too(tmp_path: Path) -> None:
+    x = samples()
+    proto = old_file(tied=True)
+    recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="ts")
+    written = onnx.load(tmp_path / "new.onnx")
+    assert written.graph.input == proto.graph.input
+    assert (written.graph.node[0].op_type, written.graph.node[0].output[0]) == ("Constant", "tna_onnx/weight")
+    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x, "class vectors"), run(proto, x, "class vectors"))
+
+
+def one_logit(how: str) -> onnx.ModelProto:
+    """As BCEWithLogitsLoss leaves a network: the Sigmoid is not in the graph."""
+    rng = np.random.default_rng(0)
+    tensors: dict[str, Array] = {"w": 2 * rng.standard_normal((FEATURES, 1)).astype(np.float32)}
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["s" if how == "flat" else "y"], name="head")]
+    if how == "flat":
+        tensors["shape"] = np.array([-1], np.int64)
+        nodes.append(helper.make_node("Reshape", ["s", "shape"], ["y"]))
+    shape = {"flat": ["N"], "column": ["N", 1], "unknown": None}[how]
+    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("y", shape)], tensors)
+
+
+def both(logit: Array) -> Array:
+    p = 1 / (1 + np.exp(-np.asarray(logit, np.float64).reshape(-1, 1)))
+    return np.concatenate([1 - p, p], axis=1)
+
+
+@pytest.mark.parametrize("how", ["flat", "column", "unknown"])
+@pytest.mark.parametrize(("search", "name"), [("none", "ts"), ("none", "ets"), ("none", "platt"), ("sparse", "irova")])
+def test_one_logit_without_a_sigmoid(tmp_path: Path, how: str, search: str, name: str) -> None:
+    proto = one_logit(how)
+    x = samples()
+    logit = run(proto, x, "y")
+    options: dict[str, Any] = {"search": search, "map": name, "output_kind": "logit", "ensemble_size": 4}
+    report = recalibrated(proto, tmp_path, both(logit), x, **options)
+    new = run(tmp_path / "new.onnx", x, "y")
+    assert new.shape == logit.shape
+    # what the file says of itself is enough for the other commands
+    labels = softened(both(logit))
+    evaluated = tna_onnx.evaluate(tmp_path / "new.onnx", {"x": x, "labels": labels}, device="cpu")
+    expected = -np.log(both(new)[np.arange(len(x)), labels]).mean()
+    assert evaluated.metrics.nll == pytest.approx(expected, rel=1e-5)
+    assert evaluated.output_kind == "positive_logit"
+    data = {"x": x, "labels": labels}
+    moved = tna_onnx.verify(tmp_path / "model.onnx", tmp_path / "new.onnx", data=data, device="cpu")
+    assert moved.outputs is not None
+    assert moved.outputs.largest == pytest.approx(np.abs(both(new) - both(logit)).max(), abs=1e-6)
+    assert report.classes == 2
+
+
+@pytest.mark.parametrize("options", [{}, {"search": "none"}, {"search": "sparse"}, {"output_kind": "logits"}])
+def test_one_number_without_a_sigmoid_is_asked_about(tmp_path: Path, options: dict[str, Any]) -> None:
+    proto = one_logit("column")
+    x = samples()
+    with pytest.raises(UnsupportedModel, match="Then say --output-kind logit; a regression has no probabilities"):
+        recalibrated(proto, tmp_path, both(run(proto, x, "y")), x, **options)
+
+
+def test_the_word_for_one_logit_is_for_that_alone(tmp_path: Path) -> None:
+    proto = old_file()
+    x = samples()
+    with pytest.raises(UnsupportedModel, match="--output-kind logit is for one number a sample without a Sigmoid"):
+        recalibrated(proto, tmp_path, run(proto, x, "p"), x, output_kind="logit")
+
+
+def logistic(sharpness: float, *, normalizer: bool) -> onnx.ModelProto:
+    """A binary logistic regression as scikit-learn's converter writes it; many of its probabilities are 1."""
+    w = sharpness * np.random.default_rng(0).standard_normal(FEATURES).astype(np.float32)
+    made = ["label", "scores" if normalizer else "p"]
+    nodes = [
+        helper.make_node(
+            "LinearClassifier", ["x"], made, domain="ai.onnx.ml", coefficients=[*-w, *w],
+            intercepts=[-0.5, 0.5], classlabels_ints=[0, 1], post_transform="LOGISTIC",
+        )
+    ]  # fmt: skip
+    if normalizer:  # older versions of the converter
+        nodes.append(helper.make_node("Normalizer", ["scores"], ["p"], domain="ai.onnx.ml", norm="L1"))
+    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", 2])]
+    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], outputs, domains={"ai.onnx.ml": 3})
+
+
+@pytest.mark.parametrize("normalizer", [False, True])
+@pytest.mark.parametrize(("name", "fold"), [("ts", True), ("ts", False), ("ets", True)])
+def test_a_map_goes_in_front_of_a_sigmoid_that_saturates(
+    tmp_path: Path, name: str, fold: bool, normalizer: bool
+) -> None:
+    proto = logistic(30, normalizer=normalizer)
+    x = samples()
+    p = run(proto, x, "p")
+    assert np.mean(p == 1) > 0.1
+    report = recalibrated(proto, tmp_path, p, x, search="none", map=name, fold=fold)
+    new = run(tmp_path / "new.onnx", x, "p")
+    assert report.verification.max_difference < 1e-6
+    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x, "label"), run(proto, x, "label"))
+    assert len(np.unique(new[p[:, 1] == 1])) > 10  # what was one number has its order again
+
+
+def test_hidden_scores_without_a_block_are_no_recalibration(tmp_path: Path) -> None:
+    proto = logistic(1, normalizer=False)
+    onnx.save(proto, tmp_path / "old.onnx")
+    next(a for a in proto.graph.node[0].attribute if a.name == "post_transform").s = b"NONE"
+    onnx.save(proto, tmp_path / "new.onnx")
+    assert not tna_onnx.verify(tmp_path / "old.onnx", tmp_path / "new.onnx").intact
+
+
+def with_labels() -> onnx.ModelProto:
+    """The labels are read off the layer itself; the logits are what a Reshape makes of its result."""
+    weight = 2 * np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["s"], name="head"),
+        helper.make_node("ArgMax", ["s"], ["label"], axis=1, keepdims=0),
+        helper.make_node("Reshape", ["s", "shape"], ["logits"]),
+        helper.make_node("Softmax", ["logits"], ["p"], axis=1),
+    ]
+    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", CLASSES])]
+    tensors = {"w": weight, "shape": np.array([-1, CLASSES], np.int64)}
+    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], outputs, tensors)
+
+
+@pytest.mark.parametrize(("name", "fold"), [("ts", True), ("ts", False), ("ets", True)])
+def test_labels_that_read_the_layer_stay_right_under_maps_that_keep_the_order(
+    tmp_path: Path, name: str, fold: bool
+) -> None:
+    proto = with_labels()
+    x = samples()
+    recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map=name, fold=fold)
+    new = tmp_path / "new.onnx"
+    np.testing.assert_array_equal(run(new, x, "label"), run(new, x, "p").argmax(axis=1))
+
+
+def test_labels_that_read_the_layer_would_not_follow_another_map(tmp_path: Path) -> None:
+    proto = with_labels()
+    x = samples()
+    with pytest.raises(UnsupportedModel, match=r"'s', from which labels are read, .* use --map ts, ets or none"):
+        recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="irova")
+
+
+def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: Path) -> None:
+    """The softmax is brought into the shape that the input says."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["logits"], name="head"),
+        helper.make_node("Softmax", ["logits"], ["q"], axis=1),
+        helper.make_node("Shape", ["x"], ["shape"], end=1),
+        helper.make_node("Concat", ["shape", "classes"], ["wanted"], axis=0),
+        helper.make_node("Reshape", ["q", "wanted"], ["p"]),
+    ]
+    weight = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
+    tensors = {"w": weight, "classes": np.array([CLASSES], np.int64)}
+    proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], tensors)
+    x = samples()
+    labels = softened(run(proto, x, "p"))
+    with pytest.raises(UnsupportedModel, match="read the model's input 'x' too; give the data for the inputs"):
+        tna_onnx.calibrate(
+            proto, {"logits": x @ weight, "labels": labels}, search="none", map="ts", output=tmp_path / "new.onnx",
+            device="cpu",
+        )  # fmt: skip

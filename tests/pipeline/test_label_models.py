@@ -1,0 +1,553 @@
+"""Models with several labels a sample, from the command line to the written file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+from scipy import special
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.support import cli
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.store import json_digest
+from tna_onnx.render.figures import write_figures
+from tna_onnx.render.html.comparison import comparison_page
+from tna_onnx.render.html.page import to_html
+from tna_onnx.render.html.short import evaluation_page, report_page
+from tna_onnx.results.report import Report
+
+N_FEATURES, LABELS = 8, 4
+NAMES = ("sea", "sky", "sun", "rain")
+RNG = np.random.default_rng(0)
+WEIGHT = RNG.normal(size=(LABELS, N_FEATURES)).astype(np.float32)
+BIAS = RNG.normal(size=LABELS).astype(np.float32)
+# the models' logits are so many times those that the labels come from, and the last two are off by a constant
+TOO_LARGE = np.array([3.0, 1.5, 2.0, 0.8])
+SHIFT = np.array([0.0, 0.0, 1.0, -1.0])
+
+
+def model(form: str = "sigmoid") -> Any:
+    """A head behind a ReLU, and what may follow it."""
+    nodes = [helper.make_node("Relu", ["x"], ["z"])]
+    outputs = [tensor_info("p", ["N", LABELS])]
+    tensors: dict[str, Any] = {"w": WEIGHT, "b": BIAS}
+    if form == "columns":  # one classifier a label, side by side
+        columns = []
+        for c in range(LABELS):
+            tensors[f"w{c}"] = WEIGHT[c : c + 1]
+            tensors[f"b{c}"] = BIAS[c : c + 1]
+            nodes.append(helper.make_node("Gemm", ["z", f"w{c}", f"b{c}"], [f"s{c}"], name=f"head{c}", transB=1))
+            nodes.append(helper.make_node("Sigmoid", [f"s{c}"], [f"p{c}"]))
+            columns.append(f"p{c}")
+        del tensors["w"], tensors["b"]
+        nodes.append(helper.make_node("Concat", columns, ["p"], axis=1))
+        return small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+    nodes.append(helper.make_node("Gemm", ["z", "w", "b"], ["logits"], name="head", transB=1))
+    if form in ("logits", "both"):
+        outputs.insert(0, tensor_info("logits", ["N", LABELS]))
+    if form == "logits":
+        outputs.pop()
+    else:
+        nodes.append(helper.make_node("Sigmoid", ["logits"], ["p"]))
+    if form == "label":
+        tensors["half"] = np.float32(0.5)
+        nodes.append(helper.make_node("Greater", ["p", "half"], ["label"]))
+        outputs.append(tensor_info("label", ["N", LABELS], np.bool_))
+    if form == "written out":
+        nodes.pop()
+        tensors["one"] = np.float32(1)
+        nodes += [
+            helper.make_node("Neg", ["logits"], ["minus"]),
+            helper.make_node("Exp", ["minus"], ["e"]),
+            helper.make_node("Add", ["e", "one"], ["d"]),
+            helper.make_node("Div", ["one", "d"], ["p"]),
+        ]
+    return small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+
+
+FORMS = ("sigmoid", "both", "label", "written out", "columns", "logits")
+
+# For tests of a second or more.
+_FIRST_FORM = [FORMS[0], *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])]
+
+
+def samples(n: int, seed: int) -> dict[str, NDArray[Any]]:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, N_FEATURES)).astype(np.float32)
+    logits = np.maximum(x, 0) @ WEIGHT.T + BIAS
+    labels = (rng.random((n, LABELS)) < special.expit(logits / TOO_LARGE - SHIFT)).astype(np.int64)
+    return {"x": x, "labels": labels}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "calib.npz", **samples(600, 1))
+    np.savez(tmp_path / "test.npz", **samples(900, 2))
+    return tmp_path
+
+
+def written(folder: Path, form: str, *words: str) -> tuple[Any, NDArray[Any]]:
+    """Calibrate on the command line; return the report and the new file's probabilities of the test data."""
+    onnx.save(model(form), folder / "m.onnx")
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    result = cli(
+        "calibrate", folder / "m.onnx", "--calib", folder / "calib.npz", "--eval", folder / "test.npz", "--device",
+        "cpu", "-o", folder / "o.onnx", "--json", folder / "r.json", *kind, *words,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    return json.loads((folder / "r.json").read_text("utf-8")), ran(folder / "o.onnx", form)
+
+
+def ran(path: Path, form: str) -> NDArray[Any]:
+    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+    name = "logits" if form == "logits" else "p"
+    (values,) = session.run([name], {"x": samples(900, 2)["x"]})
+    return special.expit(values.astype(np.float64)) if form == "logits" else values.astype(np.float64)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_calibrated_and_its_file_gives_the_reported_numbers(folder: Path, form: str) -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    report, p = written(folder, form, "--predictions", "change")
+    labels = samples(900, 2)["labels"]
+    after = report["comparison"]["after"]
+    assert after["n"] == 900
+    balanced = [metrics.balanced_accuracy_score(labels[:, c], p[:, c] > 0.5) for c in range(LABELS)]
+    assert report["recall"]["balanced_after"] == pytest.approx(np.mean(balanced), abs=2e-3)
+    assert after["nll"] == pytest.approx(
+        np.mean([metrics.log_loss(labels[:, c], p[:, c]) for c in range(LABELS)]), abs=1e-5
+    )
+    assert after["brier"] == pytest.approx(np.mean((p - labels) ** 2), abs=1e-5)
+    assert after["accuracy"] == pytest.approx(np.mean((p > 0.5) == labels), abs=1e-3)
+    assert after["nll"] < report["comparison"]["before"]["nll"] - 0.02
+    # slopes and shifts by label are what is wrong with these logits
+    assert report["method"] == "label-platt"
+    assert report["folded"] == (form != "columns")
+    # four standard errors: 1 / (sd of the logits, 1.5, times the root of 600 times 0.24)
+    np.testing.assert_allclose(report["parameters"]["slopes"], 1 / TOO_LARGE, atol=4 / (1.5 * np.sqrt(600 * 0.24)))
+    rows = report["labels"]
+    assert [row["positives"] for row in rows] == labels.sum(axis=0).tolist()
+    assert np.mean([row["after"]["nll"] for row in rows]) == pytest.approx(after["nll"], abs=1e-6)
+    assert np.mean([row["after"]["ece"] for row in rows]) == pytest.approx(after["ece"], abs=1e-6)
+
+
+@pytest.mark.parametrize("form", ["sigmoid", "columns"])
+@pytest.mark.parametrize("name", ["ts", "label-ts", "label-platt", "label-isotonic"])
+def test_every_map_is_written_as_it_was_scored(folder: Path, form: str, name: str) -> None:
+    report, _ = written(folder, form, "--map", name, "--search", "none", "--no-fail-if-worse")
+    assert report["map"] == name
+    folded = form == "sigmoid" and name != "label-isotonic"
+    assert report["folded"] == folded
+    assert bool(report["changes"]["nodes"]) != folded
+    # the file was run against the numerics, and its bound is that of rounding
+    assert report["verification"]["max_difference"] <= report["verification"]["bound"] < 1e-3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("--no-fold",), ("--search", "sparse"), ("--method", "tna"), ("--objective", "ece")])
+def test_settings_of_the_search_are_for_labels_too(folder: Path, words: tuple[str, ...]) -> None:
+    report, p = written(folder, "sigmoid", *words, "--angle-step", "15", "--no-fail-if-worse")
+    labels = samples(900, 2)["labels"]
+    assert report["comparison"]["after"]["brier"] == pytest.approx(np.mean((p - labels) ** 2), abs=1e-5)
+
+
+def test_a_tilted_weight_of_labels_is_that_of_classes() -> None:
+    """The search knows class vectors alone: one row a label, turned as any other."""
+    words = {"search": "sparse", "map": "none", "ensemble_size": "inf", "max_accuracy_drop": 100.0}
+    report = tna_onnx.calibrate(model(), samples(600, 1), angle_step=15.0, **words)
+    assert report.angle > 0
+    turned = {t.name: onnx.numpy_helper.to_array(t) for t in report.recalibrated.graph.initializer}
+    # the limit of many members is cos(mRC) times the weight, and the bias goes with it
+    factor = np.cos(np.radians(report.angle))
+    np.testing.assert_allclose(turned["w"], factor * WEIGHT, rtol=1e-5)
+    np.testing.assert_allclose(turned["b"], factor * BIAS, rtol=1e-5)
+
+
+def test_keeping_predictions_moves_no_probability_across_a_half(folder: Path) -> None:
+    report, p = written(folder, "sigmoid", "--predictions", "keep")
+    assert report["map"] in ("none", "ts", "label-ts")
+    assert report["changed_predictions"] == 0
+    onnx.save(model(), folder / "m.onnx")
+    before = ran(folder / "m.onnx", "sigmoid")
+    sure = np.abs(before - 0.5) > 1e-4
+    np.testing.assert_array_equal((p > 0.5)[sure], (before > 0.5)[sure])
+
+
+def test_without_held_out_data_the_numbers_are_cross_fitted(folder: Path) -> None:
+    report = tna_onnx.calibrate(model(), folder / "calib.npz", classes=NAMES)
+    assert report.comparison.how == "cross-fitted"
+    assert report.comparison.before.n == 600
+    assert tuple(row.label for row in report.labels) == NAMES
+    assert report.bin_free_after.cumulative.kuiper_p is None
+
+
+def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: Path) -> None:
+    data = samples(600, 1)
+    data["labels"][:, 2] = 0
+    report = tna_onnx.calibrate(model(), data, map="label-platt", search="none", classes=NAMES, fail_if_worse=False)
+    notes = "\n".join(report.notes)
+    assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
+    assert "1 of 4 labels have the temperature of all labels, as they lack samples" in notes
+    assert "or their scores do not go with the labels: sun" in notes
+    assert [row.shared for row in report.labels] == [False, False, True, False]
+    assert report.parameters["intercepts"][2] == 0
+
+
+def test_columns_in_another_order_are_refused(folder: Path) -> None:
+    data = samples(600, 1)
+    # as sure as their own labels, so that an order can be told
+    data["labels"] = (np.maximum(data["x"], 0) @ WEIGHT.T + BIAS > 0).astype(np.int64)
+    data["labels"][::7] = 1 - data["labels"][::7]
+    data["labels"] = data["labels"][:, [1, 0, 2, 3]].copy()
+    with pytest.raises(DataError, match=r"another order of the label columns.*'sea: column sky'"):
+        tna_onnx.calibrate(model(), data, classes=NAMES)
+
+
+# ---- other commands
+
+
+@pytest.mark.parametrize("form", _FIRST_FORM)
+def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
+    report, _ = written(folder, form)
+    result = cli("evaluate", folder / "o.onnx", "--data", folder / "test.npz", "--json", folder / "e.json")
+    assert result.exit_code == 0, result.output
+    evaluated = json.loads((folder / "e.json").read_text("utf-8"))
+    # probabilities in float32 against logits
+    assert evaluated["metrics"]["nll"] == pytest.approx(report["comparison"]["after"]["nll"], abs=1e-4)
+    assert evaluated["metrics"]["ece"] == pytest.approx(report["comparison"]["after"]["ece"], abs=1e-3)
+    assert len(evaluated["labels"]) == LABELS
+    assert "each label, 15 bins" in result.output
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    result = cli("verify", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz")
+    assert result.exit_code == 0, result.output
+    assert "intact: " in result.output
+    result = cli("compare", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz", *kind)
+    assert result.exit_code == 0, result.output
+    assert re.search(r"better than m.onnx in .*NLL", result.output)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["sigmoid", "logits"])
+def test_what_each_command_writes_fits_the_schema(folder: Path, form: str) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    model_file, new, data, file = (folder / name for name in ("m.onnx", "o.onnx", "test.npz", "j.json"))
+    report, _ = written(folder, form, "--report", str(folder / "r.html"))
+    found = [report]
+    for words in (
+        ("inspect", model_file),
+        ("evaluate", model_file, "--data", data, *kind),
+        ("compare", model_file, new, "--data", data, *kind),
+        ("verify", model_file, new, "--data", data),
+    ):
+        result = cli(*words, "--json", file)
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(file.read_text("utf-8")))
+    for each in found:
+        jsonschema.validate(each, tna_onnx.json_schema(each["kind"]))
+
+
+def test_models_agree_on_samples_of_which_all_labels_are_the_same() -> None:
+    """Four labels that differ by a shift of one of them: nine labels in ten may agree where few samples do."""
+    shifted = model("logits")
+    next(t for t in shifted.graph.initializer if t.name == "b").CopyFrom(
+        onnx.numpy_helper.from_array(BIAS + np.float32([0.5, 0, 0, 0]), "b")
+    )
+    data = samples(300, 3)
+    found = tna_onnx.compare([model("logits"), shifted], data, output_kind="label-logits")
+    logits = np.maximum(data["x"], 0) @ WEIGHT.T + BIAS
+    same = np.all((logits > 0) == (logits + np.array([0.5, 0, 0, 0]) > 0), axis=1)
+    assert 0 < same.mean() < 1
+    assert found.models[1].agreement == pytest.approx(same.mean(), abs=1e-9)
+    assert f"the same labels for {100 * same.mean():.2f} % of samples" in found.models[1].verdict
+
+
+def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    result = cli("inspect", folder / "m.onnx")
+    assert result.exit_code == 0
+    assert "kind     multi-label: 4 labels, each with a sigmoid of its own; labels of shape (N, 4)" in result.output
+    onnx.save(model("columns"), folder / "m.onnx")
+    result = cli("inspect", folder / "m.onnx")
+    assert result.exit_code == 0
+    assert "probabilities, 4 labels, no linear head" in result.output
+    assert "kind     multi-label: 4 labels" in result.output
+
+
+def test_a_page_and_figures_have_a_row_for_each_label(folder: Path) -> None:
+    written(folder, "sigmoid", "--classes", str(names(folder)), "--report", str(folder / "r.html"))
+    page = (folder / "r.html").read_text("utf-8")
+    for name in NAMES:
+        assert page.count(name) > 2
+    assert "Each sample has several labels" in page
+    # held out: nothing is cross-fitted, and what stands in the way of a p-value is another thing
+    assert page.count("the predictions of one sample depend on one another") == 2
+    assert "cross-fitted samples have no p-value" not in page
+
+
+@pytest.fixture(scope="module")
+def searched() -> Report:
+    """A report with a search, and so with a diagram at every angle."""
+    words: dict[str, Any] = {"search": "sparse", "map": "label-ts", "angle_step": 15.0, "fail_if_worse": False}
+    return tna_onnx.calibrate(model(), samples(600, 1), eval=samples(900, 2), details=True, **words)
+
+
+def test_every_diagram_has_the_class_wise_ece(searched: Report) -> None:
+    c = searched.comparison
+    assert searched.reliability.before.ece != pytest.approx(c.before.ece, rel=0.01)
+    expected = {f"{100 * side.ece:.2f}" for side in (c.before, c.after)}
+    for text in (to_html(searched), report_page(searched)):
+        assert set(re.findall(r"ECE (\d+\.\d+) %", text)) == expected
+    evaluation = tna_onnx.evaluate(model(), samples(900, 2))
+    assert f"Reliability: ECE {100 * evaluation.metrics.ece:.2f} %" in evaluation_page(evaluation)
+    pytest.importorskip("matplotlib")
+    titles = [axes.get_title() for axes in searched.plot().axes if axes.get_title()]
+    assert titles == [f"before: ECE {100 * c.before.ece:.2f} %", f"after: ECE {100 * c.after.ece:.2f} %"]
+
+
+def test_labels_that_do_not_hold_are_not_drawn_as_errors(searched: Report, tmp_path: Path) -> None:
+    page = to_html(searched)
+    for word in ("does not hold", "probability too high", "mean probability", "labels of samples, %"):
+        assert word in page
+    for word in (">wrong<", "confidence too high", "the predictions whose confidence is in the bin"):
+        assert word not in page
+    comparison = tna_onnx.compare([model(), model()], samples(900, 2))
+    for text in (report_page(searched), comparison_page(comparison)):
+        assert "all labels together" in text
+        assert "confidence too high" not in text
+    pytest.importorskip("matplotlib")
+    write_figures(searched, tmp_path, ["svg"])
+    drawn = (tmp_path / "confidence.svg").read_text("utf-8")
+    assert ">does not hold<" in drawn
+    assert ">wrong<" not in drawn
+    assert "probability too high" in (tmp_path / "reliability.svg").read_text("utf-8")
+
+
+def names(folder: Path) -> Path:
+    path = folder / "names.txt"
+    path.write_text("\n".join(NAMES), "utf-8")
+    return path
+
+
+@pytest.mark.parametrize("form", _FIRST_FORM)
+def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
+    """The oracle is a run on the data themselves: the same features, or logits, give the same file."""
+    onnx.save(model(form), folder / "m.onnx")
+    kind = ["--output-kind", "label-logits"] if form == "logits" else []
+    stored = cli("features", folder / "m.onnx", "--data", folder / "calib.npz", "--cache", folder / "store", *kind)
+    assert stored.exit_code == 0, stored.output
+    words = ["calibrate", folder / "m.onnx", "--search", "none", "--map", "label-platt", *kind]
+    metrics = {}
+    for name, data in (
+        ("data", [folder / "calib.npz"]),
+        ("cache", [folder / "calib.npz", "--cache", folder / "store"]),
+        ("store", [folder / "store"]),
+    ):
+        done = cli(*words, "--calib", *data, "-o", folder / f"{name}.onnx", "--json", folder / "r.json")
+        assert done.exit_code == 0, done.output
+        metrics[name] = json.loads((folder / "r.json").read_text("utf-8"))["comparison"]["after"]
+    assert len([*(folder / "store").iterdir()]) == 1
+    assert metrics["data"] == metrics["cache"]
+    # where there is no head, the store holds logits of what the model gives as float32 probabilities
+    assert metrics["store"] == pytest.approx(metrics["data"], rel=1e-6)
+    assert (folder / "data.onnx").read_bytes() == (folder / "cache.onnx").read_bytes()
+    np.testing.assert_allclose(ran(folder / "data.onnx", form), ran(folder / "store.onnx", form), atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["features", "logits"])
+@pytest.mark.parametrize("place", ["npz", "folder", "mapping"])
+def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str, place: str) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    data = samples(600, 1)
+    features = np.maximum(data["x"], 0)
+    values = features if kind == "features" else features @ WEIGHT.T + BIAS
+    arrays = {kind: values, "labels": data["labels"]}
+    given: Any = arrays
+    if place == "npz":
+        given = folder / "computed.npz"
+        np.savez(given, **arrays)
+    elif place == "folder":
+        given = folder / "computed"
+        given.mkdir()
+        for name, array in arrays.items():
+            np.save(given / f"{name}.npy", array)
+    words: dict[str, Any] = {"search": "none", "map": "label-ts", "device": "cpu"}
+    whole = tna_onnx.calibrate(folder / "m.onnx", data, output=folder / "a.onnx", **words)
+    report = tna_onnx.calibrate(folder / "m.onnx", given, output=folder / "b.onnx", **words)
+    assert report.comparison.after.nll == pytest.approx(whole.comparison.after.nll, rel=1e-5)
+    np.testing.assert_allclose(ran(folder / "a.onnx", "sigmoid"), ran(folder / "b.onnx", "sigmoid"), atol=1e-5)
+    # columns of labels, and no classes
+    with pytest.raises(DataError, match=r"so each sample needs 0 or 1"):
+        tna_onnx.calibrate(folder / "m.onnx", {kind: values, "labels": np.arange(600) % LABELS}, **words)
+    if kind == "logits":
+        with pytest.raises(DataError, match=rf"\(N, {LABELS}\)"):
+            tna_onnx.calibrate(folder / "m.onnx", {"logits": values[:, :1], "labels": data["labels"]}, **words)
+
+
+def test_features_are_searched_as_data_are(folder: Path) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    data = samples(600, 1)
+    given = {"features": np.maximum(data["x"], 0), "labels": data["labels"]}
+    words: dict[str, Any] = {"method": "tna", "device": "cpu"}
+    whole = tna_onnx.calibrate(folder / "m.onnx", data, output=folder / "a.onnx", **words)
+    report = tna_onnx.calibrate(folder / "m.onnx", given, output=folder / "b.onnx", **words)
+    assert (report.angle, report.ensemble_size) == (whole.angle, whole.ensemble_size)
+
+
+def test_a_store_of_labels_is_checked(folder: Path) -> None:
+    """Labels that were changed, cut, or that a forged manifest describes otherwise are refused."""
+    onnx.save(model(), folder / "m.onnx")
+    store = Path(tna_onnx.features(folder / "m.onnx", folder / "calib.npz", folder / "store").folder)
+    labels = (store / "labels.npy").read_bytes()
+    manifest = (store / "manifest.json").read_bytes()
+
+    def refused(message: str) -> None:
+        with pytest.raises(DataError, match=message):
+            tna_onnx.calibrate(folder / "m.onnx", store, search="none", map="ts", dry_run=True)
+
+    changed = bytearray(labels)
+    changed[-8] ^= 1
+    (store / "labels.npy").write_bytes(changed)
+    refused("does not belong to this store")
+    (store / "labels.npy").write_bytes(labels[-80:])
+    refused("too short")
+    (store / "labels.npy").write_bytes(labels)
+    for wrong in (0, -1, 2**60, "4", None, 3):
+        told = json.loads(manifest)
+        told["key"]["n_labels"] = wrong
+        del told["sha256"]
+        (store / "manifest.json").write_text(json.dumps({**told, "sha256": json_digest(told)}))
+        refused("cannot be read|does not belong|computed with another")
+    (store / "manifest.json").write_bytes(manifest)
+    classes = small_model(
+        [helper.make_node("Gemm", ["x", "w"], ["z"], name="head", transB=1), helper.make_node("Softmax", ["z"], ["p"])],
+        [tensor_info("x", ["N", N_FEATURES])], [tensor_info("p", ["N", LABELS])], {"w": WEIGHT},
+    )  # fmt: skip
+    with pytest.raises(DataError, match="computed with another model"):
+        tna_onnx.calibrate(classes, store, search="none", map="ts", dry_run=True)
+
+
+def test_gates_are_of_the_means_over_labels(folder: Path) -> None:
+    onnx.save(model(), folder / "m.onnx")
+    result = cli("evaluate", folder / "m.onnx", "--data", folder / "test.npz", "--max-ece", "1", "--max-nll", "0.1")
+    assert result.exit_code == 1
+    assert "--max-ece 1 missed: ECE is" in result.output
+
+
+REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
+    "guard": (
+        ("guard", "m.onnx", "--calib", "calib.npz", "--coverage", "90", "-o", "o.onnx"),
+        "several labels a sample",
+    ),
+    "add": (("calibrate", "m.onnx", "--calib", "calib.npz", "--add", "confidence"), "several labels a sample"),
+    "shift": (("shift", "m.onnx", "--calib", "calib.npz", "--target-prior", "uniform"), "several labels a sample"),
+    "study": (
+        ("study", "m.onnx", "--calib", "calib.npz", "--eval", "test.npz", "-o", "out", "--only", "angle"),
+        "several labels a sample",
+    ),
+    "platt": (("calibrate", "m.onnx", "--calib", "calib.npz", "--map", "platt"), "use --map ts, label-ts, label-platt"),
+    "refit": (
+        ("calibrate", "m.onnx", "--calib", "calib.npz", "--anchor", "refit", "--search", "sparse"),
+        "this model gives labels; use --anchor original",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_not_for_labels_is_refused_with_the_reason(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    words, reason = REFUSED[case]
+    onnx.save(model(), folder / "m.onnx")
+    monkeypatch.chdir(folder)
+    result = cli(*words)
+    assert result.exit_code in (2, 3, 4), result.output
+    assert reason in result.output
+    assert not (folder / "o.onnx").exists()
+
+
+def test_labels_of_a_softmax_model_and_maps_by_label_do_not_go_together(folder: Path) -> None:
+    proto = model()
+    proto.graph.node[-1].CopyFrom(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
+    with pytest.raises(DataError, match="one class a sample"):
+        tna_onnx.calibrate(proto, folder / "calib.npz")
+    with pytest.raises(UnsupportedModel, match=r"followed by softmax|one class a sample"):
+        tna_onnx.calibrate(proto, folder / "calib.npz", output_kind="label-logits")
+    x = samples(600, 1)["x"]
+    classes = np.argmax(x @ WEIGHT.T + np.random.default_rng(0).gumbel(size=(600, LABELS)), axis=1)
+    with pytest.raises(UnsupportedModel, match="label-ts is for several labels a sample"):
+        tna_onnx.calibrate(proto, {"x": x, "labels": classes}, map="label-ts")
+
+
+def test_models_of_both_kinds_are_not_compared(folder: Path) -> None:
+    proto = model()
+    proto.graph.node[-1].CopyFrom(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
+    with pytest.raises(UsageError, match="one gives several labels a sample, the other one class"):
+        tna_onnx.compare([model(), proto], folder / "calib.npz")
+
+
+def test_a_gate_beside_a_classifier_is_no_head_of_labels() -> None:
+    """An output of attributes beside the classes: the classes are the classifier's, unless the other is named."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Gemm", ["z", "w", "b"], ["s"], name="classes", transB=1),
+        helper.make_node("Softmax", ["s"], ["p"], axis=1),
+        helper.make_node("Gemm", ["z", "w2", "b"], ["t"], name="attributes", transB=1),
+        helper.make_node("Sigmoid", ["t"], ["q"]),
+    ]
+    outputs = [tensor_info(name, ["N", LABELS]) for name in "pq"]
+    proto = small_model(
+        nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, {"w": WEIGHT, "w2": WEIGHT[::-1].copy(), "b": BIAS}
+    )
+    data = samples(600, 1)
+    with pytest.raises(DataError, match="one class a sample"):
+        tna_onnx.calibrate(proto, data)
+    data["labels"] = data["labels"][:, ::-1].copy()
+    report = tna_onnx.calibrate(proto, data, output_name="q", fail_if_worse=False, search="none")
+    assert report.head == "attributes"
+
+
+@pytest.mark.parametrize("word", ["digit", "classes"])
+def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path, word: str) -> None:
+    """One head of labels, recalibrated, beside one of classes: each is read as what it is, by output or by node."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Gemm", ["z", "w", "b"], ["digit"], name="classes", transB=1),
+        helper.make_node("Gemm", ["z", "w2", "b2"], ["marks"], name="attributes", transB=1),
+    ]
+    outputs = [tensor_info(name, ["N", LABELS]) for name in ("digit", "marks")]
+    tensors = {"w": WEIGHT[::-1].copy(), "b": BIAS, "w2": WEIGHT, "b2": BIAS}
+    proto = small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+    onnx.save(proto, folder / "m.onnx")
+    new, marks = folder / "o.onnx", ["--data", folder / "test.npz"]
+    words = ["--head", "marks", "--output-kind", "label-logits", "--map", "label-ts", "--search", "none"]
+    result = cli("calibrate", folder / "m.onnx", "--calib", folder / "calib.npz", "-o", new, *words)
+    assert result.exit_code == 0, result.output
+    x = samples(900, 2)["x"]
+    np.savez(folder / "digit.npz", x=x, labels=np.argmax(np.maximum(x, 0) @ WEIGHT[::-1].T + BIAS, axis=1))
+    digit = ["--data", folder / "digit.npz", "--head", word]
+    for result in (
+        cli("evaluate", new, *digit),
+        cli("compare", folder / "m.onnx", new, *digit),
+        cli("evaluate", new, "--head", "marks", *marks),
+        cli("evaluate", new, "--head", "attributes", *marks),
+        cli("evaluate", new, *marks),
+    ):
+        assert result.exit_code == 0, result.output
+
+
+def test_a_file_that_says_labels_and_holds_other_numbers_is_refused(folder: Path) -> None:
+    """Logits that are taken for probabilities of labels."""
+    with pytest.raises(DataError, match="say --output-kind label-logits"):
+        tna_onnx.evaluate(model("logits"), folder / "test.npz", output_kind="label-probabilities")

@@ -1,0 +1,242 @@
+"""The choice among methods, on hand-made scores: each of its rules alone, then all of them against their definition."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from tna_onnx.maps import MAPS
+from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.methods import INPUT, Method, Rule
+
+Array = NDArray[Any]
+
+TS = Method(tilted=False, map="ts")
+ETS = Method(tilted=False, map="ets")
+BIAS = Method(tilted=False, map="bias")
+SVS = Method(tilted=False, map="svs")
+TNA = Method(tilted=True, map="none")
+TNA_TS = Method(tilted=True, map="ts")
+
+N = 1000
+EVEN = np.arange(N) % 2 == 0
+
+
+def scores(nll: Any, hit: Any = EVEN, confidence: Any = 0.5, brier: Any = 0.5) -> SampleScores:
+    """Scores of 1,000 samples; by default half of them hit at confidence 1/2, which is calibrated."""
+    filled = [np.broadcast_to(np.float32(values), (N,)) for values in (confidence, nll, brier)]
+    return SampleScores(filled[0], np.broadcast_to(hit, (N,)), *filled[1:])
+
+
+def spread(mean: float, deviation: float) -> Array:
+    """Losses of this mean and standard deviation, to float32; the order is not that of the hits."""
+    return mean + deviation * np.where(np.arange(N) // 2 % 2 == 0, 1, -1)
+
+
+BEFORE = scores(1.0)
+
+
+# --- rules 2 and 3: the best, and one standard error towards the simpler
+
+
+@pytest.mark.parametrize(("errors", "chosen"), [(0.9, TS), (1.1, BIAS)])
+def test_the_simplest_within_one_standard_error_of_the_best(errors: float, chosen: Method) -> None:
+    """`bias` is better than `ts` by a paired difference of so many standard errors."""
+    deviation = 0.3
+    gain = errors * deviation / math.sqrt(N)
+    # a large common part: only the paired difference has the small error
+    common = spread(2.0, 1.5)[::-1].copy()
+    table = {TS: scores(common), BIAS: scores(common - spread(gain, deviation)), INPUT: scores(9.0)}
+    assert Rule().choose(table, BEFORE) == chosen
+
+
+def test_the_input_stays_where_nothing_is_to_be_gained() -> None:
+    table = {INPUT: BEFORE, TS: scores(spread(0.999, 0.1)), BIAS: scores(spread(0.998, 0.1))}
+    assert Rule().choose(table, BEFORE) == INPUT
+
+
+def test_equal_losses_are_equal_to_the_simplest() -> None:
+    table = {SVS: BEFORE, BIAS: BEFORE, TS: BEFORE}
+    assert Rule().choose(table, BEFORE) == TS
+    assert Rule().choose(dict(reversed(table.items())), BEFORE) == TS
+
+
+@pytest.mark.parametrize("objective", ["nll", "brier", "ece", "adaece"])
+def test_the_objective_decides(objective: Any) -> None:
+    """Each of three methods is the best by one metric: a constant loss has no error."""
+    sure = np.where(EVEN, 0.7, 0.3)  # off by 0.2 where the others are calibrated
+    table = {
+        TS: scores(0.5, brier=0.6, confidence=0.7),
+        ETS: scores(0.6, brier=0.4, confidence=0.7),
+        BIAS: scores(0.7, brier=0.7, confidence=0.5),
+    }
+    by_metric = {"nll": TS, "brier": ETS, "ece": BIAS, "adaece": BIAS}
+    before = scores(1.0, confidence=sure)  # so badly calibrated that rule 4 takes none out
+    assert Rule(objective).choose(table, before) == by_metric[objective]
+
+
+# --- rule 1: accuracy
+
+
+def fewer_hits(lost: int) -> Array:
+    hit = EVEN.copy()
+    hit[np.flatnonzero(EVEN)[:lost]] = False
+    return hit
+
+
+@pytest.mark.parametrize(("lost", "allowed"), [(0, True), (3, True), (4, False)])
+def test_accuracy_that_may_be_lost(lost: int, *, allowed: bool) -> None:
+    """0.3 points of 1,000 samples are three, exactly; by default none."""
+    table = {INPUT: BEFORE, BIAS: scores(0.2, hit=fewer_hits(lost))}
+    assert (Rule(max_accuracy_drop=0.003).choose(table, BEFORE) == BIAS) is allowed
+    assert (Rule().choose(table, BEFORE) == BIAS) is (lost == 0)
+
+
+def test_a_map_that_keeps_the_order_is_not_asked_for_its_accuracy() -> None:
+    """Ties can fall either way after rounding: that is no loss of accuracy that a map causes."""
+    table = {INPUT: BEFORE, TS: scores(0.2, hit=fewer_hits(1))}
+    assert Rule().choose(table, BEFORE) == TS
+
+
+def test_where_none_is_allowed_the_one_that_costs_the_least() -> None:
+    table = {BIAS: scores(0.1, hit=fewer_hits(9)), SVS: scores(0.3, hit=fewer_hits(5))}
+    assert Rule().choose(table, BEFORE) == SVS
+    table[BIAS] = scores(0.9, hit=fewer_hits(5))
+    assert Rule().choose(table, BEFORE) == BIAS  # of equals, the simplest
+
+
+# --- rule 4: never against the calibration error
+
+
+@pytest.mark.parametrize(("off", "chosen"), [(0.1, TS), (0.0005, BIAS), (0.0, BIAS)])
+def test_what_raises_the_calibration_error_is_taken_out(off: float, chosen: Method) -> None:
+    """A rise below a tenth of a point does not count, though it is exact."""
+    sides = np.where(EVEN, 1 - off, off)  # hit - confidence is off by as much in each sample, and has no error
+    before = scores(1.0, hit=EVEN, confidence=np.where(EVEN, 1.0, 0.0))
+    table = {
+        INPUT: before,
+        TS: scores(0.8, confidence=np.where(EVEN, 1.0, 0.0)),
+        BIAS: scores(0.2, confidence=sides),
+    }
+    assert Rule().choose(table, before) == chosen
+
+
+@pytest.mark.parametrize(("confidence", "chosen"), [(0.52, BIAS), (0.56, INPUT)])
+def test_a_rise_within_its_error_does_not_count(confidence: float, chosen: Method) -> None:
+    """From 0, with half of the samples right: the error of the rise is sqrt(0.25 / 1,000), 1.96 of it 3.1 points."""
+    before = scores(1.0, confidence=np.where(EVEN, 1.0, 0.0))
+    assert Rule().choose({INPUT: before, BIAS: scores(0.2, confidence=confidence)}, before) == chosen
+
+
+def test_the_last_one_is_taken_though_it_raises_the_error() -> None:
+    assert Rule().choose({BIAS: scores(0.2, confidence=0.9)}, BEFORE) == BIAS
+
+
+# --- all of them
+
+
+def by_definition(table: dict[Method, SampleScores], before: SampleScores, drop: float) -> Method:
+    """The four rules of the module, with loops."""
+    left = {}
+    for method, after in table.items():
+        lost = (int(before.hit.sum()) - int(after.hit.sum())) / N
+        if method.keeps_order or lost <= drop + 1e-12:
+            left[method] = after
+    if not left:
+        return min(table, key=lambda m: (-int(table[m].hit.sum()), m.rank))
+    while True:
+        means = {m: math.fsum(left[m].nll.tolist()) / N for m in left}
+        best = min(left, key=lambda m: (means[m], m.rank))
+        near = []
+        for method, after in left.items():
+            pairs = [float(a) - float(b) for a, b in zip(after.nll, left[best].nll, strict=True)]
+            mean = math.fsum(pairs) / N
+            error = math.sqrt(math.fsum((x - mean) ** 2 for x in pairs) / N / N)
+            if mean <= error:
+                near.append(method)
+        chosen = min(near, key=lambda m: m.rank)
+        rise = objective_value(left[chosen], "ece") - objective_value(before, "ece")
+        parts = []
+        for each in (before, left[chosen]):
+            bins = np.ceil(each.confidence.astype(np.float64) * 15).clip(1)
+            residual = each.hit - each.confidence.astype(np.float64)
+            parts.append(residual * [np.sign(residual[bins == b].sum()) for b in bins])
+        if len(left) == 1 or rise <= max(0.001, 1.96 * float(np.std(parts[1] - parts[0])) / math.sqrt(N)):
+            return chosen
+        del left[chosen]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.01, 0.1]))
+def test_the_choice_is_the_one_of_the_definition(seed: int, drop: float) -> None:
+    rng = np.random.default_rng(seed)
+    base = rng.gamma(2, 0.5, N)
+
+    def drawn() -> SampleScores:
+        confidence = np.clip(0.5 + rng.normal(0, 0.1) + rng.normal(0, 0.15, N), 0.21, 0.99).astype(np.float32)
+        nll = base + rng.normal(0, 0.02) + rng.normal(0, 0.2, N)
+        return scores(nll, hit=rng.random(N) < 0.5 + rng.normal(0, 0.02), confidence=confidence)
+
+    before = drawn()
+    table = {method: drawn() for method in (TS, ETS, BIAS, SVS, TNA, TNA_TS)} | {INPUT: before}
+    assert Rule(max_accuracy_drop=drop).choose(table, before) == by_definition(table, before, drop)
+
+
+# --- methods
+
+
+def test_the_order_is_from_the_simplest_on() -> None:
+    refits = [Method(tilted=False, map="refit", step=k) for k in range(3)]
+    expected = [INPUT, TS, TNA, TNA_TS, ETS, Method(tilted=True, map="ets"), BIAS, SVS, *refits]
+    shuffled = [expected[k] for k in np.random.default_rng(0).permutation(len(expected))]
+    assert sorted(shuffled, key=lambda m: m.rank) == expected
+
+
+def test_every_map_has_a_rank_of_its_own() -> None:
+    methods = [Method(tilted, name) for tilted in (False, True) for name in ("none", *MAPS)]
+    assert len({method.rank for method in methods}) == len(methods)
+    assert min(methods, key=lambda m: m.rank) == INPUT
+
+
+@pytest.mark.parametrize(
+    ("method", "label"),
+    [
+        (INPUT, "none"),
+        (TS, "ts"),
+        (TNA, "tna"),
+        (TNA_TS, "tna + ts"),
+        (Method(tilted=False, map="refit"), "refit 1"),
+        (Method(tilted=False, map="refit", step=6), "refit 0.0001"),
+        (Method(tilted=True, map="refit", step=2), "tna + refit 0.05"),
+    ],
+)
+def test_labels(method: Method, label: str) -> None:
+    assert method.label == label
+
+
+def test_only_a_weight_as_it_is_can_keep_the_order() -> None:
+    keep = {name for name in ("none", *MAPS) if Method(tilted=False, map=name).keeps_order}
+    assert keep >= {"none", "ts", "ets"}
+    assert not keep & {"bias", "svs", "sms", "platt", "refit", "irova"}
+    assert not any(Method(tilted=True, map=name).keeps_order for name in keep)
+
+
+def test_where_every_method_raises_the_error_the_best_is_kept() -> None:
+    """Without the input among them: what was asked for by name is taken, not what is left over."""
+    rng = np.random.default_rng(5)
+    hit = rng.random(400) < 0.9
+
+    def scores(nll: float, confidence: float) -> SampleScores:
+        values = (nll + rng.normal(size=400) / 100).astype(np.float32)
+        return SampleScores(np.full(400, confidence, np.float32), hit, values, np.zeros(400, np.float32))
+
+    before = scores(1.0, 0.9)
+    several = {Method(tilted=False, map="refit", step=k): scores(nll, 0.75) for k, nll in enumerate((0.7, 0.6, 2.0))}
+    assert Rule(max_accuracy_drop=1.0).choose(several, before).step == 1

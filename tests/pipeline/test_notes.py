@@ -1,0 +1,215 @@
+"""Sentences beside the numbers: each where its reason holds, and only there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import Small
+from tests.pipeline.samples import job_of, of_logits, outcome_of
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline import notes as module
+from tna_onnx.pipeline.comparing import Compared
+from tna_onnx.pipeline.methods import INPUT, Method
+from tna_onnx.pipeline.notes import notes_on
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.strategy import Outcome
+from tna_onnx.pipeline.task import Task
+from tna_onnx.results.gates import Gates
+from tna_onnx.results.recall import Recall
+from tna_onnx.results.report import Changes, Comparison, compare_scores
+
+
+@pytest.fixture(scope="module")
+def outcome(task: Task) -> Outcome:
+    return outcome_of(task, Temperature(2.0))
+
+
+def comparison(how: Any = "held-out", *, worse: bool = False) -> Comparison:
+    """Scores of labels drawn from the probabilities themselves; worse: after sharpening tenfold, and half wrong."""
+    rng = np.random.default_rng(0)
+    logits = rng.standard_normal((300, 3))
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    before = SampleScores.of_logits(logits, labels)
+    after = before
+    if worse:
+        after = SampleScores.of_logits(10 * logits, np.where(rng.random(300) < 0.5, labels, (labels + 1) % 3))
+    return compare_scores("data", how, before, after, 15, 0)
+
+
+def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | None = None, **fields: Any) -> list[str]:
+    defaults: dict[str, Any] = {"drift": None, "labels": (), "changed": 0.0, "changes": Changes("", (), (), ())}
+    given = {name: fields.pop(name, default) for name, default in defaults.items()}
+    before = outcome.before
+    recall = Recall.of(before.labelled(np.zeros(len(before), np.int64)), before, ["0"])
+    honest = Compared(before, before, before, compared or comparison(), recall, given["changed"])
+    job = job_of(small, **fields)
+    return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["labels"])
+
+
+def test_an_ordinary_run_needs_none(small: Small, task: Task, outcome: Outcome) -> None:
+    assert notes(small, task, outcome) == []
+
+
+def test_device_labels_and_functions(small: Small, task: Task, outcome: Outcome) -> None:
+    model = replace(task.model, inlined=("Gelu", "Norm"))
+    unusual = replace(task, fallback="no driver", opened=replace(task.opened, model=model))
+    found = notes(small, unusual, outcome, labels=("labels look shifted by one",))
+    assert found[0].endswith("ran on the CPU: no driver")
+    assert found[1:] == ["labels look shifted by one", "model-local functions were inlined: Gelu, Norm"]
+
+
+def test_without_a_head_it_says_what_is_calibrated(small: Small) -> None:
+    task = of_logits(small)
+    assert notes(small, task, outcome_of(task)) == [
+        "output 'logits' is calibrated as it is (logits), without a linear head"
+    ]
+
+
+def scored(nll: float, samples: int = 40) -> SampleScores:
+    zeros = np.zeros(samples, np.float32)
+    return SampleScores(zeros, zeros == 0, zeros + np.float32(nll), zeros)
+
+
+def test_a_choice_is_said_with_the_best_that_were_compared(small: Small, task: Task, outcome: Outcome) -> None:
+    names = {"none": 1 / 3, "ts": 0.5, "ets": 0.75, "bias": 2.0, "svs": 3.0}
+    scores = {Method(tilted=False, map=name): scored(value) for name, value in names.items()}
+    scores[Method(tilted=True, map="ts")] = scored(0.25)
+    scores[Method(tilted=False, map="refit", step=2)] = scored(0.125)
+    (found,) = notes(small, task, replace(outcome, scores=scores))
+    assert found == (
+        "chose ts of 7 methods: the simplest within a standard error of the best cross-validated NLL "
+        "(refit 0.05 0.1250, tna + ts 0.2500, none 0.3333, ts 0.5000, ets 0.7500)"
+    )
+
+
+def test_many_changed_predictions_are_said(small: Small, task: Task, outcome: Outcome) -> None:
+    (found,) = notes(small, task, outcome, changed=0.0234)
+    assert found == "2.3% of the predicted classes change"
+    # where there was a choice, there is another one
+    of_two = replace(outcome, scores={outcome.method: outcome.before, INPUT: outcome.before})
+    assert "2.3% of the predicted classes change; --predictions keep changes none" in notes(
+        small, task, of_two, changed=0.0234
+    )
+    assert notes(small, task, outcome, changed=0.01) == []
+
+
+def test_what_could_not_be_fitted_is_named(small: Small, task: Task, outcome: Outcome) -> None:
+    failed = {Method(tilted=False, map="sms"): "without fold 2 of 5: too few samples"}
+    (found,) = notes(small, task, replace(outcome, failed=failed))
+    assert found == "sms could not be fitted and was left out: without fold 2 of 5: too few samples"
+
+
+def test_the_note_on_a_choice_names_what_was_allowed_and_what_was_chosen(
+    small: Small, task: Task, outcome: Outcome
+) -> None:
+    def scores(nll: float) -> SampleScores:
+        hit = np.arange(40) % 4 > 0
+        return SampleScores(np.full(40, 0.6, np.float32), hit, *(np.full(40, nll, np.float32) for _ in range(2)))
+
+    names = ("none", "ts", "ets", "bias", "svs", "aar", "irova")
+    methods = [Method(tilted=False, map=name) for name in names]
+    each = {method: scores(0.9 - 0.1 * k) for k, method in enumerate(methods)}
+    several = replace(outcome, method=methods[0], scores=each, left_out={methods[-1]: "accuracy"})
+    (found,) = notes(small, task, several)
+    assert found.startswith("chose none of 7 methods: ")
+    # the best of all costs accuracy; the chosen one stands behind the best five
+    listed = "(aar 0.4000, svs 0.5000, bias 0.6000, ets 0.7000, ts 0.8000, none 0.9000)"
+    assert found.endswith(f"cross-validated NLL {listed}; left out, as it costs accuracy: irova 0.3000")
+
+
+def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task: Task, outcome: Outcome) -> None:
+    """Mean confidence 60 %, accuracy 75 %: a tilt goes the wrong way."""
+    hit = np.arange(40) % 4 > 0
+    modest = SampleScores(np.full(40, 0.6, np.float32), hit, *(np.zeros(40, np.float32) for _ in range(2)))
+    under = replace(outcome, before=modest)
+    tilted = replace(under, chosen=replace(under.chosen, angle=30.0))
+    for search in ("sparse", "complete"):
+        (found,) = notes(small, task, tilted, settings=Settings(search=search, map="ts"))  # type: ignore[arg-type]
+        assert found.startswith("the model is underconfident on these data: mean confidence 60.0%, accuracy 75.0%")
+        assert found.endswith("a tilt only lowers confidences, what raises them is the map")
+    alone = replace(tilted, method=replace(tilted.method, map="none"))
+    assert notes(small, task, alone, settings=Settings(method="tna"))[0].endswith("--map ts raises them too")
+    (found,) = notes(small, task, tilted, settings=Settings(method="tna"))
+    assert "underconfident" in found
+    # what is chosen by cross-validation needs no advice
+    assert notes(small, task, tilted) == notes(small, task, tilted, settings=Settings()) == []
+
+
+def test_a_search_that_found_nothing_and_one_that_needed_more_members(
+    small: Small, task: Task, outcome: Outcome
+) -> None:
+    settings = Settings(search="sparse", map="ts")
+    assert "no tilted weight was better" in notes(small, task, outcome, settings=settings)[0]
+    tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0, ensemble_size=40))
+    (found,) = notes(small, task, tilted, settings=settings)
+    # a plain sentence first
+    assert found.startswith("the new last layer averages turned copies of the old one; ")
+    assert found.endswith("averaged 40 members, not 10")
+    limit = replace(outcome, chosen=replace(outcome.chosen, angle=30.0, ensemble_size=0))
+    (found,) = notes(small, task, limit, settings=settings)
+    assert "infinitely many copies (the limit of many members), because fewer may cost too much accuracy" in found
+    assert notes(small, task, limit, settings=Settings(ensemble_size="inf")) == []
+
+
+def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcome: Outcome) -> None:
+    worse = comparison(worse=True)
+    held = notes(small, task, outcome, worse)
+    assert [line.split()[0] for line in held] == ["NLL", "ECE", "accuracy"]
+    passed = notes(small, task, outcome, worse, gates=Gates(fail_if_worse=False))
+    assert passed[:3] == held
+    assert "--no-fail-if-worse lets it pass" in passed[3]
+
+
+def test_cross_fitting_is_said(small: Small, task: Task, outcome: Outcome) -> None:
+    (found,) = notes(small, task, outcome, comparison("cross-fitted"))
+    assert found == "no --eval data: before and after are cross-fitted on the calibration data (5 folds)"
+    # the weights, too, are searched for each fold: there is nothing that all share
+    tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0))
+    assert notes(small, task, tilted, comparison("cross-fitted"), settings=Settings(map="ts")) == [found]
+
+
+def test_fits_to_some_of_very_many_samples_are_said(
+    small: Small, task: Task, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = len(outcome.before)
+    monkeypatch.setattr(module, "SEEN", n // 2)
+    ending = f"{n // 2:,} samples at most, at random; all {n:,} are scored, and seen by the final fit"
+    _, found = notes(small, task, outcome, comparison("cross-fitted"))
+    assert found == f"fits that are cross-validated see {ending}"
+    # one method, and data to hold it against: nothing was cross-validated
+    alone = replace(outcome, scores={})
+    assert notes(small, task, alone) == []
+    few = replace(outcome.candidates[0], scores=outcome.before.take(np.arange(n // 2)))
+    searched = replace(alone, candidates=(few, few))
+    assert notes(small, task, searched)[-1] == f"the search sees {ending}"
+    both = notes(small, task, searched, comparison("cross-fitted"))[-1]
+    assert both == f"the search and fits that are cross-validated see {ending}"
+    # without a map there is no fit
+    bare = notes(small, task, replace(searched, fitted=None, chosen=few), comparison("cross-fitted"))[-1]
+    assert bare == f"the search sees {n // 2:,} samples at most, at random; all {n:,} are scored"
+
+
+def test_a_dry_run_lists_what_it_would_write(small: Small, task: Task, outcome: Outcome) -> None:
+    changes = Changes("o.onnx", ("weight",), (), tuple(f"n{k}" for k in range(10)))
+    (found,) = notes(small, task, outcome, changes=changes, dry_run=True)
+    assert "would write o.onnx with changed tensors: weight; new tensors: none; new nodes: n0, " in found
+    assert found.endswith("n7 and 2 more")
+    assert "the model in memory" in notes(small, task, outcome, dry_run=True)[0]
+
+
+def test_a_recipe_is_written_in_plain_words(small: Small, task: Task, outcome: Outcome) -> None:
+    recipe = {"size": (224, 224), "mean": [0.485], "scale": 1 / 255, "crop": None}
+    source = SimpleNamespace(recipe=lambda: recipe)
+    samples = replace(task.calibration.samples, source=source)
+    (found,) = notes(small, replace(task, calibration=replace(task.calibration, samples=samples)), outcome)
+    accuracy = np.mean(outcome.before.hit)
+    assert found == (
+        "preprocessing: size (224, 224), mean (0.485), scale 0.00392157; accuracy of the input model with it "
+        f"{100 * accuracy:.2f}%"
+    )

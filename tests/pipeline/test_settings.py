@@ -1,0 +1,125 @@
+"""Settings: what they refuse, and how they reach the search."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+from tna_onnx.errors import UsageError
+from tna_onnx.maps import MAPS
+from tna_onnx.numerics.averages import LIMIT
+from tna_onnx.pipeline import settings as module
+from tna_onnx.pipeline.settings import PAPER, Settings
+
+
+def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
+    """A method is chosen by its NLL; the paper's search, by its ECE. Many members come to no more than their limit."""
+    search = Settings().for_search
+    own = {"objective": "nll", "max_ensemble_size": 32, "tilt_bias": True}
+    assert dataclasses.asdict(search) == {**dataclasses.asdict(type(search)()), **own}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"search": "dense"}, "search 'dense' is not known; expected auto, none, sparse, complete"),
+        ({"map": "tss"}, f"map 'tss' is not known; expected auto, none, {', '.join(MAPS)}"),
+        ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll, brier"),
+        ({"ets_loss": "mse"}, "ets_loss 'mse' is not known"),
+        ({"method": "best"}, "method 'best' is not known; expected auto, tna"),
+        ({"predictions": "same"}, "predictions 'same' is not known; expected auto, change, keep"),
+        ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
+        ({"search": "none", "map": "none"}, "changes nothing"),
+        (
+            {"predictions": "keep", "method": "tna"},
+            "--predictions keep: a tilted weight (--search sparse) can change",
+        ),
+        ({"predictions": "keep", "search": "complete", "map": "ts"}, "(--search complete) can change"),
+        ({"predictions": "keep", "search": "none", "map": "bias"}, "--map bias can change predicted classes"),
+        ({"bins": 1.5}, "bins must be a whole number, got 1.5"),
+        ({"seed": True}, "seed must be a whole number, got True"),
+        ({"seed": -1}, "seed is out of its range: -1"),
+        ({"angle_step": 90.0}, "angle_step is out of its range: 90.0"),
+        ({"alpha": "5"}, "alpha must be a number, got '5'"),
+        ({"theta_s": 0.0}, "theta_s"),
+        ({"max_accuracy_drop": 101}, "max_accuracy_drop is out of its range"),
+        ({"ensemble_size": 0}, "ensemble_size must be at least 1, auto or inf, got 0"),
+        ({"ensemble_size": "many"}, "ensemble size 'many' is not known"),
+        ({"ensemble_size": 2.5}, "ensemble_size must be a whole number"),
+        ({"confidence_level": 100}, "confidence_level must be in 50 to 99.9 per cent, got 100"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Settings(**words)
+
+
+@pytest.mark.parametrize(
+    ("size", "cap", "members"),
+    [("auto", 2560, (10, 2560)), ("auto", 4, (4, 4)), ("inf", 2560, (LIMIT, LIMIT)), (30, 2560, (30, 30))],
+)
+def test_members(size: Any, cap: int, members: tuple[int, int]) -> None:
+    search = Settings(ensemble_size=size, max_ensemble_size=cap).for_search
+    assert (search.ensemble_size, search.max_ensemble_size) == members
+
+
+def test_choices_follow_from_the_maps_and_the_types() -> None:
+    hints = get_type_hints(Settings, vars(module))
+    assert get_args(hints["map"]) == ("auto", "none", *MAPS)
+
+
+@pytest.mark.parametrize(
+    ("words", "search", "map_"),
+    [
+        ({}, "auto", "auto"),
+        ({"method": "tna"}, "sparse", "ts"),
+        ({"method": "tna", "search": "none"}, "none", "ts"),
+        ({"method": "tna", "search": "complete"}, "complete", "ts"),
+        ({"method": "tna", "map": "none"}, "sparse", "none"),
+        ({"method": "tna", "map": "bias"}, "sparse", "bias"),
+        ({"search": "complete"}, "complete", "ts"),
+        ({"search": "sparse"}, "sparse", "auto"),
+        ({"map": "refit"}, "auto", "refit"),
+    ],
+)
+def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str, map_: str) -> None:
+    settings = Settings(**words)
+    assert (settings.resolved_search, settings.resolved_map) == (search, map_)
+    # what was asked for is what reports keep
+    for name in ("method", "search", "map"):
+        assert settings.recorded[name] == words.get(name, "auto")
+
+
+@pytest.mark.parametrize(
+    ("objective", "asked", "loss"),
+    [
+        ("nll", "auto", "nll"),
+        ("ece", "auto", "squared"),
+        ("brier", "auto", "squared"),
+        ("nll", "squared", "squared"),
+        ("ece", "nll", "nll"),
+    ],
+)
+def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
+    expected = {"ets_loss": loss, "objective": objective, "bins": 15}
+    assert Settings(objective=objective, ets_loss=asked).fit_options == expected
+
+
+def test_a_map_may_have_a_loss_of_its_own() -> None:
+    assert Settings(objective="ece", map_objective="nll").fit_options["objective"] == "nll"
+    # the paper's TS is that of its source, though angles are chosen by the ECE
+    printed = Settings(**PAPER)
+    assert (printed.objective, printed.fit_options["objective"]) == ("ece", "nll")
+    with pytest.raises(UsageError, match="map_objective 'mse' is not known"):
+        Settings(map_objective="mse")  # type: ignore[arg-type]
+
+
+def test_defaults_and_choices_load_without_numpy() -> None:
+    code = "import sys, tna_onnx.pipeline.settings; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -1,0 +1,329 @@
+"""Models with several predictions a sample, from the command line to the written file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from numpy.typing import NDArray
+from onnx import helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.support import cli
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.numerics.ops import softmax
+from tna_onnx.pipeline.crossfit import FOLDS, folds
+
+N_FEATURES, CLASSES = 8, 4
+RNG = np.random.default_rng(0)
+WEIGHT = (1.5 * RNG.normal(size=(CLASSES, N_FEATURES))).astype(np.float32)
+BIAS = RNG.normal(size=CLASSES).astype(np.float32)
+TOO_LARGE = 3.0  # the models' logits are so many times those that the labels come from
+
+
+def tokens(**fields: Any) -> Any:
+    """A head behind a ReLU: (N, T, n) -> (N, T, C), with labels beside."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("MatMul", ["z", "w"], ["s"], name="head"),
+        helper.make_node("Add", ["s", "b"], ["logits"]),
+        helper.make_node("ArgMax", ["logits"], ["label"], axis=2, keepdims=0),
+    ]
+    outputs = [tensor_info("logits", ["N", "T", CLASSES]), tensor_info("label", ["N", "T"], np.int64)]
+    return small_model(nodes, [tensor_info("x", ["N", "T", N_FEATURES])], outputs, {"w": WEIGHT.T, "b": BIAS}, **fields)
+
+
+def pixels(batch: int | str = "N", *, resized: bool = False) -> Any:
+    """A convolution over one pixel and a softmax over axis 1: (N, n, H, W) -> (N, C, H, W)."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Conv", ["z", "w", "b"], ["s"], name="head"),
+        helper.make_node("Resize", ["s", "", "scales"], ["r"], mode="linear") if resized else None,
+        helper.make_node("Softmax", ["r" if resized else "s"], ["p"], axis=1),
+    ]
+    tensors: dict[str, Any] = {"w": WEIGHT[:, :, None, None], "b": BIAS}
+    if resized:
+        tensors["scales"] = np.ones(4, np.float32)
+    inputs = [tensor_info("x", [batch, N_FEATURES, "H", "W"])]
+    return small_model(
+        [node for node in nodes if node], inputs, [tensor_info("p", [batch, CLASSES, "H", "W"])], tensors
+    )
+
+
+def samples(n: int, shape: tuple[int, ...], seed: int, *, classes_first: bool = False) -> dict[str, NDArray[Any]]:
+    """Features that share a part within a sample, and labels; a quarter of the positions has none."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, *shape, N_FEATURES)) + rng.normal(size=(n, *[1] * len(shape), N_FEATURES))
+    x = x.astype(np.float32)
+    p = softmax_over((np.maximum(x, 0) @ WEIGHT.T + BIAS) / TOO_LARGE)
+    labels = (p.cumsum(axis=-1) > rng.random((*p.shape[:-1], 1))).argmax(axis=-1)
+    labels[rng.random(labels.shape) < 0.25] = -100
+    return {"x": np.moveaxis(x, -1, 1) if classes_first else x, "labels": labels}
+
+
+def write(path: Path, model: Any, **arrays: dict[str, NDArray[Any]]) -> Path:
+    (path / "model.onnx").write_bytes(model.SerializeToString())
+    for name, data in arrays.items():
+        np.savez(path / f"{name}.npz", **data)
+    return path / "model.onnx"
+
+
+def outputs_of(path: Path, x: NDArray[Any]) -> list[NDArray[Any]]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return [np.asarray(each) for each in session.run(None, {"x": x})]
+
+
+@pytest.mark.parametrize("name", ["ts", "ets", "irova", "bias", "svs"])
+@pytest.mark.parametrize("kind", ["tokens", "pixels"])
+def test_the_written_file_calibrates_every_position(kind: str, name: str, tmp_path: Path) -> None:
+    """Unlabelled positions too, in its own layout; folded or appended."""
+    first = kind == "pixels"
+    shape = (5, 6) if first else (9,)
+    calib, held_out = (samples(120, shape, seed, classes_first=first) for seed in (1, 2))
+    model = write(tmp_path, pixels() if first else tokens())
+    output = tmp_path / "out.onnx"
+    report = tna_onnx.calibrate(model, calib, eval=held_out, search="none", map=name, fold=name != "svs", output=output)
+    before, after = (outputs_of(path, held_out["x"])[0] for path in (model, output))
+    assert after.shape == before.shape
+    axis = 1 if first else -1
+    p, q = (each if first else softmax_over(each) for each in (before, after))
+    np.testing.assert_allclose(q.sum(axis=axis), 1, atol=1e-5)
+    # confidence falls to the accuracy; labels were drawn from logits that are a third of these
+    own = np.take_along_axis(np.moveaxis(q, axis, -1), np.maximum(held_out["labels"], 0)[..., None], -1)[..., 0]
+    there = held_out["labels"] != -100
+    assert report.comparison.after.nll == pytest.approx(-np.log(own[there]).mean(), abs=1e-5)  # float32 logits of 10
+    assert report.comparison.after.n == there.sum()
+    assert report.comparison.after.ece < 0.5 * report.comparison.before.ece
+    assert q.max(axis=axis)[~there].mean() < p.max(axis=axis)[~there].mean() - 0.05
+
+
+def softmax_over(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Over the last axis, whatever the others."""
+    return softmax(logits.reshape(-1, logits.shape[-1]).astype(np.float64)).reshape(logits.shape)
+
+
+def test_labels_of_the_graph_follow_maps_that_keep_the_order(tmp_path: Path) -> None:
+    data = samples(80, (9,), 1)
+    model = write(tmp_path, tokens())
+    output = tmp_path / "out.onnx"
+    tna_onnx.calibrate(model, data, search="none", map="ets", output=output)
+    logits, labels = outputs_of(output, data["x"])
+    np.testing.assert_array_equal(labels, logits.argmax(axis=-1))
+
+
+def test_a_tilt_of_the_head(tmp_path: Path) -> None:
+    data = [samples(120, (9,), seed) for seed in (1, 2)]
+    report = tna_onnx.calibrate(
+        write(tmp_path, tokens()), data[0], eval=data[1], search="sparse", map="ts", output=tmp_path / "o.onnx"
+    )
+    assert report.features == N_FEATURES
+    assert report.comparison.after.nll < report.comparison.before.nll
+
+
+def test_a_head_on_an_input(tmp_path: Path) -> None:
+    """Embeddings come from elsewhere: no node makes the features."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")]
+    shapes = [tensor_info("x", ["N", "T", N_FEATURES])], [tensor_info("logits", ["N", "T", CLASSES])]
+    model = write(tmp_path, small_model(nodes, *shapes, {"w": WEIGHT.T}))
+    report = tna_onnx.calibrate(model, samples(80, (9,), 1), map="ts", search="none", output=tmp_path / "o.onnx")
+    assert report.head == "head"
+
+
+def test_a_fixed_batch_is_run_in_portions(tmp_path: Path) -> None:
+    data = samples(41, (5, 6), 1, classes_first=True)
+    free, fixed = tmp_path / "free", tmp_path / "fixed"
+    reports = []
+    for folder, batch in ((free, "N"), (fixed, 4)):
+        folder.mkdir()
+        model = write(folder, pixels(batch))
+        reports.append(tna_onnx.calibrate(model, data, map="ts", search="none", output=folder / "o.onnx"))
+    assert reports[0].comparison.after.nll == pytest.approx(reports[1].comparison.after.nll, abs=1e-6)
+
+
+def test_what_stands_behind_the_layer_leaves_the_maps(tmp_path: Path) -> None:
+    """A Resize: no head is found, and a map goes behind the probabilities."""
+    data = samples(60, (5, 6), 1, classes_first=True)
+    model = write(tmp_path, pixels(resized=True))
+    with pytest.raises(UnsupportedModel, match="--search none"):
+        tna_onnx.calibrate(model, data, method="tna", output=tmp_path / "o.onnx")
+    report = tna_onnx.calibrate(model, data, search="none", map="ts", output=tmp_path / "o.onnx")
+    assert report.head == ""
+    assert report.comparison.after.nll < report.comparison.before.nll
+
+
+def test_the_commands_agree(tmp_path: Path) -> None:
+    model = write(tmp_path, tokens(), calib=samples(120, (9,), 1), test=samples(60, (9,), 2))
+    output = tmp_path / "out.onnx"
+    result = cli("calibrate", model, tmp_path / "calib.npz", "--eval", tmp_path / "test.npz", "-o", output)
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.output.split())
+    assert "(120 samples, " in words
+    assert "intervals and folds are of whole samples" in words
+    evaluated = tna_onnx.evaluate(output, tmp_path / "test.npz").metrics
+    compared = tna_onnx.compare([model, output], tmp_path / "test.npz").models[1].metrics
+    moved = tna_onnx.verify(model, output, data=tmp_path / "test.npz")
+    assert moved.outputs is not None
+    assert evaluated.n == compared.n == moved.outputs.samples
+    assert evaluated.nll == compared.nll
+    assert moved.intact
+    assert moved.outputs.accuracy_after == pytest.approx(evaluated.accuracy)
+
+
+def test_the_last_position(tmp_path: Path) -> None:
+    """One prediction a sample, as for the next token; the file calibrates all positions."""
+    data = samples(200, (9,), 1)
+    data["labels"] = np.where(data["labels"] == -100, 0, data["labels"])
+    model = write(tmp_path, tokens())
+    reports = [
+        tna_onnx.calibrate(
+            model,
+            {"x": data["x"], "labels": labels},
+            position="last",
+            map="ts",
+            search="none",
+            output=tmp_path / "o.onnx",
+        )
+        for labels in (data["labels"], data["labels"][:, -1])
+    ]
+    assert reports[0].comparison.after == reports[1].comparison.after
+    assert reports[0].comparison.before.n == 200
+    before, after = (outputs_of(path, data["x"])[0] for path in (model, tmp_path / "o.onnx"))
+    np.testing.assert_allclose(after * reports[0].parameters["temperature"], before, rtol=1e-4, atol=1e-4)
+
+
+def test_a_sample_is_in_one_fold() -> None:
+    clusters = np.repeat(np.arange(50), 7)[np.random.default_rng(0).permutation(350)]
+    fold = folds(350, 3, clusters)
+    assert all(len(np.unique(fold[clusters == k])) == 1 for k in range(50))
+    assert np.bincount(fold[np.unique(clusters, return_index=True)[1]]).tolist() == [50 // FOLDS] * FOLDS
+
+
+@pytest.mark.parametrize(
+    ("words", "kind", "message"),
+    [
+        ({"cache": "store"}, UsageError, "leave --cache out"),
+        ({"position": "first"}, UsageError, "all, last"),
+        ({"ignore_label": 0, "labels": np.zeros((80, 9))}, DataError, "every label is 0"),
+        ({"labels": np.tile(np.arange(4), 20)}, DataError, "a label for each position"),
+        ({"labels": np.random.default_rng(0).integers(0, 4, (80, 8))}, DataError, "a label for each position"),
+        ({"map": "aar"}, UnsupportedModel, "reads the features"),
+    ],
+)
+def test_refusals(words: dict[str, Any], kind: type[Exception], message: str, tmp_path: Path) -> None:
+    arguments = {"map": "ts", "search": "none", **words}
+    if "cache" in words:
+        arguments["cache"] = tmp_path / "store"
+    with pytest.raises(kind, match=message):
+        tna_onnx.calibrate(write(tmp_path, tokens()), samples(80, (9,), 1), output=tmp_path / "o.onnx", **arguments)
+    assert not (tmp_path / "o.onnx").exists()
+
+
+def test_few_samples_with_many_positions_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="9 samples with labels, fewer than 10"):
+        tna_onnx.calibrate(write(tmp_path, tokens()), samples(9, (200,), 1), output=tmp_path / "o.onnx")
+
+
+def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"])]
+    model = small_model(nodes, [tensor_info("x", ["N", 8])], [tensor_info("logits", ["N", CLASSES])], {"w": WEIGHT.T})
+    data = {"x": np.zeros((40, 8), np.float32), "labels": np.arange(40) % 4}
+    for words in ({"ignore_label": -1}, {"position": "last"}):
+        with pytest.raises(UsageError, match="several predictions a sample"):
+            tna_onnx.evaluate(write(tmp_path, model), data, **words)  # type: ignore[arg-type]
+
+
+def test_guard_promises_nothing_on_positions(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="several predictions a sample"):
+        tna_onnx.guard(write(tmp_path, tokens()), samples(80, (9,), 1), output=tmp_path / "g.onnx")
+
+
+def sequence(length: int | str) -> Any:
+    """A convolution along a sequence that gives logits: (N, n, P) -> (N, C, P)."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["z"]),
+        helper.make_node("Conv", ["z", "w", "b"], ["logits"], name="head"),
+    ]
+    inputs = [tensor_info("x", ["N", N_FEATURES, length])]
+    outputs = [tensor_info("logits", ["N", CLASSES, length])]
+    return small_model(nodes, inputs, outputs, {"w": WEIGHT[:, :, None], "b": BIAS})
+
+
+@pytest.mark.parametrize("length", [CLASSES, "P"])
+def test_as_many_positions_as_classes(length: int | str, tmp_path: Path) -> None:
+    """Both axes fit the labels: what the head told is written down for files that hold a map."""
+    calib, held_out = (samples(120, (CLASSES,), seed, classes_first=True) for seed in (1, 2))
+    model = write(tmp_path, sequence(length))
+    output = tmp_path / "out.onnx"
+    report = tna_onnx.calibrate(model, calib, eval=held_out, search="none", map="svs", fold=False, output=output)
+    assert report.comparison.before.accuracy > 0.5
+    evaluation = tna_onnx.evaluate(output, held_out)
+    assert evaluation.metrics.accuracy == report.comparison.after.accuracy
+    assert evaluation.metrics.nll == pytest.approx(report.comparison.after.nll, abs=1e-6)
+
+
+def test_an_axis_of_classes_that_nothing_tells_is_refused(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Tanh", ["x"], ["logits"])]
+    sizes = ["N", 4, 4]
+    model = write(tmp_path, small_model(nodes, [tensor_info("x", sizes)], [tensor_info("logits", sizes)], {}))
+    data = {"x": np.zeros((40, 4, 4), np.float32), "labels": np.arange(160).reshape(40, 4) % 4}
+    result = cli("evaluate", model, write_data(tmp_path, data), "--output-kind", "logits")
+    assert result.exit_code == 3
+    assert "neither the nodes nor the shape tell which axis holds the classes" in result.output
+
+
+def write_data(path: Path, data: dict[str, NDArray[Any]]) -> Path:
+    np.savez(path / "data.npz", **data)
+    return path / "data.npz"
+
+
+@pytest.mark.parametrize("axis", [1, -1])
+def test_a_declared_number_of_classes_tells_their_axis(axis: int, tmp_path: Path) -> None:
+    """As many positions as classes in the data, but the model declares the classes alone."""
+    nodes = [helper.make_node("Identity", ["x"], ["logits"])]
+    sizes = ["N", 4, "P"] if axis == 1 else ["N", "P", 4]
+    model = write(tmp_path, small_model(nodes, [tensor_info("x", sizes)], [tensor_info("logits", sizes)], {}))
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 4, (40, 4))
+    x = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, axis) * 3
+    evaluation = tna_onnx.evaluate(model, {"x": x, "labels": labels}, output_kind="logits")
+    assert evaluation.metrics.accuracy == 1
+
+
+@pytest.mark.parametrize("batch_size", [32, 7])
+def test_a_network_that_quantises_each_batch(batch_size: int, tmp_path: Path) -> None:
+    """Dynamic quantisation: the check runs the batches that the features came from."""
+    quantization = pytest.importorskip("onnxruntime.quantization")
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["h"], name="hidden"),
+        helper.make_node("Relu", ["h"], ["z"]),
+        helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
+    ]
+    hidden = np.eye(N_FEATURES, dtype=np.float32) + 0.1
+    inputs = [tensor_info("x", ["N", "T", N_FEATURES])]
+    outputs = [tensor_info("logits", ["N", "T", CLASSES])]
+    plain = write(tmp_path, small_model(nodes, inputs, outputs, {"v": hidden, "w": WEIGHT.T}))
+    model = tmp_path / "dynamic.onnx"
+    quantization.quantize_dynamic(plain, model, nodes_to_exclude=["head"])
+    calib = samples(150, (9,), 1)
+    # one sample that is large: batches with it are quantised far more coarsely
+    calib["x"][40] *= 30
+    report = tna_onnx.calibrate(
+        model, calib, search="none", map="ts", batch_size=batch_size, output=tmp_path / "o.onnx"
+    )
+    assert report.verification is not None
+    assert report.verification.samples > 100
+
+
+def test_one_hot_labels_at_positions_are_refused(tmp_path: Path) -> None:
+    data = samples(60, (9,), 1)
+    data["labels"] = np.eye(CLASSES, dtype=int)[np.maximum(data["labels"], 0)]
+    model = write(tmp_path, tokens())
+    for run in (tna_onnx.evaluate, tna_onnx.calibrate):
+        with pytest.raises(
+            DataError, match=r"their labels have shape \(60, 9, 4\); expected a label for each position"
+        ):
+            run(model, data, **({} if run is tna_onnx.evaluate else {"output": tmp_path / "o.onnx"}))

@@ -1,0 +1,214 @@
+"""What each search chooses and fits: against the minimum of the NLL that SciPy finds, and against one another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
+
+from tests.pipeline.samples import probabilities
+from tests.pipeline.toys import BY_NLL, SETTINGS, TS, N, run, toy
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.errors import DataError
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps.refit import Refit
+from tna_onnx.pipeline import strategy as module
+from tna_onnx.pipeline.crossfit import Scores
+from tna_onnx.pipeline.methods import INPUT, Method, Rule
+from tna_onnx.pipeline.strategy import Outcome, Strategy
+from tna_onnx.search.candidates import accuracy_drop, choose
+
+ALL = ("none", *maps_of(5))
+FEATURELESS = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
+
+
+def labels_of(outcome: Outcome) -> NDArray[np.int64]:
+    return np.concatenate([labels for _, labels, _ in outcome.logits.chunks()])
+
+
+@pytest.mark.parametrize(("search", "head"), [("none", True), ("none", False), ("sparse", True)])
+def test_the_temperature_is_the_minimum_of_the_nll_on_the_weight_chosen(search: str, *, head: bool) -> None:
+    strategy = toy(search, "ts", head=head)
+    outcome = run(strategy)
+    logits = outcome.logits.at(np.arange(300))
+    rows, labels = np.arange(300), labels_of(outcome)
+
+    def nll(log_temperature: float) -> float:
+        return -float(np.mean(np.log(probabilities(logits / np.exp(log_temperature))[rows, labels])))
+
+    best = np.exp(minimize_scalar(nll, bounds=(-3, 5), method="bounded", options={"xatol": 1e-9}).x)
+    assert outcome.parameters["temperature"] == pytest.approx(best, rel=1e-4)  # the minimum is flat: root of rounding
+    if search == "none":
+        assert outcome.weight is strategy.weight
+        assert len(outcome.candidates) == 1
+
+
+@pytest.mark.parametrize("search", ["sparse", "complete"])
+def test_the_choice_keeps_the_constraint_on_accuracy(search: str) -> None:
+    outcome = run(toy(search, "ts"))
+    drop, _ = accuracy_drop(outcome.before, outcome.chosen.scores)
+    assert drop <= SETTINGS.max_accuracy_drop + 1e-12
+    assert outcome.candidates[0].angle == 0
+    assert outcome.chosen in outcome.candidates
+
+
+def test_a_complete_search_scores_each_weight_with_its_own_map() -> None:
+    outcome = run(toy("complete", "ts"))
+    temperatures = {candidate.parameters["temperature"] for candidate in outcome.candidates}
+    assert len(temperatures) == len(outcome.candidates) > 1
+    assert outcome.fitted is outcome.chosen.fitted
+    mapped = outcome.logits.mapped_scores(outcome.fitted)
+    np.testing.assert_allclose(mapped.confidence, outcome.chosen.scores.confidence, rtol=1e-5)
+
+
+def test_a_complete_search_without_a_map_is_the_sparse_one() -> None:
+    sparse, complete = run(toy("sparse", "none")), run(toy("complete", "none"))
+    assert [c.angle for c in sparse.candidates] == [c.angle for c in complete.candidates]
+    assert (sparse.chosen.angle, sparse.fitted, sparse.parameters) == (complete.chosen.angle, None, {})
+    np.testing.assert_array_equal(np.asarray(sparse.weight), np.asarray(complete.weight))
+
+
+# --- the choice
+
+
+@pytest.mark.parametrize("search", ["auto", "none", "sparse"])
+@pytest.mark.parametrize("objective", ["nll", "brier", "ece"])
+def test_auto_takes_what_the_rule_takes_of_all_that_was_compared(search: str, objective: Any) -> None:
+    outcome = run(toy(search, "auto", settings=replace(SETTINGS, objective=objective)))
+    methods = {(method.tilted, method.map) for method in outcome.scores}
+    plain = {(False, name) for name in ALL}
+    expected = {"none": plain, "sparse": {(True, name) for name in ALL}}
+    # on top of a tilted weight, not what redoes a refit; and none where no angle was better
+    expected["auto"] = plain | (
+        {(True, name) for name in ("none", "ts", "ets")} if len(methods) > len(plain) else set()
+    )
+    assert methods == expected[search]
+    drop = SETTINGS.max_accuracy_drop if search == "sparse" else 0.0
+    assert outcome.method == Rule(objective, SETTINGS.bins, drop).choose(outcome.scores, outcome.before)
+    assert outcome.map != "none" or outcome.chosen.angle > 0  # logits are three times too large
+    assert all(len(each) == N for each in outcome.scores.values())
+
+
+def test_auto_may_take_only_what_is_allowed() -> None:
+    outcome = run(toy("none", "auto", allowed=("none", "ts", "bias"), settings=BY_NLL))
+    assert {method.map for method in outcome.scores} == {"none", "ts", "bias"}
+    assert run(toy("none", "auto", allowed=("none",))).unchanged
+
+
+def test_a_calibrated_model_stays_as_it_is() -> None:
+    outcome = run(toy("auto", "auto", temperature=1.0, settings=BY_NLL))
+    assert outcome.method == INPUT
+    assert outcome.unchanged
+    assert outcome.parameters == {}
+
+
+def test_where_no_angle_is_better_nothing_tilted_is_compared() -> None:
+    """Logits are too small: every tilt makes them smaller."""
+    outcome = run(toy("auto", "auto", temperature=0.3, settings=BY_NLL))
+    assert len(outcome.candidates) > 1
+    assert outcome.candidates[choose(outcome.candidates, BY_NLL)].angle == 0
+    assert not any(method.tilted for method in outcome.scores)
+    assert outcome.map != "none"
+
+
+def test_predictions_are_kept() -> None:
+    strategy = toy("auto", "auto", settings=BY_NLL, predictions="keep")
+    outcome = run(strategy)
+    assert {method.map for method in outcome.scores} == {
+        name for name in ALL if name == "none" or MAPS[name].keeps_order
+    }
+    assert not any(method.tilted for method in outcome.scores)
+    assert len(outcome.candidates) == 1  # what may not be taken is not searched
+    np.testing.assert_array_equal(outcome.logits.predictions(outcome.fitted), outcome.logits.predictions())
+
+
+@pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("none", "bias"), ("sparse", "auto")])
+def test_what_was_asked_for_by_name_is_done_though_predictions_are_to_be_kept(search: str, name: str) -> None:
+    outcome = run(toy(search, name, predictions="keep"))
+    if search == "sparse":
+        assert outcome.method.tilted
+    if name != "auto":
+        assert outcome.map == name
+
+
+@pytest.mark.parametrize("search", ["none", "sparse", "complete"])
+@pytest.mark.parametrize("name", ["ts", "bias"])
+def test_one_search_and_one_map_are_taken_as_given(search: str, name: str) -> None:
+    outcome = run(toy(search, name))
+    assert outcome.scores == {}
+    assert outcome.method == Method(tilted=search != "none", map=name)
+
+
+def test_a_given_map_may_go_with_either_weight() -> None:
+    outcome = run(toy("auto", "ts", settings=BY_NLL))
+    assert TS in outcome.scores
+    assert {method.map for method in outcome.scores} == {"ts"}
+
+
+# --- paths
+
+
+def test_the_strength_of_a_refit_is_chosen_and_fitted_on_all_samples() -> None:
+    outcome = run(toy("none", "refit", settings=BY_NLL))
+    fitted = outcome.fitted
+    assert isinstance(fitted, Refit)
+    assert {method.map for method in outcome.scores} == {"refit"}
+    assert fitted.strength == Refit.strengths[outcome.method.step]
+    path = list(Refit.fit_path(outcome.logits.reduce(features=True)))
+    np.testing.assert_array_equal(fitted.delta, path[outcome.method.step].delta)
+
+
+def test_steps_that_only_a_flattered_weight_reaches_do_not_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path may end earlier on the weights that are searched again for each fold."""
+    made: list[Scores] = []
+
+    def fake(n: int, seed: int, fits: Any, *_: Any) -> Scores:
+        before = toy("none", "none").logits_of(toy("none", "none").weight).scores()
+        steps = (3, 1)[len(made)]
+        tilted = {Method(tilted=True, map="refit", step=k): before for k in range(steps)}
+        made.append(tilted if made else {Method(tilted=False, map="refit"): before, **tilted})
+        return made[-1]
+
+    monkeypatch.setattr(module, "cross_scores", fake)
+    monkeypatch.setattr(Rule, "choose", lambda self, scores, before: max(scores, key=lambda m: (m.tilted, -m.step)))
+    outcome = run(toy("auto", "refit", settings=BY_NLL))
+    assert [(m.tilted, m.step) for m in outcome.scores] == [(False, 0), (True, 0)]
+
+
+# --- maps
+
+
+@pytest.mark.parametrize("name", FEATURELESS)
+def test_maps_that_read_no_features_need_no_head(name: str) -> None:
+    strategy = toy("none", name, head=False)
+    outcome = run(strategy)
+    assert (outcome.weight, outcome.map) == (None, name)
+    assert len(strategy.cross_fitted(outcome)) == N
+
+
+def test_an_option_reaches_the_map_that_declares_it_and_no_other() -> None:
+    options = {"ets_loss": "nll"}
+    by_nll, by_square = (run(toy("none", "ets", options=each)) for each in (options, {"ets_loss": "squared"}))
+    assert by_nll.parameters["weights"] != by_square.parameters["weights"]
+    assert run(toy("none", "ts", options=options)).parameters == run(toy("none", "ts")).parameters
+
+
+def test_one_class_cannot_be_fitted() -> None:
+    table = FeatureTable(np.ones((50, 3), np.float32), np.zeros(50, np.int64), 16)
+    weight = np.ones((1, 3), np.float32)
+    strategy = Strategy(lambda w: HeadLogits(table, w, np.zeros(1, np.float32)), weight, "none", "ts", SETTINGS)
+    with pytest.raises(DataError):
+        run(strategy)
+
+
+@pytest.mark.parametrize("search", ["auto", "sparse"])
+def test_the_logits_that_a_search_kept_are_given_back(search: str) -> None:
+    strategy = toy(search, "auto" if search == "auto" else "ts")
+    outcome = run(strategy)
+    strategy.cross_fitted(outcome)
+    assert strategy._original._kept is None

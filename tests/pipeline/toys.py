@@ -1,0 +1,61 @@
+"""A small classifier whose logits are three times too large, and the strategies that look for what repairs it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.engine.logits import HeadLogits, StoredLogits
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.pipeline.methods import Method
+from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
+from tna_onnx.search.settings import SearchSettings
+
+__all__ = ["BY_NLL", "SETTINGS", "TNA", "TS", "N", "run", "toy"]
+
+SETTINGS = SearchSettings(angle_step=30.0, ensemble_size=4, max_ensemble_size=8, max_accuracy_drop=0.01, seed=1)
+BY_NLL = replace(SETTINGS, objective="nll")
+
+N = 300
+TNA = Method(tilted=True, map="none")
+TS = Method(tilted=False, map="ts")
+
+
+def toy(
+    search: str,
+    name: str,
+    *,
+    head: bool = True,
+    temperature: float = 3.0,
+    relabelled: Any = None,
+    settings: SearchSettings = SETTINGS,
+    seen: NDArray[np.intp] | None = None,
+    **fields: Any,
+) -> Strategy:
+    """Labels drawn at a temperature, on features (300, 12) or on their logits alone; some can be drawn anew.
+
+    Searches and fits of folds see those of the rows `seen`, or all.
+    """
+    rng = np.random.default_rng(3)
+    weight = rng.standard_normal((4, 12)).astype(np.float32)
+    features = rng.standard_normal((N, 12)).astype(np.float32)
+    logits = features @ weight.T
+    labels = np.argmax(logits / temperature + rng.gumbel(size=logits.shape), axis=1)
+    if relabelled is not None:
+        labels[relabelled] = rng.integers(0, 4, int(np.sum(relabelled)))
+    if not head:
+        stored = StoredLogits(FeatureTable(logits, labels, 64))
+        return Strategy(lambda _: stored, None, search, name, settings, **fields)
+    table = FeatureTable(features, labels, 64)
+    bias = np.zeros(4, np.float32)
+    if seen is not None:
+        few = table.part(seen)
+        fields["part"] = Part(seen, lambda: lambda w: HeadLogits(few, w, bias))
+    return Strategy(lambda w: HeadLogits(table, w, bias), weight, search, name, settings, **fields)
+
+
+def run(strategy: Strategy) -> Outcome:
+    return strategy.run(lambda *_: None)

@@ -1,0 +1,285 @@
+"""`Calibrator`: what `calibrate` chooses and fits, for logits or probabilities in arrays, as a scikit-learn estimator.
+
+The arrays go through an ONNX model that does nothing but hand them on, and that is calibrated like any other. So the
+choice, the report and the file are those of the command by construction.
+"""
+
+from __future__ import annotations
+
+import base64
+import inspect
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx._version import __version__
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.results.report import Report
+
+__all__ = ["Calibrator", "ScoresWord"]
+
+ScoresWord: TypeAlias = Literal["logits", "probabilities"]
+
+_FORM = 1  # of `to_dict`; goes up when an older version would misread it
+
+
+class Calibrator:
+    """Calibrates the scores of a classifier, whatever computed them.
+
+    It follows scikit-learn's conventions (`fit`, `predict_proba`, `get_params`, cloning, pickling) and works in its
+    pipelines, without importing it.
+
+    Args:
+        scores: what the columns are: `logits`, natural logarithms before a softmax, or `probabilities`.
+        map: a map's name, or `auto` for the choice by cross-validation, as in `tna_onnx.Settings`.
+        predictions: `keep` or `free`, as there.
+        bins: of ECE and AdaECE.
+        seed: of all random draws.
+        trust_labels: calibrate although labels look wrong beside the predictions.
+
+    Attributes:
+        classes_: the labels in the order of the columns.
+        n_features_in_: number of columns C.
+        method_: what was chosen, in a word.
+        parameters_: what a reader wants to know of the fitted map.
+        report_: the whole `Report`; None after `from_dict`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 600)
+    >>> logits = 6 * (np.eye(3)[y] + rng.standard_normal((600, 3)))
+    >>> calibrator = Calibrator(map="ts").fit(logits, y)
+    >>> calibrator.predict_proba(logits[:2]).shape
+    (2, 3)
+    """
+
+    _estimator_type = "classifier"
+
+    def __init__(
+        self,
+        *,
+        scores: ScoresWord = "logits",
+        map: str = "auto",  # noqa: A002 - the word of `Settings`
+        predictions: str = "keep",
+        bins: int = 15,
+        seed: int = 0,
+        trust_labels: bool = False,
+    ) -> None:
+        # scikit-learn clones by these names: nothing is checked or changed before `fit`
+        self.scores = scores
+        self.map = map
+        self.predictions = predictions
+        self.bins = bins
+        self.seed = seed
+        self.trust_labels = trust_labels
+
+    def fit(self, X: Any, y: Any, features: Any = None, sample_weight: Any = None, groups: Any = None) -> Calibrator:
+        """Choose and fit a map.
+
+        Args:
+            X: scores (N, C); of two classes also (N,) or (N, 1), those of the second one.
+            y: labels (N,): column numbers, or C distinct values, whose sorted order is that of the columns.
+            features: not used yet.
+            sample_weight: not used yet.
+            groups: not used yet.
+
+        Raises:
+            UsageError: a setting that cannot be used, or an argument that is not used yet.
+            DataError: scores and labels do not fit together, or no map can be fitted on them.
+        """
+        for name, value in (("features", features), ("sample_weight", sample_weight), ("groups", groups)):
+            if value is not None:
+                raise UsageError(f"Calibrator.fit does not use {name} yet; leave it out")
+        values = self._checked(X)
+        labels, self.classes_ = _labels(y, values)
+        self.n_features_in_ = int(values.shape[1])
+        from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
+        from tna_onnx.graph.nodes import identity_model  # noqa: PLC0415
+
+        settings = {"map": self.map, "predictions": self.predictions, "bins": self.bins, "seed": self.seed}
+        report = calibrate(
+            identity_model(self.n_features_in_),
+            {"scores": values, "labels": labels},
+            search="none",
+            output_kind=self.scores,
+            trust_labels=self.trust_labels,
+            device="cpu",
+            **settings,  # type: ignore[arg-type]
+        )
+        self.report_: Report | None = report
+        self.method_ = report.method
+        self.parameters_ = dict(report.parameters)
+        self._model: bytes = report.recalibrated.SerializeToString()
+        return self
+
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Return calibrated probabilities (N, C) of scores (N, C).
+
+        Raises:
+            DataError: other columns than those of the fit.
+        """
+        self._require_fitted()
+        values = self._checked(X)
+        if values.shape[1] != self.n_features_in_:
+            raise DataError(f"X has {values.shape[1]} columns, but Calibrator was fitted with {self.n_features_in_}")
+        from tna_onnx.numerics.ops import softmax  # noqa: PLC0415
+        from tna_onnx.runtime import open_session, parse_device  # noqa: PLC0415
+
+        session = open_session(self._model, "calibrator", parse_device("cpu"))
+        given = session.run(["calibrated"], {"scores": values})[0].astype(np.float64)
+        return softmax(given) if self.scores == "logits" else given / given.sum(axis=1, keepdims=True)
+
+    def transform(self, X: Any) -> NDArray[np.float64]:
+        """Return calibrated probabilities, as `predict_proba` does: for a step in the middle of a pipeline."""
+        return self.predict_proba(X)
+
+    def fit_transform(self, X: Any, y: Any) -> NDArray[np.float64]:
+        """Fit, and return the calibrated probabilities of the same samples."""
+        return self.fit(X, y).predict_proba(X)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Return the labels with the largest probabilities (N,)."""
+        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+
+    def score(self, X: Any, y: Any) -> float:
+        """Return the accuracy, as classifiers of scikit-learn do."""
+        return float(np.mean(self.predict(X) == np.asarray(y)))
+
+    def to_onnx(self) -> Any:
+        """Return a model by itself, an onnx.ModelProto: `scores` (N, C) -> `calibrated` (N, C), of the same kind."""
+        self._require_fitted()
+        from tna_onnx.graph.load import load_model  # noqa: PLC0415
+
+        return load_model(self._model, whole=True).proto
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return settings and fitted state as JSON-able values."""
+        self._require_fitted()
+        return {
+            "form": _FORM,
+            "version": __version__,
+            "settings": self.get_params(),
+            "classes": self.classes_.tolist(),
+            "method": self.method_,
+            "parameters": self.parameters_,
+            "model": base64.b64encode(self._model).decode("ascii"),
+        }
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> Calibrator:
+        """Return what `to_dict` described; it has no `report_`.
+
+        Raises:
+            DataError: it is nothing that `to_dict` gave, or of a later version.
+        """
+        try:
+            if state["form"] != _FORM:
+                raise DataError(f"state of form {state['form']!r}; expected {_FORM}: it is of another version")
+            restored = cls(**state["settings"])
+            restored.classes_ = np.array(state["classes"])
+            restored.n_features_in_ = len(restored.classes_)
+            restored.method_ = state["method"]
+            restored.parameters_ = dict(state["parameters"])
+            restored.report_ = None
+            restored._model = base64.b64decode(state["model"], validate=True)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"no state of a Calibrator ({error!r}); give what to_dict returned") from error
+        return restored
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 - scikit-learn's word
+        """Return the settings by name."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> Calibrator:
+        """Change settings.
+
+        Raises:
+            ValueError: there is no such setting.
+        """
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise ValueError(f"Calibrator has no parameter {name!r}; expected {', '.join(self.get_params())}")
+            setattr(self, name, value)
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn wants to know of an estimator; called by it alone."""
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags, TransformerTags  # noqa: PLC0415
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            transformer_tags=TransformerTags(),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        """Return whether `fit` has been called."""
+        return hasattr(self, "_model")
+
+    def __repr__(self) -> str:
+        """Name the settings."""
+        return f"Calibrator({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "_model"):
+            raise _not_fitted()
+
+    def _checked(self, X: Any) -> NDArray[np.float32]:
+        """Return scores as (N, C) float32.
+
+        Raises:
+            UsageError: `scores` is no word for them.
+            DataError: another shape, values that are NaN or infinite, or no probabilities.
+        """
+        if self.scores not in ("logits", "probabilities"):
+            raise UsageError(f"scores {self.scores!r} are not known; expected logits or probabilities")
+        values = np.asarray(X)
+        if values.dtype.kind not in "iuf":
+            raise DataError(f"X must hold numbers, got {values.dtype}")
+        values = values.astype(np.float32)
+        if values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1):
+            second = values.reshape(-1, 1)
+            first = np.zeros_like(second) if self.scores == "logits" else 1 - second
+            values = np.concatenate([first, second], axis=1)
+        if values.ndim != 2 or not len(values):
+            raise DataError(f"X must have shape (N, C), one column a class, and rows; got {np.shape(X)}")
+        if not np.all(np.isfinite(values)):
+            row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+            raise DataError(f"X: row {row} holds NaN or infinite values")
+        sums = values.sum(axis=1, dtype=np.float64)
+        if self.scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > 1e-3)):
+            raise DataError("X: rows are no probabilities, which add up to 1; for logits, use scores='logits'")
+        return values
+
+
+def _labels(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return column numbers (N,), and what label each column is.
+
+    Raises:
+        DataError: there are not as many labels as rows, or as columns.
+    """
+    labels = np.asarray(y)
+    columns = values.shape[1]
+    if labels.ndim != 1 or len(labels) != len(values):
+        raise DataError(f"y must have shape ({len(values)},), one label a row of X; got {labels.shape}")
+    if labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < columns:
+        return labels.astype(np.int64), np.arange(columns)
+    classes, indices = np.unique(labels, return_inverse=True)
+    if len(classes) != columns:
+        raise DataError(
+            f"y has {len(classes)} distinct labels, X has {columns} columns; expected one column for each, or labels "
+            f"from 0 to {columns - 1}"
+        )
+    return indices.astype(np.int64), classes
+
+
+def _not_fitted() -> Exception:
+    """Return scikit-learn's own error where it is loaded: its tools catch that."""
+    import sys  # noqa: PLC0415
+
+    message = "this Calibrator is not fitted yet; call fit first"
+    exceptions = sys.modules.get("sklearn.exceptions")
+    return UsageError(message) if exceptions is None else exceptions.NotFittedError(message)

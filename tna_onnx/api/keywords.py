@@ -1,0 +1,137 @@
+"""Types of keywords. Written by `python -m tests.api.make_keywords`, of the fields of the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from tna_onnx.data.choices import Format, Limits, Position
+from tna_onnx.data.images.preprocess import Recipe
+from tna_onnx.graph.options import ModelLimits, OutputKind
+from tna_onnx.guarding.settings import OodScore, SetScoreName
+from tna_onnx.numerics.metric import Objective
+from tna_onnx.pipeline.settings import (
+    Anchor,
+    EtsLoss,
+    MapChoice,
+    MapObjective,
+    Method,
+    Predictions,
+    QuantizedHead,
+    Search,
+)
+from tna_onnx.shifting.settings import Estimator, Frequencies
+
+__all__ = [
+    "ChangeWords",
+    "DataWords",
+    "DecisionWords",
+    "LimitWords",
+    "ModelWords",
+    "SettingsWords",
+    "ShiftSettingsWords",
+]
+
+
+class DataWords(TypedDict, total=False):
+    """Settings of `Data`."""
+
+    labels: Any
+    format: Format | None
+    preprocessing: Recipe | str | Path | None
+    classes: Sequence[str] | str | Path | None
+    label_column: str | None
+    columns: Sequence[str]
+    tokenizer: str | Path | None
+    skip_bad: bool
+    expect_accuracy: float | None
+    data_root: str | Path | None
+    limits: Limits
+    ignore_label: int | None
+    position: Position | None
+
+
+class ModelWords(TypedDict, total=False):
+    """Settings of `ModelOptions`."""
+
+    head: str | None
+    output_name: str | None
+    output_kind: OutputKind | None
+    isolate: bool
+    model_limits: ModelLimits
+
+
+class SettingsWords(TypedDict, total=False):
+    """Settings of `Settings`."""
+
+    method: Method
+    search: Search
+    map: MapChoice
+    anchor: Anchor
+    predictions: Predictions
+    fold: bool
+    ets_loss: EtsLoss
+    map_objective: MapObjective
+    objective: Objective
+    max_accuracy_drop: float
+    ensemble_size: int | Literal["auto", "inf"]
+    max_ensemble_size: int
+    antithetic: bool
+    tilt_bias: bool
+    angle_step: float
+    adaptive: bool
+    alpha: float
+    beta: float
+    theta_s: float
+    n_t: int
+    bins: int
+    seed: int
+    trust_labels: bool
+    quantized_head: QuantizedHead
+    confidence_level: float
+
+
+class LimitWords(TypedDict, total=False):
+    """Limits of `Gates`."""
+
+    max_ece: float | None
+    max_nll: float | None
+    min_accuracy: float | None
+
+
+class ChangeWords(TypedDict, total=False):
+    """Gates on a change."""
+
+    max_recall_drop: float | None
+    min_balanced_accuracy: float | None
+    require_improvement: bool
+    fail_if_worse: bool
+
+
+class DecisionWords(TypedDict, total=False):
+    """Settings of `GuardSettings` that `Settings` has not."""
+
+    add: Sequence[str]
+    coverage: float
+    set_score: SetScoreName
+    set_temperature: float | Literal["auto"]
+    per_class: bool
+    risk: float
+    delta: float
+    ood_score: OodScore
+    false_alarm: float
+    dials: bool
+    prefix: str
+
+
+class ShiftSettingsWords(TypedDict, total=False):
+    """Settings of `ShiftSettings`."""
+
+    target_prior: Frequencies | None
+    source_prior: Frequencies | None
+    estimator: Estimator
+    draws: int
+    trust_shift: bool
+    seed: int
+    confidence_level: float

@@ -1,0 +1,360 @@
+"""Standard output and standard error, either of which may be closed or full.
+
+Signals: while modules load, Ctrl-C ends the process at once; after that every signal ends a command like an error.
+
+A KeyboardInterrupt in the middle of an import of compiled code is a traceback at best and an abort at worst, and
+nothing has been written by then.
+
+The log of a run on standard error, for `--verbose`, also where no terminal shows progress bars.
+
+`-v` prints one line a stage, `-vv` every candidate and every method as well.
+
+What the machine has run out of or lacks, where an error of the system says so: that is no bug of this program.
+
+Which files a command has written so far, for the message on an interruption.
+
+Paths of results, checked before the work: a mistyped one must not cost an hour of computing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TextIO
+
+from tna_onnx.errors import DeviceError, ResultError, UsageError
+from tna_onnx.files import is_replaced, printable
+
+if TYPE_CHECKING:
+    import click
+
+__all__ = [
+    "Stopped",
+    "check_figure_folder",
+    "check_result_file",
+    "complain",
+    "default_output",
+    "drop",
+    "interruption",
+    "loaded",
+    "loading",
+    "named_files",
+    "shortage",
+    "show_log",
+    "standard_output",
+    "watch",
+]
+
+
+@contextlib.contextmanager
+def standard_output() -> Iterator[None]:
+    """Print in this block. It is no error if the reader, such as `head`, has left early.
+
+    Raises:
+        ResultError: standard output cannot be written, for example because the disk is full.
+    """
+    try:
+        yield
+        # a full disk shows here and not at exit, where no message could follow
+        if sys.stdout is not None:  # None where a program runs without a console
+            sys.stdout.flush()
+    except BrokenPipeError:
+        drop(sys.stdout)
+    except OSError as error:
+        drop(sys.stdout)
+        raise ResultError(f"standard output: cannot be written: {error.strerror}") from error
+
+
+def complain(message: str) -> None:
+    """Print a message on standard error, escaped. Where that is closed, only the exit code is left to tell."""
+    import click  # noqa: PLC0415 - a click that is missing is an error to report, not one to start with
+
+    try:
+        click.echo(printable(message, lines=True), err=True)
+    except OSError:
+        drop(sys.stderr)
+
+
+def drop(stream: TextIO) -> None:
+    """Discard what a stream still holds.
+
+    Without this Python would try to write it once more at exit, fail, and end with exit code 120.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno())
+        os.close(null)
+
+
+_OTHERS = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+
+
+class Stopped(KeyboardInterrupt):
+    """SIGTERM or SIGHUP while a command runs: it unwinds the stack like Ctrl-C, so that files half written are removed.
+
+    Attributes:
+        exit_code: 128 + signal, which is what a shell shows.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.exit_code = 128 + number
+
+
+def loading() -> None:
+    """Let Ctrl-C end the process by the signal itself, and SIGTERM and SIGHUP end it like an error.
+
+    Signals that the parent has told us to ignore (`nohup`, jobs in the background) stay ignored.
+    """
+    # Python lets only the main thread set handlers; a program that calls `main` in another one keeps its own.
+    if threading.current_thread() is not threading.main_thread():
+        return
+    # only Python's own handler: one that a program has set stays
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    for name in _OTHERS:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, _leave)
+
+
+def loaded() -> None:
+    """Make every signal that `loading` has taken an interrupt, which a command reports in one line."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in _OTHERS:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is _leave:
+            signal.signal(number, _stop)
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)  # an interrupt that no command is there to report would be a traceback
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+@contextlib.contextmanager
+def show_log(verbose: int = 1) -> Iterator[None]:
+    """Print the records of the logger `tna_onnx`, from INFO on, or from DEBUG on, while the block runs."""
+    logger = logging.getLogger("tna_onnx")
+    level = logger.level
+    handler = _StandardError()
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if verbose > 1 else logging.INFO)
+    try:
+        yield
+    finally:
+        # A program that calls the command line in its own process keeps its logging as it was.
+        logger.setLevel(level)
+        logger.removeHandler(handler)
+
+
+class _StandardError(logging.Handler):
+    """Looks standard error up for every record: progress bars replace it while they show."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one record."""
+        complain(self.format(record))
+
+
+_MEMORY = "not enough memory; use a smaller --batch-size, fewer samples or a machine with more memory"
+_FILES = "too many open files; raise the limit of open files, for example with `ulimit -n`"
+_DISK = "no room on the disk, or for files of this size; free some, or set TMPDIR to another disk"
+_THREADS = "no thread can be started; raise the limits of threads and memory, for example with `ulimit`"
+_TEMPORARY = "no folder for temporary files can be written; set TMPDIR to one that can"
+
+_NUMBERS = {
+    "ENOMEM": _MEMORY,
+    "EMFILE": _FILES,
+    "ENFILE": _FILES,
+    "ENOSPC": _DISK,
+    "EDQUOT": _DISK,  # Windows has none
+    "EFBIG": _DISK,
+}
+_OF_NUMBER = {getattr(errno, name): text for name, text in _NUMBERS.items() if hasattr(errno, name)}
+
+# Errors that have neither a class nor a number of their own, by what Python says in them.
+_OF_TEXT = {
+    "can't start new thread": _THREADS,
+    "No usable temporary directory": _TEMPORARY,
+    # of a library that is loaded when it is needed
+    "failed to map segment": _MEMORY,
+    "annot allocate memory": _MEMORY,
+}
+
+# What `import` calls the libraries that every installation has.
+_REQUIRED = (
+    "array_api_compat", "click", "filelock", "google", "jinja2", "numpy", "onnx", "psutil", "rich", "scipy", "tomli",
+)  # fmt: skip
+
+
+def shortage(error: BaseException) -> DeviceError | None:
+    """Return an error that says what is missing and what to do, or None if the machine lacks nothing."""
+    text = next((text for said, text in _OF_TEXT.items() if said in str(error)), None)
+    if isinstance(error, MemoryError):
+        text = _MEMORY
+    elif text is None and isinstance(error, ImportError):
+        text = _missing_library(error)
+    elif isinstance(error, OSError):
+        text = _OF_NUMBER.get(error.errno or 0, text)
+    return None if text is None else DeviceError(text)
+
+
+def _missing_library(error: ImportError) -> str | None:
+    """Tell a required library that is not there, or is broken, from a bug in an import."""
+    library = (error.name or "").partition(".")[0]
+    if library not in _REQUIRED:
+        return None
+    reason = str(error).strip().partition("\n")[0]
+    return f"{library}, which tna-onnx needs, cannot be imported ({reason}); install tna-onnx again"
+
+
+_META = "tna_onnx.written"
+
+
+def watch(paths: Iterable[str | Path | None], cache: str | None = None) -> None:
+    """Remember the state of files before the work of the current command.
+
+    Args:
+        paths: files that the command may write; None stands for no file.
+        cache: folder of its feature stores.
+    """
+    import click  # noqa: PLC0415
+
+    states = {str(path): _state(path) for path in paths if path is not None}
+    click.get_current_context().meta[_META] = (states, cache)
+
+
+def interruption(ctx: click.Context) -> str:
+    """Say that a command was interrupted, what it has written and what it keeps."""
+    states, cache = ctx.meta.get(_META, ({}, None))
+    # A file that looks as it did before is an older one, so only changed files count as written.
+    written = [path for path, before in states.items() if _state(path) != before]
+    message = f"Interrupted; {_listed(written)}."
+    if cache:
+        message += " The features computed so far are kept in the cache."
+    return message
+
+
+def _listed(written: list[str]) -> str:
+    if not written:
+        return "no file was written"
+    verb = "is" if len(written) == 1 else "are"
+    return f"{', '.join(written)} {verb} written"
+
+
+def _state(path: str | Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written or replaced; None if there is no file."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    # the inode too: a file that is renamed into place may keep size and, on coarse clocks, time
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+_PATHS_FILES = (
+    "model",
+    "original",
+    "recalibrated",
+    "data",
+    "labels",
+    "calib",
+    "eval",
+    "eval_labels",
+    "ood_data",
+    "train_features",
+    "target",
+)
+_PRIORS = ("target_prior", "source_prior")
+
+
+def default_output(model: str, suffix: str = ".tna.onnx") -> Path | None:
+    """Return the path beside the model that a command writes to; None where the model's path names no file."""
+    path = Path(model)
+    return path.with_suffix(suffix) if path.name else None
+
+
+def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list[str | None]:
+    """Return the files that a command reads or writes besides its results, as far as its options name them.
+
+    Args:
+        arguments: of the command, by name.
+        ending: of the model that it writes where no --output is given; None for commands that write no model.
+    """
+    files = [arguments.get(name) for name in _PATHS_FILES]
+    files += [arguments[name] for name in _PRIORS if arguments.get(name) != "uniform" and name in arguments]
+    output = arguments.get("output")
+    if not output and ending is not None:
+        default = default_output(arguments["model"], ending)
+        output = None if default is None else str(default)
+    return [*files, output]
+
+
+def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:
+    """Check that a result can be written to `path`.
+
+    Args:
+        path: of the result; None is not checked.
+        others: files that the command reads or writes besides.
+        kind: of the result, for the message.
+
+    Raises:
+        UsageError: `path` is in a missing folder, cannot be written, or is one of the other files.
+    """
+    if path is None:
+        return
+    if path == "-" and kind == "JSON":
+        return
+    # A page is not for a terminal, and a file of this name is hard to remove.
+    if path == "-":
+        raise UsageError(f"-: expected the name of a file for the {kind}")
+    file = Path(path).absolute()
+    if not file.parent.is_dir():
+        raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
+    if file.is_dir() or (file.exists() and not os.access(file, os.W_OK)):
+        raise UsageError(f"{path}: cannot be written; expected the name of a file for the {kind}")
+    # A new file needs the right to the folder, behind a link too; one that is there can be written as it is.
+    if is_replaced(file) and not file.exists() and not os.access(file.resolve().parent, os.W_OK):
+        raise UsageError(f"{path}: cannot be written: the folder {file.resolve().parent} is not writable")
+    # Pipes and character devices are fine: --json /dev/stdout is common in scripts.
+    if file.is_socket() or file.is_block_device():
+        raise UsageError(f"{path}: is not a regular file; expected the name of a file for the {kind}")
+    if _is_one_of(file, others):
+        raise UsageError(f"{path}: is one of the other files of this command; choose another name for the {kind} file")
+
+
+def check_figure_folder(path: str, *files: str | None) -> None:
+    """Check that figures can be written into a folder, which need not exist yet.
+
+    Args:
+        path: of the folder.
+        files: that the command reads or writes besides.
+
+    Raises:
+        UsageError: the folder cannot be made or written, or is one of the files.
+    """
+    folder = Path(path).absolute()
+    if _is_one_of(folder, files):
+        raise UsageError(f"{path}: is one of the other files of this command; choose another folder for the figures")
+    # the folder need not exist: the nearest one above decides whether it can be made
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise UsageError(f"{path}: cannot be written; expected the name of a folder for the figures")
+
+
+def _is_one_of(path: Path, others: tuple[str | None, ...]) -> bool:
+    return any(other is not None and path.resolve() == Path(other).resolve() for other in others)

@@ -1,0 +1,262 @@
+"""The names and limits that the user chooses among when opening data: formats, size limits, preprocessing, positions.
+
+The command line offers these choices, so this file loads without NumPy.
+
+Paths are recognised by their contents; the first row that fits counts:
+
+| format | recognised by |
+|---|---|
+| `npz` | a file `.npz` |
+| `npy` | a file `.npy`, or a folder with `.npy` files |
+| `webdataset` | a file `.tar`, a folder with `.tar` files, or a pattern such as `shard-{000..004}.tar` |
+| `table` | a file `.parquet`, `.arrow`, `.feather` or `.ipc`, a folder with such files, or one with `state.json`; |
+| | and a file `.csv`, `.tsv`, `.json` or `.jsonl` where the model takes no images |
+| `hdf5` | a file `.h5` or `.hdf5` |
+| `manifest` | a file `.csv`, `.tsv`, `.json`, `.jsonl` or `.txt`, where the model's only input takes images |
+| `folder` | a folder with none of the other files |
+| `loader` | `loader.py:function`; never recognised, only named by the user |
+
+Openers are named, not imported: a run loads only the source that it reads.
+
+Data may come from untrusted places, so their sizes are limited (`Limits`); honest data stay below the defaults, and
+options raise them. A size that a header declares is compared with the file before memory is allocated for it. Formats
+that compress may expand to a multiple of the size of the file.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
+
+from tna_onnx.errors import UsageError
+from tna_onnx.fields import setting
+from tna_onnx.numerics.checks import check_limits
+
+if TYPE_CHECKING:
+    from tna_onnx.data.images.preprocess import Recipe
+
+__all__ = [
+    "DEFAULT_LIMITS",
+    "FORMATS",
+    "IGNORED",
+    "POSITION_WORDS",
+    "PRESET_FIELDS",
+    "ROWS",
+    "BatchSize",
+    "Color",
+    "DataFields",
+    "Format",
+    "Interpolation",
+    "Layout",
+    "Limits",
+    "Position",
+    "Row",
+]
+
+
+Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One format.
+
+    Attributes:
+        opener: `module:function` in `tna_onnx.data.sources`; the function takes a path and a
+            `tna_onnx.data.request.Request`, and returns a `tna_onnx.data.source.Source`.
+        files: suffixes of its files.
+        in_folder: endings of files that make a folder one of this format.
+    """
+
+    opener: str
+    files: tuple[str, ...] = ()
+    in_folder: tuple[str, ...] = ()
+
+
+_TABLES = (".parquet", ".arrow", ".feather", ".ipc")
+
+# In the order in which they are tried.
+ROWS: dict[Format, Row] = {
+    "npz": Row("arrays:open_arrays", files=(".npz",)),
+    "npy": Row("arrays:open_npy", files=(".npy",), in_folder=(".npy",)),
+    "webdataset": Row("webdataset:open_webdataset", files=(".tar",), in_folder=(".tar",)),
+    "table": Row("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
+    "hdf5": Row("arrays:open_hdf5", files=(".h5", ".hdf5")),
+    "manifest": Row("images:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
+    # What a folder is if none of the others fits.
+    "folder": Row("images:open_folder"),
+    # Never recognised: code runs only when the user asks for it.
+    "loader": Row("objects:open_loader"),
+}
+
+
+_EXPANSION_FLOOR = 2**30  # bytes: small archives of zeros, such as attention masks, honestly expand a thousand times
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits on the size of data, each of which `--data-limit NAME=NUMBER` sets.
+
+    Attributes:
+        image_pixels: width times height of one image before preprocessing. The default is that of Pillow.
+        text_bytes: size of a file that is read as text: manifests, labels, class names, recipes.
+        expansion: bytes that a file may stand for, in multiples of its size; 1 GiB is always allowed.
+        download_bytes: size of all files that are copied from one URL.
+        overlap: share of the held-out samples, in per cent, that may be calibration samples too.
+    """
+
+    image_pixels: int = 89_478_485
+    text_bytes: int = 2**28
+    expansion: int = 100
+    download_bytes: int = 2**36
+    overlap: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Check the values.
+
+        Raises:
+            UsageError: one is not a positive number, or `overlap` is not a share.
+        """
+        check_limits("data", dataclasses.asdict(self))
+        if self.overlap > 100:
+            raise UsageError(f"data limit overlap must lie in 0 to 100 per cent, got {self.overlap!r}")
+
+    def expanded_bytes(self, size: int) -> int:
+        """Return how many bytes a file of `size` bytes may stand for."""
+        return max(_EXPANSION_FLOOR, int(self.expansion * size))
+
+
+DEFAULT_LIMITS = Limits()
+
+
+Color: TypeAlias = Literal["RGB", "BGR", "L"]
+Layout: TypeAlias = Literal["NCHW", "NHWC"]
+Interpolation: TypeAlias = Literal["bilinear", "bicubic", "nearest", "lanczos"]
+
+
+class _Fields(TypedDict, total=False):
+    """Arguments of `tna_onnx.data.images.preprocess.Recipe` that presets set."""
+
+    resize: int
+    crop: int
+    crop_pct: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    color: Color
+    interpolation: Interpolation
+
+
+PRESET_FIELDS: dict[str, _Fields] = {
+    # All in RGB order. The evaluation transform of torchvision's ImageNet classifiers (first weights of each).
+    "imagenet": {"resize": 256, "crop": 224, "mean": (0.485, 0.456, 0.406), "std": (0.229, 0.224, 0.225)},
+    # timm: IMAGENET_INCEPTION_MEAN and _STD (data/constants.py) with crop_pct and interpolation of `tf_inception_v3`;
+    # pixels go to -1..1. Its vision transformers have the same mean and std, but crop_pct 0.9.
+    "imagenet-inception": {"crop_pct": 0.875, "mean": (0.5,), "std": (0.5,), "interpolation": "bicubic"},
+    # OpenAI's CLIP (`_transform` in clip/clip.py).
+    "clip": {
+        "crop_pct": 1.0,
+        "mean": (0.48145466, 0.4578275, 0.40821073),
+        "std": (0.26862954, 0.26130258, 0.27577711),
+        "interpolation": "bicubic",
+    },
+    # Mean and standard deviation of all pixels of the 50,000 training images, per channel (four places). Much CIFAR-10
+    # code has std (0.2023, 0.1994, 0.2010), the mean of the deviations of single images: then give --std.
+    "cifar10": {"mean": (0.4914, 0.4822, 0.4465), "std": (0.2470, 0.2435, 0.2616)},
+    "cifar100": {"mean": (0.5071, 0.4865, 0.4409), "std": (0.2673, 0.2564, 0.2762)},
+    # pytorch/examples, mnist/main.py; the mean and standard deviation of all training pixels.
+    "mnist": {"color": "L", "mean": (0.1307,), "std": (0.3081,)},
+}
+
+
+IGNORED = -100
+"""What stands where there is no label, in transformers and torch."""
+
+Position: TypeAlias = Literal["all", "last"]
+
+POSITION_WORDS: tuple[str, ...] = get_args(Position)
+
+BatchSize: TypeAlias = int | Literal["auto"]
+"""Samples per run of the network; `auto` finds them by a short probe."""
+
+_SECTION = "Data"
+
+
+@dataclass(frozen=True, eq=False)
+class DataFields:
+    """The samples and what there is to say of them; `data.options.Data` is what opens them, and loads NumPy."""
+
+    samples: Any
+    labels: Any = setting(None, "Labels that are not stored with the samples: the path of a file, or values (N,).")
+    format: Format | None = setting(None, "Format of the data.", section=_SECTION, note="detected")
+    preprocessing: Recipe | str | Path | None = setting(
+        None, "Recipe for images, or the path of a preprocessor_config.json (Hugging Face) or config.json (timm)."
+    )
+    classes: Sequence[str] | str | Path | None = setting(
+        None, "File with the class names in the model's order.", section=_SECTION, parse="path"
+    )
+    label_column: str | None = setting(
+        None,
+        "Column of a table or manifest, or array, with the labels; a,b,c for several labels a sample.",
+        section=_SECTION,
+        unit="NAME",
+    )
+    columns: Sequence[str] = setting(
+        (),
+        "Columns of a table that fill the model's inputs, in the model's order; several with commas, or repeat the "
+        "option.",
+        section=_SECTION,
+        unit="NAMES",
+        parse="names",
+        note="by name, else all numbers",
+    )
+    tokenizer: str | Path | None = setting(
+        None,
+        "Turn text into tokens. Give the folder of a tokenizer.json, or the name of a tokenizer in the cache of "
+        "Hugging Face.",
+        section=_SECTION,
+        unit="FOLDER",
+        parse="path",
+    )
+    skip_bad: bool = setting(False, "Skip images that cannot be read, and count them.", section=_SECTION)
+    expect_accuracy: float | None = setting(
+        None,
+        "Fail if the model's accuracy on the data is more than two standard errors below this.",
+        section=_SECTION,
+        unit="PERCENT",
+        low=0,
+        high=100,
+    )
+    data_root: str | Path | None = setting(
+        None,
+        "Also read files below this folder, if the data refer to them by absolute paths, .. or links.",
+        section=_SECTION,
+        unit="DIR",
+        parse="path",
+    )
+    limits: Limits = setting(
+        DEFAULT_LIMITS,
+        "Raise a limit on the data: image-pixels, text-bytes, expansion, download-bytes, overlap. Several with commas, "
+        "or repeat the option.",
+        section=_SECTION,
+        flag="data-limit",
+        unit="NAME=NUMBER",
+        parse="limits",
+    )
+    ignore_label: int | None = setting(
+        None,
+        'Label that stands for "no label", in models with a prediction for each token or pixel.',
+        section=_SECTION,
+        unit="NUMBER",
+        note="-100",
+    )
+    position: Position | None = setting(
+        None,
+        "Which predictions count if a sample has several: all with a label, or only the last one, as in next-token "
+        "models.",
+        section=_SECTION,
+        note="all",
+    )

@@ -1,0 +1,398 @@
+"""Labels of samples that have more than one: multi-label marks, and labels by position.
+
+Multi-label: an array (N, C) of 1 where a label holds and 0 where it does not, read from an array, from columns of a
+table, or from lists in one column. A source's `labels` are then group numbers, equal for samples with equal labels, and
+the marks are in `ArraySource.placed`; `LabelSource` presents the marks as labels.
+
+By position: a class for each token of a text or each pixel of an image, (N, P...). Positions without a label hold
+`Several.ignore_label` in the data, and -1 once checked.
+
+`order_warning` detects label columns whose order differs from that of the model's outputs. With R[c, k] the correlation
+of the model's predictions of label c with column k, the permutation p of the columns that maximises sum_c R[c, p(c)]
+(linear assignment) is found on one half of the samples and scored on the other, both ways round. It is reported if the
+mean correlation of the labels that it moves is higher by 0.1, and by 4 standard errors, on each half; a correlation of
+n samples has a standard error of at most 1 / sqrt(n).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tna_onnx.data.choices import IGNORED, Position
+from tna_onnx.data.digest import row_digests, sample_digests, sample_form
+from tna_onnx.data.labels import check_integral, check_range, label_indices, listed
+from tna_onnx.data.source import Batch, IntArray, Source, source_notes
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+    from tna_onnx.data.source import AnyArray
+
+__all__ = [
+    "LabelSource",
+    "Several",
+    "joined_columns",
+    "marked_labels",
+    "order_warning",
+    "placed_labels",
+    "refuse_copies",
+]
+
+
+def marked_labels(values: AnyArray, n_samples: int, n_labels: int, where: str) -> tuple[IntArray, IntArray]:
+    """Return a group number per sample, (N,), equal for equal labels, and the labels, (N, C) of 0 and 1, int64.
+
+    Args:
+        values: truth values or numbers 0 and 1, (N, C), or lists of them.
+        n_samples: the number N of samples.
+        n_labels: the number C of labels of the model.
+        where: what messages start with.
+
+    Raises:
+        DataError: another shape, other values, or labels of which none holds, or each.
+
+    >>> marked_labels(np.array([[True, False], [False, False]]), 2, 2, "labels")[1].tolist()
+    [[1, 0], [0, 0]]
+    """
+    stored = _two_axes(np.asarray(values), n_labels, where)
+    if stored.shape != (n_samples, n_labels):
+        raise DataError(
+            f"{where}: expected shape ({n_samples}, {n_labels}), one row a sample and one column a label of the "
+            f"model's output, found {stored.shape}"
+        )
+    _check_values(stored, where)
+    marks = stored.astype(np.int64)
+    if n_samples and marks.all() == marks.any():
+        raise DataError(f"{where}: every label of every sample is {marks.flat[0]}; give samples of both kinds")
+    return row_digests({"labels": marks}).view(np.int64), marks
+
+
+def _two_axes(values: AnyArray, n_labels: int, where: str) -> AnyArray:
+    """Return an array with two axes of numbers.
+
+    Raises:
+        DataError: the values are something else.
+    """
+    if values.dtype == object and values.ndim == 1 and len(values):
+        cells = values.tolist()
+        lengths = {len(cell) if isinstance(cell, (list, tuple, np.ndarray)) else 0 for cell in cells}
+        if lengths == {n_labels}:
+            values = np.array([list(cell) for cell in cells])
+        elif 0 not in lengths:
+            raise DataError(
+                f"{where}: expected a list of {n_labels} zeros and ones for each sample, found lists of "
+                f"{', '.join(map(str, sorted(lengths)))}"
+            )
+    if values.ndim == 2 and values.dtype.kind in "biuf":
+        return values
+    raise DataError(
+        f"{where}: the model gives {n_labels} labels a sample, each by itself (Sigmoid), so each sample needs 0 or 1 "
+        f"for each of them, shape (N, {n_labels}); found shape {values.shape}, {values.dtype}. Where a sample has "
+        "exactly one class, the model has to end in a Softmax. Of a table name the column of each label: "
+        "--label-column a,b,c"
+    )
+
+
+def _check_values(stored: AnyArray, where: str) -> None:
+    """Refuse values other than 0 and 1.
+
+    Raises:
+        DataError: such a value.
+    """
+    wrong = np.argwhere((stored != 0) & (stored != 1))
+    if not len(wrong):
+        return
+    row, column = wrong[0].tolist()
+    value = float(stored[row, column])
+    why = "a missing label: leave such samples out"
+    if 0 < value < 1:
+        why = "a soft label: calibration needs what came true, 0 or 1"
+    elif value > 1:
+        why = "expected 1 where the label holds"
+    raise DataError(
+        f"{where}: {len(wrong):,} labels are neither 0 nor 1; the first is {value:g}, of sample {row} in column "
+        f"{column} ({why})"
+    )
+
+
+def joined_columns(
+    columns: Mapping[str, AnyArray],
+    names: Sequence[str],
+    name: str,
+    where: str,
+    n_labels: int,
+    order: Sequence[str] | None,
+) -> dict[str, AnyArray]:
+    """Return columns in which the label columns are joined into one, (N, C).
+
+    Args:
+        columns: name -> values (N,).
+        names: of the columns with the labels, in the order of the model's output.
+        name: of the new column.
+        where: what messages start with.
+        n_labels: the number of labels of the model.
+        order: the model's own names of its labels, if known.
+
+    Raises:
+        DataError: a column is missing or named twice, there are not as many as labels, or the model names them in
+            another order.
+    """
+    if len(names) != n_labels:
+        raise DataError(
+            f"{where}: {len(names)} label columns ({listed(names)}) for a model with {n_labels} labels; name a column "
+            "for each, in the order of the model's output"
+        )
+    twice = [column for column in dict.fromkeys(names) if names.count(column) > 1]
+    if twice:
+        raise DataError(f"{where}: label column {listed(twice)} named twice; name one column for each label")
+    missing = [column for column in names if column not in columns]
+    if missing:
+        raise DataError(f"{where}: no column {listed(missing)} for the labels; the columns are {listed(columns)}")
+    if order is not None and set(order) == set(names) and list(order) != list(names):
+        raise DataError(
+            f"{where}: the label columns are {listed(names)}, and the model's labels are {listed(order)}; name the "
+            "columns in the model's order"
+        )
+    for column in names:
+        if columns[column].dtype.kind not in "biuf":
+            raise DataError(f"{where}: column {column!r}: expected 0 and 1, found {columns[column].flat[0]!r:.80}")
+    rest = {column: values for column, values in columns.items() if column not in names}
+    return {**rest, name: np.stack([columns[column].astype(np.float64) for column in names], axis=1)}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelSource:
+    """Samples with several labels each; made by `LabelSource.of`.
+
+    Attributes:
+        source: the samples; their labels only tell them apart.
+        labels: (N, C) of 0 and 1.
+    """
+
+    source: Source
+    labels: IntArray
+
+    @classmethod
+    def of(cls, source: Source) -> LabelSource:
+        """Present the multi-label marks of a source as its labels.
+
+        Raises:
+            DataError: it has none.
+        """
+        marks: IntArray | None = getattr(source, "placed", None)
+        if marks is None:
+            raise DataError(
+                f"{source.describe()}: the model gives several labels a sample; expected arrays (.npz, .npy, HDF5, in "
+                "memory) with labels of shape (N, C), or a table with a column for each label"
+            )
+        return cls(source, marks)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.labels)
+
+    def describe(self) -> str:
+        """Return one line for reports."""
+        title = getattr(self.source, "title", None) or self.source.describe()
+        labels_per_sample = float(self.labels.sum(axis=1).mean())
+        return f"{title} ({len(self):,} samples, {self.labels.shape[1]:,} labels, {labels_per_sample:.3g} a sample)"
+
+    def recipe(self) -> dict[str, object] | None:
+        """Return the preprocessing of the samples."""
+        return self.source.recipe()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that reports show."""
+        return source_notes(self.source)
+
+    @property
+    def sample_labels(self) -> IntArray:
+        """The group number of each sample, (N,), equal where all labels are equal."""
+        return self.source.labels
+
+    @property
+    def sample_form(self) -> str:
+        """The kind of data that `sample_digests` are computed from."""
+        return sample_form(self.source)
+
+    def sample_digests(self) -> NDArray[np.uint64]:
+        """Return 64 bits for each sample."""
+        return sample_digests(self.source)
+
+    def digest(self) -> str:
+        """Return SHA-256 (hex) of the samples and their labels."""
+        return self.source.digest()
+
+    def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
+        """Yield batches of samples; see `Source.batches`."""
+        return self.source.batches(size, rows)
+
+
+_COMPARED = 1000  # samples of which labels and inputs are compared
+
+
+@dataclass(frozen=True)
+class Several:
+    """How labels by position are read, for a model with several predictions per sample.
+
+    Attributes:
+        ignore_label: stands for no label.
+        position: `all` labelled positions, or the `last` one of each sample.
+        n_features: length of the features that are kept for a position; 0 if nothing is kept.
+    """
+
+    ignore_label: int = IGNORED
+    position: Position = "all"
+    n_features: int = 0
+
+
+def placed_labels(
+    values: AnyArray, n_samples: int, n_classes: int, where: str, several: Several, names: Sequence[str] | None
+) -> tuple[IntArray, IntArray | None]:
+    """Return a group number for each sample, (N,), and the labels by position, (N, P...), -1 where there is none.
+
+    For the last position, labels may be one per sample: these are returned unchanged, with None.
+
+    At the last position, labels may be one a sample: they are returned as they are, and None.
+
+    Raises:
+        DataError: see `_checked` and `label_indices`.
+    """
+    values = np.asarray(values)
+    if several.position == "last" and values.ndim == 1:
+        return label_indices(values, n_samples, n_classes, where, names), None
+    placed = _checked(values, n_samples, n_classes, where, several.ignore_label)
+    return row_digests({"labels": placed}).view(np.int64), placed
+
+
+def refuse_copies(placed: IntArray, columns: Mapping[str, Any], where: str) -> None:
+    """Refuse labels equal to the model's input at the same position: the labels of a language model are shifted by one.
+
+    Raises:
+        DataError: they are equal to an input.
+    """
+    rows = np.arange(min(len(placed), _COMPARED))
+    labelled = placed[rows] != -1
+    for name, column in columns.items():
+        if column.dtype.kind not in "iu" or tuple(column.shape) != placed.shape or not labelled.any():
+            continue
+        if np.array_equal(column[rows][labelled], placed[rows][labelled]):
+            raise DataError(
+                f"{where}: every label is the value of {name!r} at its own position; for a language model give the "
+                "next one, labels[:, t] = input_ids[:, t + 1], and -100 at the last position"
+            )
+
+
+def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignore_label: int) -> IntArray:
+    """Return labels by position as class indices, a new int64 array (N, P...) with -1 where there is none.
+
+    Args:
+        labels: integers, or floats without a fraction, of shape (N, P...).
+        n_samples: as in `check_labels`.
+        n_classes: likewise.
+        where: likewise.
+        ignore_label: stands where there is no label.
+
+    Raises:
+        DataError: as `check_labels`, of the labels that are there.
+
+    >>> _checked(np.array([[2, -100], [0, 1]]), 2, 3, "labels", -100).tolist()
+    [[2, -1], [0, 1]]
+    """
+    if labels.ndim < 2:
+        raise DataError(
+            f"{where}: the model gives several predictions a sample; expected a label for each position, shape (N, P), "
+            f"found shape {labels.shape}; labels of the last position alone are for --position last"
+        )
+    if len(labels) != n_samples:
+        raise DataError(f"{where}: {len(labels)} rows of labels for {n_samples} samples; give one row per sample")
+    labelled = labels != ignore_label
+    flat = labels[labelled]
+    if not flat.size:
+        raise DataError(f'{where}: every label is {ignore_label}, which means "no label"; see --ignore-label')
+    check_integral(flat, where)
+    outside = np.unique(flat[(flat < 0) | (flat >= n_classes)])
+    if outside.size == 1 and outside[0] != n_classes:  # labels may start at 1
+        raise DataError(
+            f"{where}: the model has {n_classes} classes, and some labels are {outside[0]:g}; if that stands for "
+            f"no label, add --ignore-label {outside[0]:g} (now {ignore_label})"
+        )
+    check_range(flat, n_classes, where)
+    if np.all(flat == flat[0]):
+        raise DataError(
+            f"{where}: every label is {flat[0]}; at least two different classes are needed: "
+            "draw the samples from all classes"
+        )
+    return np.where(labelled, labels, -1).astype(np.int64)
+
+
+_MIN_GAIN = 0.1
+_MIN_ERRORS = 4
+
+# More labels make a matrix and an assignment that take long.
+_MAX_LABELS = 4096
+
+
+def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | None = None) -> str:
+    """Return a warning that another order of the label columns fits the predictions better; empty if none does.
+
+    Args:
+        predicted: (N, C) of 0 and 1.
+        marks: labels of the same samples, (N, C).
+        names: of the labels, if known.
+    """
+    if marks.shape[1] > _MAX_LABELS or len(marks) < 2:
+        return ""
+    # at random: files often come sorted
+    half = np.random.default_rng(0).permutation(len(marks)) % 2 == 0
+    halves = [_correlations(predicted[rows], marks[rows]) for rows in (half, ~half)]
+    orders = [_best(correlations) for correlations in halves]
+    needed = max(_MIN_GAIN, _MIN_ERRORS / math.sqrt(len(marks) // 2))
+    if any(_gain(order, half) < needed for order, half in zip(orders, reversed(halves), strict=True)):
+        return ""
+    moved = np.flatnonzero((orders[0] != np.arange(len(orders[0]))) & (orders[0] == orders[1]))
+    pairs = [f"{_name(c, names)}: column {_name(orders[0][c], names)}" for c in moved.tolist()]
+    return (
+        "another order of the label columns fits the model's predictions much better "
+        f"(for label {listed(pairs)}); give them in the order of the model's output"
+    )
+
+
+def _correlations(predicted: IntArray, marks: IntArray) -> NDArray[np.float64]:
+    """Return R, (C, C); 0 where a column is constant."""
+    p = predicted - predicted.mean(axis=0)
+    y = marks - marks.mean(axis=0)
+    size = np.sqrt(np.outer(np.sum(p * p, axis=0), np.sum(y * y, axis=0)))
+    correlations: NDArray[np.float64] = np.divide(p.T @ y, size, out=np.zeros_like(size), where=size > 0)
+    return correlations
+
+
+def _best(correlations: NDArray[np.float64]) -> IntArray:
+    """Return the column assigned to each label."""
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
+
+    # as they stand, where nothing is better: a label that is never predicted has no column of its own
+    order = np.asarray(linear_sum_assignment(correlations + 1e-9 * np.eye(len(correlations)), maximize=True)[1])
+    return order.astype(np.int64)
+
+
+def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
+    """Return the gain of an order: the rise in mean correlation of the labels that it moves."""
+    identity = np.arange(len(order))
+    moved = order != identity
+    if not moved.any():
+        return 0.0
+    return float(np.mean(correlations[identity, order][moved] - np.diag(correlations)[moved]))
+
+
+def _name(c: int, names: Sequence[str] | None) -> str:
+    return names[c] if names else str(c)

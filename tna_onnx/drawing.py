@@ -1,0 +1,40 @@
+"""How results come to be drawn, although drawing lies above them: the top of the package names it here.
+
+`tna_onnx/__init__.py` calls `draw_with`. A result asks for `drawing()` when somebody wants to see it, and knows of the
+layer above no more than the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+__all__ = ["Drawing", "draw_with", "drawing"]
+
+
+class Drawing(Protocol):
+    """What draws results."""
+
+    def fragment(self, result: Any, /) -> str:
+        """Return HTML for the output of a notebook's cell."""
+
+    def figure(self, result: Any, /) -> Any:
+        """Return a matplotlib figure; of several studies one for each, by its name."""
+
+    def save_page(self, result: Any, path: Path, /) -> Path:
+        """Write the page of a result, and return its path."""
+
+
+_loaders: list[Callable[[], Drawing]] = []
+
+
+def draw_with(load: Callable[[], Drawing]) -> None:
+    """Say what loads the drawing, which is called when something is to be drawn."""
+    _loaders[:] = [load]
+
+
+def drawing() -> Drawing:
+    """Load what draws results."""
+    (load,) = _loaders
+    return load()

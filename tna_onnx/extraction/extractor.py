@@ -1,0 +1,264 @@
+"""A model up to its features as a function of batches, which any engine of data can carry to its workers.
+
+Ray Data, Spark, Dask and Hugging Face datasets map a function over batches of rows, {column: array}. `FeatureExtractor`
+is such a function. It can be pickled: what travels is the name of the model, or its bytes, and the session is opened by
+the first call in each process.
+
+1. Columns that the model reads are replaced by the features; all others, labels and keys among them, pass through.
+2. The network sees batches of one size. The last one is filled up with copies of its last sample, so that the numbers
+   of a sample do not depend on how an engine has cut the data.
+3. The first batch checks the head: features @ weight.T + bias are the model's logits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx._version import __version__
+from tna_onnx.data import Batch, InputSpec, Recipe
+from tna_onnx.data.images.decode import image_of
+from tna_onnx.data.images.recipes import read_recipe
+from tna_onnx.data.request import Request
+from tna_onnx.data.source import NO_LABELS
+from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.collect import Collector, Tensors, require_finite
+from tna_onnx.extraction.head_check import check_readout
+from tna_onnx.extraction.sessions import OpenModel, open_source
+from tna_onnx.extraction.store_files import model_key
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.scores import find_readout
+from tna_onnx.runtime import parse_device
+
+__all__ = ["FeatureExtractor", "Kind"]
+
+Kind: TypeAlias = Literal["features", "logits"]
+
+# Threads of one process share its extractor: one of them opens the session.
+_OPENING = threading.Lock()
+
+
+class FeatureExtractor:
+    """Replaces the columns that a model reads by its features, or by its logits.
+
+    Args:
+        model: as for `tna_onnx.calibrate`. A path is opened by each worker, so all must see the file; bytes travel.
+        head: node, weight or output of the head, where there are several.
+        output_name: output that classifies, where there are several.
+        output_kind: what that output holds, where the graph does not say.
+        kind: `features` of a linear head, or `logits`, (N, C); None gives features where there is such a head.
+        preprocessing: recipe for images, or the path of one; their column holds encoded files or uint8 pixels.
+        columns: columns that fill the model's inputs, in the model's order; empty takes those of the inputs' names. One
+            input of n numbers may be filled by n columns of one number each.
+        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
+        batch_size: samples per run of the network.
+
+    Raises:
+        UsageError: a setting that cannot be used. What is wrong with the model is raised by the first call.
+    """
+
+    def __init__(
+        self,
+        model: ModelSource,
+        *,
+        head: str | None = None,
+        output_name: str | None = None,
+        output_kind: OutputKind | None = None,
+        kind: Kind | None = None,
+        preprocessing: Recipe | str | Path | None = None,
+        columns: Sequence[str] = (),
+        device: str = "auto",
+        batch_size: int = DEFAULT,
+    ) -> None:
+        if kind not in (None, "features", "logits"):
+            raise UsageError(f"kind '{kind}' is not known; expected features or logits")
+        if not isinstance(batch_size, int) or batch_size < 1:
+            raise UsageError(f"batch size must be a whole number of at least 1, got {batch_size!r}")
+        if isinstance(preprocessing, (str, Path)):
+            preprocessing = read_recipe(Path(preprocessing))
+        parse_device(device)
+        self.model = model
+        self.options = ModelOptions(head=head, output_name=output_name, output_kind=output_kind)
+        self.kind: Kind | None = kind
+        self.preprocessing = preprocessing
+        self.columns = tuple(columns)
+        self.device = device
+        self.batch_size = batch_size
+        self._network: _Network | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what travels: no session."""
+        return {**self.__dict__, "_network": None}
+
+    def __repr__(self) -> str:
+        """Name the model and the head."""
+        model = self.model if isinstance(self.model, (str, Path)) else type(self.model).__name__
+        return f"FeatureExtractor({str(model)!r}, head={self.options.head!r})"
+
+    def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the batch with `features` (B, n), or `logits` (B, C), in place of what the model reads.
+
+        Raises:
+            DataError: columns are missing, do not fit the model, or make features that are NaN or infinite.
+            UnsupportedModel: the model is no classifier that can be read.
+            DeviceError: ONNX Runtime or the device is missing.
+        """
+        with _OPENING:
+            if self._network is None:
+                self._network = self._open()
+        network = self._network
+        used = _columns_of(network.opened.inputs, self.columns, batch)
+        passed = {name: column for name, column in batch.items() if name not in {*sum(used.values(), ())}}
+        if network.kind in passed:
+            raise DataError(f"batch: has a column {network.kind!r} already, which the model does not read; rename it")
+        return {**passed, network.kind: network.values(self._samples(network, used, batch), self.batch_size)}
+
+    def describe(self) -> dict[str, Any]:
+        """Return what tells the features from others: digests of the model, its head, the tensor; JSON-able.
+
+        Raises:
+            UnsupportedModel: the model is no classifier that can be read.
+        """
+        model, readout = self._loaded()
+        kind = self.kind or _kind_of(readout)
+        tensor = readout.features if kind == "features" and isinstance(readout, Head) else readout.logits
+        return {
+            **model_key(model),
+            "head": readout.node if kind == "features" and isinstance(readout, Head) else None,
+            "kind": kind,
+            "tensor": tensor,
+            "version": __version__,
+        }
+
+    def _loaded(self) -> tuple[Model, Readout]:
+        options = self.options
+        model = open_source(self.model, options)
+        readout = find_readout(model, options.head, options.output_name, options.output_kind)
+        if readout.several:
+            raise UnsupportedModel(f"{model.name}: has several predictions a sample, whose features are not extracted")
+        if self.kind == "features" and not isinstance(readout, Head):
+            raise UnsupportedModel(f"{model.name}: has no linear head that reads features; use kind='logits'")
+        return model, readout
+
+    def _open(self) -> _Network:
+        model, readout = self._loaded()
+        opened = OpenModel(model, readout, parse_device(self.device))
+        return _Network(opened, self.kind or _kind_of(readout))
+
+    def _samples(self, network: _Network, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]) -> ArraySource:
+        """Return the samples of a batch as the model's inputs."""
+        inputs = network.opened.inputs
+        image_input = _image_input(inputs) if self.preprocessing is not None else None
+        arrays: dict[str, Any] = {}
+        for spec in inputs:
+            parts = [batch[name] for name in used[spec.name]]
+            if image_input is spec and self.preprocessing is not None:
+                recipe = self.preprocessing.resolve(spec)
+                arrays[spec.name] = np.stack([recipe(image_of(value, spec.name)) for value in parts[0]])
+            elif len(parts) == 1:
+                arrays[spec.name] = _array(parts[0], spec)
+            else:
+                arrays[spec.name] = stack("batch", spec, used[spec.name], [np.asarray(part) for part in parts])
+        request = Request(inputs, network.opened.readout.n_classes, labels=NO_LABELS)
+        return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
+
+
+@dataclass(eq=False)
+class _Network:
+    """An opened model, and what keeps the rows of its batches; the head is checked with the first of them."""
+
+    opened: OpenModel
+    kind: Kind
+    collector: Collector | None = None
+
+    def values(self, source: ArraySource, size: int) -> NDArray[Any]:
+        """Run the samples and return their features or logits, a row for each."""
+        with _OPENING:
+            if self.collector is None:
+                self.collector = self._checked(source, size)
+        parts = []
+        for batch in source.batches(size):
+            count = len(next(iter(batch.values())))
+            rows = self.collector.rows(_filled_up(batch, size)).arrays["features"]
+            parts.append(rows[:count].reshape(count, -1))
+        values = np.concatenate(parts)
+        require_finite(source, self.kind, values, 0)
+        return values
+
+    def _checked(self, source: ArraySource, size: int) -> Collector:
+        opened = self.opened
+        probed = check_readout(opened, opened.readout, opened.session, source, size)
+        readout: Readout = probed.readout
+        if self.kind == "features" and probed.tail is not None:
+            raise UnsupportedModel(
+                f"{opened.model.name}: only the graph computes the logits from these features; use kind='logits'"
+            )
+        if self.kind == "logits" and isinstance(readout, Head):
+            readout = readout.without_head()
+        tensors = Tensors.of(opened, readout, {}, keep_logits=False)
+        return Collector(opened, readout, source, size, tensors, opened.session)
+
+
+def _kind_of(readout: Readout) -> Kind:
+    return "features" if isinstance(readout, Head) and readout.linear else "logits"
+
+
+def _columns_of(
+    inputs: Sequence[InputSpec], columns: Sequence[str], batch: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """Return the columns of a batch that fill each input.
+
+    Raises:
+        DataError: there are no such columns, or not one for each input.
+    """
+    names = tuple(columns) or tuple(spec.name for spec in inputs)
+    missing = [name for name in names if name not in batch]
+    if missing:
+        present = ", ".join(map(str, batch)) or "no column"
+        raise DataError(
+            f"batch: has no column {missing[0]!r}; expected {', '.join(names)}, got {present}; name those that fill "
+            "the model's inputs with columns=[...]"
+        )
+    if len(inputs) == 1:
+        return {inputs[0].name: names}
+    if len(names) != len(inputs):
+        raise DataError(f"batch: {len(names)} columns for the {len(inputs)} inputs of the model; name one for each")
+    return {spec.name: (name,) for spec, name in zip(inputs, names, strict=True)}
+
+
+def _image_input(inputs: Sequence[InputSpec]) -> InputSpec:
+    images = [spec for spec in inputs if len(spec.shape) == 4]
+    if len(images) != 1:
+        raise UsageError(
+            f"preprocessing is for a model with one input of images (N, C, H, W), this one has {len(images)}"
+        )
+    return images[0]
+
+
+def _array(column: Any, spec: InputSpec) -> NDArray[Any]:
+    """Return a column as an array; engines give rows of several numbers as an array of arrays, too."""
+    array = np.asarray(column)
+    if array.dtype == object and len(array):
+        try:
+            return np.stack([np.asarray(row) for row in array])
+        except ValueError as error:
+            raise DataError(f"batch: column for input '{spec.name}' has rows of different shapes ({error})") from error
+    return array
+
+
+def _filled_up(batch: Batch, size: int) -> Batch:
+    """Return a batch of `size` samples: copies of the last one behind the others (rule 2)."""
+    count = len(next(iter(batch.values())))
+    if count == size:
+        return batch
+    return {name: np.concatenate([rows, np.repeat(rows[-1:], size - count, axis=0)]) for name, rows in batch.items()}

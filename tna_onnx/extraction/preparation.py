@@ -1,0 +1,358 @@
+"""How images become a model's inputs, settled once for all samples of a run.
+
+What the options say counts; then the model's metadata, or a file of Hugging Face or timm beside the model; then the
+labels. A trained model is right under the recipe that it was trained with, so a few images are run under every known
+recipe, and the one whose NLL at its own temperature is least is taken. A recipe that is written down somewhere is held
+against the known ones in the same way.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tna_onnx.data.images.known import (
+    COARSE,
+    NamedRecipe,
+    RecipeScore,
+    RecipeSearch,
+    known_recipes,
+    recipe_beside,
+    recipe_in,
+)
+from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
+from tna_onnx.data.options import Data
+from tna_onnx.data.source import InputSpec, Source
+from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.recipe_trials import (
+    CLEAR,
+    DROPPED,
+    FIRST,
+    SAMPLES,
+    Trial,
+    TrialImages,
+    best_of,
+    hardly_differ,
+    is_harmless,
+    race,
+)
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import head_provenance
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.runtime import Session
+
+__all__ = ["Preparation"]
+
+_log = logging.getLogger("tna_onnx")
+
+_ENOUGH = 64  # images after which a recipe that is stated, and the best, needs no more
+_SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
+
+
+class Preparation:
+    """Settles the preprocessing of images for a model: of the first samples, and the same of all that follow."""
+
+    def __init__(self, model: Model, output: ClassOutput, session: Session) -> None:
+        """Remember what runs: a model, its output that classifies, and a session with that output."""
+        self._model = model
+        self._output = output
+        self._session = session
+        self._stated: Any = None
+        self._recipe: Recipe | None = None
+
+    def settle(self, data: Data, source: Source) -> tuple[Data, Source]:
+        """Return data and samples with the right preprocessing; as they are, if they are no images.
+
+        Raises:
+            UsageError: a recipe does not fit the model's input.
+            DataError: nothing says how the images are prepared, and the labels do not tell; or what is said is wrong.
+        """
+        if not isinstance(source, ImageSource):
+            return data, source
+        spec = next(
+            InputSpec(info.name, info.shape, info.dtype)
+            for info in self._session.inputs
+            if info.name == source.input_name
+        )
+        if self._recipe is None or data.preprocessing != self._stated:
+            stated = data.preprocessing
+            recipe, source = self._settled(data, source, spec)
+            if recipe is None:
+                return data, source
+            self._stated, self._recipe = stated, recipe
+        recipe = self._recipe
+        return replace(data, preprocessing=recipe), replace(source, preprocess=recipe.resolve(spec))
+
+    def _settled(self, data: Data, source: ImageSource, spec: InputSpec) -> tuple[Recipe | None, ImageSource]:
+        """Return the recipe, and the samples with what there is to say about it; no recipe where nothing tells."""
+        stated = data.recipe()
+        notes: list[str] = []
+        if _leaves_open(stated):
+            written, notes = self._written(data, spec)
+            if written is not None:
+                stated = written.override(**_geometry_and_order(stated))
+        if not _labelled(source, self._output):
+            return (None if _leaves_open(stated) else stated), _noted(source, notes)
+        images = TrialImages(source, spec, self._output, self._session)
+        if stated is not None and not _leaves_open(stated):
+            notes += _against_known(images, stated, insisted=data.expect_accuracy is not None)
+            return stated, _noted(source, notes)
+        recipe, search = _search(images, stated or Recipe())
+        if search is not None:
+            notes.append(_search_text(search))
+            _log.info("preprocessing: %s", notes[-1])
+        return recipe, replace(_noted(source, notes), search=search)
+
+    def _written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
+        """Return the recipe that the model's file or folder holds, and a note on where it is from."""
+        model = self._model
+        recipe = recipe_in(head_provenance(model, self._output.name), model.name)
+        if recipe is not None:
+            return recipe, ["the preprocessing is that of the model's metadata"]
+        if model.path is None:
+            return None, []
+        try:
+            beside = recipe_beside(model.path, data.limits)
+            if beside is None:
+                return None, []
+            path, recipe = beside
+            _require_size(recipe.resolve(spec), path)
+        except (DataError, UsageError) as error:
+            return None, [f"a file beside the model was left aside: {error}"]
+        return recipe, [f"the preprocessing is that of {path}"]
+
+
+def _require_size(resolved: ResolvedRecipe, path: Any) -> None:
+    size = resolved.crop or resolved.resize
+    takes = (resolved.height, resolved.width)
+    if isinstance(size, tuple) and any(side not in (None, made) for side, made in zip(takes, size, strict=True)):
+        raise DataError(f"{path}: makes images of {size[0]} x {size[1]}, which the model does not take")
+
+
+def _leaves_open(recipe: Recipe | None) -> bool:
+    """Whether a recipe does not say how pixels are scaled and normalised."""
+    return recipe is None or (recipe.scale, recipe.mean, recipe.std) == (None, None, None)
+
+
+def _geometry_and_order(recipe: Recipe | None) -> dict[str, Any]:
+    """Return what a recipe says about sizes, axes and channels."""
+    if recipe is None:
+        return {}
+    names = ("resize", "crop", "crop_pct", "layout", "color")
+    return {name: getattr(recipe, name) for name in names if getattr(recipe, name) is not None}
+
+
+def _noted(source: ImageSource, notes: Iterable[str]) -> ImageSource:
+    return replace(source, notes=(*source.notes, *notes))
+
+
+def _labelled(source: ImageSource, output: ClassOutput) -> bool:
+    """Whether labels can tell a right recipe from a wrong one."""
+    labels = source.labels
+    return bool(len(labels)) and labels.ndim == 1 and labels.min() >= 0 and not (output.several or output.multi_label)
+
+
+def _search(images: TrialImages, stated: Recipe) -> tuple[Recipe | None, RecipeSearch | None]:
+    """Find the recipe by the labels; nothing where there is no choice.
+
+    Raises:
+        DataError: the labels do not tell.
+    """
+    shapes, others = _shapes(images, stated)
+    trials = [images.trial(named) for shape in shapes for named in _candidates(images, stated, shape)]
+    if len(trials) + len(others) < 2:
+        return None, None
+    ran = list(trials)
+    ranked = race(images, trials)
+    best = _informative(images, ranked, ran)
+    if others:
+        variants = [images.trial(_shaped(best.named, shape)) for shape in others]
+        ran += variants
+        reshaped = race(images, [best, *variants])[0]
+        # what hardly differed under another size may be better under this one
+        near = [trial for trial in ranked if trial is not best and hardly_differ(images, trial, best)]
+        again = [images.trial(_shaped(trial.named, _shape_of(reshaped.named.recipe))) for trial in near]
+        if reshaped is not best and again:
+            ran += again
+            reshaped = race(images, [reshaped, *again])[0]
+        best = reshaped
+    best, tied = _settle_ties(images, best, ran)
+    rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
+    differing = [trial for trial in tied if not is_harmless(images, trial, best)]
+    suspicion = best.suspicion(images.labels)
+    if differing and (suspicion is None or suspicion.kind != "order"):
+        why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(best):,} of them"
+        raise DataError(_refusal(images, why, rows))
+    return best.named.recipe, RecipeSearch(best.named.name, bool(tied), tuple(rows))
+
+
+def _informative(images: TrialImages, ranked: Sequence[Trial], ran: Sequence[Trial]) -> Trial:
+    """Return the best recipe, if predictions under it have to do with the labels.
+
+    Raises:
+        DataError: they do not under any.
+    """
+    best = ranked[0]
+    suspicion = best.suspicion(images.labels)
+    if suspicion is None or suspicion.kind == "one class":
+        return best
+    # labels in another order than the classes: the check of the labels, which comes later, says so
+    orders = [(trial.suspicion(images.labels), trial) for trial in ranked]
+    reordered = [(s.reordered, k) for k, (s, _) in enumerate(orders) if s is not None and s.reordered is not None]
+    if reordered:
+        return orders[max(reordered)[1]][1]
+    rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
+    why = f"under none of {len(ran)} known recipes is the model clearly better than chance ({suspicion.chance:.1%})"
+    raise DataError(_refusal(images, f"{why} on {len(best):,} of them", rows))
+
+
+def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, list[Trial]]:
+    """Run more images under the best recipe and those that are tied with it; return the best and what is still tied."""
+    count = len(best)
+    while True:
+        tied = [trial for trial in ran if trial is not best and len(trial) == count and trial.z(best) <= CLEAR]
+        # a model that does not care, and sizes that give the same images, need no more of them
+        open_ties = [trial for trial in tied if trial.z(best) != 0]
+        if not open_ties or count >= len(images.rows):
+            return best, tied
+        count = min(2 * count, len(images.rows))
+        images.run([best, *tied], count)
+        best = best_of([best, *tied])
+
+
+def _candidates(images: TrialImages, stated: Recipe, shape: dict[str, Any]) -> list[NamedRecipe]:
+    """Return the known recipes for the input in one size, with what is stated."""
+    resolved = stated.resolve(images.spec)
+    known = known_recipes(len(resolved.mean), float_input=images.spec.dtype.kind == "f")
+    fixed = _geometry_and_order(stated)
+    color = fixed.pop("color", None)
+    return [
+        _shaped(named, {**fixed, **shape, "interpolation": stated.interpolation})
+        for named in known
+        if color in (None, named.recipe.color)
+    ]
+
+
+def _shaped(named: NamedRecipe, shape: dict[str, Any]) -> NamedRecipe:
+    """Return a recipe with another way of resizing."""
+    plain = named.name.partition(";")[0]
+    recipe = replace(named.recipe, **{"resize": None, "crop": None, "crop_pct": None, **shape})
+    words = []
+    if recipe.resize is not None:
+        words.append(f"resize {recipe.resize}")
+    if recipe.crop is not None:
+        words.append(f"crop {recipe.crop}")
+    if recipe.crop_pct is not None:
+        words.append(f"crop-pct {recipe.crop_pct:g}")
+    if words:
+        words.append(recipe.interpolation)
+    return NamedRecipe("; ".join([plain, ", ".join(words)] if words else [plain]), recipe)
+
+
+def _shape_of(recipe: Recipe) -> dict[str, Any]:
+    names = ("resize", "crop", "crop_pct", "interpolation")
+    return {name: getattr(recipe, name) for name in names}
+
+
+def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return sizes to begin with, and those to try with the best recipe; empty ones leave images as they are."""
+    resolved = stated.resolve(images.spec)
+    if resolved.resize is not None or resolved.crop is not None:
+        return [{}], []
+    height, width = resolved.height, resolved.width
+    shapes: list[dict[str, Any]]
+    as_they_are = images.fit(stated)
+    if height is None and width is None:
+        # ImageNet's networks are often exported for any size
+        imagenet = {"resize": 256, "crop": 224}
+        shapes = [{}] if as_they_are else []
+        shapes += [imagenet] if images.fit(replace(stated, resize=256, crop=224)) else []
+        return shapes or [{}], []
+    if height is None or width is None:
+        return [{}], []
+    if as_they_are:
+        return [{}], []
+    shapes = [{"resize": (height, width)}]
+    if height == width:
+        shapes = [{"crop_pct": share} for share in _SHARES] + shapes
+    first, *others = [{**shape, "interpolation": name} for name in ("bilinear", "bicubic") for shape in shapes]
+    return [first], others
+
+
+def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> list[str]:
+    """Hold a recipe that is stated against the known ones; return a warning if another is clearly better.
+
+    Raises:
+        DataError: the model is hardly better than chance under it, and clearly better under another.
+    """
+    own = images.trial(NamedRecipe("the stated recipe", stated))
+    images.run([own], FIRST)
+    shape = {name: value for name, value in _shape_of(stated).items() if value is not None}
+    plain = replace(stated, scale=None, mean=None, std=None, color=None)
+    rivals = []
+    for named in _candidates(images, plain, shape):
+        name, _, order = named.name.partition(";")[0].partition(", ")
+        trial = images.trial(named)
+        usual = name in COARSE and order in ("", "RGB", "BGR") and (name != "mnist" or not order)
+        if usual and not hardly_differ(images, trial, own):
+            rivals.append(trial)
+    count = FIRST
+    best = own
+    while count <= min(SAMPLES, max(FIRST, len(images.rows))) and rivals:
+        images.run([own, *rivals], count)
+        best = best_of([own, *rivals])
+        if best is own and count >= _ENOUGH:
+            return []
+        rivals = [trial for trial in rivals if trial.z(best) <= DROPPED]
+        count *= 2
+    if best is own or own.z(best) <= CLEAR:
+        return []
+    labels = images.labels
+    text = (
+        f"the model seems to be trained with another preprocessing: accuracy is {own.accuracy(labels):.1%} with the "
+        f"stated one and {best.accuracy(labels):.1%} with {best.named.name} ({best.named.flags}), on "
+        f"{len(own):,} images"
+    )
+    suspicion = own.suspicion(labels)
+    if suspicion is None or suspicion.kind == "order" or insisted:
+        return [f"WARNING: {text}"]
+    raise DataError(
+        f"{images.source.describe()}: {text}, which is next to chance with the stated one; state the other, or say "
+        f"that this is what the model has: --expect-accuracy {100 * own.accuracy(labels):.0f}"
+    )
+
+
+def _search_text(search: RecipeSearch) -> str:
+    """Say which recipe was found."""
+    best = next(row for row in search.recipes if row.name == search.chosen)
+    text = (
+        f"preprocessing found by the labels: {best.name}, with accuracy {best.accuracy:.1%} and NLL {best.nll:.3f} on "
+        f"{best.samples:,} images"
+    )
+    runner_up = next((row for row in search.recipes if row is not best), None)
+    if runner_up is not None:
+        text += f"; next of {len(search.recipes)} recipes is {runner_up.name} ({runner_up.accuracy:.1%}"
+        text += f", NLL {runner_up.nll:.3f})"
+    if search.tied:
+        text += ", which does as well as far as these images tell and hardly differs"
+    return f"{text}; {best.flags or '--color RGB'} says the same"
+
+
+def _refusal(images: TrialImages, why: str, rows: Sequence[RecipeScore]) -> str:
+    """Return the message that nothing tells the preprocessing, with a table of what was tried."""
+    width = max(len(row.name) for row in rows)
+    lines = [
+        f"  {row.name:{width}}  accuracy {100 * row.accuracy:5.1f} %  NLL {row.nll:6.3f}  {row.flags or '--color RGB'}"
+        for row in rows
+    ]
+    return "\n".join(
+        [
+            f"{images.source.describe()}: nothing says how these images are prepared for the model, and {why}; state "
+            "the preprocessing that it was trained with by the flags in the last column, or others (if none is right, "
+            "check the labels and the order of the classes):",
+            *lines,
+        ]
+    )

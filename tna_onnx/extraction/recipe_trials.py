@@ -1,0 +1,281 @@
+"""Images that are run under several recipes, to compare what a model makes of them.
+
+Let d be the differences of the NLL of two recipes, each at its own temperature, one for each image, and z the mean of d
+in its standard errors. Images are added, twice as many each time. A recipe is dropped where z > 5, and loses clearly
+where z > 3: one in 700 by chance, so one in 100 where some seven recipes differ. Recipes that do not lose clearly are
+tied. A tie is harmless where the inputs hardly differ (ImageNet, CLIP and CIFAR statistics), or only the way of
+resizing does, or the NLL could hardly be worse.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.choices import Color
+from tna_onnx.data.images.known import NamedRecipe, RecipeScore
+from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
+from tna_onnx.data.source import InputSpec
+from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.data.suspicion import Suspicion, label_suspicion
+from tna_onnx.errors import DataError
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.numerics.fitting import increasing_root
+from tna_onnx.runtime import Session
+
+__all__ = [
+    "CLEAR",
+    "DROPPED",
+    "FIRST",
+    "SAMPLES",
+    "Trial",
+    "TrialImages",
+    "best_of",
+    "hardly_differ",
+    "is_harmless",
+    "race",
+]
+
+FloatArray = NDArray[np.float64]
+
+FIRST = 32
+"""Images of the first round."""
+
+SAMPLES = 256
+"""Images after which recipes are compared."""
+
+_MOST = 1024  # where recipes are tied
+_BATCH = 32
+
+DROPPED = 5.0
+"""Standard errors by which a recipe is so far behind that no more images are run under it."""
+
+CLEAR = 3.0
+"""Standard errors by which a recipe loses clearly."""
+
+_EQUAL = 1e-4  # nats: rounding, as of a model that normalises by itself
+_HARMLESS = 0.005  # nats: half a per cent of the probability of the right class
+
+# Root mean square of the difference of two inputs, in their standard deviation, for pixels of 0 to 1 as photographs
+# have them. ImageNet, CLIP and CIFAR statistics are 0.1 to 0.3 apart, all others 0.6 and more.
+_HARDLY = 1 / 3
+_USUAL = (0.45, 0.25)  # mean and standard deviation
+_GREY = 0.05  # of the pixels' standard deviation: how much channels differ where there are no colours
+
+_MIN_BETA, _MAX_BETA = 1e-4, 1e4  # inverse temperatures
+
+
+@dataclass(eq=False)
+class Trial:
+    """A recipe, and the log-probabilities (n, C), up to a constant each, of the images that were run under it."""
+
+    named: NamedRecipe
+    resolved: ResolvedRecipe
+    logs: FloatArray = field(default_factory=lambda: np.zeros((0, 0)))
+    losses: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+    @functools.cached_property
+    def pixels(self) -> ResolvedRecipe:
+        """The same sizes and axes, of pixels as they are."""
+        color: Color = "L" if self.resolved.color == "L" else "RGB"
+        plain = tuple(0.0 for _ in self.resolved.mean)
+        unit = tuple(1.0 for _ in plain)
+        return replace(self.resolved, scale=1.0, mean=plain, std=unit, color=color, dtype=np.dtype(np.float32))
+
+    @property
+    def channel_axis(self) -> int:
+        """The axis of the channels in a batch."""
+        return 1 if self.resolved.layout == "NCHW" else 3
+
+    def prepared(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        """Return a batch of pixels, R G B or grey, as the model takes it."""
+        resolved = self.resolved
+        axis = self.channel_axis
+        values = np.flip(pixels, axis) if resolved.color == "BGR" else pixels
+        if resolved.dtype.kind == "f":
+            shape = tuple(-1 if k == axis else 1 for k in range(4))
+            mean, std = (np.array(numbers, np.float32).reshape(shape) for numbers in (resolved.mean, resolved.std))
+            values = (values * np.float32(resolved.scale) - mean) / std
+        return np.ascontiguousarray(values, resolved.dtype)
+
+    def add(self, parts: Sequence[FloatArray], labels: NDArray[np.int64]) -> None:
+        """Take in the log-probabilities of further images; the labels are those of all."""
+        self.logs = np.concatenate([self.logs, *parts] if len(self.logs) else parts)
+        self.losses = _losses(self.logs, labels[: len(self.logs)])
+
+    def __len__(self) -> int:
+        return len(self.losses)
+
+    @property
+    def nll(self) -> float:
+        """The NLL at the recipe's own temperature, nats."""
+        return float(np.mean(self.losses))
+
+    def behind(self, best: Trial) -> tuple[float, float]:
+        """Return how much larger the NLL is than another's on the same images, nats, and its standard error."""
+        n = min(len(self), len(best))
+        difference = self.losses[:n] - best.losses[:n]
+        if not np.isfinite(difference).all():
+            return math.inf, 0.0
+        return float(np.mean(difference)), float(np.std(difference) / math.sqrt(n))
+
+    def z(self, best: Trial) -> float:
+        """The same in standard errors."""
+        mean, error = self.behind(best)
+        if abs(mean) <= _EQUAL:
+            return 0.0
+        return mean / error if error else math.copysign(math.inf, mean)
+
+    def suspicion(self, labels: NDArray[np.int64]) -> Suspicion | None:
+        """Why predictions under this recipe do not go with the labels, if so."""
+        return label_suspicion(self.logs.argmax(axis=1), labels[: len(self)], self.logs.shape[1])
+
+    def accuracy(self, labels: NDArray[np.int64]) -> float:
+        """Share of right predictions."""
+        return float(np.mean(self.logs.argmax(axis=1) == labels[: len(self)]))
+
+    def score(self, best: Trial, labels: NDArray[np.int64]) -> RecipeScore:
+        """Return the row of a table."""
+        behind = min(self.z(best), 99.0)
+        return RecipeScore(self.named.name, self.named.flags, len(self), self.accuracy(labels), self.nll, behind)
+
+
+class TrialImages:
+    """Some of the images in random order, their labels, and the model to run them."""
+
+    def __init__(self, source: ImageSource, spec: InputSpec, output: ClassOutput, session: Session) -> None:
+        self.source = source
+        self.spec = spec
+        self.rows = np.random.default_rng(0).permutation(len(source))[:_MOST]
+        self.labels = source.labels[self.rows]
+        self._output = output
+        self._session = session
+
+    def trial(self, named: NamedRecipe) -> Trial:
+        """Return a recipe under which no image was run yet."""
+        return Trial(named, named.recipe.resolve(self.spec))
+
+    def batches(self, resolved: ResolvedRecipe, start: int, end: int) -> Iterator[NDArray[Any]]:
+        """Yield images of the order under a recipe."""
+        prepared = replace(self.source, preprocess=resolved)
+        for batch in prepared.batches(_BATCH, self.rows[start:end]):
+            yield batch[self.source.input_name]
+
+    def fit(self, recipe: Recipe) -> bool:
+        """Whether the first images have a size under a recipe that the model takes, and all of them the same."""
+        trial = Trial(NamedRecipe("", recipe), recipe.resolve(self.spec))
+        try:
+            for k, batch in enumerate(self.batches(trial.pixels, 0, FIRST)):
+                # a network may declare an axis of any length, and take one
+                if k == 0:
+                    self._logs(trial.prepared(batch))
+        except DataError:
+            return False
+        return True
+
+    def run(self, trials: Sequence[Trial], end: int) -> None:
+        """Run images under recipes until each has seen the first `end` of them."""
+        end = min(end, len(self.rows))
+        groups: dict[tuple[ResolvedRecipe, int], list[Trial]] = {}
+        for trial in trials:
+            if len(trial) < end:
+                groups.setdefault((trial.pixels, len(trial)), []).append(trial)
+        for (pixels, start), group in groups.items():
+            parts: list[list[FloatArray]] = [[] for _ in group]
+            for batch in self.batches(pixels, start, end):
+                for trial, logs in zip(group, parts, strict=True):
+                    logs.append(self._logs(trial.prepared(batch)))
+            for trial, logs in zip(group, parts, strict=True):
+                trial.add(logs, self.labels)
+
+    def _logs(self, values: NDArray[Any]) -> FloatArray:
+        output = self._output
+        raw = self._session.run([output.name], {self.source.input_name: values})[0]
+        if output.kind in ("logits", "log_probabilities", "positive_logit"):
+            logs = np.asarray(output.class_logits(output.in_order(raw)), np.float64)
+        else:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                # a probability that is 0 in float32 is less than the smallest number of that type
+                logs = np.log(np.maximum(output.probabilities(raw), np.finfo(np.float32).tiny))
+        with np.errstate(invalid="ignore"):  # of an infinite logit; such a recipe is far behind all others
+            shifted: FloatArray = logs - np.max(logs, axis=1, keepdims=True)
+        return shifted
+
+
+def _losses(logs: FloatArray, labels: NDArray[np.int64]) -> FloatArray:
+    """Return the NLL of each sample at the temperature that makes their mean least; infinite where one is no number."""
+    if not np.isfinite(logs).all():
+        return np.full(len(logs), math.inf)
+    of_label = logs[np.arange(len(logs)), labels]
+
+    def slope(beta: float) -> tuple[float, float, float]:
+        p = np.exp(beta * logs)
+        p /= p.sum(axis=1, keepdims=True)
+        mean = np.sum(p * logs, axis=1, keepdims=True)
+        centred = logs - mean
+        variance, third = (float(np.mean(np.sum(p * centred**power, axis=1))) for power in (2, 3))
+        return float(np.mean(mean[:, 0] - of_label)), variance, third
+
+    beta = increasing_root(slope, _MIN_BETA, _MAX_BETA, tolerance=1e-6).value
+    losses: FloatArray = np.log(np.sum(np.exp(beta * logs), axis=1)) - beta * of_label
+    return losses
+
+
+def race(images: TrialImages, trials: Sequence[Trial], most: int = SAMPLES) -> list[Trial]:
+    """Run more and more images under recipes, dropping those that are far behind; return the others, best first."""
+    running = list(trials)
+    count = FIRST
+    while True:
+        images.run(running, count)
+        best = best_of(running)
+        running = [trial for trial in running if trial.z(best) <= DROPPED]
+        if count >= min(most, len(images.rows)) or len(running) == 1:
+            break
+        count *= 2
+    # the last one has seen fewer images than its numbers are to rest on
+    images.run(running, most)
+    best = best_of(running)
+    return sorted(running, key=lambda trial: (trial is not best, trial.nll))
+
+
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """Return the recipe of the least NLL; of equal ones the first."""
+    least = min(trials, key=lambda trial: trial.nll)
+    return next(trial for trial in trials if trial.z(least) == 0)
+
+
+def is_harmless(images: TrialImages, trial: Trial, best: Trial) -> bool:
+    """Whether it hardly matters which of two tied recipes is taken."""
+    mean, error = trial.behind(best)
+    return mean + CLEAR * error <= _HARMLESS or hardly_differ(images, trial, best)
+
+
+def hardly_differ(images: TrialImages, one: Trial, other: Trial) -> bool:
+    """Whether two recipes differ little in what they make of pixels, in whatever size."""
+    if one.resolved.color != other.resolved.color:
+        return _is_grey(images, one) and _distance(one.resolved, other.resolved) <= _HARDLY
+    return _distance(one.resolved, other.resolved) <= _HARDLY
+
+
+def _distance(one: ResolvedRecipe, other: ResolvedRecipe) -> float:
+    """Return the root mean square of the difference that two recipes make of usual pixels, in standard deviations."""
+    mean, deviation = _USUAL
+    squares, spreads = [], []
+    for k in range(len(one.mean)):
+        slopes, offsets = zip(*((r.scale * 255 / r.std[k], r.mean[k] / r.std[k]) for r in (one, other)), strict=True)
+        slope, offset = slopes[0] - slopes[1], offsets[0] - offsets[1]
+        squares.append((slope * mean - offset) ** 2 + (slope * deviation) ** 2)
+        spreads.append(sum(slopes) / 2 * deviation)
+    return math.sqrt(float(np.mean(squares))) / float(np.mean(spreads))
+
+
+def _is_grey(images: TrialImages, trial: Trial) -> bool:
+    """Whether the first images have no colours to speak of."""
+    pixels = next(images.batches(trial.pixels, 0, FIRST))
+    return float(np.sqrt(np.mean((pixels - np.flip(pixels, trial.channel_axis)) ** 2))) <= _GREY * float(np.std(pixels))

@@ -1,0 +1,316 @@
+"""Where samples enter a model: at its inputs, or at a tensor that was computed before, the features or the logits.
+
+Features and logits that someone has stored, in a feature store of this package or in arrays, need neither the data nor
+a run of the network: only the part of the graph behind them is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import InputSpec, Source, open_precomputed
+from tna_onnx.data.digest import arrays_sha256, sample_form
+from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.label_arrays import LabelSource
+from tna_onnx.data.options import Data
+from tna_onnx.data.request import Request
+from tna_onnx.data.sources.columns import open_columns
+from tna_onnx.data.sources.feature_files import FeatureFiles, open_feature_files
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.extraction.sessions import OpenModel, Runner, in_rows, open_part
+from tna_onnx.extraction.store import find_stores, read_stored
+from tna_onnx.extraction.store_files import ReadOnce, model_key
+from tna_onnx.graph.cut import cut_between
+from tna_onnx.graph.integers import opened_up
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.options import NO_MODEL_LIMITS
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.runtime import Device, open_session
+
+__all__ = ["Samples", "is_store", "open_samples"]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Labelled samples, and where they enter the graph.
+
+    Attributes:
+        source: the samples.
+        readout: what is to be calibrated: without a head where logits were given.
+        given: tensors that the samples hold, with their dtypes; empty where they are the model's inputs.
+        store: folder of the feature store that they are, if they are one.
+        data: what the user named, with the preprocessing that is used.
+    """
+
+    source: Source
+    readout: Readout
+    given: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
+    store: Path | None = None
+    data: Data | None = None
+
+    @property
+    def form(self) -> str:
+        """What digests of single samples are of; two data sets can be compared where this is the same."""
+        if not self.given:
+            return sample_form(self.source)
+        if isinstance(self.readout, Head):
+            return "features"
+        return "logits"
+
+    def open_written(self, path: Path, output: str, device: Device) -> Runner:
+        """Open a written file from where the samples enter to one of its outputs.
+
+        Raises:
+            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
+        """
+        if not self.given:
+            return Runner(in_rows(open_session(path, path.name, device), self.readout, path.name, (output,)))
+        written = opened_up(load_model(path, NO_MODEL_LIMITS))
+        names = {name: name for name in self.given}
+        inner = f"{PREFIX}/logits"
+        if self.readout.logits in names and inner in written.producers:
+            names[self.readout.logits] = inner  # an appended map reads the logits under this name
+        if names.get(output) == output:
+            # the output is what the samples hold already: there is nothing to run
+            return Runner(None)
+        feeds = {names[name]: dtype for name, dtype in self.given.items()}
+        return Runner(open_part(written, cut_between(written.proto, feeds, [output]), device), names)
+
+
+def is_store(data: Data) -> bool:
+    """Whether samples are named by the folder of a feature store."""
+    path = data.samples
+    return isinstance(path, (str, Path)) and data.format is None and bool(find_stores(Path(path)))
+
+
+def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -> Samples:
+    """Open samples: a feature store, features or logits in arrays, or data for the model's inputs.
+
+    Args:
+        opened: the model; its session is opened where the samples are for its inputs.
+        data: the samples.
+        names: of the classes, if known.
+
+    Raises:
+        UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
+        UnsupportedModel, DeviceError: see `tna_onnx.runtime.open_session`.
+    """
+    path = data.samples
+    if isinstance(path, str) and is_url(local_path(path)) and path.endswith(".npz"):
+        return _from_url(opened, path, data, names)
+    readout = opened.readout
+    if readout.several:
+        n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
+        source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
+        return Samples(source, readout)
+    if is_store(data):
+        # two sets of labels could contradict each other
+        if data.labels is not None:
+            raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
+        _check_no_table(data, readout, str(path))
+        return _stored(opened.model, readout, Path(path), data, names)
+    specs = opened.inputs
+    if data.format in (None, "table") and data.labels is None and not readout.multi_label:
+        files = open_feature_files(path, specs, readout.n_classes, label_column=data.label_column, class_names=names)
+        if files is not None:
+            return _from_files(opened.model, readout, files, data, names)
+    if data.format in (None, "npz", "npy"):
+        computed = open_precomputed(
+            data.samples,
+            specs,
+            readout.n_classes,
+            labels=data.labels,
+            class_names=names,
+            data_root=None if data.data_root is None else Path(data.data_root),
+            limits=data.limits,
+            multi_label=readout.multi_label,
+        )
+        if computed is not None:
+            _check_no_table(data, readout, computed.source.title)
+            values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
+            return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
+    source = data.open(specs, readout.n_classes, names, multi_label=readout.multi_label)
+    data, source = opened.preparation.settle(data, source)
+    return Samples(source, readout, data=data)
+
+
+def _from_url(opened: OpenModel, url: str, data: Data, names: tuple[str, ...] | None) -> Samples:
+    """Open a single file that is looked at, and opened, from one copy."""
+    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
+
+    copy = Copy(url, data.limits)
+    try:
+        samples = open_samples(opened, replace(data, samples=copy.path), names)
+    except (DataError, UsageError) as error:  # name what the user named
+        raise type(error)(str(error).replace(str(copy.path), url)) from error
+    copy.keep_for(samples.source)
+    return samples
+
+
+def _from_files(
+    model: Model, readout: Readout, files: FeatureFiles, data: Data, names: tuple[str, ...] | None
+) -> Samples:
+    """Take features or logits from files, where the writer's metadata, if there are any, are those of the model."""
+    computed = files.precomputed
+    where = str(data.samples)
+    if data.columns or data.tokenizer is not None:
+        raise UsageError(f"{where}: {computed.kind} are used as they are; leave --columns and --tokenizer out")
+    writer = files.writer or {}
+    if writer and any(writer.get(name) != value for name, value in model_key(model).items()):
+        raise DataError(
+            f"{where}: the {computed.kind} were computed with another model, or other external data (SHA-256 "
+            f"{str(writer.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); compute them again"
+        )
+    head = readout.node if isinstance(readout, Head) else None
+    if writer and computed.kind == "features" and writer.get("head") != head:
+        raise DataError(f"{where}: features of head '{writer.get('head')}', not of '{head}'; choose the same --head")
+    values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
+    return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
+
+
+def _check_no_table(data: Data, readout: Readout, where: str) -> None:
+    """Refuse what would be ignored."""
+    Request((), readout.n_classes, columns=tuple(data.columns), tokenizer=data.tokenizer).check_no_table(where)
+
+
+def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tuple[str, ...] | None) -> Samples:
+    stored = read_stored(folder)
+    if any(stored.key.get(name) != value for name, value in model_key(model).items()):
+        raise DataError(
+            f"{stored.folder}: the features were computed with another model, or other external data (SHA-256 "
+            f"{str(stored.key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); collect them again"
+        )
+    kind = "logits"
+    tensor = readout.logits
+    if isinstance(readout, Head):
+        kind = "features"
+        tensor = readout.features
+    if stored.key.get("features") != tensor:
+        raise DataError(
+            f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "
+            "the same --head, or collect them again"
+        )
+    # heads that read the same features have labels of their own
+    if isinstance(readout, Head) and stored.key.get("head") != readout.node:
+        raise DataError(
+            f"{stored.folder}: has the labels of head '{stored.key.get('head')}', not of '{readout.node}'; choose the "
+            "same --head, or collect again with the labels of this one"
+        )
+    if kind == "logits" and stored.key.get("holds") != readout.holds:
+        raise DataError(
+            f"{stored.folder}: '{tensor}' was collected as {stored.key.get('holds')}, not as {readout.holds}; say the "
+            "same --output-kind"
+        )
+    beside = stored.key.get("beside", [])
+    unfit = [name for name in beside if _by_place(model, name)]
+    if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
+        unfit.append(tensor)  # several rows a sample, one after the other
+    if unfit:
+        raise DataError(
+            f"{stored.folder}: the head reads '{unfit[0]}', whose rows depend on the place of a sample in its batch; "
+            "give the data themselves, with --cache for the features"
+        )
+    values = {kind: stored.arrays["features"]}
+    values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
+    entered = _enter(readout, values, stored.labels, kind, data, names, f"feature store {stored.folder.name}")
+    return replace(entered, store=stored.folder)
+
+
+# Operators that number samples: what they give one sample depends on the others.
+_NUMBERING = frozenset({"CumSum", "EyeLike", "NonZero", "Range"})
+
+
+def _by_place(model: Model, tensor: str) -> bool:
+    """Whether a tensor may depend on where in the batch a sample stands."""
+    todo = [tensor]
+    seen = {tensor}
+    while todo:
+        node = model.producer(todo.pop())
+        if node is None:
+            continue
+        if node.op_type in _NUMBERING:
+            return True
+        new = set(node.input) - seen
+        todo += new
+        seen |= new
+    return False
+
+
+def _enter(
+    readout: Readout,
+    values: dict[str, NDArray[Any]],
+    labels: NDArray[np.int64],
+    kind: str,
+    data: Data,
+    names: tuple[str, ...] | None,
+    title: str,
+) -> Samples:
+    """Take arrays by the names of the tensors that they are."""
+    # what was asked for and would not be done is refused, not ignored
+    if data.preprocessing is not None:
+        raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")
+    main = values.pop(kind)
+    entered: Readout = readout
+    if kind == "features":
+        main, tensor, wanted = _as_features(readout, main, title)
+    else:
+        main = _as_held(readout, main)
+        entered = readout.without_head()
+        tensor = readout.logits
+        wanted = np.dtype(readout.logits_type)
+    values[tensor] = main
+    dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: wanted}
+    specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
+    request = Request(specs, readout.n_classes, class_names=names, multi_label=readout.multi_label)
+
+    def digest(labels: NDArray[np.int64]) -> str:
+        return arrays_sha256(cast("Any", {name: ReadOnce(array) for name, array in values.items()}), labels)
+
+    source: Source = open_columns(title, title, request, values, labels, hashed=digest)
+    if readout.multi_label:
+        source = LabelSource.of(source)
+    return Samples(source, entered, dtypes)
+
+
+def _as_features(readout: Readout, main: NDArray[Any], title: str) -> tuple[NDArray[Any], str, np.dtype[Any]]:
+    """Return features as the head reads them, the tensor that they are, and its dtype.
+
+    Raises:
+        DataError: they are not the features of the head.
+    """
+    if not isinstance(readout, Head):
+        raise DataError(f"{title}: holds features, but the model has no linear head to give them to")
+    if readout.features_transposed:
+        raise DataError(f"{title}: holds features, but the head reads them transposed; give the data themselves")
+    # before the runtime, which would name a node and not the data
+    if main.ndim == 2 and main.shape[1] != readout.n_features:
+        raise DataError(
+            f"{title}: features have {main.shape[1]} columns; expected {readout.n_features}, those of head "
+            f"'{readout.node}'"
+        )
+    # a convolution over one pixel: it reads (N, n, 1, 1)
+    if main.ndim == 2 and readout.op_type in ("Conv", "FusedConv"):
+        main = main.reshape(*main.shape, *[1] * (readout.stored_weight.value.ndim - 2))
+    if readout.op_type == "LinearClassifier":  # its weight is float32, its features need not be
+        return main, readout.features, main.dtype
+    return main, readout.features, readout.stored_weight.value.dtype
+
+
+def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
+    """Return class logits (N, C), or (N, 1) of a binary head, as the model's own tensor has them."""
+    if readout.binary and logits.shape[1] == 2:
+        # a sigmoid of the difference is the softmax of both
+        logits = logits[:, 1:] - logits[:, :1]
+    if readout.holds == "logits":
+        return logits
+    if readout.binary:
+        both = np.concatenate([np.zeros_like(logits), logits], axis=1)
+        return readout.probabilities(both).astype(logits.dtype)[:, 1:]
+    return readout.probabilities(logits).astype(logits.dtype)

@@ -1,0 +1,135 @@
+"""A setting is one line: the field of a dataclass, with its type, default, meaning, section and unit.
+
+The options of the command line, the keywords of the functions, the keys of configuration files, the variables of the
+environment, the tables of the reference and the checks of values are made of it:
+
+    bins: int = setting(15, "Number of bins of ECE and AdaECE.", section="Results", low=1)
+
+A setting without a section has no flag: it is for Python alone. Nothing heavy is imported here.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import functools
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from tna_onnx.numerics.checks import check_choice, check_numbers
+
+__all__ = ["Setting", "check_settings", "documented", "hints_of", "plain_type", "setting", "settings_of"]
+
+T = TypeVar("T")
+
+_KEY = "setting"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What there is to say of a setting beside its name, type and default.
+
+    Attributes:
+        meaning: one sentence or more, as the help shows it.
+        section: of the help; empty for a setting that has no flag.
+        unit: what stands for the value in the help, such as PERCENT.
+        flag: the flag, without dashes, where it is not the name.
+        off: the flag that turns a switch off, where it is not `no-` and the name.
+        low: smallest number.
+        high: largest number.
+        parse: how a text is read that the type does not tell: `path`, `names`, `words`, or of a type of its own.
+        note: what the help says of the default where the value does not.
+    """
+
+    meaning: str
+    section: str = ""
+    unit: str = ""
+    flag: str = ""
+    off: str = ""
+    low: float | None = None
+    high: float | None = None
+    parse: str = ""
+    note: str = ""
+
+
+def setting(default: T, meaning: str, **more: Any) -> T:
+    """Return the field of a setting; `more` are fields of `Setting`."""
+    return dataclasses.field(default=default, metadata={_KEY: Setting(meaning, **more)})
+
+
+def settings_of(cls: type) -> dict[str, tuple[Any, Setting]]:
+    """Return default and `Setting` of each setting of a dataclass, by name, in order."""
+    return {
+        field.name: (field.default, field.metadata[_KEY]) for field in dataclasses.fields(cls) if _KEY in field.metadata
+    }
+
+
+class _Names(dict[str, Any]):
+    """What annotations can name; what only a type checker imports is Any."""
+
+    def __missing__(self, name: str) -> Any:
+        return Any
+
+
+@functools.cache
+def hints_of(cls: type) -> dict[str, Any]:
+    """Return the types of the fields of a dataclass, without loading what only a type checker imports."""
+    hints: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        known = {**vars(builtins), **vars(sys.modules[base.__module__])}
+        hints |= typing.get_type_hints(_only(base), localns=_Names(known))
+    return hints
+
+
+def _only(cls: type) -> type:
+    """Return a class with the annotations of this one alone, which are of one module."""
+    return type(
+        cls.__name__, (), {"__annotations__": vars(cls).get("__annotations__", {}), "__module__": cls.__module__}
+    )
+
+
+def plain_type(hint: Any) -> Any:
+    """Return a type without None: that of `int | None` is int; of several others it stays a union."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        parts = tuple(part for part in typing.get_args(hint) if part is not type(None))
+        return parts[0] if len(parts) == 1 else typing.Union[parts]  # noqa: UP007 - made of a tuple
+    return hint
+
+
+def check_settings(value: Any) -> None:
+    """Refuse a word that is none of the choices of a setting, and what is no number where one is expected.
+
+    Raises:
+        UsageError: such a value.
+    """
+    cls: type = value.__class__
+    for name in settings_of(cls):
+        hint = hints_of(cls)[name]
+        kind = plain_type(hint)
+        item = getattr(value, name)
+        if item is None and kind is not hint:
+            continue
+        if typing.get_origin(kind) is Literal:
+            check_choice(name, item, typing.get_args(kind))
+        elif kind is int:
+            check_numbers("a whole number", **{name: item})
+        elif kind is float:
+            check_numbers("a number" if kind is hint else "a number or None", **{name: item})
+
+
+def documented(cls: type[T]) -> type[T]:
+    """Add the settings to the docstring of a dataclass, as `Attributes:`."""
+    text, heading, raises = (cls.__doc__ or "").partition("\n\n    Raises:")
+    cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n" + "".join(_lines(cls)) + (heading + raises).removeprefix("\n")
+    return cls
+
+
+def _lines(cls: type) -> Iterator[str]:
+    for name, (default, about) in settings_of(cls).items():
+        text = f"{name}: {about.meaning} Default: {default!r}."
+        yield textwrap.fill(text, 120, initial_indent=" " * 8, subsequent_indent=" " * 12) + "\n"

@@ -1,0 +1,331 @@
+"""In what two models differ, part by part, field by field.
+
+Two models are the same where their encoded protobufs are, once the bytes of each tensor are replaced by their SHA-256:
+where a tensor's bytes are kept (in the protobuf, or in a file of external data) says nothing about the model. Anything
+else counts: order, names, doc strings, fields unknown to this version of ONNX, raw data in place of typed fields.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.unknown_fields import UnknownFieldSet
+from numpy.typing import NDArray
+from onnx import TensorProto
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.bounds import all_tensors, all_tensors_of
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.tensors import is_external, place_of, type_name
+
+__all__ = ["content_digest", "differences", "same_models"]
+
+# Longer texts do not fit beside a name on a line of the terminal.
+_MAX_LENGTH = 60
+
+# Bytes of external data read at a time.
+_BLOCK = 2**24
+
+_CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
+
+
+def content_digest(model: Model, tensor: TensorProto) -> bytes:
+    """Return the SHA-256 of a tensor's raw data, wherever they lie.
+
+    Raises:
+        UnsupportedModel: its file of external data is missing, too short, or outside the model's folder.
+    """
+    digest = hashlib.sha256()
+    if not is_external(tensor):
+        data = model.data_apart(tensor)
+        digest.update(tensor.raw_data if data is None else data)
+        return digest.digest()
+    place = place_of(tensor)
+    remaining = place.length
+    where = f"{model.name}: external data '{place.location}' of tensor '{tensor.name}'"
+    try:
+        with model.open_data(place.location) as stream:
+            stream.seek(place.offset)
+            while remaining > 0:
+                block = stream.read(min(remaining, _BLOCK))
+                if not block:
+                    raise UnsupportedModel(f"{where}: the file ends too early; expected {remaining:,} bytes more")
+                remaining -= len(block)
+                digest.update(block)
+    except OSError as error:
+        raise UnsupportedModel(f"{where} cannot be read: {error}") from error
+    return digest.digest()
+
+
+def same_models(old: Model, new: Model) -> bool:
+    """Return whether two models are the same."""
+    return _encoded(_digested(old)) == _encoded(_digested(new))
+
+
+def differences(old: Model, new: Model) -> tuple[Difference, ...]:
+    """Return in what two models differ; empty only where they are the same."""
+    before = _digested(old)
+    after = _digested(new)
+    if _encoded(before) == _encoded(after):
+        return ()
+    found = [
+        *_named("tensor", _tensors(before), _tensors(after), _Tensors(old, new)),
+        *_named("node", _nodes(before), _nodes(after), _Nodes(old, new)),
+        *_named("input", _by_name(before.graph.input), _by_name(after.graph.input), _whole),
+        *_named("output", _by_name(before.graph.output), _by_name(after.graph.output), _whole),
+        *_named("value_info", _by_name(before.graph.value_info), _by_name(after.graph.value_info), _whole),
+        *_named("opset", _opsets(before), _opsets(after), _whole),
+        *_named("metadata", _metadata(before), _metadata(after), _whole),
+        *_named("function", _by_name(before.functions), _by_name(after.functions), _whole),
+        *_fields("graph", before.graph, after.graph),
+        *_fields("model", before, after),
+    ]
+    # what no part of it shows, as two entries of one name that changed places
+    return tuple(found) or (Difference("model", "encoding", "changed"),)
+
+
+Items = Sequence[tuple[str, Any]]
+
+
+def _digested(model: Model) -> onnx.ModelProto:
+    """Return a copy in which the digest of each tensor's bytes is in their place."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model.proto)
+    for tensor in all_tensors(copy.graph):
+        if tensor.HasField("raw_data") or is_external(tensor):
+            digest = content_digest(model, tensor)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = digest
+    return copy
+
+
+def _encoded(message: Any) -> bytes:
+    return bytes(message.SerializeToString(deterministic=True))
+
+
+def _tensors(proto: onnx.ModelProto) -> Items:
+    sparse = [(tensor.values.name, tensor) for tensor in proto.graph.sparse_initializer]
+    return _numbered([*((tensor.name, tensor) for tensor in proto.graph.initializer), *sparse])
+
+
+def _nodes(proto: onnx.ModelProto) -> Items:
+    """Return the nodes by name; one without is called by what it makes, which no other node does."""
+    return _numbered([(node.name or f"{node.op_type} of '{_first(node.output)}'", node) for node in proto.graph.node])
+
+
+def _first(names: Iterable[str]) -> str:
+    return next(iter(names), "")
+
+
+def _by_name(items: Iterable[Any]) -> Items:
+    return _numbered([(item.name, item) for item in items])
+
+
+def _opsets(proto: onnx.ModelProto) -> Items:
+    return _numbered([(entry.domain or "ai.onnx", entry) for entry in proto.opset_import])
+
+
+def _metadata(proto: onnx.ModelProto) -> Items:
+    return _numbered([(entry.key, entry) for entry in proto.metadata_props])
+
+
+def _numbered(items: Items) -> Items:
+    """Give a name that stands there again a number."""
+    count = Counter[str]()
+    named = []
+    for name, item in items:
+        count[name] += 1
+        named.append((name if count[name] == 1 else f"{name} ({count[name]})", item))
+    return named
+
+
+def _named(part: str, before: Items, after: Items, compare: Any) -> Iterator[Difference]:
+    """Compare parts that have names: those that are gone, new, in another place, or changed."""
+    old = dict(before)
+    new = dict(after)
+    for name, item in before:
+        if name not in new:
+            yield Difference(part, name, "removed", _text(item))
+        elif _encoded(item) != _encoded(new[name]):
+            yield from compare(part, name, item, new[name])
+    yield from (Difference(part, name, "added", _text(item)) for name, item in after if name not in old)
+    shared = ([name for name, _ in before if name in new], [name for name, _ in after if name in old])
+    moved = next((name for name, other in zip(*shared, strict=True) if name != other), None)
+    # new tensors and outputs stand behind all others; nodes may come in between
+    between = part in ("tensor", "output", "input") and [name for name, _ in after][: len(shared[1])] != shared[1]
+    if moved is not None or between:
+        name = moved or next(name for name, _ in after if name not in old)
+        yield Difference(part, name, "moved")
+
+
+def _text(item: Any) -> str:
+    """Return a part in a word or two."""
+    if isinstance(item, TensorProto):
+        return f"{type_name(item.data_type)} {tuple(item.dims)}"
+    if isinstance(item, onnx.NodeProto):
+        return str(item.op_type)
+    if isinstance(item, onnx.OperatorSetIdProto):
+        return str(item.version)
+    if isinstance(item, onnx.StringStringEntryProto):
+        return _shortened(item.value)
+    if isinstance(item, onnx.ValueInfoProto):
+        return _shortened(" ".join(str(item.type).split()))
+    return ""
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
+
+
+def _arrow(before: str, after: str) -> str:
+    return f"{before or 'nothing'} -> {after or 'nothing'}"
+
+
+def _whole(part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+    yield Difference(part, name, "changed", _arrow(_text(before), _text(after)))
+
+
+def _changed_fields(before: Any, after: Any) -> list[str]:
+    """Return the names of the fields that differ."""
+    names = []
+    for field in before.DESCRIPTOR.fields:
+        parts = []
+        for message in (before, after):
+            alone = type(message)()
+            alone.CopyFrom(message)
+            for other in message.DESCRIPTOR.fields:
+                if other.name != field.name:
+                    alone.ClearField(other.name)
+            alone.DiscardUnknownFields()
+            parts.append(_encoded(alone))
+        if parts[0] != parts[1]:
+            names.append(str(field.name))
+    if [str(e) for e in _unknown(before)] != [str(e) for e in _unknown(after)]:
+        names.append("unknown fields")
+    return names or ["encoding"]
+
+
+def _unknown(message: Any) -> list[tuple[int, Any]]:
+    return [(entry.field_number, entry.data) for entry in UnknownFieldSet(message)]
+
+
+class _Tensors:
+    """How tensors of one name differ."""
+
+    def __init__(self, old: Model, new: Model) -> None:
+        self.models = (old, new)
+
+    def __call__(self, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+        if not isinstance(before, TensorProto) or not isinstance(after, TensorProto):
+            yield from _whole(part, name, before, after)
+            return
+        changed = _changed_fields(before, after)
+        for field in changed:
+            if field == "data_type":
+                yield Difference(part, name, "type", _arrow(type_name(before.data_type), type_name(after.data_type)))
+            elif field == "dims":
+                yield Difference(part, name, "shape", _arrow(str(tuple(before.dims)), str(tuple(after.dims))))
+            elif field not in _CONTENT:
+                yield Difference(part, name, field)
+        if {"data_type", "dims"}.isdisjoint(changed) and not {*_CONTENT}.isdisjoint(changed):
+            numbers = (_stored(model, name) for model in self.models)
+            yield Difference(part, name, "values", _text(before), "", *_largest_change(*numbers))
+
+
+class _Nodes:
+    """How nodes of one name differ."""
+
+    def __init__(self, old: Model, new: Model) -> None:
+        self.models = (old, new)
+
+    def __call__(self, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+        for field in _changed_fields(before, after):
+            if field == "attribute":
+                yield from self._attributes(part, name, before, after)
+            elif field in ("input", "output"):
+                names = _renamed(getattr(before, field), getattr(after, field))
+                yield Difference(part, name, field, names)
+            elif field == "op_type":
+                yield Difference(part, name, field, _arrow(before.op_type, after.op_type))
+            else:
+                yield Difference(part, name, field)
+
+    def _attributes(self, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+        items = (_by_name(before.attribute), _by_name(after.attribute))
+        old, new = (dict(each) for each in items)
+        for key in dict.fromkeys([*old, *new]):
+            if key in old and key in new and _encoded(old[key]) == _encoded(new[key]):
+                continue
+            numbers = (_attribute_numbers(model, name, key) for model in self.models)
+            yield Difference(part, name, f"attribute:{key}", "", "", *_largest_change(*numbers))
+        if [key for key, _ in items[0]] != [key for key, _ in items[1]] and {*old} == {*new}:
+            yield Difference(part, name, "attribute", "in another order")
+
+
+def _renamed(before: Sequence[str], after: Sequence[str]) -> str:
+    pairs = [pair for pair in itertools.zip_longest(before, after, fillvalue="") if pair[0] != pair[1]]
+    return _shortened(", ".join(_arrow(*pair) for pair in pairs))
+
+
+def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
+    """Compare the fields of the graph, or of the model, that are no list of parts."""
+    parts = (
+        "node", "initializer", "sparse_initializer", "input", "output", "value_info", "graph", "opset_import",
+        "metadata_props", "functions",
+    )  # fmt: skip
+    shared = [type(message)() for message in (before, after)]
+    for copy, message in zip(shared, (before, after), strict=True):
+        copy.CopyFrom(message)
+        for name in parts:
+            if name in message.DESCRIPTOR.fields_by_name and (name != "metadata_props" or part == "model"):
+                copy.ClearField(name)
+    if _encoded(shared[0]) != _encoded(shared[1]):
+        yield from (Difference(part, name, "changed") for name in _changed_fields(*shared))
+
+
+def _stored(model: Model, name: str) -> NDArray[Any] | None:
+    tensor = model.initializers.get(name)
+    return None if tensor is None else _numbers(model, tensor)
+
+
+def _attribute_numbers(model: Model, node_name: str, key: str) -> NDArray[Any] | None:
+    for name, node in _nodes(model.proto):
+        for attribute in node.attribute if name == node_name else ():
+            if attribute.name == key and attribute.floats:
+                return np.array(attribute.floats)
+            tensors = list(all_tensors_of(attribute)) if attribute.name == key else []
+            if len(tensors) == 1:
+                return _numbers(model, tensors[0])
+    return None
+
+
+def _numbers(model: Model, tensor: TensorProto) -> NDArray[Any] | None:
+    """Return the values of a tensor in double precision; None where they are no numbers, or damaged."""
+    try:
+        values = model.floats(tensor)
+    except UnsupportedModel:
+        return None
+    if values.dtype.kind not in "biuf":
+        return None
+    with np.errstate(invalid="ignore"):  # of signalling NaNs
+        return values.astype(np.float64)
+
+
+def _largest_change(before: NDArray[Any] | None, after: NDArray[Any] | None) -> tuple[float | None, float | None]:
+    """Return the largest |new - old|, and the same over the largest |old|; None where there is no such number."""
+    if before is None or after is None or before.shape != after.shape:
+        return None, None
+    with np.errstate(invalid="ignore", over="ignore"):
+        largest = float(np.max(np.abs(np.where(before == after, 0, after - before)), initial=0))
+        size = float(np.max(np.abs(before), initial=0))
+    if not np.isfinite(largest):
+        return None, None
+    return largest, largest / size if np.isfinite(size) and size > 0 else None

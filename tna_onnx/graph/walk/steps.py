@@ -1,0 +1,329 @@
+"""The state of a walk (`State`), refusals, and steps from the logits to the linear layer.
+
+The steps are operators with one input, and constants (rules 2 to 5). A `Refusal` is the reason why there is no head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from tna_onnx.graph.bounds import input_at
+from tna_onnx.graph.constants import made_from_constants
+from tna_onnx.graph.linear import is_matrix_transpose
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.several import ONE
+from tna_onnx.graph.stored import Permute, Refused, Step, Stored, resolve
+from tna_onnx.graph.tensors import FLOAT_TYPES, type_name
+
+__all__ = [
+    "CURVED",
+    "ONE_SIDED",
+    "PASSED",
+    "Refusal",
+    "State",
+    "constant_operand",
+    "is_constant",
+    "one_sided",
+    "with_constant",
+]
+
+
+@dataclass
+class State:
+    """State of one backward walk; used by the modules of this package alone.
+
+    Attributes:
+        model: the model.
+        output: the graph output at which the walk starts.
+        tensor: the tensor that the walk has reached.
+        reader: index of the node that reads it.
+        where: label of the node that the walk has reached.
+        logits: tensor that holds the logits, as far as the walk knows.
+        holds: `logits`, or `probabilities` where the graph has no tensor of logits.
+        activation: what follows the logits: none, softmax, log_softmax or sigmoid.
+        paired: the walk has passed Concat(1 - p, p).
+        summed: the walk is between a division by the own sum and the activation that is summed.
+        only_column: the walk has passed the choice of one column of probabilities, which must be the only one.
+        aligned: the walk has passed a node that moves, selects or averages scores.
+        order: where the classes of the output are among the scores, if a Gather has put them in another order.
+        bias_steps: the same for the bias.
+        turned: the walk is in front of a Transpose of a matrix: scores are (C, N) there.
+        logged: the walk is between a Log and its Softmax.
+        raised: the walk is between an Exp and its LogSoftmax.
+        labels: what the model calls its classes.
+        follows: operators that the walk has passed, in order of execution.
+        scale: product of the constant factors on the scores, () or (C,).
+        bias: the constant that is added to the scores, if there is one.
+        bias_scale: product of the constant factors on the bias.
+        linear: nothing on the way bends the scores: the logits are features @ weight.T + bias.
+        homogeneous: scaling the scores scales the logits.
+        step: largest step of a quantisation between the linear layer and the logits.
+        output_step: the same between the activation and the output.
+        output_slack: largest change of a probability by a Clip or an added constant behind the activation.
+        cast_to: float type that the logits are cast to, where they are.
+        side_inputs: tensors that change the scores from the side; none may come from the linear layer itself.
+        single: the output is said to hold one logit a sample, whose Sigmoid was left out.
+        forks: number of products of two computed tensors that the walk has passed.
+        class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
+        measure: what the scores are where they have no class vectors, and the largest is of the best class.
+        labelled: the output is said to hold the logits of several labels, whose Sigmoid was left out.
+    """
+
+    model: Model
+    output: str
+    tensor: str
+    reader: int
+    where: str = "the output"
+    logits: str = ""
+    holds: str = "logits"
+    activation: str = "none"
+    paired: bool = False
+    summed: bool = False
+    only_column: bool = False
+    aligned: bool = False
+    order: tuple[int, ...] = ()
+    bias_steps: tuple[Step, ...] = ()
+    turned: bool = False
+    logged: bool = False
+    raised: bool = False
+    labels: tuple[int | str, ...] = ()
+    follows: tuple[str, ...] = ()
+    scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
+    bias: Stored | None = None
+    bias_scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
+    linear: bool = True
+    homogeneous: bool = True
+    step: float = 0.0
+    output_step: float = 0.0
+    output_slack: float = 0.0
+    cast_to: str = ""
+    side_inputs: tuple[str, ...] = ()
+    single: bool = False
+    forks: int = 0
+    class_axis: int = ONE
+    measure: str = ""
+    labelled: bool = False
+
+    def leave_to_graph(self, *, homogeneous: bool) -> None:
+        """Note that only the graph itself computes the logits from the scores (rule 5)."""
+        self.linear = False
+        self.homogeneous = self.homogeneous and homogeneous
+
+    def permuted(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers of the scores, one a class, in the order of the output."""
+        if values.size == len(self.order):
+            return values.reshape(-1)[list(self.order)]
+        return values
+
+    def bias_permuted(self, bias: Stored) -> tuple[Step, ...]:
+        """Return the step that puts a bias into the order of the output."""
+        shape = bias.value.shape
+        if len(self.order) not in shape:
+            return ()
+        return (Permute(self.order, len(shape) - 1 - shape[::-1].index(len(self.order))),)
+
+    def require_plain(self, purpose: str) -> None:
+        """Refuse what comes between probabilities and the output, other than a change of shape, type or resolution."""
+        scaled = self.scale.ndim > 0 or self.scale != 1
+        if scaled or self.bias is not None or not self.linear or self.aligned:
+            raise Refused(f"{purpose} is scaled, shifted or changed in another way before the output")
+        # Whatever was quantised so far lies behind the activation.
+        self.output_step = max(self.output_step, self.step)
+        self.step = 0.0
+
+    def begin_logits(self, tensor: str) -> str:
+        """Note that the logits are an earlier tensor; casts behind it are no casts of the logits."""
+        self.logits = tensor
+        self.cast_to = ""
+        return tensor
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why the walk from a graph output found no head.
+
+    Attributes:
+        output: name of the graph output.
+        node: node at which the walk ended.
+        reason: why it ended there.
+        activation: what followed that node.
+        labels_of_positions: whether the reason is that several positions of a sample have several labels each.
+    """
+
+    output: str
+    node: str
+    reason: str
+    activation: str = "none"
+    labels_of_positions: bool = False
+
+
+PASSED = {"Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
+"""Operators that change shape or type alone."""
+
+# Operators that keep each score linear in the weight, but may put it in another place or average over places.
+_ALIGNED = {
+    "Transpose", "Gather", "GatherND", "GatherElements", "Slice", "ReduceMean", "GlobalAveragePool", "AveragePool",
+    "Split",
+}  # fmt: skip
+
+# Operators f with f(k x) = k f(x) for k > 0: a temperature can be folded through them.
+_HOMOGENEOUS = {"Relu", "LeakyRelu", "PRelu", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceSum", "Expand"}
+
+CURVED = {
+    "BatchNormalization", "Clip", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Softplus", "Softsign",
+    "HardSigmoid", "HardSwish", "Erf", "Gelu", "Mish", "Swish", "QuantizeLinear", "DequantizeLinear",
+}  # fmt: skip
+"""Operators behind which only the graph itself computes the logits."""
+
+ONE_SIDED = PASSED | _ALIGNED | _HOMOGENEOUS | CURVED
+"""All operators whose first input alone brings the scores."""
+
+
+def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
+    """Pass an operator whose first input brings the scores."""
+    kind = node.op_type
+    if state.tensor != node.output[0] and kind != "Split":
+        raise Refused(f"'{state.tensor}' is a side output of {kind}")
+    if kind == "Cast":
+        _cast(state, node)
+    # Sizes, slopes, bounds: constants mostly, but a graph may compute them.
+    state.side_inputs = (*state.side_inputs, *(name for name in node.input[1:] if name))
+    state.aligned |= kind in _ALIGNED  # behind probabilities, this is not plain
+    if kind == "Gather":
+        _permutation(state, node)
+    if is_matrix_transpose(node):
+        state.turned = not state.turned
+    if kind == "QuantizeLinear":
+        _quantized(state, node)
+    elif kind == "BatchNormalization":
+        _batch_norm(state, node, index)
+    elif kind in _HOMOGENEOUS | CURVED and kind != "DequantizeLinear":
+        state.leave_to_graph(homogeneous=kind in _HOMOGENEOUS)
+    return str(node.input[0])
+
+
+def _permutation(state: State, node: onnx.NodeProto) -> None:
+    """Take in a Gather of all classes, in another order; other selections are for numbers to tell."""
+    indices = state.model.constant_tensor(input_at(node, 1))
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    if indices is None or axis not in (1, -1) or len(indices.dims) != 1 or state.turned:
+        return
+    places = state.model.array(indices)
+    if len(places) < 2 or sorted(places.tolist()) != list(range(len(places))):
+        return
+    order = state.order or tuple(range(len(places)))
+    if len(order) == len(places):
+        state.order = tuple(int(places[k]) for k in order)
+
+
+def _cast(state: State, node: onnx.NodeProto) -> None:
+    to = next((a.i for a in node.attribute if a.name == "to"), 0)
+    if to not in FLOAT_TYPES:
+        raise Refused(f"Cast to {type_name(to)}, which is not {', '.join(FLOAT_TYPES.values())}")
+    state.cast_to = state.cast_to or FLOAT_TYPES[to]  # the last of several casts counts
+
+
+def _quantized(state: State, node: onnx.NodeProto) -> None:
+    scale = None
+    if len(node.input) > 1:
+        scale = state.model.constant_tensor(node.input[1])
+    if scale is None:
+        raise Refused("QuantizeLinear with a scale that is not a constant")
+    state.step = max(state.step, float(np.max(state.model.floats(scale), initial=0)))
+
+
+def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
+    """Take in the factor per class; the offset stays with the graph."""
+    gamma, _, _, variance = (resolve(state.model, name, index).value.astype(np.float64) for name in node.input[1:5])
+    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+    factor = state.permuted(gamma / np.sqrt(variance + epsilon))
+    # A class whose scores are multiplied by 0 has no vector that could be found back.
+    if not np.all(np.isfinite(factor)) or np.any(factor == 0):
+        raise Refused("BatchNormalization with zero or non-finite factors")
+    if factor.ndim != 1 or (state.scale.ndim and state.scale.shape != factor.shape):
+        raise Refused(f"BatchNormalization of {factor.size} channels, and factors of {state.scale.size} behind it")
+    state.scale = np.asarray(state.scale * factor)
+    state.leave_to_graph(homogeneous=False)
+
+
+def is_constant(model: Model, tensor: str) -> bool:
+    """Whether an operand is a constant, brought to the shape of the scores or not."""
+    return made_from_constants(model, _before_expand(model, tensor)) is not None
+
+
+def constant_operand(state: State, tensor: str, reader: int) -> Stored:
+    """Return the constant that an operand of node number `reader` is.
+
+    Raises:
+        Refused: it cannot be read.
+    """
+    before = _before_expand(state.model, tensor)
+    if before == tensor:
+        return resolve(state.model, tensor, reader)
+    expand = state.model.producers[tensor]
+    state.side_inputs = (*state.side_inputs, state.model.proto.graph.node[expand].input[1])
+    constant = resolve(state.model, before, expand)
+    if state.model.uses.get(tensor, 0) > 1:  # others read what the Expand gives: this node gets a tensor of its own
+        return replace(constant, name=tensor, steps=(), read_as=tensor, reader=reader, shared=True, quantized=None)
+    return constant
+
+
+def _before_expand(model: Model, tensor: str) -> str:
+    """Return what an Expand to a computed shape repeats, which Add and Mul would have done by themselves."""
+    node = model.producer(tensor)
+    if node is None or (node.domain, node.op_type) != ("", "Expand") or len(node.input) < 2:
+        return tensor
+    if made_from_constants(model, node.input[1]) is not None:  # a constant as a whole
+        return tensor
+    return str(node.input[0])
+
+
+def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Stored) -> None:
+    """Take in the constant of Add, Sub, Sum, Mul or Div.
+
+    Args:
+        state: the walk.
+        node: the node.
+        data: its operand that brings the scores.
+        constant: its other operand.
+    """
+    shape = constant.value.shape
+    if state.turned and constant.value.size > 1 and (len(shape) < 2 or shape[-1] != 1):
+        raise Refused(f"{node.op_type} with a constant of shape {shape}, which is one number a sample of (C, N)")
+    constant_first = node.input[0] != data
+    if node.op_type == "Div" and constant_first:
+        raise Refused(f"Div with the constant '{constant.read_as}' in front")
+    if node.op_type in ("Mul", "Div"):
+        _scale(state, node, constant)  # rule 3
+        return
+    if state.bias is None:  # rule 4
+        state.bias = constant
+        state.bias_steps = state.bias_permuted(constant)
+        state.bias_scale = state.scale
+        if node.op_type == "Sub" and not constant_first:  # s - c
+            state.bias_scale = -state.scale
+    else:  # a second constant: only the graph adds both
+        state.leave_to_graph(homogeneous=False)
+    if node.op_type == "Sub" and constant_first:  # c - s
+        state.scale = -state.scale
+
+
+def _scale(state: State, node: onnx.NodeProto, constant: Stored) -> None:
+    value = constant.value.astype(np.float64).reshape(-1)
+    if constant.value.ndim and value.size not in constant.value.shape:
+        raise Refused(
+            f"{node.op_type} by a constant of shape {constant.value.shape}; expected one value, or one a class"
+        )
+    if not np.all(np.isfinite(value)) or np.any(value == 0):
+        raise Refused(f"{node.op_type} by a constant with zero or non-finite values")
+    factor = value.reshape(()) if value.size == 1 else state.permuted(value)
+    if factor.ndim and state.scale.ndim and factor.shape != state.scale.shape:
+        raise Refused(f"{node.op_type} by {value.size} values, and by {state.scale.size} values behind it")
+    if node.op_type == "Mul":
+        state.scale = np.asarray(state.scale * factor)
+    else:
+        state.scale = np.asarray(state.scale / factor)

@@ -1,0 +1,408 @@
+"""Per-sample scores of a classifier: all that accuracy, ECE, AdaECE, NLL and Brier need to know.
+
+With logits s (natural log), p = softmax(s) and label y, one sample gives
+
+    confidence = max_c p_c        hit = (argmax_c s_c == y)
+    nll        = -log p_y         brier = sum_c (p_c - [c == y])^2
+
+Where each of C labels holds or not, by itself, a sample gives these of every label (`numerics.label_terms`): the fields
+are (N, C) then, and a metric is the mean over labels of the metric of each.
+
+13 bytes a sample. Scores of chunks add up to the scores of the whole (`+` concatenates), so every later sum runs over
+the same float32 terms in the same order, however the data were split.
+
+What a sample's scores are made of, for NumPy arrays: a search spends more time here than anywhere but in products.
+
+With s the logits less the largest of their row, a sample's scores come from s_y of its label y, the sums of
+e_c = exp s_c and of e_c^2, and whether y is the first c with s_c = 0. The largest, e_c = 1, is left out of the sums and
+added in float64: a sure sample's loss is what the others add up to. These are added in the dtype of the logits, in runs
+of at most 256 classes, and the runs in float64: a conversion of every element would take longer than all the rest.
+
+No e_c is taken for less than the root of the smallest normal number (2e-19 of float32): processors take many times as
+long for squares below normal numbers. It moves a sum with a 1 in it by less than 1e-12 for a million classes.
+
+What the scores of a sample with several labels are made of: each label holds or does not, whatever the others do.
+
+With s the logit of a label (natural log), p = 1 / (1 + exp -s) and y in {0, 1}, one label of one sample gives
+
+    predicted = (s > 0)        confidence = max(p, 1 - p)        hit = (predicted == y)
+    nll       = -log p         of y = 1, -log (1 - p) of y = 0   brier = (p - y)^2
+
+These are the log loss and the Brier score of one label; the two-class score of `numerics.stats` adds up both classes,
+and is twice this Brier score.
+
+Logits of a model that gives probabilities of classes: log p differs from them by one number a sample only.
+
+A softmax does not see that number. Of labels, each with a probability of its own, see `label_terms.label_logits`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import array_api_compat
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.numerics.ops import own_column, row_max, row_sum, to_host
+
+__all__ = [
+    "NotProbabilities",
+    "SampleScores",
+    "Terms",
+    "as_two_classes",
+    "label_logits",
+    "label_terms",
+    "log_probabilities",
+    "numpy_terms",
+    "probability_terms",
+    "terms",
+]
+
+
+Terms = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]]
+"""Confidence, hit, NLL and Brier score of samples (`SampleScores`)."""
+
+# Classes that are summed in the dtype of the logits.
+_RUN = 256
+
+# Classes up to which arrays are turned over, since NumPy is slow along short rows.
+_NARROW = 64
+
+
+def numpy_terms(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
+    """Return the scores of (N, C) logits against (N,) labels."""
+    # exponentials of float16 would have three digits
+    if logits.dtype == np.float16:
+        logits = logits.astype(np.float32)
+    return _narrow(logits, labels) if logits.shape[1] <= _NARROW else _wide(logits, labels)
+
+
+def _wide(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
+    rows = np.arange(len(logits))
+    first = np.argmax(logits, axis=1)
+    shifted = logits - logits[rows, first][:, None]
+    label_logits = shifted[rows, labels]
+    _take_exponentials(shifted)
+    ones = shifted[rows, first]  # or not a number, where a logit is infinite
+    shifted[rows, first] = 0
+    total, squares = _sums_of_runs(shifted)
+    return terms(label_logits, ones + total, ones + squares, first == labels)
+
+
+def _narrow(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
+    by_class = logits.T.copy()
+    by_class -= by_class.max(axis=0)
+    label_logits = by_class[labels, np.arange(len(logits))]
+    # down columns, finding all of the largest takes less time than finding the first
+    largest = by_class == 0
+    # mostly every row has one largest
+    tied = np.count_nonzero(largest) != len(label_logits)
+    hits = np.argmax(largest, axis=0) == labels if tied else label_logits == 0
+    ones = np.sum(largest, axis=0) if tied else 1
+    _take_exponentials(by_class)
+    np.copyto(by_class, 0, where=largest)
+    total, squares = _sums_of_columns(by_class)
+    return terms(label_logits, ones + total, ones + squares, hits)
+
+
+def _take_exponentials(shifted: NDArray[Any]) -> None:
+    least = _least_exponent(shifted.dtype)
+    # cutting takes as long as the exponentials, and mostly there is nothing to cut
+    if np.min(shifted, initial=0.0) < least:
+        np.maximum(shifted, least, out=shifted)
+    np.exp(shifted, out=shifted)
+
+
+@functools.cache
+def _least_exponent(dtype: np.dtype[Any]) -> float:
+    """Return s of the least exp s with a square that is a normal number."""
+    return math.ceil(math.log(np.finfo(dtype).tiny) / 2)
+
+
+def terms(label_logits: NDArray[Any], total: NDArray[Any], squares: NDArray[Any], hits: NDArray[np.bool_]) -> Terms:
+    """Put the scores together: (N,) s_y, sum of e_c, sum of e_c^2, hits."""
+    # the exponential of the largest logit is 1
+    confidence = 1 / total
+    nll = np.log(total) - label_logits
+    # sum_c (p_c - [c == y])^2 multiplied out: sum p^2 - 2 p_y + 1
+    brier = squares * confidence**2 - 2 * np.exp(label_logits) * confidence + 1
+    return confidence.astype(np.float32), hits, nll.astype(np.float32), brier.astype(np.float32)
+
+
+def _sums_of_columns(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sums, and sums of squares, over the first axis."""
+    # one row after the other, which `sum` would not do for a lone sample
+    total = values[0].copy()
+    squares = values[0] ** 2
+    for row in values[1:]:
+        total += row
+        squares += row * row
+    return total.astype(np.float64), squares.astype(np.float64)
+
+
+def _sums_of_runs(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sums, and sums of squares, over the second axis."""
+    xp = array_api_compat.array_namespace(values)  # vecdot of NumPy is of its second version
+    samples, classes = values.shape
+    in_runs = classes - classes % _RUN
+    rest = values[:, in_runs:]
+    total = np.einsum("nc->n", rest).astype(np.float64)
+    squares = xp.vecdot(rest, rest).astype(np.float64)
+    if in_runs:
+        # a view: rows are cut, and not moved
+        runs = values[:, :in_runs].reshape(samples, -1, _RUN)
+        total += np.einsum("nrc->nr", runs).sum(axis=1, dtype=np.float64)
+        squares += xp.vecdot(runs, runs).sum(axis=1, dtype=np.float64)
+    return total, squares
+
+
+# A thousand float16 probabilities, each rounded by up to 2^-11 of itself, add up to well within this.
+_SUM_TOLERANCE = 1e-2
+# A forest's share of class 0 is 1 less a sum in float32 of the others, which ends a little above 1: no sign of logits.
+_ROUNDING = 1e-5
+
+
+class NotProbabilities(UnsupportedModel):
+    """Values that should be probabilities lie outside of 0 to 1, or do not add up to 1."""
+
+
+def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:
+    """Return log p of (N, C) probabilities in their dtype; of 0, the logarithm of its smallest normal number.
+
+    Raises:
+        NotProbabilities: the values are none.
+
+    >>> log_probabilities(np.array([[1.0, 0.0]])).round(1).tolist()
+    [[0.0, -708.4]]
+    """
+    if np.any(p < -_ROUNDING) or np.any(np.abs(p.sum(axis=1) - 1) > _SUM_TOLERANCE):
+        raise NotProbabilities("the values are no probabilities: some are negative, or do not add up to 1")
+    logs: NDArray[Any] = np.log(np.clip(p, np.finfo(p.dtype).tiny, 1))
+    return logs
+
+
+def label_terms(logits: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDArray[np.bool_]]:
+    """Return the scores of (N, C) logits against (N, C) labels, and whether each label is predicted.
+
+    >>> (confidence, hit, nll, brier), predicted = label_terms(np.log([[4.0, 0.25]]), np.array([[1, 1]]))
+    >>> confidence.round(4).tolist(), hit.tolist(), brier.round(4).tolist()
+    ([[0.800000011920929, 0.800000011920929]], [[True, False]], [[0.03999999910593033, 0.6399999856948853]])
+    """
+    s = logits.astype(np.float64)
+    predicted = s > 0
+    holds = labels == 1
+    # the exponential of the smaller of s and -s: none overflows
+    small = np.exp(-np.abs(s))
+    confidence = 1 / (1 + small)
+    hit = predicted == holds
+    # where the label is the other one, its logit is -|s|
+    nll = np.log1p(small) + np.where(hit, 0, np.abs(s))
+    brier = np.where(hit, small * confidence, confidence) ** 2
+    return (confidence.astype(np.float32), hit, nll.astype(np.float32), brier.astype(np.float32)), predicted
+
+
+def probability_terms(probabilities: NDArray[Any], labels: NDArray[Any]) -> tuple[Terms, NDArray[np.bool_]]:
+    """Return the same of (N, C) probabilities as a model gave them.
+
+    Logarithms are cut at half of the dtype's step below 1: a p that was rounded to 1 says no more than that, and one
+    near 0 that a runtime's sigmoid gives is as far off.
+    """
+    step = np.finfo(probabilities.dtype).eps / 4
+    p = probabilities.astype(np.float64)
+    predicted = p > 0.5
+    holds = labels == 1
+    label_p = np.where(holds, p, 1 - p)
+    confidence = np.maximum(p, 1 - p).astype(np.float32)
+    nll = -np.log(np.maximum(label_p, step))
+    return (confidence, predicted == holds, nll.astype(np.float32), ((1 - label_p) ** 2).astype(np.float32)), predicted
+
+
+def as_two_classes(logits: Any, labels: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+    """Return the C labels of each sample as samples of two classes: logits (N C, 2), the first 0, and labels (N C,).
+
+    Logits (N, C) of one class a sample, with labels (N,), are returned as they are.
+
+    >>> as_two_classes(np.array([[0.5, -2.0]]), np.array([[1, 0]]))[0].tolist()
+    [[0.0, 0.5], [0.0, -2.0]]
+    """
+    if labels.ndim == 1:
+        return logits, labels
+    xp = array_api_compat.array_namespace(logits)
+    column = xp.reshape(logits, (-1, 1))
+    return xp.concat([xp.zeros_like(column), column], axis=1), labels.reshape(-1)
+
+
+def label_logits(p: NDArray[Any]) -> NDArray[Any]:
+    """Return log p - log (1 - p) of (N, C) probabilities, cut as in `probability_terms`; `graph.adapted` writes it so.
+
+    Raises:
+        NotProbabilities: the values are none.
+    """
+    if np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING):
+        raise NotProbabilities("the values are no probabilities: some are negative, or larger than 1")
+    least = np.finfo(p.dtype).eps / 4
+    logits: NDArray[Any] = np.log(np.clip(p, least, 1)) - np.log(np.clip(1 - p, least, 1))
+    return logits
+
+
+# Probabilities below this count as this one: their logarithm would be infinite at 0.
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True, eq=False)
+class SampleScores:
+    """Scores of N samples, NumPy arrays of shape (N,); (N, C) where a sample has several labels.
+
+    Attributes:
+        confidence: float32 in (0, 1], probability of the predicted class.
+        hit: bool, whether the predicted class is the label.
+        nll: float32 in nats, negative log-likelihood of the label.
+        brier: float32 in [0, 2], squared distance of the probabilities from the one-hot label.
+        clusters: which of them depend on one another, (N,) integers, equal within a cluster: predictions for the parts
+            of one text, say. None where all are independent.
+        predicted: of several labels, (N, C) bool, whether each is predicted; None for one class a sample.
+        labels: (N,) classes, where recall by class matters (`labelled`); of several labels, the others tell them.
+    """
+
+    confidence: NDArray[np.float32]
+    hit: NDArray[np.bool_]
+    nll: NDArray[np.float32]
+    brier: NDArray[np.float32]
+    clusters: NDArray[np.int64] | None = None
+    predicted: NDArray[np.bool_] | None = None
+    labels: NDArray[np.int64] | None = None
+
+    @classmethod
+    def of_logits(cls, logits: Any, labels: Any) -> SampleScores:
+        """Score (N, C) logits (NumPy or torch, any float dtype) against (N,) integer labels.
+
+        Labels (N, C) of 0 and 1 are several a sample, each with a logit of its own.
+
+        Source: notation of the paper, section "Background"; Brier (1950).
+
+        >>> SampleScores.of_logits(np.log([[0.8, 0.2]]), np.array([0])).confidence.round(4).tolist()
+        [0.800000011920929]
+        """
+        if np.ndim(labels) == 2:
+            values, predicted = label_terms(to_host(logits), to_host(labels))
+            return cls(*values, predicted=predicted)
+        if isinstance(logits, np.ndarray):
+            return cls(*numpy_terms(logits, labels))
+        xp = array_api_compat.array_namespace(logits)
+        # exponentials of float16 would have three digits
+        if logits.dtype == xp.float16:
+            logits = xp.astype(logits, xp.float32)
+        # the largest is 0: no exponential overflows, and their sum cannot vanish
+        shifted = logits - row_max(logits)
+        label_logits = own_column(shifted, labels)
+        weights = xp.exp(shifted)
+        total = row_sum(weights, double=True)
+        squares = row_sum(weights * weights, double=True)
+        columns = (xp.squeeze(column, axis=1) for column in (label_logits, total, squares))
+        label_logits, total, squares = (to_host(column) for column in columns)
+        return cls(*terms(label_logits, total, squares, _hits(xp.argmax(logits, axis=1), labels)))
+
+    @classmethod
+    def of_probabilities(cls, probabilities: Any, labels: Any) -> SampleScores:
+        """Score (N, C) probabilities as a model gave them; log p is cut at the smallest normal float32."""
+        if np.ndim(labels) == 2:
+            values, predicted = probability_terms(to_host(probabilities), to_host(labels))
+            return cls(*values, predicted=predicted)
+        xp = array_api_compat.array_namespace(probabilities)
+        # probabilities are not divided by their sum: they are scored as the model gives them
+        p = xp.astype(probabilities, xp.float64)
+        label_p = xp.squeeze(own_column(p, labels), axis=1)
+        return cls(
+            confidence=_host(row_max(p)[:, 0], np.float32),
+            hit=_hits(xp.argmax(p, axis=1), labels),
+            nll=_host(-xp.log(xp.clip(label_p, _TINY, None)), np.float32),
+            brier=_host(row_sum(p * p)[:, 0] - 2 * label_p + 1, np.float32),
+        )
+
+    def __add__(self, addend: SampleScores) -> SampleScores:
+        """Concatenate the scores of two chunks."""
+        return SampleScores.concatenate([self, addend])
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.confidence)
+
+    @classmethod
+    def concatenate(cls, chunks: list[SampleScores]) -> SampleScores:
+        """Join chunks in their order; one copy however many there are."""
+        return cls(
+            np.concatenate([chunk.confidence for chunk in chunks]),
+            np.concatenate([chunk.hit for chunk in chunks]),
+            np.concatenate([chunk.nll for chunk in chunks]),
+            np.concatenate([chunk.brier for chunk in chunks]),
+            _joined([chunk.clusters for chunk in chunks]),
+            _joined([chunk.predicted for chunk in chunks]),
+            _joined([chunk.labels for chunk in chunks]),
+        )
+
+    def take(self, rows: NDArray[Any]) -> SampleScores:
+        """Return the scores of the chosen rows: integer indices, or a (N,) bool mask."""
+        clusters = None if self.clusters is None else self.clusters[rows]
+        predicted = None if self.predicted is None else self.predicted[rows]
+        labels = None if self.labels is None else self.labels[rows]
+        return SampleScores(
+            self.confidence[rows], self.hit[rows], self.nll[rows], self.brier[rows], clusters, predicted, labels
+        )
+
+    def clustered(self, clusters: NDArray[np.int64] | None) -> SampleScores:
+        """Return the same scores with their clusters, (N,)."""
+        return self if clusters is None else replace(self, clusters=clusters)
+
+    def labelled(self, labels: NDArray[np.int64]) -> SampleScores:
+        """Return the same scores with the classes of the samples, (N,); with several labels, (N, C), as they are."""
+        return self if labels.ndim == 2 else replace(self, labels=labels)
+
+    def by_label(self) -> Iterator[SampleScores]:
+        """Yield the scores of each label, (N,): its probability as the confidence, whether it holds as the hit.
+
+        Scores of one class a sample are yielded as they are.
+        """
+        if self.predicted is None:
+            yield self
+            return
+        probability = np.where(self.predicted, self.confidence, 1 - self.confidence)
+        holds = self.hit == self.predicted
+        for c in range(probability.shape[1]):
+            yield SampleScores(probability[:, c], holds[:, c], self.nll[:, c], self.brier[:, c], self.clusters)
+
+    def decisions(self) -> SampleScores:
+        """Return the same with each label's prediction as a sample of its own, (N C,)."""
+        if self.predicted is None:
+            return self
+        owners = np.repeat(np.arange(len(self)), self.hit.shape[1])
+        return SampleScores(
+            self.confidence.reshape(-1), self.hit.reshape(-1), self.nll.reshape(-1), self.brier.reshape(-1), owners
+        )
+
+    def pooled(self) -> SampleScores:
+        """Return the scores of all labels as one set, (N C,), those of a sample in a cluster; see `by_label`."""
+        if self.predicted is None:
+            return self
+        together = SampleScores.concatenate(list(self.by_label()))
+        return together.clustered(np.tile(np.arange(len(self)), self.predicted.shape[1]))
+
+
+def _joined(parts: list[NDArray[Any] | None]) -> NDArray[Any] | None:
+    """Join what chunks may have; None where a chunk does not have it."""
+    arrays = [array for array in parts if array is not None]
+    return np.concatenate(arrays) if len(arrays) == len(parts) else None
+
+
+def _host(array: Any, dtype: Any) -> NDArray[Any]:
+    return np.asarray(to_host(array), dtype)
+
+
+def _hits(predicted: Any, labels: Any) -> NDArray[np.bool_]:
+    hits: NDArray[np.bool_] = to_host(predicted) == to_host(labels)
+    return hits

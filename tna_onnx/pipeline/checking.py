@@ -1,0 +1,499 @@
+"""The written file against the numerics, before it gets its final name.
+
+Four checks:
+
+1. the file, made again of its source and what it says of its making, is the same (`pipeline.change`);
+2. the ONNX checker accepts it wherever it accepts the source;
+3. ONNX Runtime computes from it the probabilities that were scored, as far as rounding allows;
+4. what held between its outputs in the source still holds.
+
+Checks 3 and 4 run a part of the samples: of the held-out ones where there are enough, else of the calibration data;
+of those that enter at the model's inputs, where only one set does.
+
+How far rounding may move a probability: the bound in the check of a written file.
+
+Rounding moves a logit of sample i by at most k eps a_i, with a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the
+order of summation, and a softmax moves by at most half of what its logits move. So
+
+    |p - p'| <= 8 eps a_i + 1e-6
+
+1. A map behind the logits can magnify that (isotonic functions have steps), and rounds in its own steps: four times
+   what such a rounding of logits and features, with random signs, does to its formula in the graph's dtype is added.
+2. Where only the graph computes the logits, a_i = |z_i| max_c |w_c| + |b_c| over all positions.
+3. A step of the quantisation after the linear layer is added, if there is one; one of the output's, too, and what a
+   Clip or a constant behind the probabilities changes.
+4. A feature that is quantised may fall on the other side of a step where the runtime fuses other nodes. Each of the n
+   features by a step d, with random signs, moves a logit by d |w_c|: that is added to what a logit moves.
+5. The bound is never above 0.05.
+
+A file that was made of the recalibrated one, by adding decisions: checked again, and the report is about it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.digest import file_sha256
+from tna_onnx.data.positions import PositionSource, first_batches
+from tna_onnx.engine.logits import HeadLogits, Logits
+from tna_onnx.engine.scoring import Runs
+from tna_onnx.errors import CheckFailed
+from tna_onnx.graph.integers import quantizes_batches
+from tna_onnx.graph.load import Model, checker_complaint, load_model
+from tna_onnx.graph.options import NO_MODEL_LIMITS
+from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.readout import Head, features_step
+from tna_onnx.graph.tensors import TF32_EPSILON, epsilon, numpy_type
+from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.ops import to_host
+from tna_onnx.numerics.rotations import class_blocks
+from tna_onnx.pipeline.change import Proof, prove
+from tna_onnx.pipeline.other_outputs import check_other_outputs, outputs_beside
+from tna_onnx.pipeline.task import Collected, Task
+from tna_onnx.pipeline.writing import Shipped
+from tna_onnx.results.report import Changes, Report, Verification
+from tna_onnx.runtime import trim_memory
+from tna_onnx.runtime.session import CUDA
+
+__all__ = [
+    "FinalFile",
+    "check_file",
+    "check_probabilities",
+    "check_runs",
+    "check_written",
+    "checked_samples",
+    "logit_sizes",
+    "probability_bounds",
+    "with_digest",
+]
+
+
+FloatArray = NDArray[np.float64]
+
+_MAX_BOUND = 0.05
+# Softmax and the report of float32 probabilities round too.
+_FLOOR = 1e-6
+# k: the runtime sums in another order, in blocks and with fused multiply-adds.
+_ROUNDINGS = 16
+# Sign patterns of rounding tried on a map.
+_DRAWS = 4
+# Types coarser than this (float16, bfloat16) are bounded as if their rounding errors had random signs: the sum of all
+# terms would allow a wrong weight.
+_COARSE = 1e-4
+
+
+def probability_bounds(
+    task: Task,
+    features: FloatArray,
+    logits: FloatArray,
+    fitted: CalibrationMap | None,
+    source: Logits | None = None,
+    sizes: FloatArray | None = None,
+) -> FloatArray:
+    """Return the largest |p - p'| per sample that rounding explains, (R,).
+
+    Args:
+        task: what was opened.
+        features: of R samples.
+        logits: of the same, (R, C), before the map.
+        fitted: the map that is not in the logits yet.
+        source: what made the logits; the original head by default.
+        sizes: their `logit_sizes`, if these are known.
+    """
+    # the formula of the module docstring from here on; rules where they apply
+    eps = _unit(task)
+    if sizes is None:
+        sizes = logit_sizes(task, features, logits, source)
+    moved = _ROUNDINGS * eps * sizes[:, None]
+    if task.head:
+        moved += task.head.step  # rule 3
+        moved += _features_moved(task, task.head)  # rule 4
+    bounds = _FLOOR + moved[:, 0] / 2
+    if fitted is not None:
+        bounds += 4 * _magnified(task, fitted, logits, features, moved, _ROUNDINGS * eps)  # rule 1
+    bounds += task.readout.output_step + task.readout.slack  # rule 3
+    bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)
+    return bounded  # rule 5
+
+
+def _features_moved(task: Task, head: Head) -> float:
+    step = features_step(task.model, head)
+    if step == 0:
+        return 0.0
+    return step * max(float(np.max(np.linalg.norm(w, axis=1))) for _, w in class_blocks(head.weight))
+
+
+def _unit(task: Task) -> float:
+    """Unit of rounding of the logits: of their dtype or the weight's, whichever is coarser."""
+    eps = epsilon(task.readout.logits_type)
+    # the factors of a product are rounded, whatever its sum is in
+    if task.tf32 and task.readout.logits_type == "float32":
+        eps = max(eps, TF32_EPSILON)
+    if task.head is None:
+        return eps
+    return max(eps, epsilon(task.head.stored_weight.value.dtype.name))
+
+
+def logit_sizes(
+    task: Task, features: FloatArray, logits: FloatArray | None = None, source: Logits | None = None
+) -> FloatArray:
+    """Return the largest a_i of any class, per sample, (R,): sizes of the terms that a logit is the sum of.
+
+    A large weight is widened once for all samples, so many of them together cost little more than a few.
+
+    Args:
+        task: what was opened.
+        features: of R samples.
+        logits: of the same, (R, C), where there is no head.
+        source: what made the logits; the original head by default.
+    """
+    head = task.head
+    if head is None:
+        assert logits is not None  # noqa: S101 - there is nothing else to look at
+        return np.asarray(np.max(np.abs(logits), axis=1))
+    eps = _unit(task)
+    weight = head.weight
+    bias = head.bias.astype(np.float64)
+    # a folded map may have made them larger
+    if isinstance(source, HeadLogits):
+        weight = to_host(source.head.weight)
+        bias = np.asarray(to_host(source.head.bias), np.float64)
+    largest = np.zeros(len(features))
+    for block, w in class_blocks(weight):
+        size = _sizes_of(task, features, w, bias[block], eps)
+        np.maximum(largest, np.max(size, axis=1), out=largest)
+    return largest
+
+
+def _sizes_of(task: Task, features: FloatArray, weight: FloatArray, bias: FloatArray, eps: float) -> FloatArray:
+    """Return a_i per sample and class, (R, c), of some classes."""
+    if task.probed.tail is not None:  # rule 2
+        length = np.linalg.norm(features.reshape(len(features), -1), axis=1, keepdims=True)
+        return np.asarray(length * np.linalg.norm(weight, axis=1) + np.abs(bias))
+    # all rounding errors with one sign: the worst case
+    if eps < _COARSE:
+        return np.asarray(np.abs(features) @ np.abs(weight.T) + np.abs(bias))
+    # random signs: errors add up like the root of the sum of squares
+    squares = np.sqrt(features**2 @ (weight**2).T + bias**2)
+    return np.asarray((squares + np.abs(features @ weight.T + bias)) / 2)
+
+
+def _magnified(
+    task: Task,
+    fitted: CalibrationMap,
+    logits: FloatArray,
+    features: FloatArray,
+    moved: FloatArray,
+    relative: float,
+) -> FloatArray:
+    """Largest change of a probability per sample when logits and features are off by a rounding of random sign.
+
+    The formula runs in the dtype of the graph, as there: its own steps round too. How far they do without any other
+    change is known for all samples together, as chance may spare one of them.
+    """
+    # a fixed seed: the bound of a run is the same when it is repeated
+    draws = np.random.default_rng(0)
+    exact = task.readout.probabilities(apply_map(fitted, logits, features))
+    own = np.max(np.abs(_in_dtype(task, fitted, logits, features) - exact))
+    largest = np.full(len(logits), own)
+    for _ in range(_DRAWS):
+        s = logits + moved * draws.choice([-1.0, 1.0], logits.shape)
+        z = features * (1 + relative * draws.choice([-1.0, 1.0], features.shape))
+        change = np.abs(_in_dtype(task, fitted, s, z) - exact)
+        largest = np.maximum(largest, np.max(change, axis=1))
+    return largest
+
+
+def _in_dtype(task: Task, fitted: CalibrationMap, logits: FloatArray, features: FloatArray) -> FloatArray:
+    """Return probabilities that a map computes in the dtype of the graph."""
+    dtype = numpy_type(task.readout.logits_type)
+    with np.errstate(over="ignore"):
+        mapped = apply_map(fitted, logits.astype(dtype), features.astype(dtype))
+    return task.readout.probabilities(np.asarray(mapped, np.float64))
+
+
+# Samples run through the written file.
+_SAMPLES = 512
+# Rounding averages out: on average it moves probabilities by a tenth of the bound at most, or by this much.
+_MIN_MEAN = 1e-5
+
+# Probabilities that are compared at a time: 8 MB each of those of the file, those that were scored, and their bounds.
+_TOGETHER = 2**20
+
+
+def check_written(
+    task: Task,
+    path: Path,
+    checked: Collected,
+    shipped: Shipped,
+) -> Verification:
+    """Run all checks on a file.
+
+    Args:
+        task: what was opened.
+        path: the file.
+        checked: `checked_samples(task)`.
+        shipped: what the file should compute for these samples.
+
+    Raises:
+        CheckFailed: one of the checks.
+    """
+    # checks 1 and 2 need no session
+    checker = check_file(task.model, path)
+    # the copy of the file that was compared: a session makes its own
+    trim_memory()
+    return check_runs(task, checked, shipped, path, checker=checker)
+
+
+def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
+    """Run checks 3 and 4 on a file.
+
+    Args:
+        task: what was opened.
+        checked: `checked_samples(task)`.
+        shipped: what the file should compute for these samples.
+        path: the file.
+        checker: what `check_file` returned.
+
+    Raises:
+        CheckFailed: one of the checks.
+    """
+    rows = _rows(task, checked)
+    # features on the device are moved there again; the session has its memory until then
+    task.placement.forget()
+    runner = checked.samples.open_written(path, task.class_output.name, task.device)
+    # where nothing else is run through the file, its weights need not lie beside those that are multiplied
+    release = None if outputs_beside(task, checked) else runner.close
+    verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker, release=release)
+    # check 4, within the bound of check 3
+    check_other_outputs(task, checked, rows, runner, path, verification.bound)
+    # the comparison multiplies with large weights again
+    runner.close()
+    trim_memory()
+    return verification
+
+
+def checked_samples(task: Task) -> Collected:
+    """Return the samples of which a part is run through the written file."""
+    sets = [task.calibration]
+    if task.held_out is not None:
+        enough = len(task.held_out.source) >= _SAMPLES
+        sets.insert(0 if enough else 1, task.held_out)
+    # data for the model's inputs show more than features: they run the whole file, and its other outputs
+    whole = [each for each in sets if not each.samples.given]
+    return (whole or sets)[0]
+
+
+def check_file(model: Model, path: Path) -> bool:
+    """Make the file again of its source, compare, and run the ONNX checker in full.
+
+    Returns:
+        Whether the checker accepts the file; False only where it refuses the source too.
+
+    Raises:
+        CheckFailed: the file is not what it says, or the checker refuses the file but not the source.
+    """
+    require_intact(model, path)
+    complaint = checker_complaint(path)
+    # a source that the checker refuses too says nothing about the rewrite
+    if complaint and not checker_complaint(model.path or model.proto):
+        raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
+    return not complaint
+
+
+def require_intact(model: Model, path: Path) -> Proof:
+    """Return the proof that a file is a source and a change.
+
+    Raises:
+        CheckFailed: it is not.
+    """
+    proof = prove(model, load_model(path, NO_MODEL_LIMITS))
+    if not proof.intact:
+        wrong = [f"{each.part} {each.name}: {each.change}" for each in proof.unexplained]
+        text = proof.reason or "; ".join(wrong)
+        raise CheckFailed(f"verification: the written file is not {model.name} and a change: {text}")
+    return proof
+
+
+def check_probabilities(
+    runner: Runs,
+    task: Task,
+    checked: Collected,
+    rows: NDArray[np.int64],
+    shipped: Shipped,
+    *,
+    checker: bool,
+    release: Callable[[], None] | None = None,
+) -> Verification:
+    """Run the written file on some samples and compare with softmax(map(logits)).
+
+    Args:
+        runner: on the written file.
+        task: what was opened.
+        checked: the samples and their features.
+        rows: samples that are run.
+        shipped: what the file should compute for all of these samples.
+        checker: what `check_file` returned.
+        release: called when all samples have been run.
+
+    Raises:
+        CheckFailed: a probability is off by more than the bound. Within it, a class that leads by more than twice the
+            bound stays the first.
+    """
+    output = task.class_output
+    batches = checked.source.batches(task.batch_size, rows)
+    written = np.concatenate([runner.run([output.name], batch)[0] for batch in batches])
+    if release is not None:
+        release()
+        trim_memory()
+    # some samples at a time: probabilities of thousands of classes are large in float64
+    count = max(1, _TOGETHER // task.readout.n_classes)
+    blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
+    sizes = _sizes(task, checked, rows, shipped)
+    parts = [
+        _differences(
+            task,
+            checked,
+            rows[block],
+            output.probabilities(written[block]),
+            shipped,
+            None if sizes is None else sizes[block],
+        )
+        for block in blocks
+    ]
+    difference, bound, other = (np.concatenate(values) for values in zip(*parts, strict=True))
+    _check_each(task, checked, rows, difference, bound)
+    _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack)
+    largest = int(np.argmax(difference))
+    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(other)))
+
+
+def _sizes(task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped) -> FloatArray | None:
+    """Return `logit_sizes` of all samples at once, as the weight is widened for it; None without a head."""
+    if task.head is None:
+        return None
+    return logit_sizes(task, np.asarray(checked.table.features[rows], np.float64), source=shipped.logits)
+
+
+def _differences(
+    task: Task,
+    checked: Collected,
+    rows: NDArray[np.int64],
+    actual: FloatArray,
+    shipped: Shipped,
+    sizes: FloatArray | None,
+) -> tuple[FloatArray, FloatArray, NDArray[np.bool_]]:
+    """Return the largest |p - p'| of each of R samples, (R,), what rounding explains of it, and which class differs."""
+    # float64: the rounding that is left is the runtime's
+    z = np.asarray(checked.table.features[rows], np.float64)
+    s = np.asarray(shipped.logits.at(rows), np.float64)
+    expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
+    bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits, sizes)
+    other = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
+    if task.readout.multi_label:
+        other = np.any((actual > 0.5) != (expected > 0.5), axis=1)
+    return np.max(np.abs(actual - expected), axis=1, initial=0), bound, other
+
+
+def _check_each(
+    task: Task, checked: Collected, rows: NDArray[np.int64], difference: FloatArray, bound: FloatArray
+) -> None:
+    # bounds differ from sample to sample
+    worst = int(np.argmax(difference - bound))
+    if difference[worst] <= bound[worst]:
+        return
+    reason = ""
+    if task.readout.output_step:
+        reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
+    raise CheckFailed(
+        f"verification: the written file gives sample {rows[worst]} of {checked.source.describe()} a probability that "
+        f"is {difference[worst]:.3g} off the numerics; expected at most {bound[worst]:.3g}{reason}"
+    )
+
+
+def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> None:
+    """Refuse a mean that rounding does not explain; `constant` is what moves every sample, and does not average out.
+
+    An output that is quantised is off by up to half a step, whatever the sample.
+    """
+    mean = float(np.mean(difference))
+    if mean > max(_MIN_MEAN, constant + float(np.mean(bound)) / 10):
+        raise CheckFailed(
+            f"verification: the written file's probabilities are {mean:.3g} off the numerics on average, too much for "
+            "rounding, which averages out"
+        )
+
+
+def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
+    """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
+
+    Without a float head the model may quantise each batch in its own way; dynamic quantisation does: the first batches.
+    On CUDA the algorithm of a product or a convolution may depend on the size of the batch.
+    """
+    n = len(checked.source)
+    together = isinstance(checked.source, PositionSource) and task.provider == CUDA
+    if task.head is None or together or quantizes_batches(task.model):
+        return np.arange(first_batches(checked.source, task.batch_size, _SAMPLES), dtype=np.int64)
+    if task.provider == CUDA:
+        return _whole_batches(n, task.batch_size)
+    # spread, because files often come sorted by class
+    return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))
+
+
+def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
+    """Return the samples of some batches of `size`, all over n samples.
+
+    The last batch may be a shorter one: it comes last here too, so that none is cut in another way.
+    """
+    batches = -(-n // size)
+    chosen = np.unique(np.linspace(0, batches - 1, min(max(1, _SAMPLES // size), batches)).astype(np.int64))
+    return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])
+
+
+def with_digest(report: Report, path: Path) -> Report:
+    """Return a report that tells the file at `path` by its digest, if it is one on a written file."""
+    return dataclasses.replace(report, output_sha256=file_sha256(path).hex() if report.output else "")
+
+
+@dataclass(frozen=True, eq=False)
+class FinalFile:
+    """What a final file is compared with.
+
+    Attributes:
+        task: what was opened.
+        checked: samples of which a part is run through it.
+        shipped: what the recalibration should compute for them.
+    """
+
+    task: Task
+    checked: Collected
+    shipped: Shipped
+
+    def report(self, report: Report, path: Path) -> Report:
+        """Return the report with differences and checks of the file at `path` in place of those before it.
+
+        Raises:
+            CheckFailed: the file differs in what nothing explains, or gives other probabilities.
+        """
+        task = self.task
+        found = require_intact(task.model, path).differences
+        verification = check_runs(task, self.checked, self.shipped, path, checker=report.verification.checker)
+        details = None if report.details is None else dataclasses.replace(report.details, changes=found)
+        changes = None if report.changes is None else _with_added(report.changes, found)
+        changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
+        return with_digest(changed, path)
+
+
+def _with_added(changes: Changes, found: tuple[Difference, ...]) -> Changes:
+    def names(part: str) -> set[str]:
+        return {each.name for each in found if each.part == part and each.change == "added"}
+
+    nodes = tuple(sorted({*changes.nodes} | names("node")))
+    added = tuple(sorted({*changes.added} | names("tensor")))
+    return dataclasses.replace(changes, nodes=nodes, added=added)

@@ -1,0 +1,242 @@
+"""Cross-fitting: each calibration sample scored by what was chosen and fitted without it.
+
+The samples are split into folds at random. For each fold, weights and maps are searched and fitted on the other folds;
+which of several methods is taken for it is chosen by the scores of the other folds, too. All samples are scored; of
+very many, searches and fits see some.
+
+Fits of the maps of methods (`calibration.methods`) to logits: a single one, or those along a map's path.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.engine.logits import Logits
+from tna_onnx.errors import DataError
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.numerics.metrics import sample_losses
+from tna_onnx.numerics.residuals import mean_and_error
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.methods import FOLDS, Method, Rule
+
+__all__ = ["FOLDS", "SEEN", "Fit", "MapFits", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested", "seen"]
+
+SEEN = 62_500
+"""Samples that searches and fits of folds see at most. A fit of k numbers to M of many costs k / (2 M) nats of NLL."""
+
+Mask = NDArray[np.bool_]
+
+Scores = dict[Method, SampleScores]
+"""Scores of all samples by method, in the order of the samples."""
+
+Fit = tuple[Method, Logits, "CalibrationMap | None"]
+"""A method, logits of all samples under its weight, and its fitted map."""
+
+Fits = Callable[[int, Mask], Iterable[tuple[Method, Iterable[Fit]]]]
+"""(k, (N,) mask of samples outside of fold k) -> each method, and its fits: one, or those along its path."""
+
+Loss = Callable[[SampleScores], NDArray[np.float64]]
+"""Losses of samples, (N,), whose mean methods are compared by."""
+
+# A method that loses so clearly on the first fold is not fitted again, where that fold has so many samples: its mean
+# loss lies so many standard errors of the paired difference above the best.
+_LOST = 3.0
+_ENOUGH = 200
+
+
+def folds(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
+    """Return the fold of each of n samples; a cluster is in one fold as a whole."""
+    if clusters is not None:
+        numbers, number = np.unique(clusters, return_inverse=True)
+        return folds(len(numbers), seed)[number]
+    # at random: files often come sorted by class. Sizes differ by one at most
+    return np.random.default_rng(seed).permutation(n) % FOLDS
+
+
+def seen(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
+    """Return which of n samples searches and fits of folds see: of very many, as many of each fold, at random.
+
+    One fold follows the other, so that leaving one out takes no copy of the others.
+    """
+    fold = folds(n, seed, clusters)
+    most = n if n <= SEEN else SEEN // FOLDS
+    chosen = []
+    for k in range(FOLDS):
+        places = np.flatnonzero(fold == k)
+        chosen.append(np.sort(np.random.default_rng((seed, k)).permutation(places)[:most]))
+    return np.concatenate(chosen)
+
+
+def cross_scores(
+    n: int,
+    seed: int,
+    fits: Fits,
+    loss: Loss = sample_losses,
+    failed: dict[Method, str] | None = None,
+    clusters: NDArray[np.int64] | None = None,
+) -> Scores:
+    """Score each of n samples with the fits of the other folds.
+
+    A map that cannot be fitted without one of the folds is left out, and one that loses clearly on the first. So are
+    steps of a path that not all folds have: it is left once it has got worse in a fold.
+
+    Args:
+        n: samples.
+        seed: of the folds.
+        fits: fits of the methods without a fold, on the samples that are `seen`.
+        loss: what decides which method has lost; the NLL by default.
+        failed: takes the methods that could not be fitted without one of the folds, and why; a path by its first step.
+        clusters: of the samples, (n,), if they are not independent.
+
+    Raises:
+        DataError: no map can be fitted.
+    """
+    fold = folds(n, seed, clusters)
+    looked_at = np.zeros(n, bool)
+    looked_at[seen(n, seed, clusters)] = True
+    failures: dict[Method, str] = {}
+    parts: list[Scores] = []
+    lost: set[Method] = set()
+    for k in range(FOLDS):
+        train = looked_at & (fold != k)
+        remaining = ((method, path) for method, path in fits(k, train) if method not in lost)
+        part, refused = _scores_of_fold(remaining, fold == k)
+        parts.append(part)
+        failures = {**{each: f"without fold {k + 1} of {FOLDS}: {why}" for each, why in refused.items()}, **failures}
+        if k == 0:
+            lost = _lost(part, loss)
+    shared = [method for method in parts[0] if all(method in part for part in parts)]
+    if not shared:
+        raise DataError(f"cross-fitting: {next(iter(failures.values()))}")
+    if failed is not None:
+        failed.update(failures)
+    return {method: _in_order([part[method] for part in parts], fold) for method in shared}
+
+
+def _lost(scores: Scores, loss: Loss) -> set[Method]:
+    """Return the methods, paths by their first step, that have no chance any more."""
+    if not scores or len(next(iter(scores.values()))) < _ENOUGH:
+        return set()
+    families: dict[Method, NDArray[np.float64]] = {}
+    for method, each in scores.items():
+        first = dataclasses.replace(method, step=0)
+        losses = loss(each)
+        if first not in families or losses.mean() < families[first].mean():
+            families[first] = losses
+    best = min(families.values(), key=lambda losses: float(losses.mean()))
+    lost = set()
+    for method, losses in families.items():
+        worse, error = mean_and_error(losses - best, next(iter(scores.values())).clusters)
+        # what keeps predictions costs little, and is what others are held against
+        if not method.keeps_order and worse > _LOST * error:
+            lost.add(method)
+    return lost
+
+
+def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask) -> tuple[Scores, dict[Method, str]]:
+    """Score the samples of one fold; also say which methods could not be fitted, and why."""
+    scores: Scores = {}
+    failed: dict[Method, str] = {}
+    for first, path in fits:
+        last = math.inf
+        try:
+            for method, logits, fitted in path:
+                scores[method] = logits.mapped_scores(fitted, held)
+                # what the fits along a path minimise, whatever is chosen by: it is smooth in few samples, too
+                value = float(np.mean(scores[method].nll, dtype=np.float64))
+                # further steps only follow the training samples closer
+                if value > last:
+                    break
+                last = value
+        # a map that cannot be fitted is no candidate, and no error: others can be
+        except DataError as error:
+            failed[first] = str(error)
+    return scores, failed
+
+
+def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> list[Method]:
+    """Return the method for each fold, chosen by the scores of the other folds."""
+    fold = folds(len(before), seed, before.clusters)
+    chosen = []
+    for k in range(FOLDS):
+        others = {method: each.take(fold != k) for method, each in scores.items()}
+        chosen.append(rule.choose(others, before.take(fold != k)))
+    return chosen
+
+
+def nested(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> SampleScores:
+    """Score each sample with the method that is chosen for its fold.
+
+    A fold's own scores have no part in the choice for it, but for how far a path was followed and what was left after
+    the first fold. The fits behind the scores of the other folds have seen this one.
+
+    Source: Tibshirani & Tibshirani (2009), "A bias correction for the minimum error rate in cross-validation".
+    """
+    fold = folds(len(before), seed, before.clusters)
+    chosen = chosen_per_fold(scores, before, rule, seed)
+    return _in_order([scores[method].take(fold == k) for k, method in enumerate(chosen)], fold)
+
+
+def _in_order(parts: list[SampleScores], fold: NDArray[np.intp]) -> SampleScores:
+    """Join the scores of all folds in the order of the samples."""
+    order = np.argsort(np.argsort(fold, kind="stable"), kind="stable")
+    return SampleScores.concatenate(parts).take(order)
+
+
+@dataclass(frozen=True)
+class MapFits:
+    """Fits of maps with the same options.
+
+    Attributes:
+        options: by name; each map takes those that it declares.
+    """
+
+    options: Mapping[str, Any]
+
+    def path(self, method: Method, logits: Logits, rows: Mask) -> Iterator[Fit]:
+        """Yield the fit to the samples `rows`, (N,), or those along the map's path.
+
+        Raises:
+            DataError: the map cannot be fitted.
+        """
+        if not method.has_path:
+            yield method, logits, self.one(method.map, logits, rows)
+            return
+        path: Any = MAPS[method.map]
+        for step, fitted in enumerate(path.fit_path(_reduce(method.map, logits, rows))):
+            yield dataclasses.replace(method, step=step), logits, fitted
+
+    def chosen(self, method: Method, logits: Logits) -> CalibrationMap | None:
+        """Return the fit to all samples, up to the step chosen.
+
+        Raises:
+            DataError: the map cannot be fitted.
+        """
+        fits = self.path(dataclasses.replace(method, step=0), logits, np.ones(len(logits), bool))
+        _, _, fitted = next(itertools.islice(fits, method.step, None))
+        return fitted
+
+    def one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:
+        """Return the fit of a map without a path to samples, from `start` on; None of the map `none`.
+
+        Raises:
+            DataError: the map cannot be fitted.
+        """
+        if name == "none":
+            return None
+        chosen = MAPS[name]
+        options = {option: value for option, value in self.options.items() if option in chosen.options}
+        return chosen.fit(_reduce(name, logits, rows), start=start, **options)
+
+
+def _reduce(name: str, logits: Logits, rows: Mask | None) -> Reduce:
+    return logits.reduce(rows, features=MAPS[name].needs_features)

@@ -1,0 +1,513 @@
+"""The numbers behind the figures of a report, from scores and features.
+
+Logits are read in chunks and nothing of size N x C is kept. "Shown samples" are the held-out ones if there are any,
+else the calibration samples, which were fitted.
+
+Angles between features and class vectors, before and after: what tilting does (paper, figure on angles).
+
+Each class in one pass: its probability over all samples against how often it is the label, and its predictions.
+
+The worst samples of a result: wrong and sure, or right and unsure.
+
+When a result was made, from which data, and which inputs its file has: what a page says beside the numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Source
+from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.engine.logits import Logits
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.options import NO_MODEL_LIMITS
+from tna_onnx.graph.readout import Head
+from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.averages import Ensemble
+from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.ops import softmax
+from tna_onnx.numerics.reliability import Bins, ClassCounts, bin_of
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.change import prove
+from tna_onnx.pipeline.comparing import Compared
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.strategy import Outcome
+from tna_onnx.pipeline.task import Collected, Task, class_names
+from tna_onnx.progress import Progress
+from tna_onnx.results.details import (
+    Angles,
+    Averaged,
+    ClassBins,
+    ClassResult,
+    Confusion,
+    Details,
+    Made,
+    Port,
+    RiskCoverage,
+    Sample,
+    Scored,
+    Step,
+)
+from tna_onnx.search.candidates import Candidate, candidate_weight, candidate_weights
+from tna_onnx.search.settings import SearchSettings
+
+__all__ = [
+    "ClassSums",
+    "MappedLogits",
+    "Started",
+    "angle_counts",
+    "class_bins",
+    "class_sums",
+    "collect_details",
+    "feature_angles",
+    "label_bins",
+    "made_by",
+    "worst_rows",
+    "worst_samples",
+]
+
+
+# Width of a bin: 90 of them show the shape of a distribution, and few of 5,000 samples' are empty.
+_DEGREES = 2
+_MAX_SAMPLES = 5000
+
+
+def feature_angles(
+    task: Task, shown: Collected, settings: SearchSettings, outcome: Outcome
+) -> tuple[tuple[Angles, ...], int]:
+    """Return the angles under the original weight, one tilted one and the average, and the number of samples.
+
+    (nothing, 0) without a plain linear head.
+    """
+    head = task.head
+    if head is None or task.probed.tail is not None:
+        return (), 0
+    rows = np.zeros(len(shown.table), bool)
+    # spread over the data, because files often come sorted by class
+    rows[:: -(-len(rows) // _MAX_SAMPLES)] = True
+    angles = []
+    for name, (weight, bias) in _layers(task, head, settings, outcome).items():
+        totals = np.zeros((2, 180 // _DEGREES))
+        for _, _, features in task.logits(head.weight, on=shown).chunks(rows, features=True):
+            assert features is not None  # noqa: S101 - asked for
+            totals += angle_counts(features, weight, bias)
+        predicted, others = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
+        length = float(np.mean(np.linalg.norm(weight, axis=1)) / np.mean(np.linalg.norm(head.weight, axis=1)))
+        angles.append(Angles(name, tuple(predicted.tolist()), tuple(others.tolist()), length))
+    return tuple(angles), int(rows.sum())
+
+
+def _layers(
+    task: Task, head: Head, settings: SearchSettings, outcome: Outcome
+) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    """Return weight and bias of what is shown, by the name of `Angles.weight`."""
+    layers = {"original": (head.weight, head.bias)}
+    chosen = outcome.chosen
+    anchored = task.around(outcome.anchor)
+    if chosen.angle and anchored.weight is not None:
+        one = Candidate(chosen.angle, 1, 0.0, chosen.scores)
+        layers["tilted"] = (candidate_weight(anchored.weight, one, settings), anchored.bias)
+        if chosen.ensemble_size != 1 and outcome.weight is not None:
+            layers["averaged"] = (outcome.weight, anchored.bias)
+    return layers
+
+
+def angle_counts(features: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float64]:
+    """Count angles between features (B, n) and class vectors (C, n) in 90 bins of 2 degrees.
+
+    Returns:
+        (2, 90): with the class that features @ weight.T + bias predicts, and with all others. Zero vectors have no
+        direction and are left out.
+    """
+    z = np.asarray(features, np.float64)
+    w = np.asarray(weight, np.float64)
+    products = z @ w.T
+    lengths = np.linalg.norm(z, axis=1)[:, None] * np.linalg.norm(w, axis=1)
+    own = np.zeros(products.shape, bool)
+    own[np.arange(len(z)), np.argmax(products + bias, axis=1)] = True
+    cosine = np.clip(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0), -1, 1)
+    index = np.minimum(np.degrees(np.arccos(cosine)) // _DEGREES, 180 // _DEGREES - 1).astype(int)
+    counts = [np.bincount(index[mask & (lengths > 0)], minlength=180 // _DEGREES) for mask in (own, ~own)]
+    return np.array(counts, np.float64)
+
+
+# Classes that a row names beside the one that they are taken for.
+_MAX_CONFUSED = 3
+
+MappedLogits = tuple[Logits, CalibrationMap | None]
+"""Logits, and the map behind them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSums:
+    """Per class and bin, (C, B): probabilities that fell there, their sum, and how often the class was the label."""
+
+    count: NDArray[Any]
+    probability: NDArray[Any]
+    label: NDArray[Any]
+
+    def __add__(self, other: ClassSums) -> ClassSums:
+        return ClassSums(self.count + other.count, self.probability + other.probability, self.label + other.label)
+
+    def bins(self, c: int) -> Bins:
+        """Return the diagram of class c."""
+        return Bins.of_sums(self.count[c], self.probability[c], self.label[c])
+
+
+@dataclass(frozen=True, eq=False)
+class _Sums:
+    """What one pass over the samples adds up."""
+
+    bins: ClassSums
+    counts: ClassCounts
+
+    def __add__(self, other: _Sums) -> _Sums:
+        return _Sums(self.bins + other.bins, self.counts + other.counts)
+
+    def result(self, c: int, names: tuple[str, ...], confused: list[tuple[int, int]]) -> ClassResult:
+        """Return the predictions of class c; `confused` is what it is taken for."""
+        named = tuple(Confusion(names[predicted], n) for predicted, n in confused)
+        return ClassResult(int(self.counts.predicted[c]), int(self.counts.right[c]), named)
+
+
+@dataclass(frozen=True, eq=False)
+class _MappedSums:
+    """(logits, labels, features) of a chunk -> its `_Sums` after a map."""
+
+    fitted: CalibrationMap | None
+    bins: int
+
+    def __call__(self, logits: Any, labels: Any, features: Any) -> _Sums:
+        mapped = apply_map(self.fitted, logits, features)
+        counts = ClassCounts.of(np.argmax(mapped, axis=1), labels, mapped.shape[1])
+        return _Sums(class_sums(mapped, labels, self.bins), counts)
+
+
+def class_sums(logits: NDArray[Any], labels: NDArray[np.int64], bins: int) -> ClassSums:
+    """Sum up (N, C) logits and (N,) labels per class and bin of its probability."""
+    p = softmax(logits.astype(np.float64))
+    shape = (logits.shape[1], bins)
+    # class and bin in one index: one count for all classes
+    index = np.arange(shape[0]) * bins + bin_of(p, bins)
+    own = index[np.arange(len(labels)), labels]
+    sums = (np.bincount(index.ravel()), np.bincount(index.ravel(), p.ravel()), np.bincount(own))
+    # bincount ends at the last bin that holds something
+    return ClassSums(*(np.pad(each, (0, shape[0] * bins - len(each))).reshape(shape) for each in sums))
+
+
+def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
+    """Return the diagrams of all classes before and after.
+
+    Args:
+        names: of the classes.
+        before: logits and map of the input.
+        after: logits and map of the result, of the same samples.
+        bins: of each diagram.
+    """
+    old = _sums(*before, bins)
+    new = _sums(*after, bins)
+    confused_old = old.counts.confused(_MAX_CONFUSED)
+    confused_new = new.counts.confused(_MAX_CONFUSED)
+    samples = old.bins.label.sum(axis=1)
+    return tuple(
+        ClassBins(
+            name,
+            int(samples[c]),
+            old.bins.bins(c),
+            new.bins.bins(c),
+            old.result(c, names, confused_old.get(c, [])),
+            new.result(c, names, confused_new.get(c, [])),
+        )
+        for c, name in enumerate(names)
+    )
+
+
+def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores, bins: int) -> tuple[ClassBins, ...]:
+    """Return the diagrams of all labels of samples that have several.
+
+    Args:
+        names: of the labels.
+        before: scores of the input.
+        after: scores of the result, of the same samples.
+        bins: of each diagram.
+    """
+    sides = zip(before.by_label(), after.by_label(), _results(before), _results(after), strict=True)
+    return tuple(
+        ClassBins(
+            name,
+            int(one.hit.sum()),
+            Bins.of(one.confidence, one.hit, bins),
+            Bins.of(two.confidence, two.hit, bins),
+            first,
+            second,
+        )
+        for name, (one, two, first, second) in zip(names, sides, strict=True)
+    )
+
+
+def _results(scores: SampleScores) -> list[ClassResult]:
+    """Return how often each label is predicted, and holds where it is; labels are not taken for one another."""
+    assert scores.predicted is not None  # noqa: S101 - of several labels
+    predicted = scores.predicted.sum(axis=0).tolist()
+    right = (scores.predicted & scores.hit).sum(axis=0).tolist()
+    return [ClassResult(p, r, ()) for p, r in zip(predicted, right, strict=True)]
+
+
+def _sums(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
+    features = fitted is not None and fitted.needs_features
+    sums: _Sums = logits.reduce(features=features)(_MappedSums(fitted, bins))
+    return sums
+
+
+@dataclass(frozen=True)
+class Started:
+    """The moment in which a run began; `monotonic` for durations, in seconds."""
+
+    date: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    monotonic: float = field(default_factory=time.monotonic)
+
+
+def made_by(task: Task, started: Started) -> Made:
+    """Describe a run that ends now.
+
+    Raises:
+        DataError: a file of the data cannot be read again.
+    """
+    held_out = ""
+    if task.held_out is not None:
+        held_out = task.held_out.source.digest()
+    return Made(
+        # a page is read by people: fractions of a second say nothing
+        date=started.date.isoformat(timespec="seconds"),
+        seconds=time.monotonic() - started.monotonic,
+        calibration_sha256=task.source.digest(),
+        held_out_sha256=held_out,
+        inputs=tuple(Port(each.name, each.shape, each.dtype.name) for each in task.opened.inputs),
+        output=task.class_output.name,
+        output_kind=task.class_output.kind,
+        mapped=task.class_output.mapped,
+    )
+
+
+# Samples of either kind.
+_WORST_MAX_SAMPLES = 6
+
+
+def worst_samples(
+    shown: Collected,
+    names: tuple[str, ...],
+    before: SampleScores,
+    after: SampleScores,
+    logits: Logits,
+    fitted: CalibrationMap | None,
+) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
+    """Return wrong predictions with the highest confidence, and right ones with the lowest.
+
+    Args:
+        shown: the samples.
+        names: of the classes.
+        before: scores of the input.
+        after: scores of the result.
+        logits: of the result, before its map.
+        fitted: that map.
+    """
+    over, under = worst_rows(after)
+    rows = np.unique(np.r_[over, under])
+    predicted = _predicted(logits, fitted, rows)
+
+    def sample(row: int) -> Sample:
+        return Sample(
+            row=row,
+            file=_file(shown.source, row),
+            label=names[int(shown.source.labels[row])],
+            predicted=names[predicted[row]],
+            before=float(before.confidence[row]),
+            after=float(after.confidence[row]),
+        )
+
+    return tuple(map(sample, over.tolist())), tuple(map(sample, under.tolist()))
+
+
+def worst_rows(scores: SampleScores, max_rows: int = _WORST_MAX_SAMPLES) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of wrong predictions by falling confidence, and of right ones by rising; at most so many of each."""
+    wrong = np.flatnonzero(~scores.hit)
+    right = np.flatnonzero(scores.hit)
+    # stable: samples of one confidence keep their order, so a run shows the same ones again
+    over = wrong[np.argsort(-scores.confidence[wrong], kind="stable")][:max_rows]
+    under = right[np.argsort(scores.confidence[right], kind="stable")][:max_rows]
+    return over, under
+
+
+def _predicted(logits: Logits, fitted: CalibrationMap | None, rows: NDArray[Any]) -> dict[int, int]:
+    """Row -> class that the result predicts."""
+    mask = np.zeros(len(logits), bool)
+    mask[rows] = True
+    chunks = logits.chunks(mask, features=fitted is not None and fitted.needs_features)
+    classes = [np.argmax(apply_map(fitted, values, features), axis=1) for values, _, features in chunks]
+    # rows ascend, as the chunks do
+    return dict(zip(rows.tolist(), np.concatenate(classes).tolist(), strict=True))
+
+
+def _file(source: Source, row: int) -> str:
+    """Last two parts of the path of a sample's file; empty if it has none."""
+    if not isinstance(source, ImageSource):
+        return ""
+    return "/".join(PurePath(source.files.name(int(source.rows[row]))).parts[-2:])
+
+
+def collect_details(
+    task: Task,
+    settings: Settings,
+    outcome: Outcome,
+    compared: Compared,
+    written: Path,
+    started: Started,
+    progress: Progress,
+) -> Details:
+    """Compute what the report shows.
+
+    Args:
+        task: what was opened.
+        settings: of the run.
+        outcome: what was chosen.
+        compared: scores before and after on the same samples, as reported.
+        written: the new file.
+        started: when the run began.
+        progress: called with (stage, done, total).
+    """
+    view = _View(task.around(outcome.anchor), settings, outcome)
+    before = task.logits(task.weight, on=view.shown)
+    after = outcome.logits
+    if view.held_out:
+        after = view.task.logits(outcome.weight, on=view.shown)
+    after_scores = after.mapped_scores(outcome.fitted)
+    names = class_names(task, view.shown)
+    # these two are of one predicted class a sample
+    over: tuple[Sample, ...] = ()
+    under: tuple[Sample, ...] = ()
+    angles: tuple[Angles, ...] = ()
+    angle_samples = 0
+    if not task.readout.multi_label:
+        over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
+        angles, angle_samples = feature_angles(task, view.shown, settings.for_search, outcome)
+    averages = _averages(view, after)
+    return Details(
+        data=view.shown.source.describe(),
+        held_out=view.held_out,
+        preprocessing=view.shown.source.recipe(),
+        device=_device(task),
+        before=_diagram(compared.before, settings),
+        after=_diagram(compared.after, settings),
+        risk_before=RiskCoverage.of(compared.before.decisions()),
+        risk_after=RiskCoverage.of(compared.after.decisions()),
+        steps=_steps(view, progress),
+        chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
+        averages=averages,
+        untilted=_accuracy(view.task.logits(view.task.weight, on=view.shown)) if averages else 0.0,
+        with_map=outcome.chosen.fitted is not None,
+        classes=_classes(names, (before, None), (after, outcome.fitted), settings.bins),
+        angles=angles,
+        angle_samples=angle_samples,
+        overconfident=over,
+        underconfident=under,
+        # of the file as it was written, not of what was meant
+        changes=prove(task.model, load_model(written, NO_MODEL_LIMITS)).differences,
+        made=made_by(task, started),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _View:
+    """A result on the samples of which it is shown; `task` is around the anchor, if there is one."""
+
+    task: Task
+    settings: Settings
+    outcome: Outcome
+
+    @property
+    def shown(self) -> Collected:
+        """The samples."""
+        return self.task.shown
+
+    @property
+    def held_out(self) -> bool:
+        """Whether they are held out."""
+        return self.task.held_out is not None
+
+    def scored(self, scores: SampleScores) -> Scored:
+        """Reduce scores to what a figure shows of a candidate."""
+        value = objective_value(scores, self.settings.objective, self.settings.bins)
+        return Scored(value, float(np.mean(scores.hit)), _diagram(scores, self.settings))
+
+
+def _classes(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
+    """Return the diagram of each class, or of each label."""
+    first, second = (logits.mapped_scores(fitted) for logits, fitted in (before, after))
+    if first.predicted is None:
+        return class_bins(names, before, after, bins)
+    return label_bins(names, first, second, bins)
+
+
+def _device(task: Task) -> str:
+    device = task.device
+    if device.kind == "cuda":
+        return f"cuda:{device.index}"
+    return device.kind
+
+
+def _diagram(scores: SampleScores, settings: Settings) -> Bins:
+    together = scores.pooled()
+    return Bins.of(together.confidence, together.hit, settings.bins)
+
+
+def _steps(view: _View, progress: Progress) -> tuple[Step, ...]:
+    others: dict[int, Scored] = {}
+    if view.held_out:
+        others.update(_on_held_out(view, progress))
+    return tuple(
+        Step(c.angle, c.reached, c.ensemble_size, view.scored(c.scores), others.get(k))
+        for k, c in enumerate(view.outcome.candidates)
+    )
+
+
+def _on_held_out(view: _View, progress: Progress) -> Iterator[tuple[int, Scored]]:
+    """Yield (index, scores) of the candidates, those of one number of members together."""
+    task = view.task
+    candidates = view.outcome.candidates
+    weights: Iterable[tuple[int, NDArray[Any] | None]] = ((k, None) for k in range(len(candidates)))
+    if task.weight is not None:
+        weights = candidate_weights(Ensemble(task.weight, view.settings.for_search.draws), candidates)
+    for done, (k, weight) in enumerate(weights, start=1):
+        logits = task.logits(weight, on=view.shown)
+        fitted = candidates[k].fitted
+        scores = logits.mapped_scores(fitted) if fitted else logits.scores()  # the second keeps no logits
+        yield k, view.scored(scores)
+        progress("search curve", done, len(candidates))
+
+
+def _averages(view: _View, logits: Logits) -> tuple[Averaged, ...]:
+    """Half of the chosen one's members, half of those, and so on; together about as much work as the chosen one."""
+    chosen = view.outcome.chosen
+    weight = view.task.weight
+    if chosen.angle == 0 or chosen.ensemble_size < 2 or weight is None:
+        return ()
+    averages = [Averaged(chosen.ensemble_size, _accuracy(logits))]
+    ensemble = Ensemble(weight, view.settings.for_search.draws)
+    while averages[-1].members > 1:
+        # members are children of the seed in order: half of them are the first half
+        fewer = Candidate(chosen.angle, averages[-1].members // 2, 0.0, chosen.scores)
+        ((_, average),) = candidate_weights(ensemble, [fewer])
+        averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(average, on=view.shown))))
+    return tuple(reversed(averages))
+
+
+def _accuracy(logits: Logits) -> float:
+    return float(np.mean(logits.scores().hit))

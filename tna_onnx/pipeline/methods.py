@@ -1,0 +1,242 @@
+"""What a recalibration may be: a weight and a map, from the simplest on; and the choice among them.
+
+A choice looks at samples that were scored by fits without them. With l the loss of a sample (`sample_losses`):
+
+1. *Allowed* is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
+2. Of the allowed ones, the *best* has the smallest mean loss.
+3. *Chosen* is the simplest whose mean loss is within one standard error of the best, of the paired difference.
+4. If it raises the calibration error of the input significantly, it is taken out, and rule 2 goes on without it.
+5. Where predictions are to change only if that is worth it, and rules 1 to 4 choose M of those that keep every
+   prediction, rule 1 leaves of the others only what
+
+   - has a lower loss than M, significantly;
+   - has a higher accuracy than the input, by a standard error, and a balanced accuracy that is no lower;
+   - lowers the recall of no class of ten samples or more by more than 10 points, or by more than 3 points and 1.64
+     standard errors.
+
+Probabilities that are right on average may still silence a rare class: which class is predicted is a decision, whose
+costs a log loss does not know. `benchmarks/predictions_rule.py` compares rule 5 with others.
+
+Source of rule 3: Breiman, Friedman, Olshen & Stone (1984), *Classification and Regression Trees*, section 3.4.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.numerics.metric import METRICS, Objective
+from tna_onnx.numerics.metrics import sample_losses
+from tna_onnx.numerics.recall import Recalls
+from tna_onnx.numerics.residuals import mean_and_error
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.search.candidates import ROUNDING
+
+__all__ = ["FOLDS", "INPUT", "Choice", "Method", "Reason", "Rule"]
+
+# More folds would fit on more samples and cost as many more fits; five leave 80 %.
+FOLDS = 5
+
+# Standard errors beyond which an error of calibration is worse: 97.5 % on one side.
+_SIGNIFICANT = 1.96
+_SMALLEST_RISE = 0.001
+
+# Rule 5. Folds share their training samples, which widens the error of a cross-fitted difference: K folds make it
+# (1 + K / (K - 1))^(1/2) times as large (`numerics.intervals`).
+_WORTH = _SIGNIFICANT * math.sqrt(1 + FOLDS / (FOLDS - 1))
+_FEW = 10
+_LARGE_LOSS = 0.10
+_SMALL_LOSS = 0.03
+_LIKELY = 1.64
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to a last layer.
+
+    Attributes:
+        tilted: whether the weight is tilted and averaged.
+        map: the map on top, or `none`.
+        step: which strength of the map's path; 0 for maps without one.
+    """
+
+    tilted: bool
+    map: str
+    step: int = 0
+
+    @property
+    def label(self) -> str:
+        """Its name in reports: `ts`, `tna`, `tna + ets`, `refit 0.05`."""
+        name = self.map
+        if self.has_path:
+            name = f"{name} {self._strengths[self.step]:g}"
+        if not self.tilted:
+            return name
+        if self.map == "none":
+            return "tna"
+        return f"tna + {name}"
+
+    @property
+    def has_path(self) -> bool:
+        """Whether it is one strength of a map that has several."""
+        return bool(self._strengths)
+
+    @property
+    def _strengths(self) -> tuple[float, ...]:
+        if self.map not in MAPS:
+            return ()
+        return getattr(MAPS[self.map], "strengths", ())
+
+    @property
+    def keeps_order(self) -> bool:
+        """Whether it never changes a prediction."""
+        return not self.tilted and (self.map == "none" or MAPS[self.map].keeps_order)
+
+    @property
+    def rank(self) -> tuple[int, bool, int, str, int]:
+        """Sorts methods from the simplest on."""
+        rank = 0 if self.map == "none" else MAPS[self.map].rank
+        # a tilt is no simpler than a temperature: both are one number that is searched
+        rank_of_weight = Temperature.rank if self.tilted else 0
+        return (max(rank, rank_of_weight), self.tilted, rank, self.map, self.step)
+
+
+INPUT = Method(tilted=False, map="none")
+"""The model as it is."""
+
+
+Reason = Literal["accuracy", "predictions", "error"]
+"""Why a method is left out: rule 1, rule 5 or rule 4."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The method that is taken, and those that were left out before it was, with the reason."""
+
+    method: Method
+    left_out: Mapping[Method, Reason]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to choose.
+
+    Attributes:
+        objective: metric whose losses decide.
+        bins: of ECE and AdaECE.
+        max_accuracy_drop: accuracy that a method may lose which can change predictions, a fraction.
+        careful: whether rule 5 holds.
+    """
+
+    objective: Objective = "nll"
+    bins: int = 15
+    max_accuracy_drop: float = 0.0
+    careful: bool = False
+
+    def choose(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Method:
+        """Return the method to take.
+
+        Args:
+            scores: of samples that no fit has seen, in one order; not empty.
+            before: of the same samples under the input model, with their labels.
+        """
+        return self.choice(scores, before).method
+
+    def choice(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
+        """Return the method to take, and why others were left out; of scores as in `choose`."""
+        keeping = {method: after for method, after in scores.items() if method.keeps_order}
+        kept = None
+        if self.careful and keeping and len(keeping) < len(scores):
+            kept = keeping[self._among(keeping, before).method]
+        left_out: dict[Method, Reason] = {}
+        allowed = {}
+        for method, after in scores.items():
+            reason = self._refusal(method, before, after, kept)
+            if reason is None:
+                allowed[method] = after
+            else:
+                left_out[method] = reason
+        # nothing is: the one that costs the least
+        if not allowed:
+            least = min(scores, key=lambda method: (-np.mean(scores[method].hit), method.rank))
+            return Choice(least, {method: reason for method, reason in left_out.items() if method != least})
+        among = self._among(allowed, before)
+        return Choice(among.method, left_out | dict(among.left_out))
+
+    def _among(self, allowed: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
+        """Rules 2 to 4."""
+        remaining = dict(allowed)
+        left_out: dict[Method, Reason] = {}
+        while remaining:
+            simplest = self._simplest(remaining)
+            if not self._raises_error(before, remaining[simplest]):
+                return Choice(simplest, left_out)
+            left_out[simplest] = "error"
+            del remaining[simplest]
+        # all that were asked for raise it: the best of them, as the user asked for one of these
+        return Choice(next(iter(left_out)), {})
+
+    def losses(self, scores: SampleScores) -> NDArray[np.float64]:
+        """Return (N,) losses of samples, whose mean is the objective."""
+        return sample_losses(scores, self.objective, self.bins)
+
+    def gains(self, before: SampleScores, after: SampleScores) -> bool:
+        """Whether the NLL of cross-fitted scores is significantly below the input's, by an effect that counts."""
+        worse, error = mean_and_error(sample_losses(after) - sample_losses(before), before.clusters)
+        return -worse > max(METRICS["nll"].smallest_effect, _WORTH * error)
+
+    def _refusal(
+        self, method: Method, before: SampleScores, after: SampleScores, kept: SampleScores | None
+    ) -> Reason | None:
+        """Return why rule 1 leaves a method out, if it does; where `kept` are the scores of M, rule 5 holds."""
+        if method.keeps_order:
+            return None
+        drop = float(np.mean(before.hit)) - float(np.mean(after.hit))
+        if drop > self.max_accuracy_drop + ROUNDING:
+            return "accuracy"
+        if kept is not None and not self._is_worth_it(before, after, kept):
+            return "predictions"
+        return None
+
+    def _is_worth_it(self, before: SampleScores, after: SampleScores, kept: SampleScores) -> bool:
+        """Rule 5."""
+        clusters = before.clusters
+        worse, error = mean_and_error(self.losses(after) - self.losses(kept), clusters)
+        if not worse < -_WORTH * error:
+            return False
+        recalls = Recalls.of(before, after)
+        rise, error = mean_and_error(_hits(after) - _hits(before), clusters)
+        if rise < error or recalls.balanced_after < recalls.balanced_before - ROUNDING:
+            return False
+        loss = -recalls.change[recalls.samples >= _FEW]
+        limit = np.maximum(_SMALL_LOSS, _LIKELY * recalls.error[recalls.samples >= _FEW])
+        return not np.any(loss > np.minimum(limit, _LARGE_LOSS) + ROUNDING)
+
+    def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
+        """Rules 2 and 3."""
+        losses = {method: self.losses(after) for method, after in scores.items()}
+        best = min(losses, key=lambda method: (float(np.mean(losses[method])), method.rank))
+        for method in sorted(losses, key=lambda each: each.rank):
+            worse, error = mean_and_error(losses[method] - losses[best], scores[method].clusters)
+            if worse <= error:
+                return method
+        return best
+
+    def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
+        """Rule 4."""
+        first, second = (sample_losses(each, "ece", self.bins) for each in (before, after))
+        worse, error = mean_and_error(second - first, before.clusters)
+        return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
+
+
+def _hits(scores: SampleScores) -> NDArray[np.float64]:
+    """Return (N,) 1 for a hit; of several labels a sample, the share of those that are right."""
+    hits = scores.hit.astype(np.float64)
+    return hits if scores.predicted is None else hits.mean(axis=1)

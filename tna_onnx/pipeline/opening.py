@@ -1,0 +1,308 @@
+"""Everything that `calibrate` opens and checks before any search: model, head, data, device, features.
+
+The one run of the network over each set of samples.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tna_onnx.data.images.recipes import preprocessing_warnings
+from tna_onnx.data.source import require_samples, source_notes
+from tna_onnx.engine.placement import placement_of
+from tna_onnx.errors import UsageError
+from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
+from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.head_check import Probed, check_readout, opened_notes, unchecked_notes
+from tna_onnx.extraction.samples import Samples, open_samples
+from tna_onnx.extraction.sessions import OpenModel, open_source
+from tna_onnx.graph.head import NoHead, choose_head
+from tna_onnx.graph.integers import left_closed
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import output_of
+from tna_onnx.graph.readout import Head, Readout, requantized
+from tna_onnx.graph.scores import choose_readout, find_readout
+from tna_onnx.maps import MAPS
+from tna_onnx.pipeline.crossfit import FOLDS
+from tna_onnx.pipeline.job import Job, refuse_finished, refuse_readers, shift_notes, target_of
+from tna_onnx.pipeline.sample_checks import Told, check_leaks
+from tna_onnx.pipeline.settings import QuantizedHead
+from tna_onnx.pipeline.task import Collected, Task
+from tna_onnx.progress import Progress
+from tna_onnx.runtime import Session, parse_device
+
+__all__ = ["Network", "open_task"]
+
+
+_log = logging.getLogger("tna_onnx")
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """The model, ready to run over samples.
+
+    Attributes:
+        opened: the model.
+        probed: its head, as the first batch showed it.
+        batch_size: samples per run.
+        progress: called with (stage, done, total).
+    """
+
+    opened: OpenModel
+    probed: Probed
+    batch_size: int
+    progress: Progress
+
+    def collect(self, samples: Samples, stage: str, cache: Path | None) -> Collected:
+        """Run the samples, once, up to the head; samples that hold logits are taken as they are.
+
+        Args:
+            samples: opened here.
+            stage: what progress calls them: two data sets under one name would look like one that is read twice.
+            cache: folder of the store in which features stay; None to keep them for this run only.
+        """
+        _log.info("collect: %s", samples.source.describe())
+        advance = functools.partial(_renamed, self.progress, stage)
+        readout = samples.readout
+        if isinstance(readout, Head):
+            readout = self.probed.readout
+        table = collect_features(self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given)
+        if samples.store is not None:
+            table = replace(table, folder=samples.store)
+        return Collected(replace(samples, readout=readout), table)
+
+    def collect_beside(self, samples: Samples | None, stage: str) -> Collected | None:
+        """Do the same with samples that nothing is fitted on later, if there are any: no store of them stays."""
+        if samples is None:
+            return None
+        return self.collect(samples, stage, None)
+
+
+def _renamed(progress: Progress, stage: str, _: str, done: int, total: int) -> None:
+    progress(stage, done, total)
+
+
+def open_task(job: Job, progress: Progress) -> Task:
+    """Open and check, cheapest first; then run the network, once over each set of samples.
+
+    Raises:
+        UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.calibrate`.
+    """
+    # arguments first, then the graph, then labels: nothing has run when one of them is refused
+    _check_arguments(job)
+    device = parse_device(job.device)
+    model, readout, target = _open_model(job)
+    opened = OpenModel(model, readout, device)
+    names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
+    samples = open_samples(opened, job.calib, names)
+    held_out = _open_held_out(job, opened, names)
+    training = None if job.training is None else open_samples(opened, job.training, names)
+    # before the network runs over any of them
+    _check_samples(job, samples, held_out, training)
+    # after the counts, because it reads all data
+    told = Told(samples.source, samples.form)
+    judging = _told(held_out)
+    leaks = check_leaks(model, told, judging, job.calib.limits, logits=readout.logits)
+
+    session = opened.session_from(samples.given)
+    probed, size, more = _probed(job, opened, samples, session)
+    provider, fallback = _provider(session)
+    network = Network(opened, probed, size, progress)
+    calibration = network.collect(samples, "calibration data", job.folder)
+    held_out_features = network.collect_beside(held_out, "held-out data")
+    training_features = network.collect_beside(training, "training data")
+    # the network has run: what it holds, on the device too, is free for the search
+    opened.close()
+    return Task(
+        opened=opened,
+        probed=probed,
+        class_output=output_of(readout),
+        class_names=names,
+        output=target,
+        calibration=calibration,
+        held_out=held_out_features,
+        training=training_features,
+        provider=provider,
+        fallback=fallback,
+        batch_size=size,
+        placement=placement_of(provider, device),
+        tilt_bias=job.settings.tilt_bias,
+        data_notes=_data_notes(job, opened, samples, leaks) + more,
+    )
+
+
+def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:
+    """Return the model, its head and the path to write: a path that cannot be used costs no run."""
+    model = open_source(job.model, job.options)
+    refuse_finished(model, job.options)
+    target = target_of(job, model)
+    readout = _find_readout(job, model)
+    refuse_readers(model, readout)
+    return *_left_closed(job, model, readout), target
+
+
+def _told(samples: Samples | None) -> Told | None:
+    return None if samples is None else Told(samples.source, samples.form)
+
+
+def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:
+    """Say what the data alone tell, before the network runs."""
+    notes = (*leaks, *shift_notes(opened.model), *source_notes(samples.source))
+    if samples.given:
+        return notes
+    stated = (samples.data or job.calib).preprocessing
+    return (*notes, *preprocessing_warnings(samples.source, opened.inputs, stated))
+
+
+def _probed(
+    job: Job, opened: OpenModel, samples: Samples, session: Session | None
+) -> tuple[Probed, int, tuple[str, ...]]:
+    """Check the head in a first run; return it, the samples per run, and what this tells of session and model."""
+    size = _batch_size(job, opened, samples, session)
+    probed = check_readout(opened, samples.readout, session, samples.source, size)
+    notes: tuple[str, ...] = ()
+    if session is not None and session.elsewhere:
+        notes = (f"the session is on CUDA, but {session.elsewhere}",)
+    notes += unchecked_notes(opened) if samples.given else opened_notes(opened, samples.source, size)
+    if probed.tail is not None and session is not None and session.fixed_batch:
+        # the tail runs the collected batches as they are, so they must be those of the model
+        size = session.fixed_batch
+    name, inputs = opened.model.name, ", ".join(opened.model.inputs)
+    _log.info("open: %s, provider %s", name, _provider(session)[0])
+    _log.debug("open: %s, samples per run: %d, inputs: %s", _described(opened.readout), size, inputs)
+    return probed, size, notes
+
+
+def _described(readout: Readout) -> str:
+    """Name the head, or the tensor that takes its place, for the log."""
+    if isinstance(readout, Head):
+        return f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
+    return f"output {readout.output}, without a head"
+
+
+def _check_arguments(job: Job) -> None:
+    """Refuse what is wrong whatever the model and the data are.
+
+    Raises:
+        UsageError: such an argument.
+    """
+    check_batch_size(job.batch_size)
+    # a head's graph says what follows it; a second word on that could contradict it
+    if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
+        raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
+
+
+def _provider(session: Session | None) -> tuple[str, str]:
+    """Return the execution provider, and why `auto` did not get CUDA; the samples may need no session."""
+    if session is None:
+        return "none", ""
+    return session.provider, session.fallback
+
+
+def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session | None) -> int:
+    """Return the samples per run. There is nothing to probe where the network has run before."""
+    to_probe = None if samples.given else session
+    return batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
+
+
+def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> Samples | None:
+    """Open the held-out data, if there are any.
+
+    Raises:
+        UsageError: their class names are not those of the calibration data.
+    """
+    data = job.held_out
+    if data is None:
+        return None
+    if data.classes is not None:
+        readout = opened.readout
+        own = data.class_names(opened.model.metadata, readout.labels, readout.n_classes)
+        if own != names:
+            raise UsageError(
+                "eval has other class names than calib; both must be the model's, in the order of its output"
+            )
+    return open_samples(opened, data, names)
+
+
+def _find_readout(job: Job, model: Model) -> Readout:
+    """Return the head that is to be tilted, or whatever logits a map can go behind."""
+    options = job.options
+    if job.needs_head:
+        readout: Readout = _head(model, options)
+    else:
+        readout = find_readout(model, options.head, options.output_name, options.output_kind)
+    if isinstance(readout, Head) and readout.several and not (readout.linear or job.needs_head):
+        return readout.without_head()  # only the graph computes its logits: maps go behind them
+    if isinstance(readout, Head):
+        return _as_stored(model, readout, job.settings.quantized_head)
+    return readout
+
+
+def _left_closed(job: Job, model: Model, readout: Readout) -> tuple[Model, Readout]:
+    """Return the model with its integer head as it is, where a map behind the logits is all that is added."""
+    settings = job.settings
+    reads_features = settings.map in MAPS and MAPS[settings.map].needs_features
+    searched = settings.resolved_search != "none"
+    if searched or reads_features:
+        return model, readout
+    return left_closed(model, readout)
+
+
+def _head(model: Model, options: ModelOptions) -> Head:
+    """Return the head.
+
+    Raises:
+        UnsupportedModel: there is none; the advice is what works for this model.
+    """
+    try:
+        return choose_head(model, options.head, options.output_name, options.output_kind)
+    except NoHead:
+        # if a map alone would be refused too, this says why, and what it needs besides
+        choose_readout(model, options.output_name, options="--search none --output-kind")
+        raise
+
+
+def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
+    """Decide how a new weight of a quantised head will be stored."""
+    if choice == "requantize":
+        return requantized(model, head)
+    if head.stored_weight.quantized:
+        return head.kept_in_float()
+    return head
+
+
+def _check_samples(job: Job, samples: Samples, held_out: Samples | None, training: Samples | None) -> None:
+    """Refuse samples that leave nothing to do, and too few of them.
+
+    Raises:
+        UsageError, DataError: one of these.
+    """
+    bins = job.settings.bins
+    # a store does not say which rows are of one sample
+    if job.cache is not None and samples.readout.several:
+        raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
+    if training is not None and not isinstance(training.readout, Head):
+        raise UsageError(f"{training.source.describe()}: holds logits; train_features needs data or features")
+    if job.needs_head:
+        _require_features(samples)
+    if held_out is None:
+        # what a fold leaves must fill the bins too: the choice is made on that
+        require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))
+        return
+    require_samples(samples.source, bins)
+    require_samples(held_out.source, bins)
+    if isinstance(samples.readout, Head) and not isinstance(held_out.readout, Head):
+        raise UsageError(
+            f"{held_out.source.describe()}: holds logits, and {samples.source.describe()} does not; give both as "
+            "logits, or both as data or features"
+        )
+
+
+def _require_features(samples: Samples) -> None:
+    if not isinstance(samples.readout, Head):
+        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")

@@ -1,0 +1,188 @@
+"""The outputs beside the one that classifies: what held between them in the source must hold in the written file.
+
+A label output is the first class of the probabilities; a second output may be their logits. Where the graph computes
+them around the layer that was changed (a layer that is called twice, a bias moved into a threshold), they would stay as
+they were and contradict the new probabilities. Both files are run, and every such relation is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Batch
+from tna_onnx.engine.scoring import Runs
+from tna_onnx.errors import CheckFailed
+from tna_onnx.extraction.sessions import Runner, in_rows, open_model
+from tna_onnx.graph.outputs import tensor_outputs
+from tna_onnx.numerics.ops import sigmoid, softmax
+from tna_onnx.pipeline.task import Collected, Task
+
+__all__ = ["check_other_outputs", "label_relation", "outputs_beside", "relation"]
+
+# |difference| of probabilities up to which two outputs say the same.
+_SAME = 1e-3
+# Labels may differ from the first class where the first two are this close.
+_TIE = 1e-2
+# Share of samples on which labels must be the first class to be taken for it: ties may go either way.
+_MIN_AGREEMENT = 0.99
+
+
+def check_other_outputs(
+    task: Task, checked: Collected, rows: NDArray[np.int64], runner: Runner, path: Path, tolerance: float
+) -> None:
+    """Run both files with all outputs on some samples and compare what their outputs say of one another.
+
+    Args:
+        task: with the source model.
+        checked: the samples.
+        rows: those of them that are run.
+        runner: on the written file; closed here.
+        path: of the written file; messages name the final one.
+        tolerance: to which probabilities of the written file are known.
+
+    Raises:
+        CheckFailed: an output that followed the probabilities does not any more.
+    """
+    others = outputs_beside(task, checked)
+    if not others:
+        return
+    names = [task.class_output.name, *others]
+    new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
+    # one session at a time: two may not fit on a device
+    runner.close()
+    # one of its own: the session that collected leaves these outputs out
+    source = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
+    old = _outputs(source, names, checked.source.batches(task.batch_size, rows))
+    p = task.class_output.probabilities(old[names[0]])
+    q = task.class_output.probabilities(new[names[0]])
+    for name in others:
+        if name not in old or name not in new:
+            continue
+        # only what held in the source must hold: other outputs are free
+        allowed = max(5 * _SAME, 2 * tolerance)
+        if task.class_output.multi_label:
+            kind = label_relation(old[name], p, _SAME)
+            holds = label_relation(new[name], q, allowed) == kind
+        else:
+            kind = relation(old[name], p, _SAME)
+            holds = not kind or _holds(kind, old[name], p, new[name], q, allowed)
+        if kind and not holds:
+            raise CheckFailed(
+                f"verification: output '{name}' gives the {kind} of '{names[0]}' in {task.model.name}, and would not "
+                f"in {path.name}: it is computed around the head; use another --head, or --search none with a map that "
+                "keeps the order of the classes (ts, ets)"
+            )
+
+
+def outputs_beside(task: Task, checked: Collected) -> list[str]:
+    """Return the outputs beside the one that classifies that samples reach: features reach none around the head."""
+    if checked.samples.given:
+        return []
+    return [name for name in tensor_outputs(task.model) if name != task.class_output.name]
+
+
+def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
+    """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing.
+
+    Args:
+        values: of the output, N along axis 0.
+        p: (N, C).
+        tolerance: of probabilities.
+    """
+    n, classes = p.shape
+    # integers and texts can be labels only
+    if values.dtype.kind not in "fc":
+        return "labels" if values.size == n and _labels_of(values, p) is not None else ""
+    # a binary model may give one number a sample: a probability or a logit
+    if values.size == n and classes == 2:
+        column = values.reshape(n).astype(np.float64)
+        values = np.stack([1 - column, column], axis=1)
+        if np.max(np.abs(values - p)) <= tolerance:
+            return "probabilities"
+        values = np.stack([np.zeros(n), column], axis=1)
+    if values.size != n * classes or not np.all(np.isfinite(values)):
+        return ""
+    values = values.reshape(n, classes)
+    if np.max(np.abs(values - p)) <= tolerance:
+        return "probabilities"
+    if np.max(np.abs(softmax(values) - p)) <= tolerance:
+        return "logits"
+    return ""
+
+
+def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
+    """Say the same of probabilities of labels, each by itself; `labels` are 1 where p is above 1/2.
+
+    Args:
+        values: of the output, N along axis 0.
+        p: (N, C).
+        tolerance: of probabilities.
+    """
+    if values.size != p.size or values.dtype.kind not in "biuf" or not np.all(np.isfinite(values)):
+        return ""
+    values = values.reshape(p.shape)
+    if values.dtype.kind in "biu":
+        clear = np.abs(p - 0.5) > _TIE / 2
+        agreeing = (values == (p > 0.5)) | ~clear
+        return "labels" if np.mean(agreeing) >= _MIN_AGREEMENT else ""
+    if np.max(np.abs(values - p)) <= tolerance:
+        return "probabilities"
+    if np.max(np.abs(sigmoid(values) - p)) <= tolerance:
+        return "logits"
+    return ""
+
+
+def _holds(
+    kind: str,
+    old: NDArray[Any],
+    p: NDArray[np.float64],
+    new: NDArray[Any],
+    q: NDArray[np.float64],
+    tolerance: float,
+) -> bool:
+    if kind != "labels":
+        return relation(new, q, tolerance) == kind
+    names = _labels_of(old, p) or {}
+    top = np.sort(q, axis=1)
+    # near a tie rounding decides which class comes first
+    clear = top[:, -1] - top[:, -2] > _TIE
+    first = q.argmax(axis=1)
+    labels = new.reshape(len(q))
+    known = np.array([c in names for c in first.tolist()])
+    rows = np.flatnonzero(clear & known)
+    return all(names[int(first[row])] == labels[row] for row in rows)
+
+
+def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] | None:
+    """Return class -> label, if the labels are the first class of almost all samples, one label a class."""
+    labels = values.reshape(len(p))
+    first = p.argmax(axis=1)
+    names: dict[int, Any] = {}
+    agreeing = 0
+    for c in np.unique(first).tolist():
+        own, counts = np.unique(labels[first == c], return_counts=True)
+        names[c] = own[counts.argmax()]
+        agreeing += int(counts.max())
+    different = len({str(name) for name in names.values()}) == len(names) > 1
+    if not different or agreeing < _MIN_AGREEMENT * len(p):
+        return None
+    return names
+
+
+def _outputs(runner: Runs, names: list[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:
+    """Run all batches; an output without one row a sample is left out."""
+    parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
+    for batch in batches:
+        count = len(next(iter(batch.values())))
+        asked = list(parts)
+        for name, values in zip(asked, runner.run(asked, batch), strict=True):
+            if values.ndim and len(values) == count:
+                parts[name].append(values)
+            else:
+                del parts[name]
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}

@@ -1,0 +1,278 @@
+"""What the labels of a run look like before anything is searched: wrong ones would make every later number so.
+
+Samples that calibration has seen and that must not judge its result; told by the digests of single samples.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.choices import Limits
+from tna_onnx.data.coverage import FEW, Coverage, marks_text
+from tna_onnx.data.digest import sample_digests
+from tna_onnx.data.label_arrays import order_warning
+from tna_onnx.data.positions import sample_labels
+from tna_onnx.data.source import Source
+from tna_onnx.data.suspicion import Suspicion, overlap_of, read_sketch, repeats_of, sketch_overlap, warnings_of
+from tna_onnx.errors import DataError
+from tna_onnx.graph.cut import reads
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import calibrations
+from tna_onnx.maps import MAPS
+from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.task import Task
+
+__all__ = ["MIN_TOLD", "SKETCH_MARGIN", "LabelCheck", "Told", "check_labels", "check_leaks"]
+
+
+@dataclass(frozen=True)
+class LabelCheck:
+    """What was seen on labels.
+
+    Attributes:
+        coverage: classes of the calibration labels.
+        warnings: sentences on what looks wrong or is missing.
+        trusted: whether the user says that the labels are right.
+    """
+
+    coverage: Coverage
+    warnings: tuple[str, ...] = ()
+    trusted: bool = False
+
+    def covers(self, name: str) -> bool:
+        """Whether labels say enough for a map: one that can change predictions moves classes against each other."""
+        keeps_order = name == "none" or MAPS[name].keeps_order
+        return keeps_order or self.trusted or not self.coverage.left_out
+
+    def require(self, name: str, option: str = "map") -> None:
+        """Refuse a map by name for which classes are missing.
+
+        Args:
+            name: of the map, or auto.
+            option: that names it.
+
+        Raises:
+            DataError: there are such classes.
+        """
+        if name != "auto" and not self.covers(name):
+            raise DataError(
+                f"--{option} {name}: {self.coverage.text('the calibration data')}; it would learn that these "
+                "classes never occur; add samples of them, use --map ts or ets, or --trust-labels if they cannot occur"
+            )
+
+
+def check_labels(job: Job, task: Task) -> LabelCheck:
+    """Look at the labels of both data beside the model's predictions.
+
+    Raises:
+        CheckFailed: the accuracy is not the expected one.
+        DataError: labels look wrong, and the user does not say that they are right.
+    """
+    if task.readout.multi_label:
+        return _check_marks(job, task)
+    trusted = job.settings.trust_labels
+    classes = task.readout.n_classes
+    names = task.class_names
+    coverage = Coverage.of(task.source.labels, classes)
+    warnings = [coverage.text("the calibration data", names)]
+    if job.held_out is not None and task.held_out is not None:
+        labels = task.held_out.source.labels
+        logits = task.logits(task.weight, on=task.held_out)
+        predicted = logits.predictions()
+        logits.forget()  # the search comes first
+        suspicion = job.held_out.check(predicted, labels, names, classes)
+        warnings += _trust(suspicion, names, "--eval", trusted=trusted)
+        warnings.append(Coverage.of(labels, classes).text("the held-out data", names))
+    predicted = task.logits(task.weight).predictions()
+    suspicion = job.calib.check(predicted, task.source.labels, names, classes)
+    warnings += _trust(suspicion, names, "--calib", trusted=trusted)
+    if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
+        others = "maps with numbers of their own for each class were left out; --trust-labels allows them"
+        warnings[0] = f"{warnings[0]}: {others}"
+    return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted)
+
+
+def _check_marks(job: Job, task: Task) -> LabelCheck:
+    """Look at labels that hold or do not, each by itself.
+
+    Raises:
+        CheckFailed: the share of right labels is not the expected one.
+        DataError: their columns seem to stand in another order, and the user does not say that they are right.
+    """
+    warnings = []
+    for data, collected, what in (
+        (job.calib, task.calibration, "the calibration data"),
+        (job.held_out, task.held_out, "the held-out data"),
+    ):
+        if data is None or collected is None:
+            continue
+        marks = collected.source.labels
+        predicted = task.logits(task.weight, on=collected).predictions()
+        data.check_accuracy(float(np.mean(predicted == marks)), len(marks))
+        warnings.append(marks_text(marks, what, task.class_names))
+        warning = order_warning(predicted, marks, task.class_names)
+        if warning and not job.settings.trust_labels:
+            raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates all the same")
+        warnings.append(warning)
+    marks = task.source.labels
+    rarer = np.minimum(marks.sum(axis=0), len(marks) - marks.sum(axis=0))
+    unseen = tuple(np.flatnonzero(rarer == 0).tolist())
+    scarce = tuple(np.flatnonzero((rarer > 0) & (rarer < FEW)).tolist())
+    coverage = Coverage(marks.shape[1], unseen, scarce, left_out=False)
+    return LabelCheck(coverage, tuple(warning for warning in warnings if warning), job.settings.trust_labels)
+
+
+def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, *, trusted: bool) -> tuple[str, ...]:
+    """Return what looks wrong, where it does not tell against the labels or the user trusts them all the same.
+
+    Raises:
+        DataError: the user does not.
+    """
+    warnings = warnings_of(suspicion, names)
+    if suspicion is not None and suspicion.tells and not trusted:
+        raise DataError(f"{flag}: {warnings[0]}; --trust-labels calibrates all the same")
+    return warnings
+
+
+SKETCH_MARGIN = 0.05
+"""A sketch tells a small share only roughly: an estimate may be above it by this much by chance."""
+
+MIN_TOLD = 3
+"""Or by fewer samples than these."""
+
+# One equal sample is no leak, however few there are.
+_MIN_SHARED = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """A data set as far as leaks are concerned.
+
+    Attributes:
+        source: the samples.
+        form: what their digests are of.
+    """
+
+    source: Source
+    form: str
+
+    @functools.cached_property
+    def digests(self) -> NDArray[np.uint64]:
+        """Digests of the samples, (N,); read once, as a source may be slow."""
+        return sample_digests(self.source)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.source.describe()
+
+
+def check_leaks(
+    model: Model,
+    calib: Told,
+    held_out: Told | None,
+    limits: Limits,
+    *,
+    cross_fits: bool = True,
+    logits: str | None = None,
+) -> tuple[str, ...]:
+    """Refuse held-out samples that were calibrated on; return what else there is to say about equal samples.
+
+    Args:
+        model: the model, which may have been recalibrated before.
+        calib: calibration samples.
+        held_out: samples for the report, if given.
+        limits: how much may be shared.
+        cross_fits: whether the command cross-fits without held-out samples; else it measures on those of `calib`.
+        logits: the scores that are calibrated now: earlier runs for other heads do not count; None for all runs.
+
+    Raises:
+        DataError: more is shared than the limit allows, or a sample cannot be read.
+    """
+    sets = [calib]
+    if held_out is not None:
+        sets.append(held_out)
+    runs = [run for name, run in calibrations(model).items() if not (logits and name) or reads(model, name, logits)]
+    notes = [note for each in sets for run in runs for note in _refuse_earlier(model, run, each, limits)]
+    for judging in sets[1:]:
+        notes += _refuse_shared(calib, judging, limits, cross_fits=cross_fits)
+    for each in sets:
+        notes += _repeats(each, folds=cross_fits and held_out is None)
+    return tuple(notes)
+
+
+def _refuse_shared(calib: Told, held_out: Told, limits: Limits, *, cross_fits: bool) -> list[str]:
+    """Refuse held-out data that are calibration data; note a small share that is.
+
+    Raises:
+        DataError: a larger share.
+    """
+    if calib.form != held_out.form:
+        return [
+            f"{held_out.name}: whether these are calibration samples too is not known: the ones are told apart by "
+            f"{held_out.form}, the others by {calib.form}"
+        ]
+    overlap = overlap_of(held_out.digests, calib.digests)
+    what = f"{overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%})"
+    if 100 * overlap.share > limits.overlap and overlap.shared >= _MIN_SHARED:
+        advice = "remove them, or leave out --eval to have the result cross-fitted"
+        if not cross_fits:
+            advice = "remove them"
+        raise DataError(
+            f"{held_out.name}: {what} are calibration samples too, so they cannot judge the result; {advice}. Where "
+            "equal samples are to be expected, as in tables of few distinct rows, --data-limit overlap=PERCENT allows "
+            "them"
+        )
+    if overlap.shared:
+        return [f"{held_out.name}: {what} are calibration samples too"]
+    return []
+
+
+def _refuse_earlier(model: Model, entries: Mapping[str, str], each: Told, limits: Limits) -> list[str]:
+    """Refuse data that the model was recalibrated on before: it looks better on them than it is.
+
+    Raises:
+        DataError: such data.
+    """
+    own = entries.get("calibration_sha256")
+    if own is None:
+        return []
+    form = entries.get("calibration_form", each.form)
+    if form != each.form:
+        return [
+            f"{each.name}: whether {model.name} was recalibrated on some of these samples is not known: it tells them "
+            f"apart by {form}, and these by {each.form}"
+        ]
+    overlap = sketch_overlap(each.digests, read_sketch(entries.get("calibration_sketch", "")))
+    certain = 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN and overlap.shared >= MIN_TOLD
+    # Files of earlier versions have no sketch.
+    if (certain or each.source.digest() == own) and limits.overlap < 100:
+        raise DataError(
+            f"{each.name}: {model.name} was recalibrated on these data, and looks better on them than "
+            "it is; give others, or start from the original model"
+        )
+    if overlap.shared:
+        share = f"about {overlap.share:.0%}"
+        return [f"{each.name}: {model.name} was recalibrated on some of these samples, {share}"]
+    return []
+
+
+def _repeats(each: Told, *, folds: bool) -> list[str]:
+    """Say how many samples are copies of others, and how many of those have another label."""
+    repeats = repeats_of(each.digests, sample_labels(each.source))
+    notes = []
+    if repeats.copies:
+        note = f"{each.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others"
+        if folds:  # a copy may be in the part that is fitted, and its twin in the part that judges
+            note += ", which flatters cross-fitted numbers; give --eval, or remove the copies"
+        notes.append(note)
+    if repeats.contradicting:
+        notes.append(
+            f"{each.name}: {repeats.contradicting:,} samples have an equal one with another label; correct them"
+        )
+    return notes

@@ -1,0 +1,303 @@
+"""Settings of a recalibration: what the command line, Python, the written file and JSON share.
+
+Light to import: the command line reads defaults and choices here before it loads NumPy.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from tna_onnx.errors import UsageError
+from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.maps import MAPS, MapName
+from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level, check_numbers
+from tna_onnx.numerics.metric import Objective
+
+if TYPE_CHECKING:
+    from tna_onnx.search.settings import SearchSettings
+
+__all__ = [
+    "PAPER",
+    "QuantizedHead",
+    "Search",
+    "Settings",
+]
+
+Method: TypeAlias = Literal["auto", "tna"]
+Search: TypeAlias = Literal["auto", "none", "sparse", "complete"]
+MapChoice: TypeAlias = Literal["auto", "none", MapName]
+Anchor: TypeAlias = Literal["original", "refit"]
+Predictions: TypeAlias = Literal["auto", "change", "keep"]
+QuantizedHead: TypeAlias = Literal["requantize", "float"]
+EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
+MapObjective: TypeAlias = Literal["auto", Objective]
+
+
+# The paper's n_e, where `auto` starts.
+_FIRST_MEMBERS = 10
+
+
+_FITTED = "What is fitted"
+_SEARCHED = "The search"
+
+
+@documented
+@dataclass(frozen=True)
+class Settings:
+    """What is searched and fitted, and how it is judged.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+
+    method: Method = setting(
+        "auto",
+        "What the search and the map are if they are not given. auto: cross-validation chooses, and keeps the input "
+        "model if nothing is better; tna: the paper's method, a sparse search followed by ts.",
+        section=_FITTED,
+    )
+    search: Search = setting(
+        "auto",
+        "How the weight of the last layer may change. none: it stays; sparse: its class vectors are turned by small "
+        "random rotations and averaged, then the map is fitted; complete: each such weight is tried with a map of its "
+        "own; auto: as the method says.",
+        section=_FITTED,
+    )
+    map: MapChoice = setting(
+        "auto",
+        "Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases (bias), "
+        "structured vector and matrix scaling (svs, sms), svs of smoothed log-probabilities (svs-mix), isotonic "
+        "one-vs-all (irova), atypicality-aware (aar), a refit of the last layer near the trained one (refit); for two "
+        "classes platt and beta; for several labels a sample ts, and label-ts, label-platt and "
+        "label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a complete search, or "
+        "around an anchor.",
+        section=_FITTED,
+    )
+    anchor: Anchor = setting(
+        "original",
+        "Layer that a search by name tilts. original: the trained one; refit: one that is first refitted near the "
+        "trained one, as strongly as cross-validation says.",
+        section=_FITTED,
+    )
+    predictions: Predictions = setting(
+        "auto",
+        "Whether a choice may change predicted classes. auto: where loss and accuracy are better for it, and no "
+        "class loses recall; change: where accuracy does not fall; keep: never.",
+        section=_FITTED,
+    )
+    fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.", section=_FITTED)
+    ets_loss: EtsLoss = setting(
+        "auto", "Loss that the weights of ETS minimise. auto: nll where that is the objective, else squared."
+    )
+    map_objective: MapObjective = setting(
+        "auto", "Metric that the temperature of ts minimises. auto: the objective; the source of ts has nll."
+    )
+    objective: Objective = setting(
+        "nll", "Metric for choosing the angle, the method and the temperature of ts.", section=_FITTED
+    )
+    max_accuracy_drop: float = setting(
+        0.3,
+        "Largest loss of accuracy on the calibration data that a search accepts, in percentage points; the automatic "
+        "choice among all methods accepts none. Also a gate: fail if the whole interval of the loss is above this.",
+        section=_FITTED,
+        low=0,
+        high=100,
+    )
+    ensemble_size: int | Literal["auto", "inf"] = setting(
+        "auto",
+        "Number of tilted weights to average (n_e). auto: 10, as in the paper, and more if accuracy requires it "
+        "(always 10 in a complete search); inf: the limit of infinitely many, cos(mRC) times the original weight.",
+        section=_SEARCHED,
+        unit="N|inf|auto",
+        parse="members",
+    )
+    max_ensemble_size: int = setting(
+        32,
+        "Most tilted weights that auto averages; if accuracy requires more, the limit of infinitely many is used.",
+    )
+    antithetic: bool = setting(False, "Average pairs of a rotation and its transpose.")
+    tilt_bias: bool = setting(
+        True,
+        "Scale the bias by what averaging leaves of the weight, cos(mRC) in the limit of many. The paper leaves it as "
+        "it is; scaled, the NLL was lower on every model that was measured.",
+    )
+    angle_step: float = setting(2.0, "Step of the angle grid, in degrees.", section=_SEARCHED, low=0, high=90)
+    adaptive: bool = setting(True, "Try the angles from coarse to fine; otherwise the whole grid first.")
+    alpha: float = setting(5.0, "First shape parameter of the Beta distribution of the rotation angles.")
+    beta: float = setting(1.0, "Second shape parameter of the Beta distribution of the rotation angles.")
+    theta_s: float = setting(0.9, "Largest angle of one rotation, in radians.")
+    n_t: int = setting(
+        1,
+        "Check mRC after this many rotations, from 1 to 10,000; a tilted weight can only stop at a check. The paper "
+        "uses 50.",
+    )
+    bins: int = setting(15, "Number of bins of ECE and AdaECE.", section="Results", low=1)
+    seed: int = setting(0, "Seed of all random draws.", section=_SEARCHED, low=0)
+    trust_labels: bool = setting(
+        False, "Calibrate all the same if labels seem wrong, or if classes have no samples.", section="Data"
+    )
+    quantized_head: QuantizedHead = setting(
+        "requantize",
+        "If the weight is stored quantised (QDQ): quantise the new one too, per class, or store it as float.",
+        section=_FITTED,
+    )
+    confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        # an exact copy of the input would be written
+        if self.search == "none" and self.map == "none":
+            raise UsageError("search none with map none changes nothing; choose another --search or another --map")
+        if self.predictions == "keep":
+            self._check_kept()
+        if self.anchor == "refit":
+            self._check_anchor()
+        _ = self.for_search  # ranges are checked there
+        check_level(self.confidence_level)
+
+    @property
+    def resolved_search(self) -> Search:
+        """The search after `method`."""
+        if self.search == "auto" and self.method == "tna":
+            return "sparse"
+        return self.search
+
+    @property
+    def resolved_map(self) -> MapChoice:
+        """The map after `method`, the search and the anchor."""
+        given = self.method == "tna" or self.search == "complete" or self.anchor == "refit"
+        if self.map == "auto" and given:
+            return "ts"
+        return self.map
+
+    @property
+    def fit_options(self) -> dict[str, Any]:
+        """Options of the maps' fits, by name."""
+        loss = self.ets_loss
+        if loss == "auto":
+            loss = "nll" if self.objective == "nll" else "squared"
+        objective = self.objective if self.map_objective == "auto" else self.map_objective
+        return {"ets_loss": loss, "objective": objective, "bins": self.bins}
+
+    @property
+    def level(self) -> float:
+        """Confidence level as a fraction."""
+        return self.confidence_level / 100
+
+    @functools.cached_property
+    def for_search(self) -> SearchSettings:
+        """The part that the search reads, in its units.
+
+        Raises:
+            UsageError: a value out of its range.
+        """
+        from tna_onnx.numerics.rotations import TiltParameters  # noqa: PLC0415 - loads NumPy
+        from tna_onnx.search.settings import SearchSettings  # noqa: PLC0415 - loads NumPy
+
+        first, last = self._members()
+        return SearchSettings(
+            ensemble_size=first,
+            grows=self.ensemble_size == "auto",
+            max_ensemble_size=last,
+            angle_step=self.angle_step,
+            adaptive=self.adaptive,
+            objective=self.objective,
+            bins=self.bins,
+            # points here, a fraction in the search
+            max_accuracy_drop=self.max_accuracy_drop / 100,
+            seed=self.seed,
+            antithetic=self.antithetic,
+            tilt_bias=self.tilt_bias,
+            tilt=TiltParameters(alpha=self.alpha, beta=self.beta, theta_s=self.theta_s, n_t=self.n_t),
+        )
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """What reports keep: the search's part, and the words that were asked for, in their units."""
+        return {
+            **asdict(self.for_search),
+            "max_accuracy_drop": self.max_accuracy_drop,
+            "method": self.method,
+            "search": self.search,
+            "map": self.map,
+            "anchor": self.anchor,
+            "predictions": self.predictions,
+            "fold": self.fold,
+            "ets_loss": self.ets_loss,
+            "map_objective": self.map_objective,
+            "quantized_head": self.quantized_head,
+            "trust_labels": self.trust_labels,
+            # `ensemble_size` of the search is the number that `auto` starts with
+            "ensemble_size_asked": self.ensemble_size,
+        }
+
+    def _check_kept(self) -> None:
+        """Refuse a method by name that can change predictions, where they are to be kept.
+
+        Raises:
+            UsageError: there is one.
+        """
+        if self.resolved_search not in ("auto", "none"):
+            raise UsageError(
+                f"--predictions keep: a tilted weight (--search {self.resolved_search}) can change predicted classes; "
+                "leave one of the two out"
+            )
+        name = self.resolved_map
+        if name not in ("auto", "none") and not MAPS[name].keeps_order:
+            raise UsageError(
+                f"--predictions keep: --map {name} can change predicted classes; leave one of the two out, or use "
+                "--map ts"
+            )
+
+    def _check_anchor(self) -> None:
+        """Refuse what a refitted anchor does not go with.
+
+        Raises:
+            UsageError: nothing is tilted around it, or it would be refitted again.
+        """
+        if self.resolved_search not in ("sparse", "complete"):
+            raise UsageError(
+                "anchor refit needs a search by name; add --method tna, --search sparse or --search complete. Without "
+                "a search, use --map refit, or --method auto, which compares a refit with all other methods"
+            )
+        if self.map == "refit":
+            raise UsageError("anchor refit with map refit fits the layer twice; choose another --map")
+
+    def _members(self) -> tuple[int, int]:
+        """Return the members that the search starts with and the most that it may take.
+
+        Raises:
+            UsageError: neither a positive whole number nor `auto` nor `inf`.
+        """
+        from tna_onnx.numerics.averages import LIMIT  # noqa: PLC0415 - loads NumPy
+
+        size: Any = self.ensemble_size
+        # the cap may lie below the paper's number
+        if size == "auto":
+            return min(_FIRST_MEMBERS, self.max_ensemble_size), self.max_ensemble_size
+        if size == "inf":
+            return LIMIT, LIMIT
+        if isinstance(size, str):
+            raise UsageError(f"ensemble size '{size}' is not known; expected auto, inf or a positive number")
+        check_numbers("a whole number", ensemble_size=size)
+        members = int(size)
+        if members < 1:
+            raise UsageError(f"ensemble_size must be at least 1, auto or inf, got {size}")
+        return members, members
+
+
+PAPER: dict[str, Any] = {
+    "method": "tna",
+    "objective": "ece",
+    "map_objective": "nll",
+    "ets_loss": "squared",
+    # the paper reports what the accuracy loses, and bounds nothing
+    "max_accuracy_drop": 100.0,
+    "ensemble_size": 10,
+    "n_t": 50,
+    "tilt_bias": False,
+    "adaptive": False,
+}
+"""Fields of `Settings` as the paper prints them, in "Hyperparameters" and "Methods"; see docs/explanation/paper.md."""

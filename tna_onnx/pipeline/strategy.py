@@ -1,0 +1,466 @@
+"""What `calibrate` looks for: a weight, and a map on top; and its honest estimate.
+
+The weight is the original one (search `none`), the tilted one (`sparse`), or one of the pairs of a tilted weight and
+the map fitted for it (`complete`). The map is none, or one of `MAPS`. What is `auto` is chosen among `Method`s that
+have been cross-fitted (`calibration.methods`); a path of fits, as `refit` has one, is such a choice too.
+
+What a search and a choice came to.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.engine.logits import HeadLogits, Logits, score_all
+from tna_onnx.errors import DataError
+from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps.base import CalibrationMap
+from tna_onnx.maps.refit import Refit
+from tna_onnx.numerics.averages import Ensemble, TurnedWeight
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.crossfit import FOLDS, Fit, MapFits, Scores, chosen_per_fold, cross_scores, folds, nested
+from tna_onnx.pipeline.methods import Choice, Method, Reason, Rule
+from tna_onnx.progress import Progress, silent
+from tna_onnx.search.candidates import Candidate, Scored, candidate_weights, choose, not_multiplied
+from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.sparse import search_complete, search_sparse
+
+__all__ = ["Outcome", "Part", "Strategy"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What was chosen and fitted.
+
+    Attributes:
+        candidates: all weights that were scored, the original one first.
+        chosen: the one that was chosen.
+        weight: its (C, n) weight; None for a model without a head.
+        method: weight and map in a word.
+        fitted: the map, None for none.
+        before: scores of the input model on the calibration data.
+        logits: logits of the calibration data under `weight`, before the map.
+        scores: cross-fitted scores of the methods that were compared; empty where nothing was `auto`.
+        left_out: those of them that a rule took out, and which.
+        changing: the one that would be chosen if predictions might change at any cost but accuracy, where it changes
+            them and is not chosen.
+        failed: methods that could not be fitted without one of the folds, and why; a path by its first step.
+        anchor: the refit around which the weight was searched; None for the original weight.
+    """
+
+    candidates: tuple[Candidate, ...]
+    chosen: Candidate
+    weight: NDArray[Any] | None
+    method: Method
+    fitted: CalibrationMap | None
+    before: SampleScores
+    logits: Logits
+    scores: Scores = field(default_factory=dict)
+    left_out: Mapping[Method, Reason] = field(default_factory=dict)
+    changing: Method | None = None
+    failed: Mapping[Method, str] = field(default_factory=dict)
+    anchor: Refit | None = None
+
+    @property
+    def map(self) -> str:
+        """Name of the map."""
+        return self.method.map
+
+    @property
+    def label(self) -> str:
+        """What was done in a word: `ts`, `tna + ets`, `refit 0.05 > tna + ts`; without a tilt that was no better."""
+        own = dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
+        if self.anchor is None:
+            return own
+        return f"{self.anchor.name} {self.anchor.strength:g} > {own}"
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the result is the input."""
+        return self.anchor is None and self.chosen.angle == 0 and self.fitted is None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a reader wants to know of the anchor and the fitted map; empty for none."""
+        found = {} if self.anchor is None else {f"anchor_{name}": value for name, value in self.anchor.brief.items()}
+        if self.fitted:
+            found |= self.fitted.brief
+        return found
+
+    @property
+    def keeps_predictions(self) -> bool:
+        """Whether no sample can change its predicted class."""
+        if self.anchor is not None or self.chosen.angle != 0:
+            return False
+        return self.fitted is None or self.fitted.keeps_order
+
+
+Mask = NDArray[np.bool_]
+_Weight = NDArray[Any] | TurnedWeight | None
+_LogitsOf = Callable[[Any], Logits]
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some of the calibration data.
+
+    Attributes:
+        rows: which of all samples these are, in this order.
+        take: takes them out, and gives their logits under a weight; called where they are needed.
+    """
+
+    rows: NDArray[np.intp]
+    take: Callable[[], _LogitsOf]
+
+    @functools.cached_property
+    def logits_of(self) -> _LogitsOf:
+        """Logits under a weight."""
+        return self.take()
+
+
+@dataclass(frozen=True, eq=False)
+class _UnderOneWeight:
+    """Logits of all samples, which are scored, and of those that searches and fits of folds see: often the same."""
+
+    whole: Logits
+    seen: Logits
+
+    def scored(self, fits: Iterable[Fit]) -> Iterator[Fit]:
+        """Yield fits to those seen with the logits of all samples."""
+        for method, _, fitted in fits:
+            yield method, self.whole, fitted
+
+    def forget(self) -> None:
+        """Give the memory of both back."""
+        self.whole.forget()
+        self.seen.forget()
+
+
+@dataclass(frozen=True, eq=False)
+class Strategy:
+    """A search, a map and their settings, on the calibration data.
+
+    Attributes:
+        logits_of: logits of the calibration data under a weight or `TurnedWeight`; of None for a model without a head.
+        weight: (C, n) original class vectors; None for a model without a head, which cannot be searched.
+        search: `auto`, `none`, `sparse` or `complete`.
+        map: `auto`, `none` or a name in `MAPS`.
+        settings: of the search.
+        allowed: maps that `auto` may take; those for any number of classes, if not said.
+        options: of the maps' fits, by name; each map takes those that it declares.
+        predictions: whether a choice may change predicted classes: where that is worth it (`auto`, rule 5 of
+            `pipeline.methods`), where it costs no accuracy (`change`), or never (`keep`).
+        part: what searches and fits of folds see of very many samples (`crossfit.seen`); None for all of them.
+    """
+
+    logits_of: _LogitsOf
+    weight: NDArray[Any] | None
+    search: str
+    map: str
+    settings: SearchSettings
+    allowed: tuple[str, ...] = ("none", *maps_of(3))
+    options: Mapping[str, Any] = field(default_factory=dict)
+    predictions: str = "auto"
+    part: Part | None = None
+
+    def run(self, progress: Progress) -> Outcome:
+        """Search and fit on all calibration data.
+
+        Raises:
+            UnsupportedModel: the weight cannot be tilted.
+            DataError: the map cannot be fitted; or every sample is classified right, which says nothing on confidences.
+        """
+        before = self._original.scores().labelled(self._original.labels)
+        if bool(before.hit.all()):
+            raise DataError(
+                f"every calibration sample is classified right, all {len(before):,}, so no confidence seems too high; "
+                "expected data with some errors (was the model trained on these samples?)"
+            )
+        return self.found(before, progress)
+
+    def found(self, before: SampleScores, progress: Progress) -> Outcome:
+        """Search and fit on all calibration data, whatever their scores are.
+
+        Args:
+            before: scores under `weight`, with labels where rule 5 may hold.
+            progress: called with (stage, done, total).
+
+        Raises:
+            UnsupportedModel: the weight cannot be tilted.
+            DataError: the map cannot be fitted.
+        """
+        # one set of scores: every candidate and the report are held against these
+        candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
+        # what may not change a prediction is not tilted: there is nothing to search then
+        if any(method.tilted for method in self._methods):
+            candidates = self._search(None, functools.partial(progress, "search"))
+        found = candidates[choose(candidates, self.settings)]
+        failed: dict[Method, str] = {}
+        scores = self._compared(found, before, failed, progress)
+        choice = Choice(self._only, {}) if self._only else self._decided(scores, before)
+        method = choice.method
+        chosen = found if method.tilted else candidates[0]
+        weight = self._weight_of(chosen)
+        logits = self._original
+        if weight is not self.weight:
+            self._original.forget()
+            logits = self.logits_of(weight)
+        # only the pairs of a complete search were fitted with their weights, on what it has seen
+        fitted = chosen.fitted if self.part is None else None
+        fitted = fitted or self._map_fits.chosen(method, logits)
+        if self.part is not None and (scores or len(candidates) > 1):
+            self._seen.forget()  # the final fit has seen all
+            candidates, chosen = _with_final(candidates, chosen, fitted if chosen.fitted else None)
+        # what could not be fitted on one weight may have been fitted on another
+        failed = {each: reason for each, reason in failed.items() if each not in scores}
+        changing = self._changing(choice, scores, before)
+        return Outcome(
+            candidates, chosen, weight, method, fitted, before, logits, scores, choice.left_out, changing, failed
+        )
+
+    def cross_fitted(self, outcome: Outcome, progress: Progress = silent) -> SampleScores:
+        """Scores after, each sample scored with what was searched, chosen and fitted without it.
+
+        Raises:
+            DataError: a fold's map cannot be fitted.
+        """
+        seed = self.settings.seed
+        if outcome.scores:
+            self._both.forget()
+            compared = dict(outcome.scores)
+            # of a file that keeps predictions, these are no news: no fold may change them either
+            if self.rule.careful and outcome.method.keeps_order:
+                compared = {method: each for method, each in compared.items() if method.keeps_order}
+            return nested(compared, outcome.before, self.rule, seed)
+        fits = functools.partial(self._fits, progress, (outcome.method,), self._per_fold(self._fold_weights(progress)))
+        clusters = outcome.before.clusters
+        scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
+        self._both.forget()
+        return scores
+
+    @property
+    def rule(self) -> Rule:
+        """How one of several methods is chosen."""
+        # what was asked for by name may cost what the user allows; what is chosen for the user must be worth it
+        chosen_for_the_user = self.search in ("auto", "none") and self.map == "auto"
+        drop = 0.0 if chosen_for_the_user else self.settings.max_accuracy_drop
+        return Rule(self.settings.objective, self.settings.bins, drop, careful=self.predictions == "auto")
+
+    def _decided(self, scores: Scores, before: SampleScores) -> Choice:
+        """Return what is chosen; where the estimate finds no gain, among what keeps predictions."""
+        choice = self.rule.choice(scores, before)
+        keeping = {method: after for method, after in scores.items() if method.keeps_order}
+        if not self.rule.careful or choice.method.keeps_order or not keeping:
+            return choice
+        if self.rule.gains(before, nested(scores, before, self.rule, self.settings.seed)):
+            return choice
+        changing: dict[Method, Reason] = {method: "predictions" for method in scores if method not in keeping}
+        choice = self.rule.choice(keeping, before)
+        return Choice(choice.method, {**changing, **choice.left_out})
+
+    def _changing(self, choice: Choice, scores: Scores, before: SampleScores) -> Method | None:
+        """Return what would be chosen if predictions might change, where they do not."""
+        if not choice.method.keeps_order or "predictions" not in choice.left_out.values():
+            return None
+        method = replace(self.rule, careful=False).choose(scores, before)
+        return None if method.keeps_order else method
+
+    # ---- what there is to choose from
+
+    @property
+    def _tilts(self) -> tuple[bool, ...]:
+        """Whether the weight stays, or is tilted, or may be both."""
+        if self.weight is None or self.search == "none":
+            return (False,)
+        if self.search == "auto":
+            return (False, True)
+        return (True,)
+
+    @property
+    def _methods(self) -> tuple[Method, ...]:
+        """What there is to choose from; of a map with a path, its first step."""
+        if self.map != "auto":
+            return self._kept(Method(tilted, self.map) for tilted in self._tilts)
+        plain = [Method(tilted=False, map=name) for name in self.allowed if False in self._tilts]
+        tilted = [Method(tilted=True, map=name) for name in self.allowed if True in self._tilts]
+        if self.search == "auto":
+            tilted = [method for method in tilted if method.map == "none" or MAPS[method.map].on_tilted]
+        return self._kept([*plain, *tilted])
+
+    def _kept(self, methods: Iterable[Method]) -> tuple[Method, ...]:
+        """Leave out what can change a prediction, where they are to be kept and there is a choice."""
+        every = tuple(methods)
+        if self.predictions != "keep":
+            return every
+        return tuple(method for method in every if method.keeps_order) or every
+
+    @property
+    def _only(self) -> Method | None:
+        """The method, where there is nothing to choose."""
+        methods = self._methods
+        return methods[0] if len(methods) == 1 and not methods[0].has_path else None
+
+    def _compared(
+        self, found: Candidate, before: SampleScores, failed: dict[Method, str], progress: Progress
+    ) -> Scores:
+        """Cross-fitted scores of all methods; none where there is one only. What cannot be fitted goes to `failed`.
+
+        A weight that was found on all samples flatters the methods on it. If one of them would be chosen all the same,
+        for all samples or outside of one fold, weights are searched again for each fold, and that decides.
+        """
+        if self._only:
+            return {}
+        n = len(before)
+        seed = self.settings.seed
+        methods = self._methods
+        # no angle is better than none: nothing but the input is tilted
+        if found.angle == 0 and False in self._tilts:
+            methods = tuple(method for method in methods if not method.tilted)
+        if all(method.tilted for method in methods):
+            fits = functools.partial(self._fits, progress, methods, self._per_fold(self._fold_weights(progress)))
+            return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
+        fits = functools.partial(self._fits, progress, methods, self._per_fold([self._scored_weight(found)] * FOLDS))
+        scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
+        chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
+        # none of the flattered ones stays: they would be shown as cross-fitted
+        honest = {method: each for method, each in scores.items() if not method.tilted}
+        if not any(method.tilted for method in chosen):
+            return honest
+        tilted = tuple(method for method in methods if method.tilted)
+        fits = functools.partial(self._fits, progress, tilted, self._per_fold(self._fold_weights(progress)))
+        return honest | cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
+
+    # ---- weights
+
+    def _search(self, rows: Mask | None, progress: Callable[[int, int], None]) -> tuple[Candidate, ...]:
+        """Search on all samples seen, or on some of them."""
+        if self._pairs:
+            return search_complete(self._ensemble, functools.partial(self._pair, rows), self.settings, progress)
+        return search_sparse(self._scored, self.settings, progress, rows)
+
+    @functools.cached_property
+    def _ensemble(self) -> Ensemble:
+        """Members of the tilted weights."""
+        assert self.weight is not None  # noqa: S101 - `_tilts`
+        return self.settings.ensemble(self.weight)
+
+    @functools.cached_property
+    def _scored(self) -> Scored:
+        """Candidates with the scores of all samples seen: searches without a fold use those of the first."""
+        scaled = None
+        if isinstance(self._seen, HeadLogits):
+            scaled = functools.partial(self._seen.scaled_scores, with_bias=self.settings.tilt_bias)
+        # the logits are there: one product less
+        return Scored(self._ensemble, self._score_all, scaled, turned=True, original=self._seen.scores())
+
+    @functools.cached_property
+    def _original(self) -> Logits:
+        """Logits under the original weight; kept, up to 1 GiB, for the limit of many members and the fits."""
+        return self.logits_of(self.weight)
+
+    @functools.cached_property
+    def _seen(self) -> Logits:
+        """The same of the samples that searches and fits of folds see."""
+        return self._original if self.part is None else self.part.logits_of(self.weight)
+
+    @property
+    def _both(self) -> _UnderOneWeight:
+        return _UnderOneWeight(self._original, self._seen)
+
+    def _among_seen(self, rows: Mask) -> Mask:
+        """Return a mask of all samples, (N,), for those seen."""
+        return rows if self.part is None else rows[self.part.rows]
+
+    @property
+    def _pairs(self) -> bool:
+        # without a map there is nothing to pair weights with
+        return self.search == "complete" and self.map != "none"
+
+    def _fold_weights(self, progress: Progress) -> list[_Weight]:
+        """Return the weight that a search without each fold chooses."""
+        if True not in self._tilts:
+            return [self.weight] * FOLDS
+        weights: list[_Weight] = []
+        # folds often choose the same
+        made: dict[tuple[float, int], _Weight] = {}
+        logits = self._original
+        fold = folds(len(logits), self.settings.seed, logits.clusters)
+        for k in range(FOLDS):
+            candidates = self._search(self._among_seen(fold != k), lambda done, total: None)  # noqa: ARG005 - a fold is one step
+            chosen = candidates[choose(candidates, self.settings)]
+            if (key := (chosen.angle, chosen.ensemble_size)) not in made:
+                made[key] = self._scored_weight(chosen)
+            weights.append(made[key])
+            progress("search in folds", k + 1, FOLDS)
+        return weights
+
+    def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
+        if self.weight is None:
+            return None
+        ((_, weight),) = candidate_weights(self._ensemble, [candidate])
+        return weight
+
+    def _scored_weight(self, candidate: Candidate) -> _Weight:
+        """Return the weight of a candidate as its search scored it: five of them are there at once."""
+        if self.weight is None:
+            return None
+        return not_multiplied(self._ensemble, candidate)
+
+    def _score_all(self, weights: Sequence[NDArray[Any] | TurnedWeight]) -> list[SampleScores]:
+        return score_all([self._logits_seen(weight) for weight in weights])
+
+    def _logits_seen(self, weight: _Weight) -> Logits:
+        return (self.part or self).logits_of(weight)
+
+    def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
+        """Fit the map for a weight and score both, on the samples chosen."""
+        logits = self._logits_seen(weight)
+        fitted = self._map_fits.one(self.map, logits, rows, start)
+        return logits.mapped_scores(fitted, rows), fitted
+
+    # ---- maps
+
+    @property
+    def _map_fits(self) -> MapFits:
+        return MapFits(self.options)
+
+    def _fits(
+        self, progress: Progress, methods: Sequence[Method], logits: Sequence[_UnderOneWeight], k: int, train: Mask
+    ) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
+        original = self._both
+        tilted = logits[k]
+        rows = self._among_seen(train)
+        # else the fit to all samples may be to these
+        if all(self._tilts):
+            original.forget()  # it has served the search
+        for done, method in enumerate(methods, k * len(methods) + 1):
+            each = tilted if method.tilted else original
+            yield method, each.scored(self._map_fits.path(method, each.seen, rows))
+            progress("cross-validate", done, FOLDS * len(methods))
+        if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
+            tilted.forget()
+
+    def _per_fold(self, weights: Sequence[_Weight]) -> list[_UnderOneWeight]:
+        """Return the logits under the weight for each fold; folds with one weight share them."""
+        made = {id(weight): self._under(weight) for weight in weights}
+        return [made[id(weight)] for weight in weights]
+
+    def _under(self, weight: _Weight) -> _UnderOneWeight:
+        whole = self.logits_of(weight)
+        return _UnderOneWeight(whole, whole if self.part is None else self.part.logits_of(weight))
+
+
+def _with_final(
+    candidates: Sequence[Candidate], chosen: Candidate, fitted: CalibrationMap | None
+) -> tuple[tuple[Candidate, ...], Candidate]:
+    """Return the candidates and the chosen one with a map in place of that of its search."""
+    final = replace(chosen, fitted=fitted)
+    return tuple(final if each is chosen else each for each in candidates), final

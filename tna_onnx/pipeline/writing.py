@@ -1,0 +1,325 @@
+"""What the graph can hold, and how a result is written: decided here, asked once.
+
+A result is a weight and a map. The weight replaces the head's. The map goes one of two ways:
+
+- folded into weight and bias, where nothing reads the scores in front of the bias; a head without a bias gets an Add
+  behind the logits for what would be one;
+- appended: standard nodes behind the logits, where the opset has them and every reader can see the new scores.
+
+What the written file says about itself: entries of metadata_props, without the prefix `tna_onnx.`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from tna_onnx._version import __version__
+from tna_onnx.data.digest import sample_digests
+from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.suspicion import sketch_of
+from tna_onnx.engine.logits import Logits
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.nodes import PREFIX, can_append, map_opset, too_old
+from tna_onnx.graph.rewrite import Rewritten
+from tna_onnx.graph.scores import can_insert, can_scale
+from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps.base import CalibrationMap, Folding
+from tna_onnx.maps.refit import Refit
+from tna_onnx.pipeline.change import Change, can_recompute, write_change
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.strategy import Outcome
+from tna_onnx.pipeline.task import Collected, Task
+from tna_onnx.runtime import runtime_version
+from tna_onnx.runtime.session import CUDA
+
+__all__ = ["Shipped", "Writing", "provenance_entries", "versions"]
+
+
+@dataclass(frozen=True, eq=False)
+class Shipped:
+    """What a written file computes for some samples: logits, and the map that is not in them yet.
+
+    Attributes:
+        made: the logits, or what makes them: a folded weight is a large one of its own, which can wait.
+        fitted: the map.
+    """
+
+    made: Logits | Callable[[], Logits]
+    fitted: CalibrationMap | None
+
+    @functools.cached_property
+    def logits(self) -> Logits:
+        """The logits."""
+        return self.made if isinstance(self.made, Logits) else self.made()
+
+
+@dataclass(frozen=True, eq=False)
+class Writing:
+    """How results of a task can be written.
+
+    Attributes:
+        task: what was opened.
+        fold: whether the user wants maps in weight and bias, where that is possible.
+        block: how names of appended nodes begin.
+    """
+
+    task: Task
+    fold: bool
+    block: str = PREFIX
+
+    @functools.cached_property
+    def maps(self) -> tuple[str, ...]:
+        """Maps that the graph can hold, `none` among them: new nodes need its opset, some read plain features."""
+        if not self._appends:
+            return tuple(name for name in self._all if name == "none" or self._folds(name))
+        plain = self.task.probed.plain_features
+        return tuple(name for name in self._all if plain or not _reads_features(name) or self._always_folds(name))
+
+    @functools.cached_property
+    def choices(self) -> tuple[str, ...]:
+        """Those of the maps that can be written so that no one reads the scores in front of them.
+
+        Without those that would take minutes to fit for so many classes.
+        """
+        affordable = (name for name in self.maps if _is_affordable(name, self.task.readout.n_classes))
+        # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
+        return tuple(name for name in affordable if name == "none" or self._always_folds(name) or self._inserts(name))
+
+    def require(self, name: str) -> None:
+        """Refuse a map that the graph cannot hold, and say why; `auto` is always fine.
+
+        Raises:
+            UnsupportedModel: the graph cannot hold it.
+        """
+        # `auto` takes from `choices`, all of which can be written
+        if name == "auto" or name in self.maps:
+            return
+        task = self.task
+        if name not in self._all:
+            raise UnsupportedModel(f"{task.model.name}: map {name} {self._against(name)}")
+        if not self._appends:
+            advice = ", or use --map ts, which needs no new nodes" if "ts" in self.maps else ""
+            reason = too_old(task.readout.logits_type, map_opset(task.model))
+            raise UnsupportedModel(f"{task.model.name}: {reason}{advice}")
+        what = "the features of a linear head"
+        if task.head:
+            what = f"the features '{task.head.features}'"
+        raise UnsupportedModel(
+            f"{task.model.name}: map {name} reads {what} in the graph and expects (N, n) in the dtype of the logits; "
+            "choose another --map"
+        )
+
+    def _against(self, name: str) -> str:
+        """Why a map is not for models like this one, and which is."""
+        classes = self.task.readout.n_classes
+        if self.task.readout.multi_label:
+            others = ", ".join(maps_of(classes, labels=True))
+            return f"is for one class a sample, and this model gives {classes} labels by themselves; use --map {others}"
+        if not MAPS[name].for_classes:
+            return "is for several labels a sample, each with a Sigmoid of its own, and this model gives one class"
+        return f"is for two classes, and this model has {classes}; use --map bias, svs or sms, which are for any number"
+
+    def require_anchor(self) -> None:
+        """Refuse a head whose weight and bias cannot be refitted before they are tilted, and say why.
+
+        Raises:
+            UnsupportedModel: such a head.
+        """
+        reason = self._against_anchor()
+        if reason:
+            task = self.task
+            raise UnsupportedModel(f"{task.model.name}: {task.where} cannot hold anchor refit: {reason}")
+
+    def _against_anchor(self) -> str:
+        """Why an anchor has no place in weight and bias; empty if it has one."""
+        head = self.task.head
+        if self.task.readout.multi_label:
+            return "it refits one distribution over classes, and this model gives labels; use --anchor original"
+        if head is None or not head.linear or self.task.probed.tail is not None:
+            return "only the graph itself computes its logits; use --anchor original"
+        if head.stored_weight.quantized is not None:
+            return "its weight is stored quantised; add --quantized-head float, or use --anchor original"
+        if not can_scale(self.task.model, head):
+            return "its scores are read in front of the bias; use --anchor original"
+        if not head.holds_bias and not self._inserts(Refit.name):
+            return "it has no place for a bias, and no node can follow it; use --anchor original"
+        return ""
+
+    def folding(self, outcome: Outcome) -> Folding | None:
+        """Return what the fitted map does to weight and bias; None if it is appended, or there is none."""
+        head = self.task.head
+        if outcome.fitted is None or head is None or not self._folds(outcome.map):
+            return None
+        # a quantised weight that stays as it is keeps its integers
+        if head.stored_weight.quantized is not None and outcome.chosen.angle == 0:
+            return None
+        return outcome.fitted.folded()
+
+    def shipped(self, outcome: Outcome, on: Collected) -> Shipped:
+        """Return what the written file computes for some samples."""
+        task = self.task.around(outcome.anchor)
+        folding = self.folding(outcome)
+        # behind a tail only the graph computes logits, without the map: a factor may be taken in or not, to rounding
+        if folding is not None and task.probed.tail is None and outcome.weight is not None:
+            return Shipped(functools.partial(task.folded_logits, outcome.weight, folding, on), None)
+        logits = outcome.logits
+        if on is not task.calibration:
+            logits = task.logits(outcome.weight, on)
+        return Shipped(logits, outcome.fitted)
+
+    def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
+        """Return the new model: weight, map and provenance.
+
+        Raises:
+            UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
+        """
+        task = self.task
+        folding = self.folding(outcome)
+        change = Change(
+            **(self._tilted(outcome) if folding is None else self._folded(outcome, folding)),
+            # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
+            maps=() if folding is not None or outcome.fitted is None else (outcome.fitted,),
+            keeps_order=_keeps_order(outcome.map),
+            shape=task.probed.logits_shape,
+            block=self.block,
+        )
+        # a model in memory gives another one
+        return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)
+
+    def _tilted(self, outcome: Outcome) -> dict[str, Any]:
+        """New weight and bias without a map; none where the weight stays as it is, to the bit."""
+        # the anchor is a change of its own, tilted or not
+        if outcome.anchor is not None and outcome.weight is not None:
+            return {"weight": outcome.weight, "bias": self.task.around(outcome.anchor).new_bias(outcome.weight)}
+        if outcome.weight is None or outcome.chosen.angle == 0:
+            return {"weight": None}
+        return {"weight": outcome.weight, "bias_factor": self.task.bias_factor(outcome.weight)}
+
+    def _folded(self, outcome: Outcome, folding: Folding) -> dict[str, Any]:
+        """New weight and bias with a map in them."""
+        head = self.task.head
+        assert head is not None  # noqa: S101 - `folding` has seen to it
+        assert outcome.weight is not None  # noqa: S101 - as there is a head
+        if outcome.weight is head.weight and can_recompute(folding):
+            return {"folded": outcome.fitted}
+        weight = head.anchored(folding.weight(outcome.weight))
+        task = self.task.around(outcome.anchor)
+        if folding.factor is not None and outcome.anchor is None:
+            return {"weight": weight, "bias_factor": folding.factor * task.bias_factor(outcome.weight)}
+        return {"weight": weight, "bias": task.new_bias(outcome.weight, folding)}
+
+    @property
+    def _all(self) -> tuple[str, ...]:
+        """All maps for so many classes, or labels."""
+        readout = self.task.readout
+        return ("none", *maps_of(readout.n_classes, labels=readout.multi_label))
+
+    @property
+    def _appends(self) -> bool:
+        """Whether the opset has the nodes of a map."""
+        return can_append(self.task.readout.logits_type, map_opset(self.task.model))
+
+    def _always_folds(self, name: str) -> bool:
+        """Whether a map goes into weight and bias with the original weight too, so that no node reads the features."""
+        head = self.task.head
+        return head is not None and head.stored_weight.quantized is None and self._folds(name)
+
+    def _folds(self, name: str) -> bool:
+        """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
+        head = self.task.head
+        if not self.fold or not MAPS[name].foldable or head is None or not can_scale(self.task.model, head):
+            return False
+        # one factor on all logits passes whatever keeps ratios; a matrix, or a bias, needs plain logits
+        if MAPS[name].scales:
+            return True
+        if not head.linear or self.task.probed.tail is not None:
+            return False
+        return head.holds_bias or self._inserts(name)
+
+    def _inserts(self, name: str) -> bool:
+        return self._appends and can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
+
+
+def _is_affordable(name: str, classes: int) -> bool:
+    limit = None if name == "none" else MAPS[name].max_classes_of_auto
+    return limit is None or classes <= limit
+
+
+def _reads_features(name: str) -> bool:
+    return name != "none" and MAPS[name].needs_features
+
+
+def _keeps_order(name: str) -> bool:
+    # what is done to each label by itself keeps predictions, and not which label comes first
+    return name == "none" or (MAPS[name].keeps_order and MAPS[name].for_classes)
+
+
+def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict[str, str]:
+    """Return how the file was made; no time, no path: the same run writes the same bytes."""
+    recipe = task.source.recipe()
+    entries: dict[str, object] = {
+        "version": __version__,
+        "method": outcome.label,
+        "anchor": settings.anchor,
+        "search": settings.resolved_search,
+        "map": outcome.map,
+        "angle_degrees": outcome.chosen.angle,
+        # 0 stands for the limit of many; the file has the word of the command line
+        "ensemble_size": outcome.chosen.ensemble_size or "inf",
+        "antithetic": settings.antithetic,
+        "alpha": settings.alpha,
+        "beta": settings.beta,
+        "theta_s": settings.theta_s,
+        "objective": settings.objective,
+        "n_t": settings.n_t,
+        "max_accuracy_drop": settings.max_accuracy_drop,
+        "bins": settings.bins,
+        "seed": settings.seed,
+        **outcome.parameters,
+        "source_sha256": task.model.sha256,
+        "calibration_sha256": task.source.digest(),
+        "calibration_samples": len(task.source),
+        **_positions(task),
+        # a few digests of single samples: they tell these data in another order, and a part of them
+        "calibration_sketch": sketch_of(sample_digests(task.source)),
+        "calibration_form": task.calibration.samples.form,
+        **({"preprocessing": recipe} if recipe else {}),
+        **_advice(outcome),
+        # on the CPU there is no such choice
+        **({"tf32": "as-deployed" if task.tf32 else "off"} if task.provider == CUDA else {}),
+        **task.class_output.provenance,
+        "output_kind": task.class_output.kind,
+    }
+    # `metadata_props` hold texts only
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
+
+
+def _advice(outcome: Outcome) -> dict[str, str]:
+    """Say what the file should not go through: its map compares features with those of the network as it is."""
+    fitted = outcome.fitted
+    if fitted is None or not fitted.needs_features or fitted.folded() is not None:
+        return {}
+    return {"quantization": "quantise the source and calibrate the result: this map reads features as they are"}
+
+
+def _positions(task: Task) -> dict[str, object]:
+    """Return what was calibrated where a sample has several predictions: its labelled positions, each a sample."""
+    source = task.source
+    if not isinstance(source, PositionSource):
+        return {}
+    return {"positions": "last" if source.flat is None else "labelled", "position_samples": len(source.owners)}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computed the numbers."""
+    return {
+        "tna-onnx": __version__,
+        "onnx": version("onnx"),
+        "onnxruntime": runtime_version(),
+        "numpy": version("numpy"),
+    }

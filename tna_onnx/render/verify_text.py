@@ -1,0 +1,197 @@
+"""Text of `verify` (whether a file is intact, and as good) and of `inspect` (what can be calibrated or not)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.walk.steps import Refusal
+from tna_onnx.render.lines import count_text, lines_text, note_lines
+from tna_onnx.results.evaluation import (
+    LABELS,
+    HeadInfo,
+    Inspection,
+    ModelDifference,
+    OtherOutput,
+    OutputDifference,
+    ScoresInfo,
+)
+
+__all__ = ["difference_text", "inspection_text"]
+
+
+# Unexplained differences that are listed; another model altogether has thousands.
+_MAX_LINES = 40
+
+# Characters of an entry that is shown; the record of a change is longer.
+_MAX_ENTRY = 1000
+
+
+def difference_text(result: ModelDifference) -> RenderableType:
+    """What the change is, what is not of it, how far the outputs moved, verdict."""
+    lines = [
+        f"original {result.original}",
+        f"new file {result.recalibrated}",
+        f"head     {result.head or 'none'}",
+        *_explained_lines(result),
+        f"the same {_untouched(result, 'node', result.nodes)}, {_untouched(result, 'tensor', result.tensors)}",
+        *_unexplained_lines(result),
+    ]
+    if result.outputs:
+        lines += _output_lines(result.outputs)
+    lines += note_lines(result.notes)
+    return Group(lines_text(lines), Text(result.verdict, style="bold"))
+
+
+def _explained_lines(result: ModelDifference) -> list[str]:
+    """Each explained difference; the nodes and tensors of the appended block as counts."""
+    # A map can append dozens of nodes; which ones is in the JSON.
+    block = [d for d in result.differences if d.explained == "appended block"]
+    decisions = [d for d in result.differences if d.explained == "decisions"]
+    listed = [d for d in result.differences if d.explained and d not in block and d not in decisions]
+    lines = [f"changed  {_difference_line(d)}" for d in listed]
+    if block:
+        nodes = sum(d.part == "node" for d in block)
+        tensors = sum(d.part == "tensor" for d in block)
+        lines.append(f"appended {count_text(nodes, 'node')}, {count_text(tensors, 'tensor')}")
+    if decisions:
+        ports = ", ".join(d.name for d in decisions if d.part in ("output", "input"))
+        lines.append(f"decides  {ports}")
+    return lines
+
+
+def _unexplained_lines(result: ModelDifference) -> list[str]:
+    lines = [f"DIFFERS  {_difference_line(d)}" for d in result.unexplained[:_MAX_LINES]]
+    more = len(result.unexplained) - _MAX_LINES
+    if more > 0:
+        lines.append(f"DIFFERS  {more:,} more: --json")
+    return lines
+
+
+def _untouched(result: ModelDifference, part: str, total: int) -> str:
+    # added parts are not of the original, whose parts are counted
+    changed = {d.name for d in result.differences if d.part == part and d.change != "added"}
+    return f"{max(0, total - len(changed)):,} of {count_text(total, part)}"
+
+
+def _difference_line(d: Difference) -> str:
+    size = ""
+    if d.largest is not None:
+        size = f"largest change {d.largest:.3g}"
+    if d.relative is not None:
+        size += f", {d.relative:.3g} of the largest value"
+    text = f"{d.part} {d.name}: {d.change}"
+    if d.explained:
+        text += f" [{d.explained}]"
+    return text + "".join(f" ({remark})" for remark in (d.detail, size) if remark)
+
+
+def _output_lines(o: OutputDifference) -> list[str]:
+    return [
+        f"data     {o.data}, output '{o.output}' ({o.output_kind}) on {o.provider}",
+        f"moved    largest |p - p'| {o.largest:.2e}, mean {o.mean:.2e}",
+        f"class    the same for {o.same_class:,} of {count_text(o.samples, 'sample')} ({o.agreement:.2%})",
+        f"before   mean confidence {o.confidence_before:.2%}, accuracy {o.accuracy_before:.2%}",
+        f"after    mean confidence {o.confidence_after:.2%}, accuracy {o.accuracy_after:.2%}",
+        *map(_other_output_line, o.others),
+    ]
+
+
+def _other_output_line(output: OtherOutput) -> str:
+    """Say how an output that does not classify differs."""
+    name = f"output   '{output.name}'"
+    if not output.depends_on_head:
+        name += " (does not depend on the head)"
+    if not output.differing:
+        return f"{name}: the same"
+    text = f"{name}: {output.differing:,} of {count_text(output.values, 'value')} differ"
+    if output.largest is not None:
+        text += f", largest change {output.largest:.2e}"
+    return text
+
+
+_POSITIONS = "several a sample: labels are an array with an axis for the positions, -100 for those without one"
+
+
+def inspection_text(inspection: Inspection) -> RenderableType:
+    """Heads, scores without a head, and refusals of a model."""
+    lines = [
+        f"model    {inspection.model}",
+        f"opset    {inspection.opset} (IR version {inspection.ir_version})",
+        *(f"input    {line}" for line in inspection.inputs),
+    ]
+    for head in inspection.heads:
+        lines += ["", *_head_lines(head)]
+    if len(inspection.heads) > 1:
+        lines += ["", _several_heads(inspection)]
+    for scores in inspection.scores:
+        lines += ["", *_scores_lines(scores)]
+    for refusal in inspection.refusals:
+        lines += ["", _refusal_line(refusal, inspection)]
+    if inspection.provenance:
+        lines += ["", "recalibrated by tna-onnx:", *_provenance_lines(inspection.provenance)]
+    return lines_text(lines)
+
+
+def _provenance_lines(entries: Mapping[str, str]) -> list[str]:
+    """One line for each entry; what `verify` makes the file again from is for that alone."""
+    shown = {key: value for key, value in entries.items() if len(value) <= _MAX_ENTRY}
+    hidden = [f"  {key}: {len(value):,} characters" for key, value in entries.items() if key not in shown]
+    return [*(f"  {key}: {value}" for key, value in shown.items()), *hidden]
+
+
+def _head_lines(head: HeadInfo) -> list[str]:
+    lines = [
+        f"head     {head.node} ({head.op_type})",
+        f"weight   {head.weight} ({head.classes}, {head.n_features}), {head.weight_type}",
+        f"bias     {head.bias or 'none'}",
+        f"features {head.features}",
+        f"logits   {head.logits}, {head.logits_type}",
+        f"follows  {', '.join(head.follows) or 'nothing'}",
+        f"output   {head.output}",
+    ]
+    if head.several:
+        lines.append(f"predicts {_POSITIONS}")
+    if head.multi_label:
+        lines.append(_labels_line(head.classes))
+    return lines
+
+
+def _labels_line(count: int) -> str:
+    shape = f"(N, {count})"
+    return f"kind     multi-label: {count} labels, each with a sigmoid of its own; labels of shape {shape}, 0 or 1"
+
+
+def _several_heads(inspection: Inspection) -> str:
+    names = " or ".join(f"--head {head.output}" for head in reversed(inspection.heads))
+    return f"heads    {len(inspection.heads)}: choose one with {names}; a second run on the new file takes another"
+
+
+def _scores_lines(scores: ScoresInfo) -> list[str]:
+    kind = scores.measure or scores.holds
+    noun = "labels" if scores.multi_label else "classes"
+    works = "calibrate as it is: a map goes behind them, nothing is searched"
+    if not scores.holds:
+        works = "calibrate --search none with --output-kind logits, or --output-kind probabilities: whichever it is"
+    lines = [
+        f"scores   output '{scores.output}': {kind or 'logits or probabilities'}, {scores.classes} {noun}, no linear "
+        "head",
+        f"works    {works}",
+    ]
+    if scores.multi_label:
+        lines.append(_labels_line(scores.classes))
+    if scores.several:
+        lines.append(f"predicts {_POSITIONS}")
+    return lines
+
+
+def _refusal_line(refusal: Refusal, inspection: Inspection) -> str:
+    """Say why an output has no head; what is beside others that have one is no refusal."""
+    works = [*inspection.heads, *inspection.scores]
+    if refusal.reason == LABELS and works:
+        return f"labels   output '{refusal.output}', from {refusal.node}"
+    has_head = refusal.output in {scores.output for scores in inspection.scores}
+    return f"{'no head' if has_head else 'refused':8} output '{refusal.output}', at {refusal.node}: {refusal.reason}"

@@ -1,0 +1,126 @@
+"""Recall by class and balanced accuracy before and after, with intervals of their paired differences.
+
+Which class is predicted is a decision, whose costs a log loss does not know: better probabilities may silence a rare
+class. So what the classes gain and lose stands beside the accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from tna_onnx.numerics.intervals import quantile
+from tna_onnx.numerics.metrics import Interval
+from tna_onnx.numerics.recall import Recalls
+from tna_onnx.numerics.scores import SampleScores
+
+__all__ = ["ClassRecall", "Recall"]
+
+
+@dataclass(frozen=True)
+class ClassRecall:
+    """A class with a sample.
+
+    Attributes:
+        name: of the class, or of the label where a sample has several.
+        samples: how many samples have it, at least 1.
+        before: share of these samples that the input model predicts right, a fraction.
+        after: share of these samples that the recalibrated model predicts right, a fraction.
+        difference: after - before with its interval, a fraction.
+        loses: whether it loses recall, beyond chance for the worst of as many classes.
+    """
+
+    name: str
+    samples: int
+    before: float
+    after: float
+    difference: Interval
+    loses: bool
+
+    def text(self) -> str:
+        """Write what it loses: `class 4: recall 49.1 % -> 4.1 % (-52.00 to -38.00 points, 120 samples)`."""
+        d = self.difference
+        return (
+            f"{self.name}: recall {100 * self.before:.1f} % -> {100 * self.after:.1f} % ({100 * d.low:+.2f} to "
+            f"{100 * d.high:+.2f} points, {self.samples:,} {'sample' if self.samples == 1 else 'samples'})"
+        )
+
+
+@dataclass(frozen=True)
+class Recall:
+    """What the classes of the samples gain and lose.
+
+    Attributes:
+        balanced_before: balanced accuracy of the input model, a fraction: the mean recall of the classes with a sample;
+            of several labels a sample, the mean over those with a label and those without it.
+        balanced_after: balanced accuracy of the recalibrated model, a fraction.
+        balanced: balanced_after - balanced_before with its interval, a fraction.
+        classes: each class with a sample, in the model's order.
+    """
+
+    balanced_before: float
+    balanced_after: float
+    balanced: Interval
+    classes: tuple[ClassRecall, ...]
+
+    @classmethod
+    def of(
+        cls,
+        before: SampleScores,
+        after: SampleScores,
+        names: Sequence[str],
+        level: float = 0.95,
+        *,
+        folds: int = 0,
+        same_predictions: bool = False,
+    ) -> Recall:
+        """Compare scores of the same samples; `before` has their labels.
+
+        Args:
+            before: of the input model.
+            after: of the recalibrated model.
+            names: of the C classes or labels.
+            level: confidence level of the intervals, a fraction.
+            folds: K where `after` is cross-fitted, else 0; see `numerics.intervals`.
+            same_predictions: whether both are known to predict the same classes.
+        """
+        found = Recalls.of(before, after)
+        wide = math.sqrt(1 + folds / (folds - 1)) if folds else 1.0
+        z = wide * quantile((1 + level) / 2, before.clusters)
+        # as many chances to lose by chance as there are classes
+        strict = wide * NormalDist().inv_cdf(1 - (1 - level) / 2 / len(found.classes))
+        low, high = found.ends(z)
+        _, bound = found.ends(max(z, strict))
+        middle = found.balanced_ends(z)
+        if same_predictions:
+            low, high, bound = (np.zeros(len(bound)) for _ in range(3))
+            middle = (0.0, 0.0)
+        classes = tuple(
+            ClassRecall(
+                names[c],
+                int(found.samples[k]),
+                float(found.before[k]),
+                float(found.after[k]),
+                Interval(float(found.change[k]), float(low[k]), float(high[k]), level),
+                bool(bound[k] < 0),
+            )
+            for k, c in enumerate(found.classes.tolist())
+            if c < len(names)
+        )
+        change = found.balanced_after - found.balanced_before
+        return cls(found.balanced_before, found.balanced_after, Interval(change, *middle, level), classes)
+
+    @property
+    def worst(self) -> ClassRecall | None:
+        """The class that loses most, of those that lose beyond chance; None where none does."""
+        losing = [each for each in self.classes if each.loses]
+        return min(losing, key=lambda each: each.difference.difference, default=None)
+
+    @property
+    def lowest(self) -> ClassRecall:
+        """The class whose recall falls most, by chance or not."""
+        return min(self.classes, key=lambda each: each.difference.difference)
