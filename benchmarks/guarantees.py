@@ -26,7 +26,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.extraction.sessions import input_specs, open_model
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import class_output
-from tna_onnx.numerics.conformal import coverage_band, quantile, samples_needed, tempered
+from tna_onnx.numerics.conformal import coverage_band, quantile, rank_penalty, samples_needed, set_scores, tempered
 from tna_onnx.numerics.selective import accept_above
 from tna_onnx.runtime import parse_device
 
@@ -106,16 +106,11 @@ def table_model(folder: Path) -> tuple[Path, Path]:
 
 
 def own_scores(found: Predictions, name: str) -> NDArray[np.float32]:
-    """Return the set score of each sample's class, (N,)."""
-    rows = np.arange(len(found.p))
-    own = found.p[rows, found.labels]
-    if name == "lac":
-        return 1 - own
-    order = np.argsort(-found.p, axis=1, kind="stable")
-    sums = np.cumsum(np.take_along_axis(found.p, order, axis=1), axis=1, dtype=np.float32)
+    """Return the set score of each sample's class, (N,); of `raps` with the penalty 0.01 behind the first class."""
+    penalty = rank_penalty(found.p.shape[1], 1, 0.01) if name == "raps" else None
+    order, scores = set_scores(found.p, name, penalty)
     rank = np.argmax(order == found.labels[:, None], axis=1)
-    penalty = 0.01 * np.maximum(rank + 1 - 5, 0) if name == "raps" else np.zeros(len(rank))
-    return np.asarray(sums[rows, rank] + penalty, np.float32)
+    return np.asarray(scores[np.arange(len(rank)), rank], np.float32)
 
 
 def orders(n: int, splits: int) -> Iterator[NDArray[np.int64]]:

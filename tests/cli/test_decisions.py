@@ -305,14 +305,14 @@ def test_unknown_images_beside_arrays(demo: Demo, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("classes", "score", "said"),
     [
-        (2, "aps", "the less likely of two classes always has the sum 1"),
-        (3, "aps", "probabilities round to 0 and 1, and the least likely class"),
-        (3, "lac", "probabilities round to 0 and 1, and sets"),
+        (3, "aps", "probabilities round to 0 and 1"),
+        (3, "lac", "probabilities round to 0 and 1"),
         (4, "lac", "the model gives few different probabilities"),
+        (5, "lac", "the likeliest class is the true one of 100.0%"),
     ],
 )
 def test_why_scores_are_equal(classes: int, score: str, said: str) -> None:
-    value = 0.5 if classes == 4 else 1.0
+    value = {3: 1.0, 4: 0.5, 5: 0.0}[classes]
     own = np.full(100, value, np.float32)
     values = Values(np.zeros(100, np.int64), own > 0, own, {"set": own}, np.zeros(0, np.int64))
     settings = GuardSettings(add=("set",), set_score=score, coverage=90)  # type: ignore[arg-type]

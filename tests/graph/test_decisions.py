@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -43,13 +44,13 @@ def decided(model: Model, score: SetScore, x: np.ndarray, **changes: object) -> 
 
 def direct(p: np.ndarray, score: SetScore) -> np.ndarray:
     """Set scores (N, C), one sample at a time."""
-    if score.name == "lac":
-        return 1 - p
-    found = np.empty_like(p)
+    found = 1 - p
     for row, own in zip(found, p, strict=True):
-        order = np.argsort(-own, kind="stable")
-        penalty = score.weight * np.maximum(np.arange(1, len(own) + 1) - score.free, 0)
-        row[order] = np.cumsum(own[order]) + penalty
+        for rank, c in enumerate(np.argsort(-own, kind="stable"), start=1):
+            if score.name != "lac":
+                row[c] = own[own > own[c]].sum() + own[c] / 2 + score.weight * max(rank - score.free, 0)
+            if rank == 1 and not score.allow_empty:
+                row[c] = 0
     return found
 
 
@@ -75,20 +76,38 @@ def test_every_form_of_output(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(sets[clear], (1 - p <= 0.7)[clear])
 
 
-@pytest.mark.parametrize("score", [SetScore("aps"), SetScore("raps", free=1, weight=0.05)], ids=str)
+@pytest.mark.parametrize("allow_empty", [False, True])
+@pytest.mark.parametrize("score", [SetScore(), SetScore("aps"), SetScore("raps", free=1, weight=0.05)], ids=str)
 @pytest.mark.parametrize("opset", [11, 13, 18, 21])
-def test_sums_from_the_largest_down(score: SetScore, opset: int, tmp_path: Path) -> None:
+def test_set_scores_by_definition(score: SetScore, allow_empty: bool, opset: int, tmp_path: Path) -> None:
+    score = replace(score, allow_empty=allow_empty)
     b = Builder(opset=opset)
     b.linear("y")
     sample = b.sample()
     model = sample.write(tmp_path)
     x = sample.inputs(60)
     output, (values, _, _, sets) = decided(model, score, x)
-    expected = direct(probabilities(output, values), score)
-    clear = np.abs(expected - 0.7) > 1e-5
-    np.testing.assert_array_equal(sets[clear], (expected <= 0.7)[clear])
+    p = probabilities(output, values)
+    expected = direct(p, score)
+    clear = np.abs(expected - LEVELS["set"]) > 1e-5
+    np.testing.assert_array_equal(sets[clear], (expected <= LEVELS["set"])[clear])
     assert sets.dtype == bool
     assert len(np.unique(sets.sum(axis=1))) > 1
+    if not allow_empty:
+        assert sets[np.arange(len(p)), p.argmax(axis=1)].all()
+
+
+def test_the_likeliest_class_is_in_a_set_that_holds_nothing_else(tmp_path: Path) -> None:
+    """At a threshold that no score is at or below but the one that is always there."""
+    sample = CASES["float32 Gemm"]()
+    model = sample.write(tmp_path)
+    for score in (SetScore(), SetScore("aps"), SetScore("raps", weight=0.1), SetScore(temperature=3.0)):
+        levels = {"accept": np.float32(0.6), "set": np.float32(0)}
+        output, (values, _, _, sets) = decided(model, score, sample.inputs(50), thresholds=levels)
+        p = probabilities(output, values)
+        np.testing.assert_array_equal(sets, p == p.max(axis=1, keepdims=True))
+        own = replace(score, allow_empty=True)
+        assert not decided(model, own, sample.inputs(50), thresholds=levels)[1][3].any()
 
 
 def test_what_is_compared_is_what_was_measured(tmp_path: Path) -> None:
@@ -133,7 +152,8 @@ def test_a_threshold_a_class(tmp_path: Path) -> None:
     sample = CASES["float32 Gemm"]()
     model = sample.write(tmp_path)
     levels = {"accept": np.float32(0.5), "set": np.array([0.2, np.inf, *[0.6] * (CLASSES - 2)], np.float32)}
-    output, (values, _, _, sets) = decided(model, SetScore(), sample.inputs(40), thresholds=levels)
+    score = SetScore(allow_empty=True)
+    output, (values, _, _, sets) = decided(model, score, sample.inputs(40), thresholds=levels)
     np.testing.assert_array_equal(sets, np.float32(1) - probabilities(output, values) <= levels["set"])
     assert sets[:, 1].all()
 

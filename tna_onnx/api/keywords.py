@@ -116,6 +116,7 @@ class DecisionWords(TypedDict, total=False):
     coverage: float
     set_score: SetScoreName
     set_temperature: float | Literal["auto"]
+    allow_empty: bool
     per_class: bool
     risk: float
     delta: float

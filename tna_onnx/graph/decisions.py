@@ -25,6 +25,7 @@ from tna_onnx.graph.given import Given
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
 from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.outliers import OutlierScore
 
 __all__ = ["GUARD", "Guarded", "OutlierInput", "SetScore", "add_decisions", "add_scores"]
@@ -34,27 +35,30 @@ __all__ = ["GUARD", "Guarded", "OutlierInput", "SetScore", "add_decisions", "add
 class SetScore:
     """How unlikely a class is: it is in the set where its score is at most the threshold.
 
-    `lac` is 1 - p. `aps` is the sum of the probabilities down to the class, itself included; `raps` adds `weight` for
-    each class behind the first `free` ones.
+    `lac` is 1 - p. `aps` is the sum of the larger probabilities and half of the class's own, which is the mean of the
+    random score of its source; `raps` adds `weight` for each class behind the first `free` ones. The likeliest class
+    has the score 0, which no threshold is below, unless sets may be empty.
 
     Source: M. Sadinle, J. Lei, L. Wasserman, JASA 114 (2019), section 3; Y. Romano, M. Sesia, E. Candes, NeurIPS 2020,
-    equation 5, without its random part; A. Angelopoulos et al., ICLR 2021, equation 4.
+    equation 5, with 1/2 for its random number; A. Angelopoulos et al., ICLR 2021, equation 4.
 
     Attributes:
         name: `lac`, `aps` or `raps`.
         free: classes without a penalty.
         weight: penalty for each class behind them.
         temperature: of the probabilities p^(1/T) that it is computed from; 1 for those of the output.
+        allow_empty: whether a set may leave out the likeliest class.
     """
 
     name: str = "lac"
     free: int = 0
     weight: float = 0.0
     temperature: float = 1.0
+    allow_empty: bool = False
 
     def penalty(self, classes: int) -> NDArray[np.float64]:
         """Return what is added to the sum at each rank, (C,)."""
-        return np.asarray(self.weight * np.maximum(np.arange(1, classes + 1) - self.free, 0))
+        return rank_penalty(classes, self.free, self.weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,8 +289,12 @@ def _tempered(ops: DecisionOps, values: str, p: str, guarded: Guarded) -> str:
 
 def _set_score(ops: DecisionOps, p: str, score: SetScore, classes: int) -> str:
     if score.name == "lac":
-        return ops.add(ops.const(1.0), ops.mul(p, ops.const(-1.0)))
-    return ops.summed_down(p, score.penalty(classes))
+        scores = ops.add(ops.const(1.0), ops.mul(p, ops.const(-1.0)))
+    else:
+        scores = ops.summed_down(p, score.penalty(classes))
+    if score.allow_empty:
+        return scores
+    return ops.mul(scores, ops.below_largest(p))
 
 
 def _ours(name: str) -> str:

@@ -45,6 +45,10 @@ class DecisionOps(NodeOps):
         """Write the maximum over axis 1, (N,)."""
         return self.reshape(self._reduced("ReduceMax", a), [-1])
 
+    def below_largest(self, a: str) -> str:
+        """Write (N, C) with 0 where an entry is the largest of its row, and 1 elsewhere."""
+        return self.cast(self.compared("Less", a, self._reduced("ReduceMax", a)))
+
     def compared(self, op_type: str, a: str, b: str) -> str:
         """Write Less or Greater."""
         return self._node(op_type, [a, b])
@@ -68,13 +72,14 @@ class DecisionOps(NodeOps):
         return self._node("Exp", [a])
 
     def summed_down(self, p: str, penalty: NDArray[Any]) -> str:
-        """Write the sum of the probabilities from the largest down to each class, and a penalty by rank."""
+        """Write the sum of the probabilities above each class, half of its own, and a penalty by rank."""
         classes = len(penalty)
         name = f"{PREFIX}/topk_{len(self.nodes)}"
         values, places = f"{name}_values", f"{name}_places"
         count = self.integers([classes])
         self.nodes.append(helper.make_node("TopK", [p, count], [values, places], name=name, axis=1))
         sums = self._node("CumSum", [values, self.integers(1)])
+        sums = self.add(sums, self.mul(values, self.const(-0.5)))
         if penalty.any():
             sums = self.add(sums, self.const(penalty))
         # back to the order of the classes; every place of p is replaced

@@ -76,16 +76,18 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
             check(path)
         decisions = _measured(job, opened, written, progress)
         size = path.stat().st_size
-    temperature = _temperature(chosen.guarded)
-    of_sets = int(chosen.fresh.sum()) if settings.set_temperature == "auto" else len(chosen.scores)
+    score = chosen.guarded.set_score
+    of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.scores)
     return Guard(
         model=model.name,
         model_sha256=model.sha256,
         output=str(target or ""),
         class_output=opened.output.name,
-        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, temperature),
+        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score),
         inputs=dial_inputs(thresholds.dials),
-        set_temperature=temperature,
+        set_temperature=1.0 if score is None else score.temperature,
+        set_penalty=0.0 if score is None else score.weight,
+        set_free_classes=0 if score is None else score.free,
         data=opened.source.describe(),
         samples=len(chosen.scores),
         fitted_on=len(opened.fit_rows),
@@ -159,20 +161,18 @@ def _columns(names: dict[str, str]) -> dict[str, str]:
     return {role: name for role, name in names.items() if role != "posterior"}
 
 
-def _temperature(guarded: Guarded) -> float:
-    if guarded.set_score is None:
-        return 1.0
-    return guarded.set_score.temperature
-
-
 def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     # which output classifies is not asked again: a reader need not tell it from the new ones
     known = provenance(opened.model)
     output = {key: value for key, value in opened.output.provenance.items() if key not in known}
     found = {}
-    if job.settings.set_temperature == "auto":
-        found["guard_set_temperature"] = f"{_temperature(chosen.guarded)!r}"
+    score = chosen.guarded.set_score
+    if score is not None and job.settings.set_temperature == "auto":
+        found["guard_set_temperature"] = f"{score.temperature!r}"
+    if score is not None and score.name == "raps":
+        found["guard_set_penalty"] = f"{score.weight!r}"
+        found["guard_set_free_classes"] = str(score.free)
     return {
         **known,
         **output,

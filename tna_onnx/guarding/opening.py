@@ -6,7 +6,7 @@ Samples that a model should not know, such as images of other classes: their lab
 
 The outlier score: which tensors it reads, and its fit to features.
 
-The score of which sets are made, and its temperature: as it is, or the one with the smallest sets.
+The score of which sets are made: its temperature and penalty are those with small sets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
-from tna_onnx.numerics.conformal import small_set_temperature
+from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.notes import decided_on
 from tna_onnx.pipeline.sample_checks import Told, check_leaks
@@ -346,10 +346,7 @@ def _features(opened: Opened, head: Head, progress: Progress) -> tuple[NDArray[n
     return np.concatenate(parts), source.labels[rows]
 
 
-# Of `raps`: a penalty of this for each class behind the first five (Angelopoulos et al., ICLR 2021, section 3.3).
-_RAPS = SetScore("raps", free=5, weight=0.01)
-
-# Samples that a temperature is chosen on: one number, and N C probabilities in memory.
+# Samples that a temperature and a penalty are chosen on: one number, and N C probabilities in memory.
 _SAMPLES = 5000
 
 
@@ -361,9 +358,11 @@ def set_score_of(settings: GuardSettings, opened: Opened, session: Session, prog
     """
     if "set" not in settings.add:
         return None
-    score = _RAPS if settings.set_score == "raps" else SetScore(settings.set_score)
+    score = SetScore(settings.set_score, allow_empty=settings.allow_empty)
     if settings.set_temperature != "auto":
-        return replace(score, temperature=float(settings.set_temperature))
+        score = replace(score, temperature=float(settings.set_temperature))
+    if not settings.fits_sets:
+        return score
     rows = opened.fit_rows
     if len(rows) > _SAMPLES:
         rows = np.sort(np.random.default_rng(settings.seed).choice(rows, _SAMPLES, replace=False))
@@ -373,8 +372,15 @@ def set_score_of(settings: GuardSettings, opened: Opened, session: Session, prog
     for batch in opened.fit.batches(opened.batch_size, rows):
         parts.append(output.probabilities(session.run([output.name], batch)[0]))
         done += len(parts[-1])
-        progress("choose set temperature", done, len(rows))
-    penalty = score.penalty(output.n_classes)
+        progress("choose set score", done, len(rows))
+    p = np.concatenate(parts)
+    labels = opened.fit.labels[rows]
     level = settings.coverage / 100
-    found = small_set_temperature(np.concatenate(parts), opened.fit.labels[rows], level, score.name, penalty)
-    return replace(score, temperature=found)
+    if settings.set_temperature == "auto":
+        found = small_set_temperature(p, labels, level, score.name, allow_empty=score.allow_empty)
+        score = replace(score, temperature=found)
+    if score.name == "raps":
+        p = tempered(p, score.temperature)
+        free, weight = small_set_penalty(p, labels, level, allow_empty=score.allow_empty)
+        score = replace(score, free=free, weight=weight)
+    return score

@@ -48,16 +48,20 @@ class GuardSettings:
     coverage: float = _per_cent(95.0, "set: how often the set has to contain the true class.")
     set_score: SetScoreName = setting(
         "lac",
-        "set: lac gives the smallest sets; aps and raps give larger sets where the model is unsure.",
+        "set: lac gives the smallest sets; aps and raps give larger sets where the model is unsure. raps gets the "
+        "penalty with the smallest sets, on samples that are not used for the threshold.",
         section=_SECTION,
     )
     set_temperature: float | Literal["auto"] = setting(
         1.0,
-        "set: temperature to apply before sets are made; auto chooses the one with the smallest sets, on samples that "
-        "are not used for the threshold.",
+        "set: temperature to apply before sets are made; auto chooses one with small sets, on samples that are not "
+        "used for the threshold.",
         section=_SECTION,
         unit="NUMBER|auto",
         parse="temperature",
+    )
+    allow_empty: bool = setting(
+        False, "set: a set may leave out the likeliest class, and so hold none.", section=_SECTION
     )
     per_class: bool = setting(False, "set: reach the coverage in each class, not only on average.", section=_SECTION)
     risk: float = _per_cent(2.0, "accept: at most this share of the accepted samples is classified wrong.")
@@ -102,8 +106,12 @@ class GuardSettings:
     @property
     def fits(self) -> bool:
         """Whether something is fitted to samples, which cannot give its threshold then."""
-        tempered = "set" in self.add and self.set_temperature == "auto"
-        return tempered or ("ood" in self.add and self.ood_score != "energy")
+        return self.fits_sets or ("ood" in self.add and self.ood_score != "energy")
+
+    @property
+    def fits_sets(self) -> bool:
+        """Whether the score of the sets is fitted: its temperature, or the penalty of `raps`."""
+        return "set" in self.add and (self.set_temperature == "auto" or self.set_score == "raps")
 
     @property
     def inputs(self) -> dict[str, str]:

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError
+from tna_onnx.graph.decisions import SetScore
 from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDial
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.settings import GuardSettings
@@ -311,11 +312,11 @@ def choose_thresholds(
         if settings.dials:
             dials = replace(dials, accept=risk_dial(values, settings, n_classes))
     if "set" in settings.add:
-        # a temperature that was chosen on samples says nothing of sets of others
-        kept = fresh if settings.set_temperature == "auto" else np.ones_like(fresh)
+        # a score that was fitted to samples says nothing of sets of others
+        kept = fresh if settings.fits_sets else np.ones_like(fresh)
         own = values.values["set"][kept]
         found["set"], vacuous = _of_sets(own, values.labels[kept], settings, n_classes, where)
-        notes = _set_notes(own, found["set"], vacuous, settings, n_classes)
+        notes = _set_notes(own, found["set"], vacuous, settings)
         if settings.dials:
             dials = replace(dials, set=set_dial(own, values.labels[kept], settings, n_classes))
     if "ood" in settings.add:
@@ -341,7 +342,7 @@ def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> N
         DataError: fewer than a level needs.
     """
     if "set" in settings.add and not settings.per_class:
-        of_sets = fresh if settings.set_temperature == "auto" else n
+        of_sets = fresh if settings.fits_sets else n
         _require(_set_words(settings), settings.coverage / 100, of_sets, where)
     if "ood" in settings.add:
         _require(_alarm_words(settings), 1 - settings.false_alarm / 100, fresh, where)
@@ -366,30 +367,25 @@ def _set_notes(
     threshold: NDArray[np.float32],
     vacuous: tuple[int, ...],
     settings: GuardSettings,
-    n_classes: int,
 ) -> list[str]:
     notes = [_vacuous_note(vacuous, settings)] if vacuous else []
     if not settings.per_class:
-        notes += _tie_notes(own, threshold, settings, n_classes)
+        notes += _tie_notes(own, threshold, settings)
     return notes
 
 
-def _tie_notes(
-    scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings, n_classes: int
-) -> list[str]:
+def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
     """Say that many scores are equal to the threshold, so that sets hold more than they need to, and why."""
     share = float(np.mean(scores <= threshold))
     if share < settings.coverage / 100 + _TIED:
         return []
-    sums = settings.set_score != "lac"
-    at_end = min(abs(float(threshold)), abs(1 - float(threshold))) <= _ROUNDING
+    if threshold == 0 and not settings.allow_empty:
+        return [
+            f"the likeliest class is the true one of {share:.1%} of the samples, so sets hold it alone; --allow-empty "
+            "leaves it out of some, down to the coverage"
+        ]
     why, advice = "the model gives few different probabilities", "leave it, or use a model that gives more"
-    if sums and n_classes == 2:
-        why, advice = "the less likely of two classes always has the sum 1", "use --set-score lac"
-    elif sums and at_end:
-        why = "probabilities round to 0 and 1, and the least likely class always has the sum 1"
-        advice = "recalibrate the model first, or use --set-score lac"
-    elif at_end:
+    if min(abs(float(threshold)), abs(1 - float(threshold))) <= _ROUNDING:
         why, advice = "probabilities round to 0 and 1", "recalibrate the model first"
     return [
         f"{share:.1%} of the samples are within the threshold, as many share one score: {why}, and sets are larger "
@@ -464,7 +460,7 @@ _EXCHANGEABLE = "for samples that come as these did"
 
 
 def new_outputs(
-    settings: GuardSettings, thresholds: Thresholds, n: int, classes: int, temperature: float
+    settings: GuardSettings, thresholds: Thresholds, n: int, classes: int, score: SetScore | None
 ) -> tuple[GuardOutput, ...]:
     """Describe the new outputs.
 
@@ -473,13 +469,13 @@ def new_outputs(
         thresholds: what was found.
         n: number of samples that decided on the sets.
         classes: number of classes C.
-        temperature: at which sets are made.
+        score: of which sets are made; None without sets.
     """
     words = {
         "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
         f"are classified wrong, {_EXCHANGEABLE}",
-        "set": _set_promise(settings, n) + _made_at(temperature),
+        "set": _set_promise(settings, n) + _made_of(score),
         "posterior": "the probabilities under the class frequencies of the dial, which confidence and accept are about",
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did, on average "
@@ -513,7 +509,14 @@ def _set_promise(settings: GuardSettings, n: int) -> str:
     )
 
 
-def _made_at(temperature: float) -> str:
-    if temperature == 1:
+def _made_of(score: SetScore | None) -> str:
+    if score is None:
         return ""
-    return f"; made of probabilities at temperature {temperature:.4g}"
+    text = ""
+    if score.weight:
+        text = f"; penalty {score.weight:g} for each class behind the first"
+        if score.free > 1:
+            text += f" {score.free:,}"
+    if score.temperature != 1:
+        text += f"; made of probabilities at temperature {score.temperature:.4g}"
+    return text

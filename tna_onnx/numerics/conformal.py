@@ -10,7 +10,7 @@ Conditional validity of inductive conformal predictors, ACML 2012, proposition 2
 
 Scores of which conformal sets are made, in NumPy: what `graph.decisions` writes as nodes.
 
-Only sizes are computed here, to choose a temperature; thresholds come from what the graph itself computes.
+Only sizes are computed here, to choose a temperature and a penalty; thresholds come from what the graph computes.
 
 Source: as in `graph.decisions.SetScore`; L. Dabah, T. Tirer, On Temperature Scaling and Conformal Prediction of Deep
 Classifiers, arXiv:2402.05806, section 3 (a temperature that calibrates enlarges adaptive sets).
@@ -30,10 +30,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "coverage_band",
-    "mean_size",
     "quantile",
+    "rank_penalty",
     "ranked_levels",
     "samples_needed",
+    "set_scores",
+    "set_sizes",
+    "small_set_penalty",
     "small_set_temperature",
     "tempered",
 ]
@@ -109,6 +112,9 @@ def _rank(n: int, level: float) -> int:
 # As float32, which is what the graph divides by.
 _TEMPERATURES = np.geomspace(0.25, 4, 25).astype(np.float32)
 
+_PENALTIES = (0.001, 0.01, 0.05, 0.1, 0.2, 0.5)
+"""Of `raps`: what Angelopoulos et al., appendix E, search over, and 0.05."""
+
 
 def tempered(p: NDArray[Any], temperature: float) -> NDArray[np.float64]:
     """Return p^(1/T) / sum, (N, C)."""
@@ -118,45 +124,93 @@ def tempered(p: NDArray[Any], temperature: float) -> NDArray[np.float64]:
     return np.asarray(weights / weights.sum(axis=1, keepdims=True))
 
 
-def mean_size(
-    p: NDArray[Any], labels: NDArray[np.int64], level: float, name: str, penalty: NDArray[Any] | None = None
-) -> float:
-    """Return the mean number of classes in sets whose threshold comes from the same samples; infinity if too few.
+def set_scores(
+    p: NDArray[Any], name: str, penalty: NDArray[Any] | None = None, *, allow_empty: bool = False
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return the classes from the likeliest down and their scores, both (N, C).
 
     Args:
         p: (N, C) probabilities.
-        labels: (N,).
-        level: of the coverage, in (0, 1).
-        name: `lac`; or anything else for sums from the largest probability down.
+        name: `lac`; or anything else for the sum of larger probabilities and half of the class's own.
         penalty: (C,) that is added to these sums by rank, if any.
+        allow_empty: whether the likeliest class has a score like the others, in place of 0.
     """
-    rows = np.arange(len(p))
-    # scores from the likeliest class down; float32, as ties of the graph count
     order = np.argsort(-p, axis=1, kind="stable")
+    # float32, as ties of the graph count
     falling = np.take_along_axis(p, order, axis=1).astype(np.float32)
     scores = 1 - falling
     if name != "lac":
-        scores = np.cumsum(falling, axis=1, dtype=np.float32)
+        scores = np.cumsum(falling, axis=1, dtype=np.float32) - falling / 2
         if penalty is not None:
-            scores = scores + penalty.astype(np.float32)
+            scores += penalty.astype(np.float32)
+    if not allow_empty:
+        scores[falling == falling[:, :1]] = 0
+    return order, scores
+
+
+def set_sizes(
+    p: NDArray[Any],
+    labels: NDArray[np.int64],
+    level: float,
+    name: str,
+    penalty: NDArray[Any] | None = None,
+    *,
+    allow_empty: bool = False,
+) -> NDArray[np.int64]:
+    """Return how many classes each set holds, (N,), where the threshold comes from the same samples.
+
+    Args:
+        p: as of `set_scores`, and the others as well.
+        labels: (N,).
+        level: of the coverage, in (0, 1); one that N is too small for gives sets of all classes.
+        name: of the score.
+        penalty: (C,) by rank.
+        allow_empty: see `set_scores`.
+    """
+    order, scores = set_scores(p, name, penalty, allow_empty=allow_empty)
     ranks = np.argmax(order == labels[:, None], axis=1)
-    threshold = quantile(scores[rows, ranks], level)
-    if math.isinf(threshold):
-        return math.inf
-    return float(np.mean(np.sum(scores <= np.float32(threshold), axis=1)))
+    threshold = quantile(scores[np.arange(len(p)), ranks], level)
+    return np.asarray(np.sum(scores <= np.float32(threshold), axis=1))
 
 
 def small_set_temperature(
-    p: NDArray[Any], labels: NDArray[np.int64], level: float, name: str, penalty: NDArray[Any] | None = None
+    p: NDArray[Any], labels: NDArray[np.int64], level: float, name: str, *, allow_empty: bool = False
 ) -> float:
-    """Return the temperature with the smallest sets, as a number that float32 holds; 1 where none has smaller ones.
+    """Return the temperature nearest to 1 whose sets are at most one standard error larger than the smallest ones.
 
-    Arguments are those of `mean_size`.
+    Arguments are those of `set_sizes`. The number is one that float32 holds.
     """
-    best = 1.0
-    smallest = mean_size(p, labels, level, name, penalty)
-    for temperature in map(float, _TEMPERATURES):
-        size = mean_size(tempered(p, temperature), labels, level, name, penalty)
-        if size < smallest:
-            best, smallest = temperature, size
-    return best
+    temperatures = sorted({1.0, *map(float, _TEMPERATURES)}, key=lambda each: abs(math.log(each)))
+    sizes = [set_sizes(tempered(p, each), labels, level, name, allow_empty=allow_empty) for each in temperatures]
+    smallest = min(sizes, key=np.mean)
+    for temperature, size in zip(temperatures, sizes, strict=True):
+        larger = size - smallest
+        if larger.mean() <= larger.std() / math.sqrt(len(larger)):
+            return temperature
+    raise AssertionError  # the smallest is one of them
+
+
+def small_set_penalty(
+    p: NDArray[Any], labels: NDArray[np.int64], level: float, *, allow_empty: bool = False
+) -> tuple[int, float]:
+    """Return how many classes are free and the penalty of each class behind them with which `raps` has small sets.
+
+    Free is one class, or as many as hold the true one at the level. Arguments are those of `set_sizes`.
+
+    Source: A. Angelopoulos et al., ICLR 2021, section 2.3 and appendix E.
+    """
+    order = np.argsort(-p, axis=1, kind="stable")
+    ranks = 1 + np.argmax(order == labels[:, None], axis=1)
+    at_level = int(min(quantile(ranks, level), p.shape[1]))
+    choices = [(free, weight) for free in sorted({1, at_level}) for weight in _PENALTIES]
+
+    def size(choice: tuple[int, float]) -> float:
+        penalty = rank_penalty(p.shape[1], *choice)
+        return float(set_sizes(p, labels, level, "raps", penalty, allow_empty=allow_empty).mean())
+
+    return min(choices, key=size)
+
+
+def rank_penalty(classes: int, free: int, weight: float) -> NDArray[np.float64]:
+    """Return what `raps` adds at each rank, (C,): `weight` for each class behind the first `free` ones."""
+    return np.asarray(weight * np.maximum(np.arange(1, classes + 1) - free, 0))

@@ -168,10 +168,12 @@ class Guard:
         outputs: what was added.
         inputs: levels that whoever runs the file may choose; none by default.
         set_temperature: at which sets are made, no unit; 1 for the probabilities of the output.
+        set_penalty: of `raps`, added for each class behind the free ones, no unit; 0 without.
+        set_free_classes: number of likeliest classes without a penalty; 0 without `raps`.
         data: what the samples are that the thresholds come from, in one line.
         samples: their number, at least 1.
-        fitted_on: number of samples that an outlier score and the temperature of sets were fitted to; their thresholds
-            come from others.
+        fitted_on: number of samples that an outlier score, and temperature and penalty of sets were fitted to; their
+            thresholds come from others.
         decisions: what the file decides, on held-out data if they were given.
         nodes: number of nodes that were added, at least 1.
         bytes: number of bytes by which the file is larger.
@@ -187,6 +189,8 @@ class Guard:
     outputs: tuple[GuardOutput, ...]
     inputs: tuple[GuardInput, ...]
     set_temperature: float
+    set_penalty: float
+    set_free_classes: int
     data: str
     samples: int
     fitted_on: int
