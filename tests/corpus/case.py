@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.load import load_model
 
 __all__ = ["OUTCOMES", "Case", "Unavailable", "mismatch", "outcome", "quiet"]
@@ -93,7 +92,7 @@ def outcome(case: Case, folder: Path) -> tuple[str, str]:
     """
     path, truth = case.build(folder), None if case.weight is None else case.weight()
     try:
-        head = choose_head(opened_up(load_model(path)), **case.choose)
+        head = choose_head(load_model(path), **case.choose)
         found = head.weight
     except UnsupportedModel as refused:
         text = str(refused).removeprefix(f"{path}: ")

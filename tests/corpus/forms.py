@@ -1432,15 +1432,15 @@ def _qdq_blocks(g: Graph) -> Array:
     return values.T
 
 
-@form("QLinearMatMul", "QLinearMatMul", route="quantized")
-@form("QGemm", "QGemm", route="quantized")
-@form("QLinearConv", "QLinearConv", route="quantized")
-@form("DynamicQuantizeLinear, MatMulInteger", "MatMulInteger", route="quantized")
-@form("DynamicQuantizeMatMul", "DynamicQuantizeMatMul", route="quantized")
-@form("MatMulNBits", "MatMulNBits", route="quantized")
-def _integer_arithmetic(g: Graph, how: str) -> Array:
+@refused("QLinearMatMul", "quanti", "QLinearMatMul")
+@refused("QGemm", "quanti", "QGemm")
+@refused("QLinearConv", "quanti", "QLinearConv")
+@refused("DynamicQuantizeLinear, MatMulInteger", "quanti", "MatMulInteger")
+@refused("DynamicQuantizeMatMul", "quanti", "DynamicQuantizeMatMul")
+@refused("MatMulNBits", "quanti", "MatMulNBits")
+def _integer_arithmetic(g: Graph, how: str) -> None:
     data = g.image() if how == "QLinearConv" else g.vector()
-    codes, scale, zero, values = _quantized(g.weight.T, np.uint8)
+    codes, scale, zero, _ = _quantized(g.weight.T, np.uint8)
     stored = [g.const(codes, np.uint8), g.const(scale), g.const(zero, np.uint8)]
     x_scale, x_zero = g.const(0.05), g.const(128, np.uint8)
     y_scale, y_zero = g.const(0.1), g.const(128, np.uint8)
@@ -1467,29 +1467,6 @@ def _integer_arithmetic(g: Graph, how: str) -> Array:
         packed = g.const((numbers[:, ::2] + 16 * numbers[:, 1::2])[:, None], np.uint8)
         flags = {"K": FEATURES, "N": CLASSES, "bits": 4, "block_size": 16}
         g.output(g.node(how, data, packed, g.const(np.full(CLASSES, 0.1)), domain=MICROSOFT, **flags))
-        return 0.1 * (numbers[:, :FEATURES] - 8.0)
-    return values.T
-
-
-@refused("QGemm with an alpha", "quanti", "QGemm")
-@refused("MatMulInteger without its scales", "quanti", "MatMulInteger")
-@refused("MatMulNBits with permuted columns", "quanti", "MatMulNBits")
-def _other_integer_arithmetic(g: Graph, how: str) -> None:
-    codes, scale, zero, _ = _quantized(g.weight.T, np.uint8)
-    stored = [g.const(codes, np.uint8), g.const(scale), g.const(zero, np.uint8)]
-    data = g.vector()
-    if how == "QGemm":
-        x_scale, x_zero = g.const(0.05), g.const(128, np.uint8)
-        x = g.node("QuantizeLinear", data, x_scale, x_zero)
-        g.output(g.node(how, x, x_scale, x_zero, *stored, alpha=0.5, domain=MICROSOFT))
-    elif how == "MatMulInteger":
-        x, _, z = g.node("DynamicQuantizeLinear", data, n_out=3)
-        g.output(g.node("Cast", g.node(how, x, stored[0], z, stored[2]), to=TensorProto.FLOAT))
-    else:
-        packed = g.const(np.zeros((CLASSES, 1, 8)), np.uint8)
-        flags = {"K": FEATURES, "N": CLASSES, "bits": 4, "block_size": 16}
-        order = g.const(np.zeros(FEATURES), np.int32)
-        g.output(g.node(how, data, packed, g.const(np.full(CLASSES, 0.1)), "", order, domain=MICROSOFT, **flags))
 
 
 # --- types

@@ -23,9 +23,6 @@ Array = NDArray[Any]
 _HALF = 2e-3
 # Half a step is 0.4 % of the largest weight with 8 bits and 0.8 % with 7.
 _STEP = 1e-2
-# A step of 4 bits is an eighth of the largest weight of a block. There are eight steps below zero and seven above: the
-# largest weight may be cut by one.
-_NIBBLE = 0.13
 
 
 def _bert(folder: Path) -> Path:
@@ -272,18 +269,18 @@ CASES: tuple[Case, ...] = (
             label,
             name,
             partial(_static, name, form="QOperator", **options),
+            "quanti",
             needs=("onnxruntime",),
-            rtol=_STEP,
         )
         for label, options in (("operators", {}), ("operators-per-channel", {"per_channel": True}))
         for name in ("linear", "no-bias", "cnn", "squeezenet", "mobilenet")
     ),
     *(
-        _case("quantized", "dynamic", name, partial(_dynamic, name), needs=("onnxruntime",), rtol=_STEP)
+        _case("quantized", "dynamic", name, partial(_dynamic, name), "quanti", needs=("onnxruntime",))
         for name in ("linear", "cnn", "squeezenet", "sigmoid")
     ),
     *(
-        _case("quantized", "4-bit", name, partial(_four_bits, name), needs=("onnxruntime",), rtol=_NIBBLE)
+        _case("quantized", "4-bit", name, partial(_four_bits, name), "quanti", needs=("onnxruntime",))
         for name in ("matmul", "no-bias")
     ),
 )

@@ -22,7 +22,6 @@ from tests.corpus.case import Case, Unavailable, quiet
 from tests.support import WALKED
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head
@@ -38,7 +37,7 @@ def _id(case: Case) -> str:
 
 
 def _head(path: Path, case: Case) -> Head:
-    return choose_head(opened_up(load_model(path)), **case.choose)
+    return choose_head(load_model(path), **case.choose)
 
 
 def _drawn_labels(p: NDArray[np.float64]) -> NDArray[np.int64]:

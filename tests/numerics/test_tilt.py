@@ -584,3 +584,14 @@ def test_a_weight_of_many_classes_is_not_multiplied_before_it_is_asked_for(class
         # sums of 40 to 1,000 float32 products: some units of 6e-8
         expected = kept_part(weight.astype(np.float64), average.weight.astype(np.float64))
         assert average.made.kept_part(weight.T @ weight) == pytest.approx(expected, rel=1e-5)
+
+
+def test_many_classes_are_turned_through_the_basis(monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = np.random.default_rng(0).standard_normal((90, 12))
+    angles = [1.0, 10.0, 25.0, 40.0]
+    by_basis = [*averages(weight, angles, 6, Draws(3))]
+    monkeypatch.setattr(averages_module, "_MANY", np.inf)
+    for one, other in zip(by_basis, averages(weight, angles, 6, Draws(3)), strict=True):
+        # both round some hundred times numbers below 5
+        np.testing.assert_allclose(one.weight, other.weight, rtol=0, atol=1e-12)
+        assert (one.rotations, one.reached) == (other.rotations, other.reached)

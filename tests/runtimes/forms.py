@@ -112,14 +112,12 @@ FORMS: dict[str, Callable[[Path], Form]] = {
     "several labels, `label-isotonic`": partial(several_labels, {"search": "none", "map": "label-isotonic"}),
     "two heads, `ets`": partial(two_heads, {"search": "none", "map": "ets"}),
     "cosine, tilted, `ts --no-fold`": partial(cosine, TILTED),
-    "integer operators, tilted, `ts --no-fold`": partial(integer, "operators", TILTED),
     "integer operators, `irova`": partial(integer, "operators", {"search": "none", "map": "irova"}),
-    "dynamic integers, tilted, `ts --no-fold`": partial(integer, "dynamic", TILTED),
-    "4-bit weights, tilted, `ts --no-fold`": partial(integer, "4 bits", TILTED),
+    "dynamic integers, `ts`": partial(integer, "dynamic", {"search": "none", "map": "ts"}),
+    "4-bit weights, `ts`": partial(integer, "4 bits", {"search": "none", "map": "ts"}),
 }
 
 LIMITS = {
-    ("onnx reference evaluator", "dynamic integers, tilted, `ts --no-fold`"): "no DequantizeLinear before opset 19",
     ("OpenCV classic engine", "pixels, tilted, `ts --no-fold`"): "no Shape of images whose size is left open",
     ("OpenCV classic engine", "pixels, `ets`"): "no Shape of images whose size is left open",
 }

@@ -25,7 +25,7 @@ from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.collect import collect_features
-from tna_onnx.extraction.head_check import check_readout, opened_notes
+from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_source
 from tna_onnx.extraction.table import FeatureTable
@@ -96,7 +96,6 @@ def features(
     session = opened.session
     size = batch_size_for(batch_size, loaded, session, [opened.main], source, Path(cache))
     probed = check_readout(opened, readout, session, source, size)
-    integers = opened_notes(opened, source, size)
     # as in `calibrate`: the tail runs the collected batches as they are
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
@@ -104,7 +103,7 @@ def features(
         table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
     suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
-    notes = (*table.resumed, *batch_size_notes(batch_size, size), *integers, *warnings_of(suspicion, names))
+    notes = (*table.resumed, *batch_size_notes(batch_size, size), *warnings_of(suspicion, names))
     return kept(json, _collection(opened, table, source, (*notes, *about_images)))
 
 

@@ -44,7 +44,7 @@ def inspect(
         ir_version=loaded.proto.ir_version,
         opset=loaded.opset,
         inputs=tuple(_input_lines(loaded)),
-        heads=tuple(_info(loaded, head) for head in by_node.values()),
+        heads=tuple(_info(head) for head in by_node.values()),
         scores=() if heads else _scores(loaded),
         refusals=tuple(_refusal(loaded, refusal) for refusal in refusals),
         provenance=provenance(loaded),
@@ -79,10 +79,10 @@ def _refusal(model: Model, refusal: Refusal) -> Refusal:
     return replace(refusal, reason=LABELS)
 
 
-def _info(model: Model, head: Head) -> HeadInfo:
+def _info(head: Head) -> HeadInfo:
     return HeadInfo(
         node=head.node,
-        op_type=model.opened.get(head.node, head.op_type),
+        op_type=head.op_type,
         weight=head.stored_weight.name,
         weight_type=_type(head),
         classes=head.n_classes,

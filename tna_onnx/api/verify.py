@@ -95,8 +95,7 @@ def verify(
     if data is None and words.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it out")
     old = open_source(original, options)
-    opened = open_source(recalibrated, options)
-    new = opened.closed or opened
+    new = open_source(recalibrated, options)
     proof = prove(old, new)
     files = _Files.of(old, new, options)
     # what is in the wrong place may well not run

@@ -27,7 +27,6 @@ from tna_onnx.extraction.sessions import OpenModel, Runner, in_rows, open_part
 from tna_onnx.extraction.store import find_stores, read_stored
 from tna_onnx.extraction.store_files import ReadOnce, model_key
 from tna_onnx.graph.cut import cut_between
-from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.options import NO_MODEL_LIMITS
@@ -72,7 +71,7 @@ class Samples:
         """
         if not self.given:
             return Runner(in_rows(open_session(path, path.name, device), self.readout, path.name, (output,)))
-        written = opened_up(load_model(path, NO_MODEL_LIMITS))
+        written = load_model(path, NO_MODEL_LIMITS)
         names = {name: name for name in self.given}
         inner = f"{PREFIX}/logits"
         if self.readout.logits in names and inner in written.producers:

@@ -44,7 +44,6 @@ from tna_onnx.files import temporary_folder, write_new
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
 from tna_onnx.graph.head import find_heads
-from tna_onnx.graph.integers import opened_up
 from tna_onnx.graph.large_values import pieces
 from tna_onnx.graph.load import Model, checker_complaint, load_model, model_bytes
 from tna_onnx.graph.options import ModelLimits, ModelOptions, ModelSource
@@ -250,7 +249,7 @@ def open_source(source: ModelSource, options: ModelOptions) -> Model:
     """
     if options.isolate:
         _try(source, options)
-    return opened_up(load_model(source, options.model_limits))
+    return load_model(source, options.model_limits)
 
 
 def _try(source: ModelSource, options: ModelOptions) -> None:
@@ -330,7 +329,7 @@ def main(words: str) -> None:
     report = os.dup(2)
     _keep_to_itself(limits.isolate_seconds)
     try:
-        _open(opened_up(load_model(source, limits)), given)
+        _open(load_model(source, limits), given)
     except _REFUSED:
         pass
     except Exception:  # noqa: BLE001 - a bug, which the parent process reports

@@ -7,8 +7,6 @@ A constant behind DequantizeLinear: its value, and a new value quantised anew.
 A new weight is quantised symmetrically, per channel where the file can say so (opset 13 and one class axis), else with
 one scale. Models quantised to 7 bits, as some CPUs need, keep to 7 bits. A 32-bit bias beside quantised features has
 the scale that integer kernels assume, scale of the features times scale of the weight.
-
-Weights of a few bits, several to a byte, as MatMulNBits stores them: a scale, and a zero point, for each block.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import INTEGER_TYPES, is_external
 
-__all__ = ["NotConstant", "Quantized", "constant_value", "made_from_constants", "read_quantized", "unpacked"]
+__all__ = ["NotConstant", "Quantized", "constant_value", "made_from_constants", "read_quantized"]
 
 
 # Some CPUs add products of 8-bit numbers in 16 bits, which 7-bit weights keep from overflowing.
@@ -313,44 +311,3 @@ def _loaded(model: Model, name: str) -> onnx.TensorProto:
     if not is_external(stored) and model.data_apart(stored) is None:
         return stored
     return onnx.numpy_helper.from_array(model.array(stored), name)
-
-
-# As floats, a weight takes eight times the bytes of 4-bit numbers: up to 256 MB of them.
-_MAX_ELEMENTS = 2**26
-
-
-def unpacked(
-    codes: NDArray[Any], scales: NDArray[Any], zero: NDArray[Any] | None, attributes: Mapping[str, Any]
-) -> NDArray[Any] | None:
-    """Return the (N, K) weight that packed numbers stand for; None if they are too many, or of another layout.
-
-    Args:
-        codes: uint8 (N, blocks, bytes of a block); the lower bits of a byte come first.
-        scales: one a block, (N, blocks) or flat.
-        zero: one a block: packed like the codes, or floats; in the middle of the range by default.
-        attributes: K, N, bits and block_size.
-
-    Source: ONNX Runtime, ContribOperators.md, com.microsoft.MatMulNBits.
-    """
-    rows = int(attributes.get("N", 0))
-    length = int(attributes.get("K", 0))
-    bits = int(attributes.get("bits", 4))
-    block = int(attributes.get("block_size", 0))
-    if bits not in (2, 4, 8) or block < 1 or rows < 1 or rows * length > _MAX_ELEMENTS or codes.dtype != np.uint8:
-        return None
-    blocks = -(-length // block)
-    if codes.size != rows * blocks * block * bits // 8 or scales.size != rows * blocks:
-        return None
-    numbers = _split(codes.reshape(rows, -1), bits).reshape(rows, blocks, block).astype(np.float64)
-    middle: Any = 2 ** (bits - 1)
-    if zero is not None:
-        flat = zero.reshape(rows, -1)
-        middle = (_split(flat, bits) if zero.dtype == np.uint8 else flat)[:, :blocks, None].astype(np.float64)
-    weight = (numbers - middle) * scales.reshape(rows, blocks, 1).astype(np.float64)
-    return np.asarray(weight.reshape(rows, -1)[:, :length], scales.dtype)
-
-
-def _split(packed: NDArray[Any], bits: int) -> NDArray[Any]:
-    """Return the numbers in bytes, (N, bytes) -> (N, numbers)."""
-    shifts = np.arange(0, 8, bits)
-    return np.asarray((packed[:, :, None] >> shifts) & (2**bits - 1)).reshape(len(packed), -1)

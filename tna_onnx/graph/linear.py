@@ -24,15 +24,28 @@ import onnx
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Linear, Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
 
-__all__ = ["adds_up_products", "first_column_of", "is_linear", "is_matrix_transpose", "is_quantized", "read_linear"]
+__all__ = [
+    "adds_up_products",
+    "first_column_of",
+    "integer_layer",
+    "is_linear",
+    "is_matrix_transpose",
+    "is_quantized",
+    "read_linear",
+]
 
 
 _STANDARD = ("", "ai.onnx")
 _MICROSOFT = "com.microsoft"
-_QUANTIZED = {
+_INTEGER_LAYERS = {
     "QLinearMatMul", "MatMulInteger", "QLinearConv", "ConvInteger", "QGemm", "MatMulIntegerToFloat",
-    "DynamicQuantizeMatMul", "MatMulNBits", "MatMulBnb4", "QAttention", "QLinearGlobalAveragePool", "QLinearAdd",
-    "QLinearSoftmax", "QLinearConcat", "QLinearSigmoid", "QLinearLeakyRelu", "QLinearAveragePool",
+    "DynamicQuantizeMatMul", "MatMulNBits", "MatMulBnb4",
+}  # fmt: skip
+_MAX_PASSED = 50  # nodes
+# what may follow one in integers too, and leaves scores scores
+_INTEGER_STEPS = {"QLinearGlobalAveragePool", "QLinearAdd", "QLinearMul", "QLinearLeakyRelu", "QLinearAveragePool"}
+_QUANTIZED = {
+    *_INTEGER_LAYERS, *_INTEGER_STEPS, "QAttention", "QLinearSoftmax", "QLinearConcat", "QLinearSigmoid",
 }  # fmt: skip
 
 
@@ -63,6 +76,26 @@ def is_matrix_transpose(node: onnx.NodeProto) -> bool:
 def is_quantized(node: onnx.NodeProto) -> bool:
     """Whether a node computes with quantised numbers, so that its weight is not a float constant."""
     return node.op_type in _QUANTIZED
+
+
+def integer_layer(model: Model, node: onnx.NodeProto | None) -> onnx.NodeProto | None:
+    """Return the linear layer in integers that makes the scores a node gives; None if something else makes them.
+
+    Its weight cannot be replaced; what it gives are logits all the same.
+    """
+    todo = [node]
+    visited = 0
+    while todo and visited < _MAX_PASSED:
+        visited += 1
+        node = todo.pop()
+        if node is None:
+            continue
+        if node.op_type in _INTEGER_LAYERS:
+            return node
+        # Cast and Mul: the product of a MatMulInteger with its scales, which the data decide on
+        if node.op_type in (*_INTEGER_STEPS, "Cast", "Mul"):
+            todo += [model.producer(name) for name in node.input]
+    return None
 
 
 def read_linear(model: Model, index: int, output: str) -> Linear:

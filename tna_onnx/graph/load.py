@@ -220,8 +220,6 @@ class Model:
         inlined: names of the functions that were inlined.
         limits: how much of it is taken in.
         apart: large raw data of initializers that are not in the protobuf, by key (`graph.apart`); of files alone.
-        opened: label -> operator of the integer nodes that were brought into QDQ form (`graph.integers`).
-        closed: the model before that; None where nothing was opened.
     """
 
     proto: onnx.ModelProto
@@ -230,8 +228,6 @@ class Model:
     inlined: tuple[str, ...] = ()
     limits: ModelLimits = DEFAULT_MODEL_LIMITS
     apart: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
-    opened: Mapping[str, str] = field(default_factory=dict)
-    closed: Model | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:

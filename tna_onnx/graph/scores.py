@@ -25,7 +25,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import subgraph_inputs
 from tna_onnx.graph.cut import tail_nodes
 from tna_onnx.graph.head import SeveralHeads, choose_head, purpose
-from tna_onnx.graph.linear import is_quantized
+from tna_onnx.graph.linear import integer_layer, is_quantized
 from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.readout import Head, Readout
@@ -338,7 +338,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     multi_label = _is_multi_label(kind, walked, columns, class_axis)
     if walked.activation == "sigmoid" and not multi_label:
         columns = 2
-    holds = _holds(walked, kind, columns, options)
+    holds = _holds(model, walked, kind, columns, options)
     if columns < 2:
         raise Refused("the number of classes is unknown: the output's last dimension is not declared")
     require_little_slack(walked.output_slack, columns, walked.activation)
@@ -390,7 +390,7 @@ def _single_logit(info: onnx.ValueInfoProto, walked: Walked) -> int:
     return 2
 
 
-def _holds(walked: Walked, kind: str | None, columns: int, options: str) -> str:
+def _holds(model: Model, walked: Walked, kind: str | None, columns: int, options: str) -> str:
     """Return whether a tensor holds logits or probabilities; only where the graph does not tell, the user may."""
     if walked.activation != "none" or walked.holds != "logits":
         return walked.holds
@@ -404,6 +404,8 @@ def _holds(walked: Walked, kind: str | None, columns: int, options: str) -> str:
         return "logits"
     if kind in LABEL_KINDS:
         return kind.removeprefix("label-")
+    if kind is None and integer_layer(model, walked.node) is not None:
+        return "logits"
     holds = kind or _known_kind(walked.node)
     if not holds:
         if _adds_up_shares(walked.node):
@@ -459,6 +461,8 @@ def _is_multi_label(kind: str | None, walked: Walked, columns: int, class_axis: 
 
 def _known_kind(node: onnx.NodeProto | None) -> str:
     """Return what an operator's own attributes say about its scores; empty if they do not."""
+    if node is not None and node.op_type == "QLinearSoftmax":
+        return "probabilities"
     if node is None or node.domain != "ai.onnx.ml":
         return ""
     transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")

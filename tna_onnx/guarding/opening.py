@@ -167,9 +167,6 @@ def open_guard(job: GuardJob) -> Opened:
     model = open_source(job.model, options)
     output = class_output(model, options.head, options.output_name, options.output_kind)
     require_one_prediction(model, output, PROMISES)
-    # decisions read the output: an integer head stays as it is, unless an outlier score looks behind it
-    if model.closed is not None and "ood" not in job.settings.add:
-        model = model.closed
     device = parse_device(job.device)
     session = open_model(model, device)
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)

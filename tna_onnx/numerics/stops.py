@@ -2,10 +2,8 @@
 
 For each class a path follows the deficit e_c = <w_c, w_c - V_c> from the two coordinates that a rotation turns. The
 angle of class c is 2 asin(sqrt(e_c / 2) / |w_c|), which is acos(1 - e_c / |w_c|^2) written so that small angles keep
-their digits; mRC is its mean over classes. Deficits are added up in the order of the path (`windows`): stops do not
+their digits; mRC is its mean over classes. Deficits are added up in the order of the path: stops do not
 depend on other angles or on other paths.
-
-Deficits of paths after each rotation of a window: by NumPy, or compiled, with the same bits.
 
 A deficit is e_c = <w_c, w_c - V_c>. What a rotation adds to it has the dtype of the weight; sums over rotations are
 float64, added in the order of the path.
@@ -15,46 +13,26 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.compiled import Kernels, compiled
 from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, Step, Turns, envelope_reaches
 
-__all__ = ["ByKernels", "ByNumPy", "Stops", "Window", "find_stops"]
+__all__ = ["Stops", "find_stops"]
 
 
 # Classes that NumPy turns together: what a window of one path loses then stays in the cache.
 _CLASSES = 640
 
 
-class Window(Protocol):
-    """Deficits of P paths after each of K rotations. Rotation k of path p has the place p K + k."""
-
-    @property
-    def before(self) -> NDArray[np.float64]:
-        """(P, C) deficits before the first rotation."""
-
-    @property
-    def means(self) -> NDArray[np.float64]:
-        """(P, K) means over classes of e_c / (2 |w_c|^2) after each rotation, up to rounding."""
-
-    def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return (q, C) deficits after the rotations at these places, an array of its own."""
-
-    def largest(self) -> NDArray[np.float64]:
-        """Return (P, C) largest deficit of each class after a rotation."""
-
-
 @dataclass(frozen=True, eq=False)
-class _Added:
-    """A window with all deficits.
+class _Window:
+    """Deficits of P paths after each of K rotations. Rotation k of path p has the place p K + k.
 
     Attributes:
-        before: (P, C) as above.
-        means: (P, K) as above.
+        before: (P, C) deficits before the first rotation.
+        means: (P, K) means over classes of e_c / (2 |w_c|^2) after each rotation, up to rounding.
         after: (K, P, C) deficits after each rotation.
     """
 
@@ -63,16 +41,18 @@ class _Added:
     after: NDArray[np.float64]
 
     def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return (q, C) deficits after the rotations at these places, an array of its own."""
         count = len(self.after)
         return self.after[places % count, places // count]
 
     def largest(self) -> NDArray[np.float64]:
+        """Return (P, C) largest deficit of each class after a rotation."""
         largest: NDArray[np.float64] = self.after.max(axis=0)
         return largest
 
 
-class ByNumPy:
-    """Paths that NumPy walks: some classes after the others, rotations of disjoint coordinates together.
+class _Paths:
+    """Paths that are walked side by side: some classes after the others, rotations of disjoint coordinates together.
 
     Args:
         start: class vectors.
@@ -95,7 +75,7 @@ class ByNumPy:
             tilted[:paths] = vectors
         self._last[:] = 0
 
-    def walk(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> Window:
+    def walk(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> _Window:
         """Go on along P of the paths: make (P, K) rotations of (P, K, 2) coordinates."""
         paths, count = turn.shape
         n, classes = self._start.shape
@@ -114,7 +94,7 @@ class ByNumPy:
             after[k] += after[k - 1]
         self._last[going] = after[-1]
         means = after.reshape(-1, classes) @ self._weights
-        return _Added(before, means.reshape(count, paths).T, after)
+        return _Window(before, means.reshape(count, paths).T, after)
 
 
 def _gains(step: Step, coordinates: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
@@ -127,110 +107,8 @@ def _gains(step: Step, coordinates: NDArray[np.int64], vectors: FloatArray, tilt
     return gains
 
 
-class _Gained:
-    """A window with what each rotation adds: deficits are added up where they are asked for.
-
-    Args:
-        before: (P, C) as above.
-        means: (P, K) as above.
-        gains: (P, K, C) what each rotation adds, in the dtype of the weight.
-        kernels: compiled loops.
-    """
-
-    def __init__(
-        self, before: NDArray[np.float64], means: NDArray[np.float64], gains: FloatArray, kernels: Kernels
-    ) -> None:
-        self.before = before
-        self.means = means
-        self._gains = gains
-        self._kernels = kernels
-        self._largest = np.full_like(before, -np.inf)
-        self._after = before
-        # deficits have been added up to the end
-        self._complete = False
-
-    def deficits(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
-        count = self.means.shape[1]
-        # the end is needed anyway: both in one pass
-        ends = np.zeros(0, np.int64) if self._complete else np.arange(count - 1, self.means.size, count)
-        ascending = np.union1d(places, ends)
-        deficits = np.empty((len(ascending), self.before.shape[1]))
-        path, rotation = np.divmod(ascending, count)
-        self._kernels.add(self.before, self._gains, path, rotation, deficits, self._largest)
-        if not self._complete:
-            self._after = deficits[np.searchsorted(ascending, ends)]
-            self._complete = True
-        return deficits[np.searchsorted(ascending, places)]
-
-    def largest(self) -> NDArray[np.float64]:
-        self._complete_it()
-        return self._largest
-
-    def after(self) -> NDArray[np.float64]:
-        """Return (P, C) deficits after the last rotation."""
-        self._complete_it()
-        return self._after
-
-    def _complete_it(self) -> None:
-        if not self._complete:
-            self.deficits(np.zeros(0, np.int64))
-
-
-class ByKernels:
-    """Paths that compiled loops walk, one after the other, with all classes.
-
-    Args:
-        start: class vectors.
-        paths: at most so many are walked side by side.
-        kernels: compiled loops.
-    """
-
-    def __init__(self, start: ClassVectors, paths: int, kernels: Kernels) -> None:
-        self._weights = start.half * start.share
-        self._kernels = kernels
-        self._vectors = start.block(slice(None))
-        # used again for path after path: memory that is new has to be cleared by the system
-        self._tilted = np.empty((paths, *self._vectors.shape), self._vectors.dtype)
-        self._gains = np.empty(0, self._vectors.dtype)
-        self._last = np.zeros((paths, len(self._weights)))
-        self._walked: tuple[NDArray[np.int64], _Gained] | None = None
-
-    def begin(self, paths: int) -> None:
-        """Set out along so many paths."""
-        self._tilted[:paths] = self._vectors
-        self._last[:] = 0
-        self._walked = None
-
-    def walk(self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]) -> Window:
-        """Go on along P of the paths: make (P, K) rotations of (P, K, 2) coordinates."""
-        if self._walked:
-            walked, window = self._walked
-            self._last[walked] = window.after()
-        dtype = self._vectors.dtype
-        cos = np.cos(turn).astype(dtype)
-        sin = np.sin(turn).astype(dtype)
-        shape = (*turn.shape, len(self._weights))
-        size = math.prod(shape)
-        # the window before is done with: its memory is used again
-        if self._gains.size < size:
-            self._gains = np.empty(size, dtype)
-        gains = self._gains[:size].reshape(shape)
-        self._kernels.turn(self._tilted, self._vectors, going, pairs, cos, sin, gains)
-        before = self._last[going]
-        means = np.empty(turn.shape)
-        self._kernels.weigh(gains, self._weights, means)
-        means[:, 0] += before @ self._weights
-        np.cumsum(means, axis=1, out=means)
-        gained = _Gained(before, means, gains, self._kernels)
-        self._walked = going, gained
-        return gained
-
-
 # Rotations that are made at a time: few enough to stay in the cache, many enough for a call of NumPy.
 _WINDOW = 50
-
-# Compiled loops make more of them at a time, if a path is long: this share of its coordinates.
-_SHARE = 10
 
 # Elements of what rotations lose in a window, and bytes of class vectors, of paths walked side by side.
 _LOSSES = 2**18
@@ -269,21 +147,13 @@ def find_stops(
     """
     n, classes = start.shape
     size = n * classes * start.weight.itemsize
-    windows: ByNumPy | ByKernels
-    kernels = compiled(len(paths) * rotations.last * classes, start.weight.dtype)
-    if kernels:
-        window = max(_WINDOW, min(n // _SHARE, _LOSSES // classes))
-        together = max(1, min(len(paths), 4 * _LOSSES // (window * classes), _TOGETHER // (2 * size)))
-        windows = ByKernels(start, together, kernels)
-    else:
-        window = _WINDOW
-        together = max(1, min(len(paths), _LOSSES // (window * classes), _TOGETHER // size))
-        windows = ByNumPy(start, together)
+    together = max(1, min(len(paths), _LOSSES // (_WINDOW * classes), _TOGETHER // size))
+    windows = _Paths(start, together)
     stops = []
     for k in range(0, len(paths), together):
         part = paths[k : k + together]
         windows.begin(len(part))
-        stops.append(_Walk(start, rotations, part, angles, windows, window).run())
+        stops.append(_Walk(start, rotations, part, angles, windows).run())
     return Stops(np.concatenate([f.rotations for f in stops]), np.concatenate([f.reached for f in stops]))
 
 
@@ -296,15 +166,13 @@ class _Walk:
         rotations: Rotations,
         paths: NDArray[np.int64],
         angles: NDArray[np.float64],
-        windows: ByNumPy | ByKernels,
-        window: int,
+        windows: _Paths,
     ) -> None:
         self._start = start
         self._rotations = rotations
         self._paths = paths
         self._angles = angles
         self._windows = windows
-        self._window = window
         # what the mean of x (see `_candidates`) must exceed for mRC to exceed an angle: in general, and while no class
         # is past 90 degrees
         self._in_general = np.array([envelope_reaches(angle) for angle in angles]) - _SLACK
@@ -320,14 +188,14 @@ class _Walk:
         # positions of the paths that have not passed all angles
         going = np.arange(len(self._paths))
         while going.size and done < self._rotations.last:
-            stop = min(done + self._window, self._rotations.last)
+            stop = min(done + _WINDOW, self._rotations.last)
             pairs, turn = self._rotations.of(self._paths[going], done, stop)
             self._look(going, self._windows.walk(going, pairs, turn), done)
             done = stop
             going = going[self._found.rotations[going, -1] == 0]
         return self._found
 
-    def _look(self, going: NDArray[np.int64], window: Window, done: int) -> None:
+    def _look(self, going: NDArray[np.int64], window: _Window, done: int) -> None:
         """Find which angles are passed, and after which rotations of a window."""
         # Algorithm 1 with n_t: between two looks nothing stops
         looks = np.arange(done + 1, done + window.means.shape[1] + 1) % self._rotations.parameters.n_t == 0
@@ -348,7 +216,7 @@ class _Walk:
         self._found.reached[at] = mrc
 
     def _passed(
-        self, window: Window, means: NDArray[np.float64], near: NDArray[np.bool_], low: NDArray[np.bool_]
+        self, window: _Window, means: NDArray[np.float64], near: NDArray[np.bool_], low: NDArray[np.bool_]
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
         """Return (Q,) paths, angles that they pass, the first rotations past these, and mRC there.
 

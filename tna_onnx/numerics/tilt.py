@@ -15,10 +15,6 @@ known, the sums over paths need no angles at all: this module turns, and adds up
 
 Many paths are walked side by side, and rotations of disjoint coordinates (`rotations.levels`) in one step. Every
 element sees the same arithmetic in the same order whichever paths, stops or classes are walked together.
-What is added up is exact (`path_sums`).
-
-Sums over paths of tilted class vectors at each stop, for some classes: by NumPy, or compiled, with the same bits.
-
 Neighbouring stops differ in the rows turned in between, so only these are added to a sum that is there already. What is
 added is rounded to a multiple of 2^-51 of a bound on the sum: float64 holds every partial sum of such numbers, so sums
 are exact, and the same in any order.
@@ -26,24 +22,22 @@ are exact, and the same in any order.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.compiled import Kernels, compiled
 from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, Step, Turns
 
-__all__ = ["KernelSums", "NumPySums", "SumsLayout", "tilted_means"]
+__all__ = ["tilted_means"]
 
 
 @dataclass(frozen=True)
-class SumsLayout:
+class _Layout:
     """What sums over paths have in common, whichever classes they are for.
 
     Attributes:
@@ -61,7 +55,7 @@ class SumsLayout:
     rounding: float
 
     @classmethod
-    def of(cls, start: ClassVectors, stops: int, width: int, members: int) -> SumsLayout:
+    def of(cls, start: ClassVectors, stops: int, width: int, members: int) -> _Layout:
         """Lay out sums of class vectors that have been turned."""
         # no element of a turned class vector exceeds its length
         largest = math.sqrt(0.5 / float(np.min(start.half[start.half > 0])))
@@ -70,10 +64,10 @@ class SumsLayout:
         return cls(stops, start.shape[0], width, members, 1.5 * 2.0 ** (exponent + 1))
 
 
-class NumPySums:
+class _Sums:
     """Sums over paths at each stop, for a block of c classes."""
 
-    def __init__(self, layout: SumsLayout) -> None:
+    def __init__(self, layout: _Layout) -> None:
         self._layout = layout
         # used again for block after block: memory that is new has to be cleared by the system
         self._memory = np.empty(layout.stops * layout.n * layout.width)
@@ -126,51 +120,6 @@ class NumPySums:
         return rounded
 
 
-class KernelSums:
-    """The same by compiled loops, without counterparts."""
-
-    def __init__(self, layout: SumsLayout, kernels: Kernels) -> None:
-        self._layout = layout
-        self._kernels = kernels
-        self._memory = np.empty(layout.stops * layout.n * layout.width)
-        self._gains = np.empty((0, 0, 0))
-        # rows that no path turns between two stops are neither cleared nor read
-        self._gained = np.zeros((layout.stops, layout.n), bool)
-
-    def begin(self, classes: int) -> None:
-        """Set all sums to zero, for so many classes."""
-        shape = self._layout.stops, self._layout.n, classes
-        self._gains = self._memory[: math.prod(shape)].reshape(shape)
-        self._gains[0] = 0
-        self._gained[:] = False
-
-    def add_paths(
-        self, block: FloatArray, pairs: NDArray[np.int64], turn: NDArray[np.float64], stops: NDArray[np.int64]
-    ) -> None:
-        """Take in P paths.
-
-        Args:
-            block: (n, c) class vectors before the first rotation.
-            pairs: (P, K, 2) coordinates.
-            turn: (P, K) angles in radians.
-            stops: (P, A) ascending numbers of rotations.
-        """
-        cos = np.cos(turn).astype(block.dtype)
-        sin = np.sin(turn).astype(block.dtype)
-        path = np.empty_like(block)
-        rounding = np.float64(self._layout.rounding)
-        self._kernels.sum_tilted(block, pairs, cos, sin, stops, rounding, path, self._gains, self._gained)
-
-    def average(self, means: Sequence[FloatArray], first: int) -> None:
-        """Write the means into A arrays (n, C), from a first class on. This ends the sums."""
-        total = self._gains[0]
-        members = float(self._layout.members)
-        # the inverse of a power of two is exact
-        share = 1 / members if math.frexp(members)[0] == 0.5 else 0.0
-        for mean, gain, gained in zip(means, self._gains, self._gained, strict=True):
-            self._kernels.average(total, gain, gained, members, share, first, mean)
-
-
 # Bytes of class vectors that are turned side by side: half of a core's second cache, the other half is for the sum.
 _TOGETHER = 2**20
 
@@ -179,9 +128,6 @@ _HELD = 2**20
 
 # Classes below which rows are too short to be worth a step of their own.
 _NARROW = 64
-
-_Sums = TypeVar("_Sums", NumPySums, KernelSums)
-_Sums_contra = TypeVar("_Sums_contra", NumPySums, KernelSums, contravariant=True)
 
 
 def tilted_means(
@@ -199,53 +145,23 @@ def tilted_means(
         A means (C, n) in the dtype of the class vectors: the *Average* step of Algorithm 1.
     """
     n, classes = start.shape
-    kernels = compiled(float(np.sum(stops[:, -1])) * classes, start.weight.dtype)
-    if paired:
-        # counterparts are turned by NumPy
-        kernels = None
     size = n * start.weight.itemsize
     width = min(classes, max(_NARROW, _TOGETHER // size))
-    if kernels and stops.shape[1] > 1:
-        # these add up after every rotation: the sums at a stop should stay in the cache too
-        width = min(classes, max(_NARROW, width // 2))
     together = max(1, _TOGETHER // (size * width))
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
     groups = _groups(stops, together, alone=len(blocks) == 1)
-    layout = SumsLayout.of(start, stops.shape[1], width, len(stops) + paired)
-    if kernels:
-        kernel_sums = functools.partial(KernelSums, layout, kernels)
-        return _means(start, layout, blocks, groups, kernel_sums, functools.partial(_KernelLegs, rotations, stops))
-    legs = functools.partial(_Legs, rotations, stops, paired, start.weight.dtype)
-    return _means(start, layout, blocks, groups, functools.partial(NumPySums, layout), legs)
-
-
-class _Walks(Protocol[_Sums_contra]):
-    """Paths that can be walked with any block of classes."""
-
-    def walk(self, block: FloatArray, sums: _Sums_contra) -> None:
-        """Walk with a (n, c) block of classes, and add up."""
-
-
-def _means(
-    start: ClassVectors,
-    layout: SumsLayout,
-    blocks: Sequence[slice],
-    groups: Sequence[Sequence[NDArray[np.int64]]],
-    new: Callable[[], _Sums],
-    legs_of: Callable[[NDArray[np.int64]], _Walks[_Sums]],
-) -> list[FloatArray]:
-    """Walk group after group of paths, with block after block of classes."""
+    layout = _Layout.of(start, stops.shape[1], width, len(stops) + paired)
     means = [np.empty(start.shape, start.weight.dtype) for _ in range(layout.stops)]
     sums: dict[int, _Sums] = {}
     # what is done with is used again: memory that is new has to be cleared by the system
     done: list[_Sums] = []
     for group, numbers in enumerate(groups):
-        legs = [legs_of(paths) for paths in numbers]
+        legs = [_Legs(rotations, stops, paired, start.weight.dtype, part) for part in numbers]
         for k, columns in enumerate(blocks):
             block = start.block(columns)
             if k not in sums:
-                sums[k] = done.pop() if done else new()
+                sums[k] = done.pop() if done else _Sums(layout)
                 sums[k].begin(block.shape[1])
             for leg in legs:
                 leg.walk(block, sums[k])
@@ -306,7 +222,7 @@ class _Legs:
             turns = Turns(position[before], pairs[before], turn[before]).reversed()
             self._back.append([*turns.steps(self._n, dtype)])
 
-    def walk(self, block: FloatArray, sums: NumPySums) -> None:
+    def walk(self, block: FloatArray, sums: _Sums) -> None:
         """Walk with a (n, c) block of classes, and add up."""
         tilted = np.repeat(block[None], self._paths, axis=0)
         flat = tilted.reshape(-1, block.shape[1])
@@ -323,7 +239,7 @@ class _Legs:
             for vectors in counterparts:
                 sums.add_counterpart(stop, vectors)
 
-    def _change(self, stop: int, steps: Sequence[Step], flat: FloatArray, sums: NumPySums) -> None:
+    def _change(self, stop: int, steps: Sequence[Step], flat: FloatArray, sums: _Sums) -> None:
         """Go on to a stop, and add what rows have become."""
         if not steps:
             return
@@ -336,19 +252,6 @@ class _Legs:
         for first, last in itertools.pairwise(cuts.tolist()):
             part = slice(first, last)
             sums.change(stop, rows[part] % self._n, before[part], after[part])
-
-
-class _KernelLegs:
-    """Some paths, without counterparts, for compiled loops."""
-
-    def __init__(self, rotations: Rotations, stops: NDArray[np.int64], paths: NDArray[np.int64]) -> None:
-        self._stops = np.ascontiguousarray(stops[paths])
-        pairs, self._turn = rotations.of(paths, 0, int(np.max(self._stops, initial=0)))
-        self._pairs = np.ascontiguousarray(pairs)
-
-    def walk(self, block: FloatArray, sums: KernelSums) -> None:
-        """Walk with a (n, c) block of classes, and add up."""
-        sums.add_paths(block, self._pairs, self._turn, self._stops)
 
 
 def _apply(steps: Sequence[Step], flat: FloatArray) -> None:

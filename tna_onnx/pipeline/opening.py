@@ -17,17 +17,17 @@ from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
-from tna_onnx.extraction.head_check import Probed, check_readout, opened_notes, unchecked_notes
+from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.samples import Samples, open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_source
 from tna_onnx.graph.head import NoHead, choose_head
-from tna_onnx.graph.integers import left_closed
+from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
-from tna_onnx.maps import MAPS
+from tna_onnx.graph.walk import walk_back
 from tna_onnx.pipeline.crossfit import FOLDS
 from tna_onnx.pipeline.job import Job, refuse_finished, refuse_readers, shift_notes, target_of
 from tna_onnx.pipeline.sample_checks import Told, check_leaks
@@ -143,7 +143,7 @@ def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:
     target = target_of(job, model)
     readout = _find_readout(job, model)
     refuse_readers(model, readout)
-    return *_left_closed(job, model, readout), target
+    return model, readout, target
 
 
 def _told(samples: Samples | None) -> Told | None:
@@ -153,10 +153,22 @@ def _told(samples: Samples | None) -> Told | None:
 def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:
     """Say what the data alone tell, before the network runs."""
     notes = (*leaks, *shift_notes(opened.model), *source_notes(samples.source))
+    notes += _integer_notes(opened.model, opened.readout)
     if samples.given:
         return notes
     stated = (samples.data or job.calib).preprocessing
     return (*notes, *preprocessing_warnings(samples.source, opened.inputs, stated))
+
+
+def _integer_notes(model: Model, readout: Readout) -> tuple[str, ...]:
+    """Say that the last layer computes with integers, so that its weight stays."""
+    layer = None if isinstance(readout, Head) else integer_layer(model, walk_back(model, readout.output).node)
+    if layer is None:
+        return ()
+    return (
+        f"the last layer, '{layer.name or layer.output[0]}', computes with integers ({layer.op_type}): its weight "
+        "stays, and a map goes behind the scores. A weight can be searched in the float model, which is then quantised",
+    )
 
 
 def _probed(
@@ -168,7 +180,6 @@ def _probed(
     notes: tuple[str, ...] = ()
     if session is not None and session.elsewhere:
         notes = (f"the session is on CUDA, but {session.elsewhere}",)
-    notes += unchecked_notes(opened) if samples.given else opened_notes(opened, samples.source, size)
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
@@ -241,16 +252,6 @@ def _find_readout(job: Job, model: Model) -> Readout:
     if isinstance(readout, Head):
         return _as_stored(model, readout, job.settings.quantized_head)
     return readout
-
-
-def _left_closed(job: Job, model: Model, readout: Readout) -> tuple[Model, Readout]:
-    """Return the model with its integer head as it is, where a map behind the logits is all that is added."""
-    settings = job.settings
-    reads_features = settings.map in MAPS and MAPS[settings.map].needs_features
-    searched = settings.resolved_search != "none"
-    if searched or reads_features:
-        return model, readout
-    return left_closed(model, readout)
 
 
 def _head(model: Model, options: ModelOptions) -> Head:

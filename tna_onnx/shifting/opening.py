@@ -32,9 +32,8 @@ from tna_onnx.data.suspicion import overlap_of, read_sketch, sketch_overlap
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT, batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.head_check import Probed, check_readout, opened_notes
+from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel, open_source
-from tna_onnx.graph.integers import left_closed
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -141,7 +140,7 @@ def open_shift(job: ShiftJob) -> Opened:
     _refuse_earlier_work(model)
     output = class_output(model, job.options.head, job.options.output_name, job.options.output_kind)
     require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
-    model, readout = left_closed(model, _readout(model, job.options, output))
+    readout = _readout(model, job.options, output)
     device = parse_device(job.device)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
@@ -161,7 +160,6 @@ def open_shift(job: ShiftJob) -> Opened:
         notes += source_notes(unlabelled)
     size = choose_batch_size(job.batch_size, opened.session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
-    notes += opened_notes(opened, source, size)
     probed = check_readout(opened, readout, opened.session, source, size)
     class_names = names or tuple(str(k) for k in range(output.n_classes))
     return Opened(

@@ -160,8 +160,9 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
     """Take one step back through a node that may follow a head: the tensor before it, or the head at a fork."""
     if is_quantized(node):
         raise Refused(
-            f"{node.op_type} computes with quantised numbers, and its weight cannot be replaced; calibrate the float "
-            "model and quantise the result, or export it with QuantizeLinear and DequantizeLinear nodes (QDQ)"
+            f"{node.op_type} computes with quantised numbers; its weight cannot be replaced. A map can go "
+            "behind it (--search none). To search the weight, calibrate the float model and quantise the result, or "
+            "export it with QuantizeLinear and DequantizeLinear nodes (QDQ)"
         )
     if node.domain == "ai.onnx.ml" and node.op_type == "ZipMap":
         return output_steps.zip_map(state, node)
