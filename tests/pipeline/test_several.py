@@ -324,6 +324,6 @@ def test_one_hot_labels_at_positions_are_refused(tmp_path: Path) -> None:
     model = write(tmp_path, tokens())
     for run in (tna_onnx.evaluate, tna_onnx.calibrate):
         with pytest.raises(
-            DataError, match=r"their labels have shape \(60, 9, 4\); expected a label for each position"
+            DataError, match=r"their labels have shape \(\d+, 9, 4\); expected a label for each position"
         ):
             run(model, data, **({} if run is tna_onnx.evaluate else {"output": tmp_path / "o.onnx"}))

@@ -43,6 +43,7 @@ from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
 from tna_onnx.graph.load import Model
@@ -258,6 +259,7 @@ def run_model(
     _log.info("open: %s, provider %s", given.name, session.provider)
     _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
     _log.info("data: %s", source.describe())
+    about_model = require_independence(model, session, output, source, size)
     scores, classes, decisions = score_guarded(session, model, output, source, size, advance, settings.level, unknown)
     suspicion = data.check(classes, source.labels, names, output.n_classes)
     more = preprocessing_notes(source, inputs, data.preprocessing)
@@ -272,7 +274,7 @@ def run_model(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=session.provider,
-        notes=(*batch_size_notes(settings.batch_size, size), *warnings_of(suspicion, names), *more),
+        notes=(*batch_size_notes(settings.batch_size, size), *about_model, *warnings_of(suspicion, names), *more),
         decisions=decisions,
     )
 

@@ -32,6 +32,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples, source_search
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
 from tna_onnx.graph.load import Model
@@ -106,7 +107,7 @@ def evaluate(
     with shown(progress) as advance:
         scores, predicted, decisions = _scored(opened, labelled, unknown, advance)
     suspicion = labelled.check(predicted, opened.source.labels, opened.names, opened.output.n_classes)
-    notes = (*batch_size_notes(batch_size, opened.batch_size), *warnings_of(suspicion, opened.names))
+    notes = (*batch_size_notes(batch_size, opened.batch_size), *opened.notes, *warnings_of(suspicion, opened.names))
     evaluation = _evaluation(opened, labelled, scores, decisions, bins, gates, notes)
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
     kept(json, evaluation)
@@ -128,6 +129,7 @@ class _Opened:
     source: Source
     data: Data
     batch_size: int
+    notes: tuple[str, ...]
 
     @functools.cached_property
     def told(self) -> Told:
@@ -150,7 +152,8 @@ def _open(
     _log.info("open: %s, provider %s", model.name, session.provider)
     _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
     _log.info("data: %s", source.describe())
-    return _Opened(model, output, session, inputs, names, source, data, size)
+    notes = require_independence(model, session, output, source, size)
+    return _Opened(model, output, session, inputs, names, source, data, size, notes)
 
 
 def _open_unknown(opened: _Opened, data: Data | None) -> Source | None:

@@ -103,7 +103,7 @@ def features(
         table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
     suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
-    notes = (*table.resumed, *batch_size_notes(batch_size, size), *warnings_of(suspicion, names))
+    notes = (*table.resumed, *batch_size_notes(batch_size, size), *probed.notes, *warnings_of(suspicion, names))
     return kept(json, _collection(opened, table, source, (*notes, *about_images)))
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.independence import check_independence
 from tna_onnx.extraction.positions import batch_in_rows, first_rows, sample_shape
 from tna_onnx.extraction.sessions import OpenModel, open_part
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
@@ -201,12 +202,14 @@ class Probed:
         logits_shape: of one sample: (C,), () for some binary heads, (C, 1, 1) for convolutions; or a layout.
         plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
         tail: where only the graph computes the logits.
+        notes: on the model.
     """
 
     readout: Readout
     logits_shape: tuple[int, ...] | Layout
     plain_features: bool
     tail: Tail | None = None
+    notes: tuple[str, ...] = ()
 
 
 def check_readout(
@@ -222,7 +225,8 @@ def check_readout(
         batch_size: samples per run.
 
     Raises:
-        UnsupportedModel: shapes or values differ: the head is not what the graph walk took it for.
+        UnsupportedModel: shapes or values differ: the head is not what the graph walk took it for; or the scores of a
+            sample depend on the others of its batch.
         DataError: the logits hold NaN or infinite values.
     """
     model = opened.model
@@ -235,15 +239,16 @@ def check_readout(
     _refuse_probabilities(model, readout, raw)
     if session is not None and opened.is_whole(session):
         _check_output(model, readout, logits, tensors)
+    notes = _independence_notes(model, readout, session, batch, tensors)
     readout = replace(readout, logits_type=raw.dtype.name)
     shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
-        return Probed(readout, shape, plain_features=False)
+        return Probed(readout, shape, plain_features=False, notes=notes)
     features = tensors[readout.features]
     if readout.linear and features.size == len(logits) * readout.n_features:
         _check_linear(model, readout, features, logits, tf32=session is not None and session.tf32)
         matrix = features.ndim == 2 and not readout.features_transposed and not readout.several
-        return Probed(readout, shape, matrix and features.dtype == raw.dtype)
+        return Probed(readout, shape, matrix and features.dtype == raw.dtype, notes=notes)
     if readout.several:
         what = f"head '{readout.node}' has several predictions a sample, and only the graph computes its logits"
         raise UnsupportedModel(f"{model.name}: {what}; use --search none")
@@ -254,7 +259,23 @@ def check_readout(
     on_cuda = session is not None and session.device is not None
     tail = Tail(model, head, opened.device, sample, fixed_batch, one_session=on_cuda)
     check_tail(model, head, tail, sample, logits)
-    return Probed(head, raw.shape[1:], plain_features=False, tail=tail)
+    return Probed(head, raw.shape[1:], plain_features=False, tail=tail, notes=notes)
+
+
+def _independence_notes(
+    model: Model, readout: Readout, session: Session | None, batch: Batch, tensors: Batch
+) -> tuple[str, ...]:
+    """Compare the scores of samples with those that they have in other batches; notes on what that shows."""
+    if session is None:
+        return ()
+    name = readout.output
+    if name in tensors and name not in batch:
+        return check_independence(model, session, name, output_of(readout).probabilities, batch, tensors[name])
+
+    def probabilities(raw: NDArray[Any]) -> NDArray[np.float64]:
+        return readout.probabilities(readout.class_logits(raw).astype(np.float64))
+
+    return check_independence(model, session, readout.logits, probabilities, batch, tensors[readout.logits])
 
 
 def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, batch: Batch) -> Batch:

@@ -26,6 +26,7 @@ from tna_onnx.data.source import NO_LABELS, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import input_specs, open_model, open_part, open_source
 from tna_onnx.graph.cut import before_map, cut_at
@@ -181,6 +182,7 @@ def open_guard(job: GuardJob) -> Opened:
     notes = (*_leaks(job, model, source, held_out), *source_notes(source))
     size = choose_batch_size(job.batch_size, session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
+    notes += require_independence(model, session, output, source, size)
     for data, samples in ((job.calib, source), (job.held_out, held_out)):
         notes += _label_warnings(data, samples, names, output, session, size)
     notes += _unseen_notes(source, output.n_classes, job.settings)

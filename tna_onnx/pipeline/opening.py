@@ -180,6 +180,7 @@ def _probed(
     notes: tuple[str, ...] = ()
     if session is not None and session.elsewhere:
         notes = (f"the session is on CUDA, but {session.elsewhere}",)
+    notes += probed.notes
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch

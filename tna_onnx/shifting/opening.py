@@ -161,6 +161,7 @@ def open_shift(job: ShiftJob) -> Opened:
     size = choose_batch_size(job.batch_size, opened.session, [output.name], source)
     notes += batch_size_notes(job.batch_size, size)
     probed = check_readout(opened, readout, opened.session, source, size)
+    notes += probed.notes
     class_names = names or tuple(str(k) for k in range(output.n_classes))
     return Opened(
         model, output, probed, class_names, names, source, unlabelled, held_out, opened.session, device, size, notes

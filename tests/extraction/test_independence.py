@@ -1,0 +1,149 @@
+"""Scores that depend on the batch are refused on every route; rounding, and quantising by the batch, are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tna_onnx.errors import UnsupportedModel
+
+CLASSES, SIZE = 6, 8
+Nodes = list[onnx.NodeProto]
+
+
+def _mean(_: Any) -> Nodes:
+    return [
+        helper.make_node("ReduceMean", ["z"], ["m"], axes=[0], keepdims=1),
+        helper.make_node("Sub", ["z", "m"], ["logits"]),
+    ]
+
+
+def _place(_: Any) -> Nodes:
+    """Add the number of samples in front of this one to the first class."""
+    return [
+        helper.make_node("CumSum", ["one", "axis"], ["n"]),
+        helper.make_node("Mul", ["n", "first"], ["n_first"]),
+        helper.make_node("Add", ["z", "n_first"], ["logits"]),
+    ]
+
+
+def _largest(_: Any) -> Nodes:
+    return [
+        helper.make_node("ReduceMax", ["z"], ["m"], axes=[0, 1], keepdims=1),
+        helper.make_node("Div", ["z", "m"], ["q"]),
+        helper.make_node("Mul", ["q", "ten"], ["logits"]),
+    ]
+
+
+def _noise(_: Any) -> Nodes:
+    return [
+        helper.make_node("RandomNormalLike", ["z"], ["n"]),
+        helper.make_node("Add", ["z", "n"], ["logits"]),
+    ]
+
+
+def _model(behind: Callable[[Any], Nodes], batch: Any = "N") -> onnx.ModelProto:
+    rng = np.random.default_rng(0)
+    ones = np.ones((64 if batch == "N" else batch, 1), np.float32)
+    tensors = {
+        "w": rng.standard_normal((CLASSES, SIZE)).astype(np.float32),
+        "first": np.eye(1, CLASSES, dtype=np.float32),
+        "axis": np.array(0),
+        "ten": np.array(10, np.float32),
+        "zero": np.zeros((SIZE, 1), np.float32),
+        "unit": np.ones(1, np.float32),
+    }
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["z"], name="head", transB=1),
+        helper.make_node("Gemm", ["x", "zero", "unit"], ["one"]),
+        *behind(ones),
+    ]
+    inputs = [tensor_info("x", [batch, SIZE])]
+    return small_model(nodes, inputs, [tensor_info("logits", [batch, CLASSES])], tensors)
+
+
+def _data(folder: Path) -> Path:
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((400, SIZE)).astype(np.float32)
+    weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
+    labels = np.argmax(x @ weight.T + rng.gumbel(size=(400, CLASSES)), axis=1)
+    np.savez(folder / "data.npz", x=x, labels=labels)
+    return folder / "data.npz"
+
+
+ROUTES: dict[str, Callable[[Path, Path, Path], object]] = {
+    "calibrate": lambda m, d, o: tna_onnx.calibrate(
+        m, d, output=o / "c.onnx", map="ts", search="none", output_kind="logits", device="cpu", fail_if_worse=False
+    ),
+    "evaluate": lambda m, d, _: tna_onnx.evaluate(m, d, output_kind="logits", device="cpu"),
+    "compare": lambda m, d, _: tna_onnx.compare([m, m], d, output_kind="logits", device="cpu"),
+    "guard": lambda m, d, o: tna_onnx.guard(m, d, output=o / "g.onnx", output_kind="logits", device="cpu"),
+    "shift": lambda m, d, o: tna_onnx.shift(
+        m, d, output=o / "s.onnx", target_prior="uniform", output_kind="logits", device="cpu"
+    ),
+    "features": lambda m, d, o: tna_onnx.features(m, d, cache=o / "cache", output_kind="logits", device="cpu"),
+    "extractor": lambda m, d, _: tna_onnx.FeatureExtractor(
+        m, output_name="logits", output_kind="logits", kind="logits", device="cpu"
+    )({"x": np.load(d)["x"]}),
+}
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_scores_with_a_mean_over_the_batch_are_refused_on_every_route(route: str, tmp_path: Path) -> None:
+    onnx.save(_model(_mean), tmp_path / "m.onnx")
+    data = _data(tmp_path)
+    with pytest.raises(UnsupportedModel, match=r"differs by 0\.\d+ when it is run alone"):
+        ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
+    assert not list(tmp_path.glob("[cgs].onnx"))
+
+
+@pytest.mark.parametrize("behind", [_place, _largest, _noise])
+@pytest.mark.parametrize("batch", ["N", 32])
+def test_other_ways_to_depend_on_the_batch(behind: Callable[[Any], Nodes], batch: Any, tmp_path: Path) -> None:
+    onnx.save(_model(behind, batch), tmp_path / "m.onnx")
+    for route in ("calibrate", "evaluate"):
+        with pytest.raises(UnsupportedModel, match="depend on what it is run with") as refused:
+            ROUTES[route](tmp_path / "m.onnx", _data(tmp_path), tmp_path)
+        assert ("in the same batch" in str(refused.value)) == (behind is _noise)
+
+
+@pytest.mark.parametrize("batch", ["N", 32, 1])
+def test_a_model_whose_scores_are_its_samples_own_is_not(batch: Any, tmp_path: Path) -> None:
+    onnx.save(_model(lambda _: [helper.make_node("Identity", ["z"], ["logits"])], batch), tmp_path / "m.onnx")
+    for route in ("calibrate", "evaluate"):
+        ROUTES[route](tmp_path / "m.onnx", _data(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["float16", "dynamic"])
+def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: Path) -> None:
+    data = _data(tmp_path)
+    weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
+    if kind == "float16":
+        tensors = {"w": weight.astype(np.float16)}
+        nodes = [
+            helper.make_node("Cast", ["x"], ["h"], to=onnx.TensorProto.FLOAT16),
+            helper.make_node("Gemm", ["h", "w"], ["z"], name="head", transB=1),
+            helper.make_node("Cast", ["z"], ["logits"], to=onnx.TensorProto.FLOAT),
+        ]
+    else:
+        scale = np.float32(np.abs(weight).max() / 127)
+        tensors = {"w": np.round(weight.T / scale).astype(np.int8), "s": scale}
+        nodes = [
+            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
+            helper.make_node("MatMulInteger", ["q", "w", "qz"], ["i"], name="head"),
+            helper.make_node("Cast", ["i"], ["f"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Mul", ["qs", "s"], ["both"]),
+            helper.make_node("Mul", ["f", "both"], ["logits"]),
+        ]
+    model = small_model(nodes, [tensor_info("x", ["N", SIZE])], [tensor_info("logits", ["N", CLASSES])], tensors)
+    onnx.save(model, tmp_path / "m.onnx")
+    for route in ("calibrate", "evaluate"):
+        ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
