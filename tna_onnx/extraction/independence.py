@@ -23,12 +23,11 @@ from onnx import TensorProto
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.graph.integers import quantizes_batches
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.runtime import Session
 
-__all__ = ["check_independence", "require_independence"]
+__all__ = ["check_independence", "quantizes_batches", "require_independence"]
 
 _log = logging.getLogger("tna_onnx")
 
@@ -45,6 +44,14 @@ _COARSE_LIMIT = 0.05  # float16, bfloat16, TF32
 _QUANTIZED_LIMIT = 0.1
 _DYNAMIC_LIMIT = 0.25
 _SHOWN = 0.01  # of nodes that quantise each batch: less is not worth a note
+
+
+_DYNAMIC = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
+
+
+def quantizes_batches(model: Model) -> bool:
+    """Whether nodes quantise a batch by its own range, so that results depend on which samples are run together."""
+    return any(node.op_type in _DYNAMIC for node in model.proto.graph.node)
 
 
 def require_independence(

@@ -44,6 +44,7 @@ from tna_onnx.data.positions import PositionSource, first_batches
 from tna_onnx.engine.logits import HeadLogits, Logits
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import CheckFailed
+from tna_onnx.extraction.independence import quantizes_batches
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.parts import Difference
@@ -443,14 +444,6 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
         return _whole_batches(n, task.batch_size)
     # spread, because files often come sorted by class
     return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))
-
-
-_DYNAMIC = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
-
-
-def quantizes_batches(model: Model) -> bool:
-    """Whether nodes quantise a batch by its own range, so that results depend on which samples are run together."""
-    return any(node.op_type in _DYNAMIC for node in model.proto.graph.node)
 
 
 def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
