@@ -9,7 +9,6 @@ import base64
 import io
 import itertools
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,6 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Demo
-from tna_onnx.numerics.selective import Z
 from tna_onnx.render.html.page import to_html
 
 webdriver = pytest.importorskip("selenium.webdriver")
@@ -187,53 +185,6 @@ def test_the_charts_over_the_angle_show_where_the_slider_stands(browse: Open) ->
     offsets = browser.execute_script(script, angle)
     assert offsets
     assert max(map(abs, offsets)) < 1
-
-
-def test_any_class_is_drawn_as_the_page_draws_it(browse: Open) -> None:
-    """The script's drawing of a class against the one that svg.py wrote into the page."""
-    script = """
-      const select = document.querySelector("#class");
-      const read = (svg) => [...svg.querySelectorAll(".mark")].map((mark) => [mark.dataset.tip, mark.textContent,
-        ...[...mark.querySelectorAll("rect")].flatMap((bar) => [bar.getAttribute("class"),
-          ...["x", "y", "width", "height"].map((name) => Number(bar.getAttribute(name)))])]);
-      const result = [];
-      for (const option of select.options) {
-        select.value = option.value;
-        select.dispatchEvent(new Event("change"));
-        const start = `Class ${option.dataset.name} before:`;
-        const written = [...document.querySelectorAll(".plain .pair")].find((p) => p.textContent.startsWith(start));
-        const pairs = [document.querySelector(".picker .pair"), written];
-        result.push(pairs.map((pair) => [...pair.querySelectorAll("figure")].map((figure) => [
-          figure.querySelector("figcaption").textContent, read(figure.querySelector("svg"))])));
-      }
-      return result;
-    """
-    classes = browse().execute_script(script)
-    assert len(classes) == 10
-    for drawn, written in classes:
-        for (caption, marks), (expected_caption, expected) in zip(drawn, written, strict=True):
-            assert caption.split(":")[0] == expected_caption.split(":")[0]
-            gaps = [float(text.split()[-2]) for text in (caption, expected_caption)]
-            assert gaps[0] == pytest.approx(gaps[1], abs=0.011)  # from numbers of four digits
-            assert [mark[1] for mark in marks] == [mark[1] for mark in expected]  # counts
-            for mark, other in zip(marks, expected, strict=True):
-                numbers = [[v for v in m[2:] if not isinstance(v, str)] for m in (mark, other)]
-                # pixels; a probability of four digits moves the range of calibrated shares by its root
-                samples = int(re.search(r": ([\d,]+) samples", mark[0])[1].replace(",", ""))
-                np.testing.assert_allclose(*numbers, atol=0.05 + 226 * Z * np.sqrt(5.1e-5 / samples))
-                assert mark[0].split(":")[0] == other[0].split(":")[0]
-                assert mark[0].split(" (")[0] == other[0].split(" (")[0]
-
-
-def test_the_picker_obeys_the_keyboard(browse: Open) -> None:
-    browser = browse()
-    select = browser.find_element("id", "class")
-    svg = browser.find_element("css selector", ".picker svg")
-    browser.execute_script("arguments[0].focus()", select)
-    select.send_keys("3")
-    name = browser.execute_script("return arguments[0].selectedOptions[0].dataset.name", select)
-    assert name == "3"
-    assert svg.get_attribute("aria-label").startswith("Class 3 before: gap ")
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(browse: Open) -> None:

@@ -26,7 +26,6 @@ class ReliabilityDiagram:
     """Bars of accuracy per bin with their gaps and intervals, and a strip below that counts the samples.
 
     `band` and `curve` are the points of the area of calibrated models and of the fit without bins; empty for none.
-    `edges` tells the page's script where both are: left, right, top, bottom, top and bottom of the strip.
     """
 
     title: str
@@ -35,7 +34,6 @@ class ReliabilityDiagram:
     strip: Axes
     marks: tuple[Mark, ...]
     diagonal: Segment
-    edges: str
     band: str = ""
     curve: str = ""
 
@@ -75,7 +73,6 @@ def reliability_diagram(
         strip.axes(words.against, "", x_ticks=_FIFTHS),
         tuple(_reliability_mark(frame, strip, bar, total, words, not curve) for bar in filled),
         frame.segment("diagonal", (0, 0), (1, 1)),
-        f"{frame.left} {frame.right} {frame.top} {frame.bottom} {strip.top} {strip.bottom}",
         frame.area(curve.confidence, curve.low, curve.high) if curve else "",
         frame.line(curve.confidence, curve.accuracy) if curve else "",
     )

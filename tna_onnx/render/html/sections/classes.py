@@ -1,7 +1,7 @@
 """Sections on predictions: reliability diagrams, the table of classes, extreme samples, confidence and risk-coverage.
 
-Reliability diagrams, before and after, are of the predicted class and of every class. The page draws a few classes;
-with its script, any class can be chosen and is drawn from the numbers of its bins.
+Reliability diagrams, before and after, are of the predicted class and of single classes: all of them, or those with the
+largest gaps where there are many.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.numerics.selective import Z
 from tna_onnx.render.html.blocks import (
     CONSISTENT_KEY,
     Column,
@@ -27,7 +26,7 @@ from tna_onnx.render.html.blocks import (
 from tna_onnx.render.html.diagrams import confidence_histogram, reliability_diagram
 from tna_onnx.render.html.sections.result import data_text
 from tna_onnx.render.html.svg import Series, line_chart
-from tna_onnx.render.reliability import FEW, OF_CLASSES, OF_EACH, OF_LABELS, DiagramWords, words_of
+from tna_onnx.render.reliability import OF_CLASSES, OF_EACH, OF_LABELS, DiagramWords, words_of
 from tna_onnx.render.text import bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Sample
 from tna_onnx.results.report import Report
@@ -240,7 +239,7 @@ def _risk_at(curve: RiskCoverage, coverage: float) -> str:
     return f"{100 * risk:.2f}"
 
 
-# Classes that have drawings without a script; all are in the table.
+# Classes that have drawings; all are in the table.
 _MAX_DRAWN = 10
 
 # Longer tables are folded away until they are asked for.
@@ -250,42 +249,19 @@ Pair = tuple[Figure, Figure]
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A class that a reader can choose: its name, and its mean gaps in per cent."""
-
-    name: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
 class Classes:
     """Diagrams of every class.
 
     Attributes:
         shown_data: the shown data, in a sentence.
-        choices: every class.
-        start: index of the class that is chosen first.
-        first: its diagrams.
-        packed: bins of every class before and after, for the script.
-        bins: number of bins.
-        z: quantile of the normal distribution behind every interval, for the script.
-        few: samples below which a bin is pale, for the script.
         keys: legend of the diagrams.
-        summary: heads the drawings that need no script.
-        drawn: these drawings.
+        summary: heads the drawings.
+        drawn: the drawings.
         numbers: a row for each class.
         folded: heads the table where it is long; empty for one that is shown at once.
     """
 
     shown_data: str
-    choices: tuple[Choice, ...]
-    start: int
-    first: Pair
-    packed: list[list[list[int]]]
-    bins: int
-    z: float
-    few: int
     keys: tuple[Key, ...]
     summary: str
     drawn: tuple[Pair, ...]
@@ -340,22 +316,14 @@ def _top_label(bins: Bins, bin_free: BinFree, ece: float, word: str, words: Diag
 def _classes(details: Details) -> Classes:
     """Draw every class, or those with the largest gaps before where there are many."""
     classes = details.classes
-    # by the gap before: the same classes, whatever recalibration made of them
-    worst = sorted(range(len(classes)), key=lambda k: -classes[k].before.ece)
     drawn = classes
     summary = "Diagrams"
     if len(classes) > _MAX_DRAWN:
-        drawn = tuple(classes[k] for k in worst[:_MAX_DRAWN])
+        # by the gap before: the same classes, whatever recalibration made of them
+        drawn = tuple(sorted(classes, key=lambda c: -c.before.ece)[:_MAX_DRAWN])
         summary = f"Diagrams of the {_MAX_DRAWN} classes with the largest gap before"
     return Classes(
         data_text(details),
-        tuple(Choice(c.name, _gap(c.before), _gap(c.after)) for c in classes),
-        worst[0],
-        _pair(classes[worst[0]]),
-        [[_packed(c.before), _packed(c.after)] for c in classes],
-        len(classes[0].before.count),
-        Z,
-        FEW,
         (*gap_keys(OF_EACH), CONSISTENT_KEY),
         summary,
         tuple(map(_pair, drawn)),
@@ -371,13 +339,6 @@ def _pair(c: ClassBins) -> Pair:
 def _class_figure(name: str, word: str, bins: Bins) -> Figure:
     drawing = reliability_diagram(bins, f"Class {name}, {word}", OF_EACH)
     return Figure(drawing, f"Class {name} {word}: gap {_gap(bins)} %")
-
-
-def _packed(bins: Bins) -> list[int]:
-    """Bins that hold samples, one after the other: index, samples, probability and frequency in ten-thousandths."""
-    rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
-    # A ten-thousandth is less than a twentieth of a pixel, and has a quarter of a float's characters.
-    return [v for j, (n, p, f) in enumerate(rows) if n for v in (j, n, round(1e4 * p), round(1e4 * f))]
 
 
 def _gap(bins: Bins) -> str:
