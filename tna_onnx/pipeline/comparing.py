@@ -28,10 +28,13 @@ from tna_onnx.progress import Progress, silent
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, How, compare_scores
 
-__all__ = ["Compared", "compare_heads"]
+__all__ = ["Compared", "compare_heads", "require_plausible"]
 
 # Logits above this number are given back once they are scored: three sets of them would stay beside each other.
 _LARGE = 2**24
+
+_IMPLAUSIBLE_RISE = 0.20
+_MOST = 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +102,29 @@ def compare_heads(
         same_predictions=same,
     )
     return Compared(before, scores, fitted, comparison, recall, changed)
+
+
+def require_plausible(compared: Compared, calib: str) -> None:
+    """Refuse a cross-fitted gain that copies among the samples explain better than any last layer does.
+
+    Args:
+        compared: the numbers.
+        calib: what messages call the calibration samples.
+
+    Raises:
+        DataError: accuracy rises by 20 points or more, while most predictions change.
+    """
+    if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
+        return
+    before, after = (float(np.mean(scores.hit)) for scores in (compared.before, compared.after))
+    if after - before < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
+        return
+    raise DataError(
+        f"{calib}: cross-fitted accuracy rises from {before:.2%} to {after:.2%}, while "
+        f"{compared.changed_predictions:.1%} of the predictions change: that is implausible for a new last layer, and "
+        "what samples look like that are alike in groups (frames of one video, images of one patient, augmentations). "
+        "Expected independent samples; give others with --eval, which the result is then held against"
+    )
 
 
 def _paired_scores(

@@ -30,7 +30,7 @@ from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.pipeline.crossfit import FOLDS
 from tna_onnx.pipeline.job import Job, refuse_finished, refuse_readers, shift_notes, target_of
-from tna_onnx.pipeline.sample_checks import Told, check_leaks
+from tna_onnx.pipeline.sample_checks import Told, check_leaks, grouped
 from tna_onnx.pipeline.settings import QuantizedHead
 from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.progress import Progress
@@ -118,6 +118,8 @@ def open_task(job: Job, progress: Progress) -> Task:
     training_features = network.collect_beside(training, "training data")
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
+    both = [told] if judging is None else [told, judging]
+    calibration, held_out_features, copies = grouped(calibration, held_out_features, both, job.calib.limits)
     return Task(
         opened=opened,
         probed=probed,
@@ -132,7 +134,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         batch_size=size,
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
-        data_notes=_data_notes(job, opened, samples, leaks) + more,
+        data_notes=_data_notes(job, opened, samples, leaks + copies) + more,
     )
 
 

@@ -19,7 +19,7 @@ from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.anchor import AnchoredStrategy
 from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_digest
-from tna_onnx.pipeline.comparing import compare_heads
+from tna_onnx.pipeline.comparing import compare_heads, require_plausible
 from tna_onnx.pipeline.crossfit import seen
 from tna_onnx.pipeline.details import Started, collect_details
 from tna_onnx.pipeline.job import Job
@@ -93,6 +93,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         # these are there already, where the checked samples are those of the report
         after = shipped if task.shown is checked else writing.shipped(outcome, task.shown)
         compared = compare_heads(task, strategy, outcome, job.settings, after, progress, fitted)
+        require_plausible(compared, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = None
         if job.details:

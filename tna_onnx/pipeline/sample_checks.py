@@ -1,13 +1,17 @@
 """What the labels of a run look like before anything is searched: wrong ones would make every later number so.
 
 Samples that calibration has seen and that must not judge its result; told by the digests of single samples.
+
+Copies of a sample are no further evidence. Equal samples and near copies (`numerics.copies`) share a fold, so that no
+fit is judged by a copy of what it has seen, and count as one where intervals and standard errors are concerned.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,11 +27,14 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import calibrations
+from tna_onnx.graph.readout import Head
 from tna_onnx.maps import MAPS
+from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
+from tna_onnx.pipeline.crossfit import FOLDS, SEEN
 from tna_onnx.pipeline.job import Job
-from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.task import Collected, Task
 
-__all__ = ["MIN_TOLD", "SKETCH_MARGIN", "LabelCheck", "Told", "check_labels", "check_leaks"]
+__all__ = ["MIN_TOLD", "SKETCH_MARGIN", "LabelCheck", "Told", "check_labels", "check_leaks", "grouped"]
 
 
 @dataclass(frozen=True)
@@ -148,6 +155,12 @@ MIN_TOLD = 3
 # One equal sample is no leak, however few there are.
 _MIN_SHARED = 2
 
+# Fewer clusters than two a fold show nothing of new ones.
+_MIN_CLUSTERS = 2 * FOLDS
+
+# Samples among which near copies are looked for: the search is quadratic. Of more, only equal ones are found.
+_MOST_SEARCHED = SEEN
+
 
 @dataclass(frozen=True, eq=False)
 class Told:
@@ -202,7 +215,7 @@ def check_leaks(
     for judging in sets[1:]:
         notes += _refuse_shared(calib, judging, limits, cross_fits=cross_fits)
     for each in sets:
-        notes += _repeats(each, folds=cross_fits and held_out is None)
+        notes += _repeats(each)
     return tuple(notes)
 
 
@@ -262,17 +275,115 @@ def _refuse_earlier(model: Model, entries: Mapping[str, str], each: Told, limits
     return []
 
 
-def _repeats(each: Told, *, folds: bool) -> list[str]:
+def _repeats(each: Told) -> list[str]:
     """Say how many samples are copies of others, and how many of those have another label."""
     repeats = repeats_of(each.digests, sample_labels(each.source))
     notes = []
     if repeats.copies:
-        note = f"{each.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others"
-        if folds:  # a copy may be in the part that is fitted, and its twin in the part that judges
-            note += ", which flatters cross-fitted numbers; give --eval, or remove the copies"
-        notes.append(note)
+        notes.append(f"{each.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others")
     if repeats.contradicting:
         notes.append(
             f"{each.name}: {repeats.contradicting:,} samples have an equal one with another label; correct them"
         )
     return notes
+
+
+def grouped(
+    calib: Collected, held_out: Collected | None, told: Sequence[Told], limits: Limits
+) -> tuple[Collected, Collected | None, tuple[str, ...]]:
+    """Put equal samples and near copies into clusters, and say how many near copies there are.
+
+    Args:
+        calib: calibration samples, with their features.
+        held_out: samples for the report, if given.
+        told: the same sets, whose digests tell which samples are equal.
+        limits: how many held-out samples may be copies of calibration samples.
+
+    Returns:
+        Both with the clusters of their samples, where some are copies; and notes.
+
+    Raises:
+        DataError: too many held-out samples are near copies of calibration samples.
+    """
+    sets = [calib] if held_out is None else [calib, held_out]
+    # predictions for parts of one sample are a cluster already
+    if any(each.table.clusters is not None for each in sets):
+        return calib, held_out, ()
+    near, across = _near_pairs(sets)
+    notes = []
+    if held_out is not None and len(across):
+        notes.append(_near_leak(held_out, told[-1], told[0], across, limits))
+    clustered = []
+    for each, digests, pairs in zip(sets, (each.digests for each in told), near, strict=True):
+        n = len(each.table)
+        equal = equal_pairs(digests)
+        clusters = connected(n, np.concatenate([equal, pairs]))
+        count = len(np.unique(clusters))
+        name = each.source.describe()
+        similar = len(np.unique(connected(n, equal))) - count
+        if similar:
+            notes.append(
+                f"{name}: {similar:,} samples ({similar / n:.2%}) are near copies of others by their features, as "
+                "frames of one video are"
+            )
+        # nothing can be said of new samples by so few, and there may be few distinct rows by design
+        if count < min(n, _MIN_CLUSTERS):
+            notes.append(f"{name}: {count} distinct samples are too few for folds of these; copies count one by one")
+        elif count < n:
+            notes.append(f"{name}: copies share a fold, and count as one in intervals")
+            each = replace(each, table=replace(each.table, clusters=clusters))  # noqa: PLW2901
+        clustered.append(each)
+    return clustered[0], clustered[-1] if held_out is not None else None, tuple(notes)
+
+
+def _near_pairs(sets: Sequence[Collected]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
+    """Return pairs (P, 2) of near copies in each of one or two sets, and the rows of the second near the first."""
+    features = [_searched(each) for each in sets]
+    n = len(features[0])
+    if len(sets) == 2 and sum(map(len, features)) <= _MOST_SEARCHED and features[0].shape[1] == features[1].shape[1]:
+        pairs = near_copies(np.concatenate(features), np.concatenate([_classes(each) for each in sets]))
+        groups = connected(n + len(features[1]), pairs)
+        return [pairs[pairs[:, 1] < n], pairs[pairs[:, 0] >= n] - n], np.flatnonzero(groups[n:] < n)
+    none = np.zeros((0, 2), np.int64)
+    each_alone = [
+        near_copies(values, _classes(each)) if len(values) <= _MOST_SEARCHED else none
+        for each, values in zip(sets, features, strict=True)
+    ]
+    return each_alone, none[:, 0]
+
+
+def _searched(each: Collected) -> NDArray[Any]:
+    """Return the features in which near copies are looked for, (N, n): none where there is no linear head, n = 0."""
+    features = each.table.features
+    if not isinstance(each.samples.readout, Head):
+        return features.reshape(len(features), -1)[:, :0]
+    return features.reshape(len(features), -1)
+
+
+def _classes(each: Collected) -> NDArray[np.int64]:
+    labels = each.table.labels
+    return labels if labels.ndim == 1 else np.zeros(len(labels), np.int64)
+
+
+def _near_leak(held_out: Collected, judging: Told, calib: Told, rows: NDArray[np.int64], limits: Limits) -> str:
+    """Refuse held-out samples of which many are near copies of calibration samples; note a few.
+
+    Raises:
+        DataError: many.
+    """
+    n = len(held_out.table)
+    # equal ones have been counted
+    shared = len(rows)
+    if judging.form == calib.form:
+        shared = int(np.count_nonzero(~np.isin(judging.digests[rows], calib.digests)))
+    what = (
+        f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({shared / n:.2%}) are near copies of calibration"
+    )
+    what = f"{what} samples"
+    if 100 * shared / n > limits.overlap + 100 * SKETCH_MARGIN:
+        raise DataError(
+            f"{what} by their features, as frames of one video are, so they cannot judge the result; expected other "
+            "videos, patients or scenes than those of the calibration samples. Leave out --eval to have the result "
+            "cross-fitted, or allow them with --data-limit overlap=PERCENT"
+        )
+    return what

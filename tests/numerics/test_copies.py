@@ -1,0 +1,92 @@
+"""Copies among samples: pairs that are planted are found, others are not, and groups are connected components."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
+
+
+def blobs(n: int, dimensions: int, classes: int = 10, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return Gaussian features (n, dimensions) around a mean for each class, and labels."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, classes, n)
+    return rng.standard_normal((classes, dimensions))[labels] + rng.standard_normal((n, dimensions)), labels
+
+
+@given(st.integers(1, 40), st.data())
+def test_groups_are_the_connected_components(n: int, data: st.DataObject) -> None:
+    index = st.integers(0, n - 1)
+    links = data.draw(st.lists(st.tuples(index, index), max_size=60))
+    pairs = np.array(links, np.int64).reshape(-1, 2)
+    matrix = coo_array((np.ones(len(pairs)), (pairs[:, 0], pairs[:, 1])), shape=(n, n))
+    _, component = connected_components(matrix, directed=False)
+    groups = connected(n, pairs)
+    # one group a component, named by its first sample
+    np.testing.assert_array_equal(groups, [np.flatnonzero(component == each)[0] for each in component])
+
+
+@given(st.lists(st.integers(0, 5), max_size=50))
+def test_equal_digests_are_one_group(digests: list[int]) -> None:
+    values = np.array(digests, np.uint64)
+    groups = connected(len(values), equal_pairs(values))
+    assert len(np.unique(groups)) == len(set(digests))
+    for group in np.unique(groups):
+        assert len(np.unique(values[groups == group])) == 1
+
+
+@pytest.mark.parametrize("dimensions", [8, 16, 64, 512])
+@pytest.mark.parametrize("seed", range(3))
+def test_independent_samples_are_no_copies(dimensions: int, seed: int) -> None:
+    features, labels = blobs(2000, dimensions, seed=seed)
+    # chance is 1 in 1,000 samples
+    assert len(near_copies(features, labels)) <= 4
+
+
+@pytest.mark.parametrize("copies", [2, 4, 10])
+@pytest.mark.parametrize("dimensions", [16, 64, 256])
+def test_noisy_copies_are_found(copies: int, dimensions: int) -> None:
+    features, labels = blobs(250, dimensions)
+    rng = np.random.default_rng(1)
+    repeated = np.repeat(features, copies, axis=0)
+    noisy = repeated + 0.02 * rng.standard_normal(repeated.shape)
+    groups = connected(len(noisy), near_copies(noisy, np.repeat(labels, copies)))
+    np.testing.assert_array_equal(groups, np.repeat(np.arange(250) * copies, copies))
+
+
+def test_order_and_scale_of_the_samples_do_not_matter() -> None:
+    features, labels = blobs(600, 32)
+    features[100:150] = features[:50] + 0.05 * np.random.default_rng(2).standard_normal((50, 32))
+    labels[100:150] = labels[:50]
+    pairs = {tuple(pair) for pair in near_copies(features, labels).tolist()}
+    assert pairs == {(k, k + 100) for k in range(50)}
+    order = np.random.default_rng(3).permutation(600)
+    moved = {tuple(sorted(order[pair].tolist())) for pair in near_copies(1000 * features[order], labels[order])}
+    assert moved == pairs
+
+
+def test_a_few_among_many_are_found() -> None:
+    features, labels = blobs(8000, 64)
+    features[4000:6000] = features[:2000] + 0.01
+    labels[4000:6000] = labels[:2000]
+    assert len(near_copies(features, labels)) == 2000
+
+
+def test_features_that_are_all_the_same_tell_nothing() -> None:
+    assert len(near_copies(np.ones((100, 16)), np.zeros(100, np.int64))) == 0
+
+
+def test_few_features_or_samples_tell_nothing() -> None:
+    assert len(near_copies(np.zeros((100, 7)), np.zeros(100, np.int64))) == 0
+    assert len(near_copies(np.zeros((15, 16)), np.zeros(15, np.int64))) == 0
+
+
+def test_rare_classes_are_searched_together() -> None:
+    features, labels = blobs(400, 64, classes=200)
+    features[7] = features[3] + 0.001
+    assert near_copies(features, labels).tolist() == [[3, 7]]
