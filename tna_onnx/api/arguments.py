@@ -20,13 +20,16 @@ from tna_onnx.api.keywords import (
     ChangeWords,
     DataWords,
     DecisionWords,
+    EngineWords,
     LimitWords,
     ModelWords,
     SettingsWords,
     ShiftSettingsWords,
 )
+from tna_onnx.data.choices import EngineFields
 from tna_onnx.data.options import Data
 from tna_onnx.errors import ResultError, UsageError
+from tna_onnx.fields import check_settings
 from tna_onnx.files import write_file
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.settings import GuardSettings
@@ -49,6 +52,7 @@ __all__ = [
     "DataWords",
     "DecisionWords",
     "EvaluateWords",
+    "FeatureWords",
     "GuardWords",
     "ModelWords",
     "ProgressWord",
@@ -60,6 +64,7 @@ __all__ = [
     "beside_of",
     "check_targets",
     "data_of",
+    "engine_fields_of",
     "gates_of",
     "guard_settings_of",
     "held_out_of",
@@ -85,6 +90,10 @@ else:
 
 class DataModelWords(DataWords, ModelWords, total=False):
     """Fields of `Data` and `ModelOptions`."""
+
+
+class FeatureWords(DataModelWords, EngineWords, total=False):
+    """Which samples, and what computes their features."""
 
 
 class _WithHeldOut(DataModelWords, total=False):
@@ -225,6 +234,21 @@ def job_of(
         gates=gates_of(words, chosen, gates),
         **run,
     )
+
+
+def engine_fields_of(words: Mapping[str, Any]) -> EngineFields:
+    """Make the settings on what computes features, and of which samples.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range.
+    """
+    fields = _with(EngineFields(), words)
+    check_settings(fields)
+    if fields.max_samples is not None and fields.max_samples < 1:
+        raise UsageError(f"max_samples must be at least 1, got {fields.max_samples}")
+    if fields.stratify and fields.max_samples is None:
+        raise UsageError("--stratify needs --max-samples, the number of samples to choose")
+    return dataclasses.replace(fields, ray_options=fields.ray_options or None)
 
 
 def beside_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
@@ -27,6 +27,7 @@ __all__ = [
     "ChangeWords",
     "DataWords",
     "DecisionWords",
+    "EngineWords",
     "LimitWords",
     "ModelWords",
     "SettingsWords",
@@ -50,6 +51,15 @@ class DataWords(TypedDict, total=False):
     limits: Limits
     ignore_label: int | None
     position: Position | None
+
+
+class EngineWords(TypedDict, total=False):
+    """Which samples `features` takes, and what computes their features."""
+
+    engine: str
+    ray_options: Mapping[str, Any] | None
+    max_samples: int | None
+    stratify: bool
 
 
 class ModelWords(TypedDict, total=False):

@@ -29,10 +29,11 @@ from tna_onnx.cli.types import (
     names,
     numbers,
     one_head,
+    options,
     size,
     temperature,
 )
-from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, Interpolation, Layout
+from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, EngineFields, Interpolation, Layout
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.graph.options import ModelOptions
@@ -50,6 +51,7 @@ __all__ = [
     "confidence_option",
     "data_argument",
     "data_options",
+    "engine_options",
     "field_options",
     "labelled_data_options",
     "labels_option",
@@ -196,6 +198,7 @@ _PARSED: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "path": lambda _, default: {"type": click.Path(), "default": default},
     "text": lambda _, default: {"default": default},
     "names": lambda *_: {"multiple": True, "callback": names},
+    "options": lambda *_: {"multiple": True, "callback": options},
     "head": lambda *_: {"multiple": True, "callback": one_head},
     "members": lambda _, default: {"callback": members, "default": str(default)},
     "temperature": lambda _, default: {"callback": temperature, "default": f"{default:g}"},
@@ -256,6 +259,7 @@ labelled_data_options = together(
 )
 
 data_options = field_options(DataFields)
+engine_options = field_options(EngineFields)
 model_options = field_options(ModelOptions)
 
 ood_data_option = click.option(

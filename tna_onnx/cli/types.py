@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import math
@@ -21,6 +22,7 @@ __all__ = [
     "names",
     "numbers",
     "one_head",
+    "options",
     "size",
     "temperature",
 ]
@@ -133,6 +135,25 @@ def _limits(kind: Any, texts: tuple[str, ...]) -> dict[str, Any]:
         except ValueError:
             raise click.BadParameter(f"expected NAME=NUMBER with a name of {', '.join(names)}, got '{part}'") from None
     return values
+
+
+def options(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+    """Parse NAME=VALUE of words that are passed on: numbers, two of them with a comma between, or text."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip() or not value.strip():
+            raise click.BadParameter(f"expected NAME=VALUE, such as num_gpus=1, got '{text}'")
+        parts = [_number(part) for part in value.split(",")]
+        values[name.strip()] = parts[0] if len(parts) == 1 else tuple(parts)
+    return values
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text.strip()
 
 
 def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int | tuple[int, int] | None:

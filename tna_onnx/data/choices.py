@@ -26,7 +26,7 @@ that compress may expand to a multiple of the size of the file.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
@@ -48,6 +48,7 @@ __all__ = [
     "BatchSize",
     "Color",
     "DataFields",
+    "EngineFields",
     "Format",
     "Interpolation",
     "Layout",
@@ -259,4 +260,35 @@ class DataFields:
         "models.",
         section=_SECTION,
         note="all",
+    )
+
+
+@dataclass(frozen=True)
+class EngineFields:
+    """Which samples `features` takes, and what computes their features; the words of Ray Data are passed on."""
+
+    engine: str = setting(
+        "local",
+        "What computes the features: local, or ray[:ADDRESS] for Ray Data on a cluster or this machine. With --output.",
+        section="Running",
+        unit="local|ray[:ADDRESS]",
+    )
+    ray_options: Mapping[str, Any] | None = setting(
+        None,
+        "Pass a word on to Ray's map_batches: num_cpus, num_gpus, memory, concurrency, accelerator_type. Repeatable.",
+        section="Running",
+        flag="ray-option",
+        unit="NAME=VALUE",
+        parse="options",
+    )
+    max_samples: int | None = setting(
+        None,
+        "Choose this many samples at random, before the network runs. With --output.",
+        section="Data",
+        unit="N",
+        low=1,
+        note="all",
+    )
+    stratify: bool = setting(
+        False, "Choose them class by class, so that each keeps its share, and at least one.", section="Data"
     )

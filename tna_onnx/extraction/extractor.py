@@ -28,6 +28,8 @@ from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
+from tna_onnx.data.sources.feature_files import features_table
+from tna_onnx.data.sources.slices import arrays_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT
 from tna_onnx.extraction.collect import Collector, Tensors, require_finite
@@ -40,7 +42,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import parse_device
 
-__all__ = ["FeatureExtractor", "Kind"]
+__all__ = ["FeatureExtractor", "Kind", "TableExtractor"]
 
 Kind: TypeAlias = Literal["features", "logits"]
 
@@ -171,6 +173,31 @@ class FeatureExtractor:
                 arrays[spec.name] = stack("batch", spec, used[spec.name], [np.asarray(part) for part in parts])
         request = Request(inputs, network.opened.readout.n_classes, labels=NO_LABELS)
         return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
+
+
+class TableExtractor:
+    """A `FeatureExtractor` of Arrow tables (`tna_onnx.data.sources.slices`): features, label and key remain.
+
+    Args:
+        extractor: the model.
+        writer: what files say of the features: what its `describe` returns.
+    """
+
+    def __init__(self, extractor: FeatureExtractor, writer: Mapping[str, Any]) -> None:
+        self.extractor = extractor
+        self.writer = dict(writer)
+
+    def __call__(self, table: Any) -> Any:
+        """Return an Arrow table with `features` or `logits`, as lists of one length.
+
+        Raises:
+            TnaError: as of `FeatureExtractor`.
+        """
+        kind: Kind = self.writer["kind"]
+        batch = self.extractor(arrays_of(table))
+        # what passes is taken from the table: its types stay
+        passed = {name: table.column(name) for name in batch if name != kind}
+        return features_table(kind, batch[kind], passed, self.writer)
 
 
 @dataclass(eq=False)

@@ -86,6 +86,14 @@ class Preparation:
         recipe = self._recipe
         return replace(data, preprocessing=recipe), replace(source, preprocess=recipe.resolve(spec))
 
+    def stated(self, data: Data, spec: InputSpec) -> Recipe | None:
+        """Return the recipe that the options, the model or a file beside it say; None where none of them does."""
+        recipe = data.recipe()
+        if not _leaves_open(recipe):
+            return recipe
+        written, _ = self._written(data, spec)
+        return None if written is None else written.override(**_geometry_and_order(recipe))
+
     def _settled(self, data: Data, source: ImageSource, spec: InputSpec) -> tuple[Recipe | None, ImageSource]:
         """Return the recipe, and the samples with what there is to say about it; no recipe where nothing tells."""
         stated = data.recipe()

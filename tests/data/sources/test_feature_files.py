@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import Small
 from tests.support import cli
 from tna_onnx.data.sources import feature_files as module
-from tna_onnx.data.sources.feature_files import features_table, open_feature_files, write_feature_file
-from tna_onnx.errors import DataError
+from tna_onnx.data.sources.feature_files import FeatureFolder, features_table, open_feature_files
+from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -55,7 +55,7 @@ def write_shuffled(folder: Path, count: int, suffix: str = "parquet") -> Path:
 def test_one_array_and_digest_for_any_order_of_files_and_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
-    write_feature_file(tmp_path / "one.parquet", [table()])
+    pq.write_table(table(), tmp_path / "one.parquet")
     one = opened(tmp_path / "one.parquet").precomputed
     if mapped:
         monkeypatch.setattr(module, "_IN_MEMORY", 0)
@@ -68,7 +68,7 @@ def test_one_array_and_digest_for_any_order_of_files_and_rows(
 
 
 def test_rows_keep_their_labels(tmp_path: Path) -> None:
-    write_feature_file(tmp_path / "one.parquet", [table()])
+    pq.write_table(table(), tmp_path / "one.parquet")
     read = opened(tmp_path / "one.parquet").precomputed
     values = np.stack(table()["features"].to_pylist()).astype(np.float32)
     rows = sorted((row.tobytes(), label) for row, label in zip(read.values, read.labels, strict=True))
@@ -77,7 +77,7 @@ def test_rows_keep_their_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("change", ["value", "label", "row"])
 def test_the_digest_changes_with_the_data(tmp_path: Path, change: str) -> None:
-    write_feature_file(tmp_path / "one.parquet", [table()])
+    pq.write_table(table(), tmp_path / "one.parquet")
     columns = table().to_pydict()
     if change == "value":
         columns["features"][17][2] += 1
@@ -105,10 +105,32 @@ def test_patterns_folders_and_urls(tmp_path: Path) -> None:
     memory.rm("/bucket", recursive=True)
 
 
+def test_columns_that_are_no_features(tmp_path: Path) -> None:
+    """Weights and groups may be there; a report says that they are not used."""
+    pq.write_table(table(), tmp_path / "plain.parquet")
+    more = table().append_column("weight", pa.array(np.ones(N))).append_column("group", pa.array(["a"] * N))
+    pq.write_table(more, tmp_path / "more.parquet")
+    source = opened(tmp_path / "more.parquet").precomputed.source
+    assert source.digest() == opened(tmp_path / "plain.parquet").precomputed.digest()
+    assert [note.split("'")[1] for note in source.notes] == ["group", "weight"]
+
+
+def test_a_folder_is_no_data_before_it_is_finished(tmp_path: Path) -> None:
+    folder = FeatureFolder(tmp_path / "new")
+    folder.write([table(), table()])
+    with pytest.raises(DataError, match="has not finished"):
+        opened(tmp_path / "new")
+    assert folder.finish() == ("features", 2 * N, WIDTH, np.float32)
+    assert len(opened(tmp_path / "new").precomputed) == 2 * N
+    with pytest.raises(UsageError, match="holds files already"):
+        FeatureFolder(tmp_path / "new")
+    with pytest.raises(UsageError, match="cannot be written"):
+        FeatureFolder(tmp_path / "new" / "part-00000.parquet" / "below")
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t: t.append_column("weight", pa.array(np.ones(N))), "weights of samples are not used yet"),
         (lambda t: t.set_column(1, "label", pa.array([None, *[0] * (N - 1)], pa.int64())), "without a label"),
         (lambda t: t.set_column(0, "features", pa.array([[1.0]] + [[1.0, 2.0]] * (N - 1))), "different lengths"),
         (lambda t: t.set_column(0, "features", pa.array([None] + [[1.0, 2.0]] * (N - 1))), "empty values"),
@@ -123,8 +145,8 @@ def test_files_that_cannot_be_used(tmp_path: Path, change: Callable[[Any], Any],
 
 
 def test_files_of_several_models(tmp_path: Path) -> None:
-    write_feature_file(tmp_path / "a.parquet", [table()])
-    write_feature_file(tmp_path / "b.parquet", [table().replace_schema_metadata({})])
+    pq.write_table(table(), tmp_path / "a.parquet")
+    pq.write_table(table().replace_schema_metadata({}), tmp_path / "b.parquet")
     with pytest.raises(DataError, match="another model"):
         opened(tmp_path)
     (tmp_path / "b.parquet").write_bytes(b"no Parquet")
@@ -147,7 +169,7 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
     made = tna_onnx.FeatureExtractor(small.model, device="cpu")
     batch = made(arrays)
     rows = features_table("features", batch["features"], {"label": batch["labels"]}, made.describe())
-    write_feature_file(tmp_path / "one.parquet", [rows])
+    pq.write_table(rows, tmp_path / "one.parquet")
     (tmp_path / "many").mkdir()
     for k, part in enumerate(np.array_split(np.random.default_rng(0).permutation(len(rows)), 9)):
         pq.write_table(rows.take(part), tmp_path / f"many/{k}.parquet")
@@ -155,7 +177,7 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
         done = cli("calibrate", small.model, tmp_path / place, "-o", tmp_path / f"{name}.onnx", "--device", "cpu", "-q")
         assert done.exit_code == 0, done.output
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
-    write_feature_file(tmp_path / "x.parquet", [rows.replace_schema_metadata({"tna_onnx": '{"model_sha256": "00"}'})])
+    pq.write_table(rows.replace_schema_metadata({"tna_onnx": '{"model_sha256": "00"}'}), tmp_path / "x.parquet")
     shutil.rmtree(tmp_path / "many")
     refused = cli("calibrate", small.model, tmp_path / "x.parquet", "-o", tmp_path / "x.onnx")
     assert refused.exit_code == 4

@@ -17,7 +17,7 @@ import math
 import mmap
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.files import is_url, local_path, optional, parsing
+from tna_onnx.data.files import is_url, local_path, optional, parsing, reason
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import InputSpec
@@ -34,14 +34,30 @@ from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.precomputed import Kind, Precomputed
 from tna_onnx.errors import DataError, UsageError
 
-__all__ = ["METADATA", "FeatureFiles", "features_table", "open_feature_files", "write_feature_file"]
+__all__ = [
+    "METADATA",
+    "UNFINISHED",
+    "FeatureFiles",
+    "FeatureFolder",
+    "TableFiles",
+    "features_table",
+    "file_system",
+    "find_table_files",
+    "open_feature_files",
+    "row_groups",
+    "table_batches",
+]
 
 METADATA = b"tna_onnx"
 """Key of the writer's metadata in the schema of a file: JSON."""
 
+UNFINISHED = "_unfinished"
+"""Name of the mark in a folder that is being written."""
+
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _KINDS: tuple[Kind, ...] = ("features", "logits")  # features first: logits follow from them
-_REFUSED = {"weight": "weights of samples", "group": "groups of samples"}
+_UNUSED = ("group", "weight")  # may be there; nothing is fitted with them yet
+_FILE = 2**28  # bytes of values after which a new file is begun
 _ROWS = 2**14  # read at a time
 _GATHERED = 2**15  # rows put in order at a time: each may touch a page of its own
 _IN_MEMORY = 2**27  # bytes of values up to which they are in memory, and not in a temporary file
@@ -62,7 +78,7 @@ class FeatureFiles:
 
 
 @dataclass(frozen=True)
-class _Files:
+class TableFiles:
     """Files of one schema; `open` gives a stream of one."""
 
     names: tuple[str, ...]
@@ -93,7 +109,7 @@ def open_feature_files(
     """
     if not isinstance(data, (str, Path)):
         return None
-    files = _files(local_path(str(data)))
+    files = find_table_files(local_path(str(data)))
     if files is None:
         return None
     names = set(files.schema.names)
@@ -101,10 +117,10 @@ def open_feature_files(
     if kind is None or any(spec.name in names for spec in inputs):
         return None
     where = str(data)
-    for name, what in _REFUSED.items():
-        if name in names:
-            raise DataError(f"{where}: has a column {name!r}, but {what} are not used yet; leave the column out")
-    label = find_label_column([name for name in files.schema.names if name not in _KINDS], label_column, where)
+    left_out = [name for name in _UNUSED if name in names]
+    label = find_label_column(
+        [name for name in files.schema.names if name not in (*_KINDS, *_UNUSED, "key")], label_column, where
+    )
     values, labels = _read(files, kind, label, where)
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
     request = Request([spec], n_classes, class_names=class_names)
@@ -117,7 +133,8 @@ def open_feature_files(
     def digest(labels: NDArray[np.int64]) -> str:
         return arrays_sha256({kind: ordered}, labels)
 
-    source = open_columns(source.title, where, request, {kind: ordered}, indices, hashed=digest)
+    notes = tuple(f"column {name!r} is not used" for name in left_out)
+    source = open_columns(source.title, where, request, {kind: ordered}, indices, hashed=digest, notes=notes)
     return FeatureFiles(Precomputed(kind, source), _writer(files.schema))
 
 
@@ -133,23 +150,99 @@ def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any],
     return table.replace_schema_metadata({METADATA: json.dumps(writer, sort_keys=True)})
 
 
-def write_feature_file(path: Path, tables: Iterable[Any]) -> None:
-    """Write tables (`features_table`) one after the other into a Parquet file that is not there yet.
+class FeatureFolder:
+    """A new folder of feature files, here or behind a URL; until it is finished it holds a mark, and is no data.
 
-    Raises:
-        OSError: it cannot be written.
-        UsageError: pyarrow is missing.
+    Attributes:
+        place: as the user named it.
+        system: of fsspec; None for a folder here.
+        root: its path in that system.
     """
-    _pyarrow()
-    import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 
-    writer = None
-    with path.open("xb") as file:
-        for table in tables:
-            writer = writer or pq.ParquetWriter(file, table.schema)
-            writer.write_table(table)
-        if writer is not None:
-            writer.close()
+    def __init__(self, place: str | Path) -> None:
+        """Make the folder.
+
+        Raises:
+            UsageError: it holds files already, cannot be made, or a library is missing.
+        """
+        self.place = local_path(str(place))
+        self.system: Any = None
+        self.root = str(Path(self.place).absolute())
+        self._written = 0
+        if is_url(self.place):
+            self.system, self.root = file_system(self.place)
+        try:
+            if self._names():
+                raise UsageError(f"{place}: holds files already; name a new folder, or delete this one")
+            self._make(UNFINISHED)
+        except OSError as error:
+            raise UsageError(f"{place}: cannot be written ({reason(error)}); name another folder") from error
+
+    def _names(self) -> list[str]:
+        if self.system is not None:
+            return list(self.system.find(self.root)) if self.system.exists(self.root) else []
+        return [entry.name for entry in Path(self.root).iterdir()] if Path(self.root).exists() else []
+
+    def _make(self, name: str) -> None:
+        with self.open(name) as stream:
+            stream.write(b"")
+
+    def open(self, name: str) -> Any:
+        """Return a stream to write a file."""
+        if self.system is not None:
+            self.system.makedirs(self.root, exist_ok=True)
+            return self.system.open(f"{self.root}/{name}", "wb")
+        Path(self.root).mkdir(parents=True, exist_ok=True)
+        return Path(self.root, name).open("wb")
+
+    def arrow_system(self) -> Any:
+        """Return the file system as Arrow's."""
+        import pyarrow.fs as arrow_fs  # noqa: PLC0415 - optional
+
+        if self.system is None:
+            return arrow_fs.LocalFileSystem()
+        return arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(self.system))
+
+    def write(self, tables: Iterable[Any]) -> None:
+        """Write tables (`features_table`), a new file after some hundred MB.
+
+        Raises:
+            UsageError: pyarrow is missing, or there is no room.
+        """
+        _pyarrow()
+        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+        with ExitStack() as stack:
+            writer = None
+            size = 0
+            for table in tables:
+                if writer is None or size > _FILE:
+                    stack.close()
+                    stream = stack.enter_context(self.open(f"part-{self._written:05}.parquet"))
+                    writer = stack.enter_context(pq.ParquetWriter(stream, table.schema))
+                    self._written += 1
+                    size = 0
+                writer.write_table(table)
+                size += table.nbytes
+
+    def finish(self) -> tuple[Kind, int, int, np.dtype[Any]]:
+        """Remove the mark; return what the files hold: features or logits, samples N, numbers n, and their dtype.
+
+        Raises:
+            DataError: there are no rows.
+        """
+        if self.system is not None:
+            self.system.rm(f"{self.root}/{UNFINISHED}")
+            self.system.invalidate_cache()
+        else:
+            Path(self.root, UNFINISHED).unlink()
+        files = find_table_files(f"{self.place.rstrip('/')}/")
+        if files is None:
+            raise DataError(f"{self.place}: no sample was written; give data with samples")
+        kind = next(kind for kind in _KINDS if kind in files.schema.names)
+        lists = files.schema.field(kind).type
+        dtype = np.dtype(lists.value_type.to_pandas_dtype())
+        return kind, _count(files, [kind]), lists.list_size, dtype
 
 
 def _pyarrow() -> Any:
@@ -158,6 +251,7 @@ def _pyarrow() -> Any:
 
 def _is_list(kind: Any) -> bool:
     types = _pyarrow().types
+    kind = getattr(kind, "storage_type", kind)  # of a tensor, as Ray Data writes it
     lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return bool(lists and types.is_floating(kind.value_type))
 
@@ -173,30 +267,50 @@ def _writer(schema: Any) -> dict[str, Any] | None:
     return None
 
 
-def _files(place: str) -> _Files | None:
-    """Return the files of a place; None if there are none of a kind that is read here."""
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of fsspec behind a URL, and the path in it, without a slash at its end.
+
+    Raises:
+        UsageError: fsspec, or the library for this kind of URL, is missing.
+    """
+    fsspec = optional("fsspec", "remote", f"reading {url}")
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as error:
+        raise UsageError(f"{url}: cannot be opened ({reason(error)}); install the library that it needs") from error
+    return system, str(root).rstrip("/")
+
+
+def find_table_files(place: str) -> TableFiles | None:
+    """Return the Parquet or Arrow files of a file, a folder or a pattern; None if there are none.
+
+    Raises:
+        UsageError: a library is missing.
+        DataError: the first one cannot be read, or the run that writes them has not finished.
+    """
     if is_url(place):
         if not (place.endswith((*_SUFFIXES, "/")) or "*" in place):
             return None  # a single file of another kind, or a folder that would have to be listed to be sure
-        fsspec = optional("fsspec", "remote", f"reading {place}")
-        system, root = fsspec.core.url_to_fs(place)
-        names = system.glob(root) if "*" in root else [root]
-        if place.endswith("/"):
-            names = system.find(root)
+        system, root = file_system(place)
         opened = system.open
+        with parsing(place, "cannot be listed", "check the address and its permissions"):
+            names = [root]
+            if "*" in root:
+                names = system.glob(root)
+            elif place.endswith("/"):
+                names = system.find(root)
     else:
-        path = Path(place)
-        names = [place]
+        opened = _open_local
+        path = Path(place).absolute()  # a task of an engine has another working directory
+        names = [str(path)]
         if "*" in path.name:
             names = [str(each) for each in path.parent.glob(path.name)]
         elif path.is_dir():
             names = [str(each) for each in path.iterdir() if each.is_file()]
         elif not path.is_file():
             return None
-
-        def opened(name: str) -> Any:
-            return open(name, "rb")  # noqa: PTH123 - whoever asks closes it
-
+    if any(name.endswith(f"/{UNFINISHED}") for name in names):
+        raise DataError(f"{place}: the run that writes it has not finished; delete the folder and run it again")
     names = sorted(
         name for name in names if name.lower().endswith(_SUFFIXES) and not Path(name).name.startswith((".", "_"))
     )
@@ -206,7 +320,23 @@ def _files(place: str) -> _Files | None:
         schema = _schema(stream, names[0])
     if schema is None:
         return None
-    return _Files(tuple(names), opened, schema)
+    return TableFiles(tuple(names), opened, schema)
+
+
+def _open_local(name: str) -> Any:
+    return open(name, "rb")  # noqa: PTH123 - whoever asks closes it
+
+
+def row_groups(files: TableFiles, name: str) -> list[int]:
+    """Return the rows of each row group of a Parquet file; of other files, of the whole."""
+    with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
+        if not name.lower().endswith(".parquet"):
+            reader = _pyarrow().ipc.open_file(stream)
+            return [sum(reader.get_batch(k).num_rows for k in range(reader.num_record_batches))]
+        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
+
+        metadata = pq.ParquetFile(stream).metadata
+        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
 
 
 def _schema(stream: Any, name: str) -> Any:
@@ -221,21 +351,34 @@ def _schema(stream: Any, name: str) -> Any:
         return None
 
 
-def _rows(files: _Files, name: str, columns: list[str]) -> Iterator[Any]:
-    """Yield record batches of one file; row groups are read one at a time."""
+def table_batches(
+    files: TableFiles, name: str, columns: list[str], groups: tuple[int, int] | None = None
+) -> Iterator[Any]:
+    """Yield record batches of one file, of some thousand rows.
+
+    Args:
+        files: it is one of these.
+        name: of the file.
+        columns: to read.
+        groups: row groups of a Parquet file, from and to; None for all.
+
+    Raises:
+        DataError: it cannot be read.
+    """
     pa = _pyarrow()
     with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
         if name.lower().endswith(".parquet"):
             import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 
-            yield from pq.ParquetFile(stream).iter_batches(_ROWS, columns=columns)
+            numbers = None if groups is None else list(range(*groups))
+            yield from pq.ParquetFile(stream).iter_batches(_ROWS, row_groups=numbers, columns=columns)
         else:
             reader = pa.ipc.open_file(stream)
             for k in range(reader.num_record_batches):
                 yield reader.get_batch(k).select(columns)
 
 
-def _count(files: _Files, columns: list[str]) -> int:
+def _count(files: TableFiles, columns: list[str]) -> int:
     count = 0
     for name in files.names:
         with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
@@ -245,17 +388,11 @@ def _count(files: _Files, columns: list[str]) -> int:
                 raise DataError(f"{name}: has no column {missing[0]!r}, which {files.names[0]} has; remove one of them")
             if _writer(schema) != _writer(files.schema):
                 raise DataError(f"{name}: was written for another model than {files.names[0]}; keep them apart")
-            if name.lower().endswith(".parquet"):
-                import pyarrow.parquet as pq  # noqa: PLC0415 - optional
-
-                count += pq.ParquetFile(stream).metadata.num_rows
-            else:
-                reader = _pyarrow().ipc.open_file(stream)
-                count += sum(reader.get_batch(k).num_rows for k in range(reader.num_record_batches))
+        count += sum(row_groups(files, name))
     return count
 
 
-def _read(files: _Files, kind: Kind, label: str, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read(files: TableFiles, kind: Kind, label: str, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the values (N, n) and labels (N,) in the order of the files."""
     columns = [kind, label]
     count = _count(files, columns)
@@ -263,7 +400,7 @@ def _read(files: _Files, kind: Kind, label: str, where: str) -> tuple[NDArray[An
     labels = []
     start = 0
     for name in files.names:
-        for batch in _rows(files, name, columns):
+        for batch in table_batches(files, name, columns):
             part = _matrix(batch.column(kind), f"{name}: column {kind!r}")
             if values is None:
                 values = _room((count, part.shape[1]), part.dtype)
@@ -285,6 +422,7 @@ def _read(files: _Files, kind: Kind, label: str, where: str) -> tuple[NDArray[An
 
 def _matrix(column: Any, where: str) -> NDArray[Any]:
     """Return lists of one length as (B, n)."""
+    column = getattr(column, "storage", column)
     flat = column.flatten()
     if column.null_count or flat.null_count:
         raise DataError(f"{where} has empty values; leave these rows out")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.source import AnyArray, IntArray
     from tna_onnx.data.sources.columns import Column
 
-__all__ = ["INFO", "TableImages", "image_column", "open_table", "stored_labels"]
+__all__ = ["INFO", "TableImages", "image_column", "open_table", "stored_labels", "table_columns"]
 
 
 _IMAGE_NAMES = ("image", "img")
@@ -216,6 +216,21 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     if tokens and (ragged := _open_ragged(path, files, request, tokens, label_name)) is not None:
         return ragged
     return _open_numbers(path, files, request, lay_out(str(path), kinds, request, label_name), kinds, label_name)
+
+
+def table_columns(schema: Any, request: Request, label_name: str, where: str) -> tuple[tuple[str, ...], bool]:
+    """Return the columns that the model reads, in its order, and whether they hold images.
+
+    Raises:
+        DataError: they cannot be told, or do not fit the model.
+    """
+    pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
+    image_name = image_column(pyarrow, schema, request, label_name, Path(where))
+    if image_name is not None:
+        return (image_name,), True
+    request.check_arrays(where)
+    layout = lay_out(where, {field.name: _kind(pyarrow, field.type) for field in schema}, request, label_name)
+    return tuple(dict.fromkeys(name for spec in request.inputs for name in layout.columns[spec.name])), False
 
 
 def _open_in_memory(path: Path, files: tuple[Path, ...], names: list[str], request: Request) -> ArraySource:

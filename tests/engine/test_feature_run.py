@@ -1,0 +1,144 @@
+"""`features -o`: one set of features for every form of the data, and samples chosen before the network runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_files, write_images
+from tests.support import cli
+from tna_onnx import Recipe
+from tna_onnx.api.features import features
+from tna_onnx.data.sources.feature_files import open_feature_files
+from tna_onnx.data.sources.slices import chosen_rows
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.runtime import Session
+
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def digest(place: str | Path) -> str:
+    files = open_feature_files(place, [], 10)
+    assert files is not None
+    return files.precomputed.digest()
+
+
+def test_one_digest_for_every_form_of_the_data(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    with np.load(MODEL.parent / "calib.npz") as file:
+        np.savez(tmp_path / "a.npz", image=file["image"][:N], labels=file["labels"][:N])
+    write_files(tmp_path / "one", 1)
+    write_files(tmp_path / "many", 37)
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{tmp_path}/many/", "/bucket/many/", recursive=True)
+    forms = {
+        "npz": tmp_path / "a.npz",
+        "one": tmp_path / "one",
+        "37": tmp_path / "many",
+        "url": "memory://bucket/many/",
+    }
+    try:
+        made = {
+            name: features(MODEL, data, output=tmp_path / f"f-{name}", device="cpu") for name, data in forms.items()
+        }
+        features(MODEL, tmp_path / "one", output="memory://bucket/features", device="cpu")
+        digests = {digest(tmp_path / f"f-{name}") for name in forms} | {digest("memory://bucket/features/")}
+    finally:
+        memory.rm("/bucket", recursive=True)
+    assert len(digests) == 1
+    assert {collection.shape for collection in made.values()} == {(N, 256)}
+    assert by_key(tmp_path / "f-one") == by_key(tmp_path / "f-37")
+
+
+def test_the_written_file_is_one(tmp_path: Path) -> None:
+    write_files(tmp_path / "one", 1)
+    write_files(tmp_path / "many", 5)
+    for name in ("one", "many"):
+        done = cli("features", MODEL, tmp_path / name, "-o", tmp_path / f"f-{name}", "--device", "cpu", "-q")
+        assert done.exit_code == 0, done.output
+        done = cli("calibrate", MODEL, tmp_path / f"f-{name}", "-o", tmp_path / f"{name}.onnx", "--map", "ts", "-q")
+        assert done.exit_code == 0, done.output
+    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "many.onnx").read_bytes()
+
+
+def test_images_in_folders_and_behind_a_url(tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    pytest.importorskip("PIL")
+    write_images(tmp_path / "images")
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{tmp_path}/images/", "/bucket/images/", recursive=True)
+    words: dict[str, Any] = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
+    try:
+        features(MODEL, tmp_path / "images", output=tmp_path / "a", **words)
+        features(MODEL, "memory://bucket/images/", output=tmp_path / "b", **words)
+    finally:
+        memory.rm("/bucket", recursive=True)
+    assert by_key(tmp_path / "a") == by_key(tmp_path / "b")
+    assert {key.split("/")[0]: label for key, (label, _) in by_key(tmp_path / "a").items()} == {
+        str(label): label for label in range(10)
+    }
+
+
+def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seen = Session.run, []
+
+    def counted(self: Session, outputs: object, feeds: dict[str, np.ndarray]) -> object:
+        seen.append(len(next(iter(feeds.values()))))
+        return run(self, outputs, feeds)
+
+    monkeypatch.setattr(Session, "run", counted)
+    everything = write_files(tmp_path / "many", 4)
+    features(MODEL, everything, output=tmp_path / "f", device="cpu", max_samples=100, stratify=True)
+    assert sum(seen) < N
+    chosen = by_key(tmp_path / "f")
+    shares = Counter(label for label, _ in chosen.values())
+    labels = Counter(rows()["label"].to_pylist())
+    assert all(abs(shares[label] - count * 100 / N) <= 0.5 for label, count in labels.items())
+    features(MODEL, everything, output=tmp_path / "all", device="cpu")
+    assert chosen.items() <= by_key(tmp_path / "all").items()
+
+
+def test_rows_that_are_chosen() -> None:
+    assert chosen_rows(10, None, 20).tolist() == list(range(10))
+    plain = chosen_rows(1000, None, 100)
+    assert len(set(plain.tolist())) == 100
+    labels = np.repeat([0, 1, 2], [900, 99, 1])
+    assert np.bincount(labels[chosen_rows(1000, labels, 100)]).tolist() == [90, 10, 1]
+    assert not np.array_equal(chosen_rows(1000, labels, 100, seed=1), chosen_rows(1000, labels, 100))
+
+
+def test_a_run_that_fails_leaves_no_data(tmp_path: Path) -> None:
+    with_nan(rows(), tmp_path / "t.parquet")
+    with pytest.raises(DataError, match="NaN"):
+        features(MODEL, tmp_path / "t.parquet", output=tmp_path / "f", device="cpu")
+    with pytest.raises(DataError, match="has not finished"):
+        digest(tmp_path / "f")
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ((), "either --cache"),
+        (("-o", "f", "--cache", "c"), "either --cache"),
+        (("--cache", "c", "--max-samples", "5"), "need --output"),
+        (("-o", "f", "--engine", "spark"), "expected local, ray"),
+        (("-o", "f", "--stratify"), "needs --max-samples"),
+        (("-o", "f", "--ray-option", "num_gpus=1"), "takes no --ray-option"),
+        (("-o", "f", "--engine", "ray", "--ray-option", "gpus"), "NAME=VALUE"),
+        (("-o", "f", "--batch-size", "auto"), "give a number"),
+    ],
+)
+def test_flags_that_do_not_go_together(tmp_path: Path, flags: tuple[str, ...], message: str) -> None:
+    done = cli("features", MODEL, MODEL.parent / "calib.npz", *flags)
+    assert (done.exit_code, message in done.output) == (2, True), done.output
+
+
+def test_features_are_no_data_for_features(tmp_path: Path) -> None:
+    write_files(tmp_path / "one", 1)
+    features(MODEL, tmp_path / "one", output=tmp_path / "f", device="cpu")
+    with pytest.raises(UsageError, match="computed features"):
+        features(MODEL, tmp_path / "f", output=tmp_path / "g", device="cpu")

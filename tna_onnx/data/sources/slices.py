@@ -1,0 +1,322 @@
+"""Samples in slices: each is read by itself, in this process or another, as Arrow tables of what the model reads.
+
+`features -o` reads data this way, here or in the tasks of Ray Data: the list of files is made once, and what travels to
+a task is a slice, not the data. The tables have the columns of the model's inputs, `label` and `key`, which tells
+samples apart whatever their order. Table files are read as they are; images are decoded and preprocessed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.digest import tree_sha256
+from tna_onnx.data.files import optional, parsing
+from tna_onnx.data.labels import folder_labels
+from tna_onnx.data.sources.feature_files import TableFiles, file_system, row_groups, table_batches
+from tna_onnx.data.sources.images import SUFFIXES, FolderImages, ImageSource, open_image_files
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from tna_onnx.data.request import Request
+    from tna_onnx.data.source import IntArray, Source
+
+__all__ = [
+    "KEY",
+    "LABEL",
+    "BucketImages",
+    "Slice",
+    "SourceSlice",
+    "TableSlice",
+    "arrays_of",
+    "chosen_rows",
+    "open_bucket",
+    "source_slices",
+    "table_labels",
+    "table_slices",
+]
+
+KEY = "key"
+LABEL = "label"
+
+_PASSED = ("group", "weight")  # columns that go with a sample where there are some
+_ROWS = 256  # of a source that are read at a time
+_IMAGES = 1024  # of one slice, at least
+_SLICES = 4096  # of images, at most: the driver keeps a record of each
+_SPLIT = 256  # files up to which the row groups of each are counted, so that one file can be read by several tasks
+_PURPOSE = "features in Parquet files"
+
+
+class Slice(Protocol):
+    """Some of the samples; can be pickled."""
+
+    def __len__(self) -> int:
+        """Return the number of samples, where it is known without reading; else 0."""
+
+    def tables(self) -> Iterator[Any]:
+        """Yield Arrow tables of the columns that the model reads, `label`, `key`, and others that belong to a sample.
+
+        Raises:
+            DataError: something cannot be read.
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class TableSlice:
+    """Rows of one table file.
+
+    Attributes:
+        files: how it is opened.
+        name: of the file.
+        columns: what the model reads.
+        label: column of the labels.
+        groups: row groups of a Parquet file, from and to; None for all.
+        first: row of the file that the slice starts with.
+        rows: rows of the file that are taken, sorted; None for all.
+        count: of samples; 0 where it is not known.
+    """
+
+    files: TableFiles = field(repr=False)
+    name: str
+    columns: tuple[str, ...]
+    label: str
+    groups: tuple[int, int] | None = None
+    first: int = 0
+    rows: IntArray | None = field(default=None, repr=False)
+    count: int = 0
+
+    def __len__(self) -> int:
+        """Return the number of samples; 0 where it is not known."""
+        return self.count
+
+    def tables(self) -> Iterator[Any]:
+        """Yield Arrow tables."""
+        pa = optional("pyarrow", "tables", _PURPOSE)
+        passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in self.columns]
+        names = list(dict.fromkeys([*self.columns, self.label, *passed]))
+        start = self.first
+        for batch in table_batches(self.files, self.name, names, self.groups):
+            stop = start + len(batch)
+            rows = np.arange(start, stop)
+            if self.rows is not None:
+                rows = self.rows[np.searchsorted(self.rows, start) : np.searchsorted(self.rows, stop)]
+                batch = batch.take(pa.array(rows - start))  # noqa: PLW2901 - the rows of the batch that count
+            start = stop
+            if not len(batch):
+                continue
+            columns = {name: batch.column(name) for name in names}
+            columns[LABEL] = columns[self.label] if self.label in self.columns else columns.pop(self.label)
+            if KEY not in columns:
+                file = self.name.rpartition("/")[2]
+                columns[KEY] = pa.array([f"{file}:{row}" for row in rows.tolist()])
+            yield pa.table(columns)
+
+
+@dataclass(frozen=True, eq=False)
+class SourceSlice:
+    """Rows of a source; those of image files alone can be pickled.
+
+    Attributes:
+        source: with the samples.
+        rows: of the source.
+        first: number of the first one, for keys of samples that have no name.
+    """
+
+    source: Source = field(repr=False)
+    rows: IntArray = field(repr=False)
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.rows)
+
+    def tables(self) -> Iterator[Any]:
+        """Yield Arrow tables: inputs as tensors of one shape."""
+        pa = optional("pyarrow", "tables", _PURPOSE)
+        start = 0
+        for batch in self.source.batches(_ROWS, self.rows):
+            count = len(next(iter(batch.values())))
+            rows = self.rows[start : start + count]
+            start += count
+            columns = {name: _tensors(pa, values) for name, values in batch.items()}
+            labels = pa.array(self.source.labels[rows])
+            yield pa.table({**columns, LABEL: labels, KEY: pa.array([self._key(row) for row in rows.tolist()])})
+
+    def _key(self, row: int) -> str:
+        source = self.source
+        if isinstance(source, ImageSource) and isinstance(source.files, (FolderImages, BucketImages)):
+            return source.files.names[int(source.rows[row])]
+        return str(row)
+
+
+@dataclass(frozen=True, eq=False)
+class BucketImages:
+    """Image files behind a URL; `names` are their paths below `root`, and each is read when it is needed."""
+
+    system: Any = field(repr=False)
+    root: str
+    names: tuple[str, ...] = field(repr=False)
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self.names)
+
+    def name(self, row: int) -> str:
+        """Return the path of file `row`."""
+        return f"{self.root}/{self.names[row]}"
+
+    def open(self, row: int) -> io.BytesIO:
+        """Return the bytes of file `row`."""
+        with parsing(self.name(row), "cannot be read", "check the bucket and its permissions"):
+            return io.BytesIO(self.system.cat_file(self.name(row)))
+
+    def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
+        """Return SHA-256 (hex) over path, label and bytes of each image, in order."""
+        names = (self.names[row] for row in rows.tolist())
+        return tree_sha256(zip(names, labels.tolist(), contents(), strict=True))
+
+
+def open_bucket(url: str, request: Request) -> ImageSource:
+    """Find the images in the class folders behind a URL, in one listing; nothing is copied.
+
+    Raises:
+        UsageError: a library is missing.
+        DataError: there are no images, or no usable labels.
+    """
+    image_input = request.image_input(url)
+    system, root = file_system(url)
+    with parsing(url, "cannot be listed", "check the bucket and its permissions"):
+        listed = [name.removeprefix(f"{root}/") for name in system.find(root)]
+    parts = sorted(
+        tuple(name.split("/"))
+        for name in listed
+        if "/" in name and Path(name).suffix.lower() in SUFFIXES and not name.rpartition("/")[2].startswith(".")
+    )
+    if not parts:
+        raise DataError(f"{url}: no images in folders, one for each class; check the path")
+    folders = sorted({path[0] for path in parts})
+    label_of = folder_labels(folders, request.n_classes, url, request.class_names)
+    labels = np.array([label_of[path[0]] for path in parts], np.int64)
+    files = BucketImages(system, root, tuple("/".join(path) for path in parts))
+    return open_image_files(f"images {root.rpartition('/')[2]}", url, files, labels, request, image_input)
+
+
+def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
+    """Cut rows of a source; of images, each slice holds the names of its own alone."""
+    if not isinstance(source, ImageSource) or not isinstance(source.files, (FolderImages, BucketImages)):
+        return [SourceSlice(source, rows)]
+    size = max(_IMAGES, -(-len(rows) // _SLICES))
+    slices = []
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size]
+        files = replace(source.files, names=tuple(source.files.names[row] for row in source.rows[part].tolist()))
+        numbers = np.arange(len(part))
+        slices.append(SourceSlice(replace(source, files=files, rows=numbers, labels=source.labels[part]), numbers))
+    return slices
+
+
+def table_slices(
+    files: TableFiles, columns: Sequence[str], label: str, rows: IntArray | None = None
+) -> list[TableSlice]:
+    """Cut table files: a slice for each, or for each row group where there are few files.
+
+    Args:
+        files: the files.
+        columns: what the model reads.
+        label: column of the labels.
+        rows: samples that are taken, counted over all files in their order; None for all.
+    """
+    slices = []
+    start = 0
+    counted = rows is not None or len(files.names) <= _SPLIT
+    for name in files.names:
+        groups = row_groups(files, name) if counted else [0]
+        first = 0
+        for number, size in enumerate(groups):
+            taken = None
+            count = size
+            if rows is not None:
+                low, high = np.searchsorted(rows, [start + first, start + first + size])
+                taken = rows[low:high] - start
+                count = len(taken)
+            one = (number, number + 1) if len(groups) > 1 else None
+            if count or not counted:
+                slices.append(TableSlice(files, name, tuple(columns), label, one, first, taken, count))
+            first += size
+        start += first
+    return slices
+
+
+def table_labels(files: TableFiles, label: str) -> NDArray[Any]:
+    """Return the labels of all rows of table files, in their order: this column alone is read."""
+    parts = [
+        batch.column(label).to_numpy(zero_copy_only=False)
+        for name in files.names
+        for batch in table_batches(files, name, [label])
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 0) -> IntArray:
+    """Choose samples at random, sorted by their place.
+
+    Args:
+        count: of samples N.
+        labels: (N,), to keep the share of each class, and at least one sample of each; None for a plain draw.
+        size: samples to choose; with shares that are rounded up, a few more.
+        seed: of the draw.
+    """
+    rng = np.random.default_rng(seed)
+    if size >= count:
+        return np.arange(count)
+    if labels is None:
+        return np.sort(rng.choice(count, size, replace=False))
+    _, classes, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    order = rng.permutation(count)
+    order = order[np.argsort(classes[order], kind="stable")]  # by class, at random within it
+    starts = np.cumsum(counts) - counts
+    wanted = np.maximum(1, np.round(counts * (size / count)).astype(np.int64))
+    return np.sort(np.concatenate([order[start : start + take] for start, take in zip(starts, wanted, strict=True)]))
+
+
+def arrays_of(table: Any) -> dict[str, Any]:
+    """Return the columns of an Arrow table as arrays: (B, ...) of numbers; of others, objects (B,)."""
+    pa = optional("pyarrow", "tables", _PURPOSE)
+    return {name: _array(pa, table.column(name).combine_chunks(), name) for name in table.column_names}
+
+
+def _tensors(pa: Any, values: NDArray[Any]) -> Any:
+    """Return (B, ...) as an Arrow column."""
+    if values.ndim == 1:
+        return pa.array(values)
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+    size = int(np.prod(values.shape[1:]))
+    lists = pa.FixedSizeListArray.from_arrays(flat, size)
+    if values.ndim == 2:
+        return lists
+    return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(flat.type, values.shape[1:]), lists)
+
+
+def _array(pa: Any, column: Any, name: str) -> NDArray[Any]:
+    if isinstance(column, pa.ChunkedArray):  # of no rows, or of a type that is not joined
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    shape: tuple[int, ...] = ()
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        shape = tuple(column.type.shape)
+    column = getattr(column, "storage", column)
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if column.null_count:
+        raise DataError(f"column {name!r}: has {column.null_count:,} empty values; leave these rows out")
+    if is_list and not pa.types.is_nested(kind.value_type) and len(column):
+        flat = column.flatten().to_numpy(zero_copy_only=False)
+        lengths = np.asarray(column.value_lengths())
+        if np.any(lengths != lengths[0]):
+            raise DataError(f"column {name!r}: lists of different lengths; expected one number for each value")
+        return np.asarray(flat.reshape(len(column), *(shape or (-1,))))
+    return np.asarray(column.to_numpy(zero_copy_only=False))

@@ -1,0 +1,255 @@
+"""`--engine ray`: features by a pipeline of Ray Data, on a cluster or on this machine.
+
+    read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
+
+Scheduling, autoscaling, retries and back-pressure are Ray's, and so are the words that are passed on (`OPTIONS`). A
+cluster is tried first by another process, which can be ended: `ray.init` would wait for one that is gone, or wants a
+token, for minutes and hear no signal.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from tna_onnx.data.files import optional
+from tna_onnx.data.sources.feature_files import FeatureFolder
+from tna_onnx.data.sources.slices import Slice
+from tna_onnx.errors import DeviceError, TnaError, UsageError
+from tna_onnx.extraction.extractor import TableExtractor
+
+__all__ = ["OPTIONS", "check_ray", "features_by_ray", "ray_address"]
+
+OPTIONS = ("accelerator_type", "concurrency", "memory", "num_cpus", "num_gpus")
+"""Words of `Dataset.map_batches` that can be passed on."""
+
+_PATIENCE = 25.0  # seconds that a cluster may take to answer
+_PURPOSE = "--engine ray"
+_FILE_ROWS = 2**12  # at least, of a file that is written: engines read few large files faster than many small ones
+
+# Says as JSON what came of connecting: nothing, or the error's class and text.
+_TRY = """
+import json, sys
+try:
+    import ray
+    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR", configure_logging=False)
+    found = {"ray": ray.__version__}
+except BaseException as error:
+    found = {"error": type(error).__name__, "text": str(error)}
+print("\\n" + json.dumps(found), flush=True)
+import os
+os._exit(0)
+"""
+
+
+def ray_address(engine: str) -> str | None:
+    """Return the address in `ray` or `ray:ADDRESS`; None for Ray's own choice.
+
+    >>> ray_address("ray"), ray_address("ray:10.0.0.5:6379"), ray_address("ray:local")
+    (None, '10.0.0.5:6379', 'local')
+    """
+    return engine.partition(":")[2] or None
+
+
+def check_ray(address: str | None, options: Mapping[str, Any]) -> str:
+    """Return the address to connect to, of a cluster that answers; `local` where a Ray of our own is to be started.
+
+    Args:
+        address: None takes that of RAY_ADDRESS, else of the Ray that runs on this machine, else starts one.
+        options: words for `map_batches`.
+
+    Raises:
+        UsageError: Ray is missing, or an option is not known.
+        DeviceError: the cluster does not answer, or does not let us in.
+    """
+    ray = optional("ray", "ray", _PURPOSE)
+    optional("ray.data", "ray", _PURPOSE)
+    unknown = sorted(set(options) - set(OPTIONS))
+    if unknown:
+        raise UsageError(f"ray option '{unknown[0]}' is not known; expected {', '.join(OPTIONS)}")
+    if ray.is_initialized():
+        return "auto"
+    stated = address or os.environ.get("RAY_ADDRESS") or None
+    if stated == "local":
+        return stated
+    found = stated or _running()
+    if found is None:
+        return "local"
+    refusal = _refusal(found)
+    if refusal is None:
+        return found
+    advice = "check the address and that the cluster runs"
+    if stated is None:
+        advice = (
+            "it is the Ray of this machine; end it with `ray stop`, or name another: --engine ray:ADDRESS, ray:local"
+        )
+    raise DeviceError(f"{found}: cannot be used ({refusal}); {advice}")
+
+
+def _running() -> str | None:
+    """Return the address that a Ray on this machine has left; it may have been killed."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp/ray")  # noqa: S108 - Ray's own place
+    with suppress(OSError):
+        return (folder / "ray_current_cluster").read_text(encoding="utf-8").strip() or None
+    return None
+
+
+def _refusal(address: str) -> str | None:
+    """Return why a cluster cannot be used; None if it can."""
+    words = [sys.executable, "-c", _TRY, address]
+    # a group of its own: what Ray starts for it ends with it
+    with subprocess.Popen(  # noqa: S603 - our own words
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
+    ) as child:
+        try:
+            output, _ = child.communicate(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            return f"no answer within {_PATIENCE:.0f} s; where it asks for a token, set RAY_AUTH_TOKEN"
+        finally:
+            if child.poll() is None:
+                os.killpg(child.pid, signal.SIGKILL)
+    lines = output.strip().splitlines()
+    found = json.loads(lines[-1]) if lines else {"error": "Ray", "text": f"ended with {child.returncode}"}
+    if "error" not in found:
+        return None
+    lines = found["text"].strip().splitlines() or [""]
+    if "Authentication" in found["error"]:
+        return f"{lines[0]}; set RAY_AUTH_TOKEN to the token of the cluster"
+    return f"{found['error']}: {lines[0][:200]}"
+
+
+def features_by_ray(
+    slices: Sequence[Slice],
+    extractor: TableExtractor,
+    folder: FeatureFolder,
+    address: str,
+    options: Mapping[str, Any],
+    *,
+    bars: bool = False,
+) -> None:
+    """Compute features of slices, and write them.
+
+    Args:
+        slices: of the data, which every machine of the cluster can read.
+        extractor: the model, which travels.
+        folder: to write; every machine can.
+        address: that `check_ray` gave.
+        options: words for `map_batches`.
+        bars: whether Ray shows its progress.
+
+    Raises:
+        TnaError: of the extractor or of reading, in any process.
+        DeviceError: Ray has given up.
+    """
+    import ray  # noqa: PLC0415 - optional
+
+    with _connected(address):
+        context = ray.data.DataContext.get_current()
+        context.enable_progress_bars = bars
+        context.execution_options.preserve_order = False
+        # `label` and `key` of a sample that cannot be read are not made up, and a wrong file is no passing fault
+        context.actor_task_retry_on_errors = False
+        try:
+            _run(slices, extractor, folder, options)
+        except TnaError as error:
+            raise _plain(error) from None
+        except ray.exceptions.RayError as error:
+            raise _cause(error) from error
+
+
+def _run(slices: Sequence[Slice], extractor: TableExtractor, folder: FeatureFolder, options: Mapping[str, Any]) -> None:
+    import ray  # noqa: PLC0415 - optional
+
+    words = {"num_cpus": 1, **options} if "num_gpus" not in options else dict(options)
+    if "concurrency" not in words:  # as many actors as the cluster has room for, now and later
+        words["compute"] = ray.data.ActorPoolStrategy(min_size=1)
+    samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices))
+    features = samples.map_batches(
+        _InActor, fn_constructor_args=[extractor], batch_size=None, batch_format="pyarrow", **words
+    )
+    features.write_parquet(folder.root, filesystem=folder.arrow_system(), min_rows_per_file=_FILE_ROWS)
+
+
+class _InActor:
+    """The extractor of one actor, whose session stays open."""
+
+    def __init__(self, extractor: TableExtractor) -> None:
+        self._extractor = extractor
+
+    def __call__(self, table: Any) -> Any:
+        return self._extractor(table)
+
+
+def _slices_source(slices: Sequence[Slice]) -> Any:
+    """Return the slices as a data source of Ray: a read task for each."""
+    from ray.data import Datasource, ReadTask  # noqa: PLC0415 - optional
+    from ray.data.block import BlockMetadata  # noqa: PLC0415
+
+    def task(part: Slice) -> Any:
+        metadata = BlockMetadata(num_rows=len(part) or None, size_bytes=None, exec_stats=None)
+        return ReadTask(part.tables, metadata)
+
+    class Slices(Datasource):  # type: ignore[misc]  # no types
+        """What Ray asks of a source."""
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            """Return None: not known."""
+            return None
+
+        def get_read_tasks(self, _parallelism: int, *_: Any, **__: Any) -> list[Any]:
+            """Return the tasks."""
+            return [task(part) for part in slices]
+
+    return Slices()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    """Connect to Ray, and leave it afterwards; signals and logs stay as they were."""
+    import ray  # noqa: PLC0415 - optional
+
+    if ray.is_initialized():
+        yield
+        return
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    in_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if in_main else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        yield
+    except ConnectionError as error:
+        raise DeviceError(f"{address}: the cluster has gone ({error}); run again") from error
+    finally:
+        ray.shutdown()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _cause(error: BaseException) -> TnaError:
+    """Return what ended a task, as an error of ours."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, TnaError):
+            return _plain(seen)
+        seen = getattr(seen, "cause", None) or seen.__cause__
+    lines = str(error).strip().splitlines()
+    return DeviceError(f"Ray has given up: {lines[-1] if lines else type(error).__name__}")
+
+
+def _plain(error: TnaError) -> TnaError:
+    """Return an error without what Ray has added to it: its class is made for each, and its text is a traceback."""
+    inner = getattr(error, "cause", None)
+    if isinstance(inner, TnaError):
+        return _plain(inner)
+    return error
