@@ -152,7 +152,7 @@ def show_sets(found: Predictions, n: int, splits: int, shifts: dict[str, Predict
 
 def show_risks(found: Predictions, n: int, splits: int, shifts: dict[str, Predictions]) -> None:
     """Print how often the risk of accepted samples is above the one that was asked for."""
-    size, classes = found.p.shape
+    size = len(found.p)
     confidence = found.p.max(axis=1)
     hit = found.p.argmax(axis=1) == found.labels
     moved = {shift: (each.p.max(axis=1), each.p.argmax(axis=1) == each.labels) for shift, each in shifts.items()}
@@ -161,7 +161,7 @@ def show_risks(found: Predictions, n: int, splits: int, shifts: dict[str, Predic
         accepted = []
         shifted: dict[str, list[float]] = {shift: [] for shift in shifts}
         for order in orders(size, splits):
-            chosen = accept_above(confidence[order[:n]], hit[order[:n]], risk, _DELTA, classes)
+            chosen = accept_above(confidence[order[:n]], hit[order[:n]], risk, _DELTA)
             if chosen is None:
                 continue
             accepted.append(float(np.mean(confidence[order[n:]] >= chosen.threshold)))

@@ -240,6 +240,23 @@ def test_what_only_looks_like_decisions_is_a_difference(small: Small, attack: st
     assert (done.exit_code, "not intact:" in done.output) == (1, True), done.output
 
 
+@pytest.mark.parametrize("asked", ["accept,set", "accept"])
+def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, asked: str, tmp_path: Path) -> None:
+    words = ["-o", tmp_path / "m.onnx", "--json", tmp_path / "m.json", *FAST, "--add", asked, "--risk", "0.01"]
+    done = cli("calibrate", small.model, small.calib, *words)
+    assert done.exit_code == 0, done.output
+    assert "the lowest risk that passes is " in done.output
+    report = valid((tmp_path / "m.json").read_text())
+    assert report["output_sha256"] == hashlib.sha256((tmp_path / "m.onnx").read_bytes()).hexdigest()
+    assert report["verification"]["samples"] > 0
+    names = {output.name for output in onnx.load(tmp_path / "m.onnx").graph.output}
+    assert names == {"logits", *({"set"} if "set" in asked else ())}
+    assert cli("verify", small.model, tmp_path / "m.onnx").exit_code == 0
+    (tmp_path / "m.onnx").unlink()
+    done = cli("calibrate", small.model, small.calib, *words, "--if-unreachable", "fail")
+    assert (done.exit_code, (tmp_path / "m.onnx").exists()) == (4, False), done.output
+
+
 def test_samples_that_gave_the_thresholds_are_told(small: Small, tmp_path: Path) -> None:
     words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]
     assert cli("guard", small.model, *words).exit_code == 0

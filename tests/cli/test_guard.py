@@ -136,7 +136,8 @@ def test_after_calibration_on_other_samples(small: Small, tmp_path: Path) -> Non
     [
         (["--coverage", "99.99"], 4, "need 9,999 samples, and there are 1,500; give more"),
         (["--add", "ood", "--false-alarm", "0.01"], 4, "need 9,999 samples, and there are 750"),
-        (["--risk", "0.01"], 4, "no threshold on the confidence keeps the error among accepted samples below 0.01 %"),
+        (["--risk", "0.01", "--if-unreachable", "fail"], 4, "the error among accepted samples below 0.01 %"),
+        (["--risk", "0.01", "--add", "accept"], 4, "the lowest risk that passes is "),
         (["--add", "set", "--per-class", "--coverage", "99.9"], 4, "no class has so many"),
         (["--coverage", "100"], 2, "coverage must lie between 0 and 100 per cent, both excluded"),
         (["--add", "sets"], 2, "set"),
@@ -151,6 +152,22 @@ def test_what_cannot_be_promised(small: Small, flags: list[str], code: int, said
     done = cli("guard", small.model, *words, *flags)
     assert (done.exit_code, said in done.output) == (code, True), done.output
     assert (tmp_path / "g.onnx").exists() == (code == 0)
+
+
+def test_a_risk_that_is_not_reached_leaves_the_rest(small: Small, tmp_path: Path) -> None:
+    words = ["--add", "accept,set", "--risk", "0.01", "-o", tmp_path / "g.onnx", "--json", tmp_path / "g.json"]
+    done = cli("guard", small.model, "--calib", small.calib, *words)
+    assert done.exit_code == 0, done.output
+    result = valid((tmp_path / "g.json").read_text())
+    assert (result["omitted"], [output["role"] for output in result["outputs"]]) == (["accept"], ["set"])
+    found = outputs(tmp_path / "g.onnx", loaded(small.test)["x"])
+    assert "set" in found
+    assert "accept" not in found
+    risk = f"{100 * result['lowest_risk']:g}"
+    assert "accept is left out: no threshold on the confidence keeps" in done.output
+    assert f"the lowest risk that passes is {risk} %" in done.output
+    words = ["--add", "accept", "--risk", risk, "-o", tmp_path / "a.onnx", "-q"]
+    assert cli("guard", small.model, "--calib", small.calib, *words).exit_code == 0
 
 
 def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.guarding.conftest import run
 from tna_onnx.guarding.measure import exact_interval
 from tna_onnx.numerics.conformal import coverage_band, quantile, rank_penalty, set_scores, small_set_penalty
 from tna_onnx.numerics.outliers import area_under, roc_points
-from tna_onnx.numerics.selective import _STARTS, accept_above, accept_at, thresholds
+from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed
 
 TEMPERATURE = 3.0
 """That of the labels of the small model; its own probabilities round to 1, and many of their sums are equal."""
@@ -135,18 +135,27 @@ def test_adaptive_sets_are_not_larger_than_those_of_mapie(score: str, classes: i
         assert held.sum(axis=1).mean() <= 1.2 * mapie_sets(score, p[calib], y[calib], p[new], level).sum(axis=1).mean()
 
 
-def by_definition(confidence: np.ndarray, hit: np.ndarray, risk: float, delta: float, classes: int) -> float:
-    """Walk down the grid from each start, and test one threshold after the other."""
-    grid = thresholds(classes)
-    passed = [np.inf]
-    for start in range(0, len(grid), len(grid) // _STARTS):
-        for limit in grid[start:]:
-            taken = confidence >= limit
-            wrong = int((taken & ~hit).sum())
-            if not taken.any() or stats.binom.cdf(wrong, taken.sum(), risk) > delta / _STARTS:
-                break
-            passed.append(limit)
-    return float(min(passed))
+def by_definition(confidence: np.ndarray, hit: np.ndarray, risk: float, delta: float) -> int:
+    """How many samples are accepted: the tests of the docstring one after the other."""
+    n = len(confidence)
+    order = np.argsort(-confidence)
+    first = errorless_needed(risk, delta)
+    starts = [round(first * (n / first) ** (k / 3)) for k in range(3)]
+    steps = [first]
+    while steps[-1] < n:
+        steps.append(min(n, steps[-1] + max(1, steps[-1] // 200)))
+    falling = confidence[order]
+    # samples of one confidence are accepted together
+    steps, starts = ([int(np.sum(falling >= falling[rank - 1])) for rank in ranks] for ranks in (steps, starts))
+    level, passed = 0.0, 0
+    for rank in sorted({*steps, *starts}):
+        level += delta / 3 * starts.count(rank)
+        wrong = int((~hit[order[:rank]]).sum())
+        if stats.binom.cdf(wrong, rank, risk) <= level:
+            passed = rank
+        else:
+            level = 0.0
+    return passed
 
 
 @pytest.mark.parametrize("risk", [15, 25])
@@ -154,10 +163,10 @@ def test_accept(small: Small, data: dict[str, np.ndarray], risk: float, tmp_path
     path = guarded(small, tmp_path, add=["confidence", "accept"], risk=risk)
     found = run(path, data["x"])
     hit = found["logits"].argmax(axis=1) == data["y"]
-    limit = by_definition(found["confidence"], hit, risk / 100, 0.05, 5)
-    assert np.isfinite(limit)
-    new = run(path, data["new"])
-    np.testing.assert_array_equal(new["accept"], new["confidence"] >= np.float32(limit))
+    accepted = by_definition(found["confidence"], hit, risk / 100, 0.05)
+    assert 0 < accepted < len(hit)
+    assert found["accept"].sum() == accepted
+    assert found["confidence"][found["accept"]].min() > found["confidence"][~found["accept"]].max()
 
 
 def test_several_risks_are_one_each() -> None:
@@ -165,8 +174,8 @@ def test_several_risks_are_one_each() -> None:
     confidence = np.maximum(0.1, 1 - rng.exponential(0.05, 2000)).astype(np.float32)
     hit = rng.random(2000) < confidence
     risks = [0.0001, 0.02, 0.05, 0.3]
-    found = accept_at(confidence, hit, np.array(risks), 0.1, 10)
-    each = [accept_above(confidence, hit, risk, 0.1, 10) for risk in risks]
+    found = accept_at(confidence, hit, np.array(risks), 0.1)
+    each = [accept_above(confidence, hit, risk, 0.1) for risk in risks]
     assert found.tolist() == [np.inf if one is None else np.float32(one.threshold) for one in each]
     assert np.all(np.diff(found[1:]) <= 0)  # more risk accepts more
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from tna_onnx.numerics.selective import _STARTS, accept_above, errorless_needed, thresholds
+from tna_onnx.numerics.selective import accept_above, errorless_needed, lowest_risk
 
 
 def drawn(n: int, seed: int, slope: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
@@ -22,14 +22,13 @@ def drawn(n: int, seed: int, slope: float = 1.0) -> tuple[np.ndarray, np.ndarray
 @settings(max_examples=50)
 def test_counts_and_the_test_by_definition(n: int, seed: int, risk: float) -> None:
     confidence, hit = drawn(n, seed)
-    found = accept_above(confidence, hit, risk, 0.1, 10)
+    found = accept_above(confidence, hit, risk, 0.1)
     if found is None:
         return
     above = confidence >= np.float32(found.threshold)
     assert (found.accepted, found.wrong) == (int(above.sum()), int((above & ~hit).sum()))
     p = sum(stats.binom.pmf(k, found.accepted, risk) for k in range(found.wrong + 1))
-    assert p <= 0.1 / _STARTS + 1e-12
-    assert np.float32(found.threshold) in thresholds(10)
+    assert p <= 0.1 + 1e-12
 
 
 def test_the_promise_fails_no_more_often_than_it_may() -> None:
@@ -37,7 +36,7 @@ def test_the_promise_fails_no_more_often_than_it_may() -> None:
     many, _ = drawn(400_000, 10**6)
     failures = found = 0
     for seed in range(400):
-        chosen = accept_above(*drawn(1500, seed, slope=2), 0.05, 0.1, 10)
+        chosen = accept_above(*drawn(1500, seed, slope=2), 0.05, 0.1)
         if chosen is None:
             continue
         found += 1
@@ -47,9 +46,27 @@ def test_the_promise_fails_no_more_often_than_it_may() -> None:
     assert stats.binomtest(failures, 400, 0.1, "greater").pvalue > 1e-3
 
 
+def test_samples_of_one_confidence_are_accepted_together() -> None:
+    confidence = np.round(drawn(3000, 1)[0], 2)
+    hit = np.random.default_rng(1).random(3000) < confidence.astype(np.float64) ** 0.3
+    found = accept_above(confidence, hit, 0.05, 0.1)
+    assert found.accepted == np.sum(confidence >= np.float32(found.threshold))
+    # all are right, and all are accepted: so is every new one
+    assert accept_above(confidence, np.ones(3000, bool), 0.05, 0.1).threshold == 0
+
+
+@pytest.mark.parametrize("slope", [1.0, 4.0])
+def test_the_lowest_risk_is_the_first_that_passes(slope: float) -> None:
+    confidence, hit = drawn(800, 7, slope)
+    risk = lowest_risk(confidence, hit, 0.05)
+    assert accept_above(confidence, hit, risk, 0.05) is not None
+    assert accept_above(confidence, hit, risk - 0.001, 0.05) is None
+    assert lowest_risk(confidence[:3], hit[:3], 0.05) is None
+
+
 def test_more_risk_accepts_more() -> None:
     confidence, hit = drawn(4000, 3)
-    accepted = [accept_above(confidence, hit, risk, 0.05, 10).accepted for risk in (0.03, 0.05, 0.2)]
+    accepted = [accept_above(confidence, hit, risk, 0.05).accepted for risk in (0.03, 0.05, 0.2)]
     assert accepted == sorted(accepted)
     assert accepted[-1] == 4000
 
@@ -57,11 +74,11 @@ def test_more_risk_accepts_more() -> None:
 @pytest.mark.parametrize("confidence", [np.full(5000, 0.5, np.float32), np.ones(20, np.float32)])
 def test_nothing_passes(confidence: np.ndarray) -> None:
     """Half of them wrong; and too few to tell."""
-    assert accept_above(confidence, np.arange(len(confidence)) % 2 == 0, 0.01, 0.05, 10) is None
+    assert accept_above(confidence, np.arange(len(confidence)) % 2 == 0, 0.01, 0.05) is None
 
 
 def test_errorless() -> None:
     needed = errorless_needed(0.02, 0.05)
     right = np.ones(needed, bool)
-    assert accept_above(np.ones(needed, np.float32), right, 0.02, 0.05, 10) is not None
-    assert accept_above(np.ones(needed - 1, np.float32), right[1:], 0.02, 0.05, 10) is None
+    assert accept_above(np.ones(needed, np.float32), right, 0.02, 0.05) is not None
+    assert accept_above(np.ones(needed - 1, np.float32), right[1:], 0.02, 0.05) is None

@@ -128,6 +128,7 @@ class DecisionWords(TypedDict, total=False):
     set_temperature: float | Literal["auto"]
     allow_empty: bool
     per_class: bool
+    if_unreachable: Literal["omit", "fail"]
     risk: float
     delta: float
     ood_score: OodScore

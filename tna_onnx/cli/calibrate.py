@@ -57,7 +57,7 @@ _protocol_option = click.option(
 )
 
 # Half of the samples is kept for the thresholds; `guard` has the other settings.
-_decision_options = field_options(GuardSettings, "add", "coverage", "risk", add=())
+_decision_options = field_options(GuardSettings, "add", "coverage", "risk", "if_unreachable", add=())
 
 _result_options = together(
     click.option(

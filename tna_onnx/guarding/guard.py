@@ -6,7 +6,7 @@ import dataclasses
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,17 @@ from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.guarding.measure import check_decisions, check_posterior, largest_change, measure, measure_detection
 from tna_onnx.guarding.opening import GuardJob, Opened, open_guard, outlier_of, set_score_of
-from tna_onnx.guarding.thresholds import Thresholds, Values, choose_thresholds, collect_values, dial_inputs, new_outputs
+from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.thresholds import (
+    Thresholds,
+    Unreached,
+    Values,
+    choose_thresholds,
+    collect_values,
+    dial_inputs,
+    new_outputs,
+    reachable,
+)
 from tna_onnx.pipeline.change import write_decisions
 from tna_onnx.pipeline.checking import check_file
 from tna_onnx.pipeline.notes import told_in_file
@@ -39,8 +49,19 @@ _CHECKED = 512
 
 @dataclass(frozen=True, eq=False)
 class _Chosen:
-    """What is to be written: formulas, thresholds, and the scores that they come from."""
+    """What is to be written: formulas, thresholds, and the scores that they come from.
 
+    Attributes:
+        settings: without what the samples cannot promise.
+        unreached: what that is, if anything.
+        guarded: formulas of the scores.
+        thresholds: what they are compared with.
+        scores: of the samples that decide.
+        fresh: those of them that no score was fitted to, (N,).
+    """
+
+    settings: GuardSettings
+    unreached: Unreached | None
     guarded: Guarded
     thresholds: Thresholds
     scores: Values
@@ -58,13 +79,14 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
     """
-    settings = job.settings
     opened = open_guard(job)
     model = opened.model
     target = file_beside(model, job.output, ".guard.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
     if job.dry_run:
         target = None
     chosen = _choose(job, opened, progress)
+    settings = chosen.settings
+    job = replace(job, settings=settings)
     metadata = _metadata(job, opened, chosen)
     thresholds = chosen.thresholds
     proto = write_decisions(model, chosen.guarded, thresholds.values, settings.outputs, metadata, thresholds.dials)
@@ -95,7 +117,9 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
         bytes=size - total_size(model.proto, model.apart),
         max_change=change,
-        notes=(*opened.notes, *thresholds.notes),
+        omitted=() if chosen.unreached is None else (chosen.unreached.role,),
+        lowest_risk=None if chosen.unreached is None else chosen.unreached.lowest_risk,
+        notes=(*opened.notes, *(() if chosen.unreached is None else (chosen.unreached.note,)), *thresholds.notes),
         provider=opened.provider,
     )
 
@@ -113,9 +137,11 @@ def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
     runner = open_part(opened.model, scored, opened.device)
     scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress)
     fresh = opened.fresh
-    thresholds = choose_thresholds(scores, fresh, settings, opened.output.n_classes, opened.source.describe())
+    where = opened.source.describe()
+    settings, unreached = reachable(scores, settings, where)
+    thresholds = choose_thresholds(scores, fresh, settings, opened.output.n_classes, where)
     _log.info("thresholds: %s samples", f"{len(scores):,}")
-    return _Chosen(guarded, thresholds, scores, fresh)
+    return _Chosen(settings, unreached, guarded, thresholds, scores, fresh)
 
 
 def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str, str], progress: Progress) -> float:

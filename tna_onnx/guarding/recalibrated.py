@@ -14,12 +14,14 @@ from tna_onnx.data.source import Part, halves
 from tna_onnx.errors import TnaError, UsageError
 from tna_onnx.extraction.samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_source
+from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import require_one_prediction
+from tna_onnx.graph.save import pending
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.guard import guard
 from tna_onnx.guarding.opening import PROMISES, GuardJob
 from tna_onnx.guarding.settings import GuardSettings
-from tna_onnx.guarding.thresholds import require_enough
+from tna_onnx.guarding.thresholds import NotReached, require_enough
 from tna_onnx.pipeline.checking import FinalFile
 from tna_onnx.pipeline.job import Job, refuse_finished, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
@@ -121,6 +123,10 @@ class _Guarding:
         reports: list[Report] = []
         try:
             result = guard(asked, self.progress, lambda written: reports.append(final.report(report, written)))
+        except NotReached as error:
+            if self.settings.if_unreachable == "fail":
+                raise
+            return self._without(path, report, final, str(error))
         except TnaError as error:
             raise type(error)(str(error).replace(str(path), str(self.target))) from error
         note = (
@@ -130,3 +136,10 @@ class _Guarding:
         result = replace(result, model=report.model, model_sha256=report.model_sha256)
         (report,) = reports
         return replace(report, guard=result, notes=(*report.notes, note, *result.notes))
+
+    def _without(self, path: Path, report: Report, final: FinalFile, why: str) -> Report:
+        """Write the recalibrated file as it is: there is no decision that the samples can promise."""
+        model = load_model(path)
+        with pending(model, model.proto, None if self.job.dry_run else self.target, verbatim=True) as written:
+            report = final.report(report, written)
+        return replace(report, notes=(*report.notes, f"no decision is added: {why}"))

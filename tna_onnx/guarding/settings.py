@@ -64,6 +64,11 @@ class GuardSettings:
         False, "set: a set may leave out the likeliest class, and so hold none.", section=_SECTION
     )
     per_class: bool = setting(False, "set: reach the coverage in each class, not only on average.", section=_SECTION)
+    if_unreachable: Literal["omit", "fail"] = setting(
+        "omit",
+        "accept: what to do where no threshold reaches the risk. omit writes everything else; fail ends the run.",
+        section=_SECTION,
+    )
     risk: float = _per_cent(2.0, "accept: at most this share of the accepted samples is classified wrong.")
     delta: float = _per_cent(5.0, "accept: probability that the share is above the risk all the same.")
     ood_score: OodScore = setting(

@@ -32,14 +32,16 @@ from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import coverage_band, quantile, ranked_levels, samples_needed
 from tna_onnx.numerics.prior_shift import smoothed
-from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed
+from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed, lowest_risk
 from tna_onnx.progress import Progress
 from tna_onnx.results.guarding import GuardInput, GuardOutput
 
 __all__ = [
     "Columns",
     "Listening",
+    "NotReached",
     "Thresholds",
+    "Unreached",
     "Values",
     "choose_thresholds",
     "collect_values",
@@ -47,6 +49,7 @@ __all__ = [
     "dial_inputs",
     "new_outputs",
     "prior_dial",
+    "reachable",
     "require_enough",
     "risk_dial",
     "set_dial",
@@ -214,11 +217,11 @@ def set_dial(
     return ClassSetDial(name, level, np.concatenate(by_class), np.bincount(labels, minlength=n_classes))
 
 
-def risk_dial(values: Values, settings: GuardSettings, n_classes: int) -> RiskDial:
+def risk_dial(values: Values, settings: GuardSettings) -> RiskDial:
     """Return the dial of the risk, in steps of 0.1 % and the level that was asked for."""
     risk = settings.risk / 100
     risks = np.unique(np.append(_RISKS, risk))
-    limits = accept_at(values.values["confidence"], values.hit, risks, settings.delta / 100, n_classes)
+    limits = accept_at(values.values["confidence"], values.hit, risks, settings.delta / 100)
     # a row holds from its own risk on: below, that of the smaller risk; below all, nothing is accepted
     levels = np.nextafter(risks.astype(np.float32), np.float32(0))
     return RiskDial(settings.inputs["risk"], risk, levels, np.append(np.float32(np.inf), limits))
@@ -291,7 +294,7 @@ class Thresholds:
 def choose_thresholds(
     values: Values, fresh: NDArray[np.bool_], settings: GuardSettings, n_classes: int, where: str
 ) -> Thresholds:
-    """Choose all thresholds that are asked for.
+    """Choose all thresholds that are asked for, of settings that are reachable.
 
     Args:
         values: scores of the samples that decide.
@@ -301,16 +304,16 @@ def choose_thresholds(
         where: what the samples are, for messages.
 
     Raises:
-        DataError: too few samples for a level, or none of the thresholds reaches it.
+        DataError: too few samples for a level.
     """
     found: dict[str, NDArray[np.float32]] = {}
     dials = Dials()
     vacuous: tuple[int, ...] = ()
     notes: list[str] = []
     if "accept" in settings.add:
-        found["accept"] = _accept(values, settings, n_classes, where)
+        found["accept"] = _accept(values, settings)
         if settings.dials:
-            dials = replace(dials, accept=risk_dial(values, settings, n_classes))
+            dials = replace(dials, accept=risk_dial(values, settings))
     if "set" in settings.add:
         # a score that was fitted to samples says nothing of sets of others
         kept = fresh if settings.fits_sets else np.ones_like(fresh)
@@ -438,22 +441,63 @@ def _vacuous_note(vacuous: tuple[int, ...], settings: GuardSettings) -> str:
     return f"every set holds the classes {first}: they have fewer than the {needed:,} samples that the coverage needs"
 
 
-def _accept(values: Values, settings: GuardSettings, n_classes: int, where: str) -> NDArray[np.float32]:
-    risk = settings.risk / 100
-    delta = settings.delta / 100
+def _accept(values: Values, settings: GuardSettings) -> NDArray[np.float32]:
+    found = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
+    assert found is not None  # noqa: S101 - `reachable` has left out what is not
+    return np.asarray(found.threshold, np.float32)
+
+
+def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[GuardSettings, Unreached | None]:
+    """Return the settings without what the samples cannot promise, and what that is; None if it is nothing.
+
+    Args:
+        values: scores of the samples that decide.
+        settings: the levels.
+        where: what the samples are, for messages.
+
+    Raises:
+        DataError: no threshold keeps the risk, and nothing else is to be added or `if_unreachable` is `fail`.
+    """
     confidence = values.values["confidence"]
-    found = accept_above(confidence, values.hit, risk, delta, n_classes)
-    if found is not None:
-        return np.asarray(found.threshold, np.float32)
+    risk, delta = settings.risk / 100, settings.delta / 100
+    if "accept" not in settings.add or accept_above(confidence, values.hit, risk, delta) is not None:
+        return settings, None
+    lowest = lowest_risk(confidence, values.hit, delta)
     needed = errorless_needed(risk, delta)
     surest = np.argsort(-confidence, kind="stable")[:needed]
     wrong = int(np.count_nonzero(~values.hit[surest]))
-    raise DataError(
-        f"{where}: no threshold on the confidence keeps the error among accepted samples below {settings.risk:g} % "
-        f"with {100 - settings.delta:g} % certainty; it takes {needed:,} accepted samples without an error, or more "
-        f"with few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; give more "
-        "samples, or a higher --risk"
+    why = (
+        f"no threshold on the confidence keeps the error among accepted samples below {settings.risk:g} % with "
+        f"{100 - settings.delta:g} % certainty: it takes {needed:,} accepted samples without an error, or more with "
+        f"few, and of the {len(surest):,} surest of these {len(values):,} samples {wrong:,} are wrong; "
     )
+    why += (
+        "none passes below a risk of 50 %" if lowest is None else f"the lowest risk that passes is {100 * lowest:g} %"
+    )
+    why += "; give more samples, or a higher --risk"
+    rest = tuple(name for name in settings.add if name != "accept")
+    if settings.if_unreachable == "fail" or not rest:
+        raise NotReached(f"{where}: {why}")
+    return replace(settings, add=rest), Unreached("accept", lowest, f"accept is left out: {why}")
+
+
+class NotReached(DataError):
+    """No threshold keeps the risk, and there is nothing else to add."""
+
+
+@dataclass(frozen=True)
+class Unreached:
+    """A decision that is left out.
+
+    Attributes:
+        role: of the output.
+        lowest_risk: at which there would be a threshold, a fraction; None up to one half.
+        note: why, in a sentence.
+    """
+
+    role: str
+    lowest_risk: float | None
+    note: str
 
 
 _EXCHANGEABLE = "for samples that come as these did"

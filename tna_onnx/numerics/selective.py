@@ -1,13 +1,20 @@
 """A threshold on the confidence, so that the error among the samples above it is bounded with a stated probability.
 
-Risk R(t) is the probability that a sample with confidence >= t is classified wrong. Of m such calibration samples e are
-wrong, so e has a binomial distribution given m, and P(Binomial(m, risk) <= e) is a p-value of R(t) > risk. Thresholds
-are tested on a grid that does not depend on the data, downwards from several starting points: each walk has an equal
-part of delta and ends at its first failure. All thresholds that passed are at most `risk`, with probability 1 - delta
-or more; the lowest of them accepts most samples.
+Risk R(t) is the probability that a sample with a confidence above t is classified wrong. Of n calibration samples, let
+t be the confidence at rank k + 1, from the surest down. Given t, the k samples above it are drawn from those above t,
+and e of them are wrong: P(Binomial(k, risk) <= e) is a p-value of R(t) > risk. Ranks are tested in rising order. The
+test at a rank has the level that the last one had, if that passed, or else none, and a third of delta more at each of
+three starts: the fewest samples that can pass, and two between there and n, at equal ratios (Wiens 2003). The lowest
+threshold that passed accepts most samples.
+
+With probability 1 - delta or more its risk is at most the one that was asked for, if every threshold below one of a too
+high risk has a too high risk as well: where less sure samples are wrong more often. For proof, the first rank that is
+tested with a too high risk is a function of the confidences alone; nothing passes wrongly unless that rank passes, with
+the parts of delta of the starts up to it, or a later start does, with its own.
 
 Source: A. Angelopoulos, S. Bates, E. Candes, M. Jordan, L. Lei, Learn then Test, arXiv:2110.01052, section 2.2 (fixed
-sequence testing); Y. Geifman, R. El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017.
+sequence testing); Y. Geifman, R. El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017; B. Wiens, A
+fixed sequence Bonferroni procedure for testing multiple endpoints, Pharmaceutical Statistics 2 (2003).
 
 How far a share of n samples may be from its probability: the score test of a proportion, from both sides.
 
@@ -43,13 +50,15 @@ __all__ = [
     "accept_at",
     "consistent_range",
     "errorless_needed",
+    "lowest_risk",
     "wilson_interval",
 ]
 
 
-_POINTS = 160
-_STARTS = 8
-_LEAST_DOUBT = 1e-7  # below, float32 knows only a confidence of 1
+_STARTS = 3
+_STEP = 200  # ranks are tested one by one, and beyond this in steps of a 200th
+
+_RISKS = np.round(np.arange(0.001, 0.5005, 0.001), 3)
 
 
 @dataclass(frozen=True)
@@ -67,9 +76,7 @@ class Acceptance:
     wrong: int
 
 
-def accept_above(
-    confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, delta: float, n_classes: int
-) -> Acceptance | None:
+def accept_above(confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, delta: float) -> Acceptance | None:
     """Return the lowest threshold whose risk is at most `risk`, with probability 1 - `delta`; None if none passes.
 
     Args:
@@ -77,66 +84,92 @@ def accept_above(
         hit: (N,) whether the sample is classified right.
         risk: largest share of errors among accepted samples, in (0, 1).
         delta: probability with which the risk may be above it, in (0, 1).
-        n_classes: number of classes C; no confidence is below 1 / C.
     """
-    accepted, wrong, grid = _counts(confidence, hit, n_classes)
-    passed = _lowest(accepted, wrong, risk, delta)
-    if passed < 0:
+    ranked = _Ranked(confidence, hit)
+    accepted = ranked.accepted(risk, delta)
+    if not accepted:
         return None
-    return Acceptance(float(grid[passed]), int(accepted[passed]), int(wrong[passed]))
+    return Acceptance(float(ranked.threshold(accepted)), accepted, int(ranked.wrong[accepted]))
 
 
 def accept_at(
-    confidence: NDArray[Any], hit: NDArray[np.bool_], risks: NDArray[Any], delta: float, n_classes: int
+    confidence: NDArray[Any], hit: NDArray[np.bool_], risks: NDArray[Any], delta: float
 ) -> NDArray[np.float32]:
     """Return the threshold of `accept_above` for each of several risks (R,); infinity where none passes.
 
     The promise holds for each risk that is chosen without a look at the samples; not for all of them at once.
     """
-    accepted, wrong, grid = _counts(confidence, hit, n_classes)
-    passed = [_lowest(accepted, wrong, float(risk), delta) for risk in risks]
-    return np.array([grid[at] if at >= 0 else np.inf for at in passed], np.float32)
+    ranked = _Ranked(confidence, hit)
+    accepted = [ranked.accepted(float(risk), delta) for risk in risks]
+    return np.array([ranked.threshold(count) if count else np.inf for count in accepted], np.float32)
 
 
-def _counts(
-    confidence: NDArray[Any], hit: NDArray[np.bool_], n_classes: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return how many samples each threshold of the grid accepts, how many of them are wrong, and the grid."""
-    order = np.argsort(-confidence, kind="stable")
-    errors = np.concatenate([[0], np.cumsum(~hit[order])])
-    grid = thresholds(n_classes)
-    accepted = np.searchsorted(-confidence[order], -grid, side="right")
-    return accepted, errors[accepted], grid
+def lowest_risk(confidence: NDArray[Any], hit: NDArray[np.bool_], delta: float) -> float | None:
+    """Return the lowest risk of 0.1, 0.2 ... 50 % at which a threshold passes, a fraction; None if none does.
 
-
-def _lowest(accepted: NDArray[np.int64], wrong: NDArray[np.int64], risk: float, delta: float) -> int:
-    """Return the place on the grid of the lowest threshold that passed; -1 for none."""
-    from scipy import stats  # noqa: PLC0415 - heavy
-
-    p_values = np.where(accepted > 0, stats.binom.cdf(wrong, accepted, risk), 1.0)
-    passed = -1
-    for start in range(0, _POINTS, _POINTS // _STARTS):
-        at = start
-        while at < _POINTS and p_values[at] <= delta / _STARTS:
-            passed = max(passed, at)
-            at += 1
-    return passed
-
-
-def thresholds(n_classes: int) -> NDArray[np.float32]:
-    """Return the grid, falling; what is missing to 1 grows by a constant factor from point to point.
-
-    In float32, as the graph compares: a grid point is then the number that it is compared with.
+    It comes from the samples: a threshold at it, from the same samples, promises less.
     """
-    doubt = np.geomspace(_LEAST_DOUBT, 1 - 1 / n_classes, _POINTS)
-    return (1 - doubt).astype(np.float32)
+    ranked = _Ranked(confidence, hit)
+    return next((float(risk) for risk in _RISKS if ranked.accepted(float(risk), delta)), None)
+
+
+class _Ranked:
+    """Samples from the surest down.
+
+    Attributes:
+        wrong: (N + 1,) those classified wrong among the k surest.
+    """
+
+    def __init__(self, confidence: NDArray[Any], hit: NDArray[np.bool_]) -> None:
+        order = np.argsort(-confidence, kind="stable")
+        # float32, as the graph compares; behind the last one, what is below every confidence
+        self._confidence = np.append(confidence[order].astype(np.float32), np.float32(-np.inf))
+        self.wrong = np.concatenate([[0], np.cumsum(~hit[order])])
+        n = len(order)
+        # samples of one confidence are accepted together: for each rank, how many have it or more
+        self._together = np.searchsorted(-self._confidence[:n], -self._confidence[:n], side="right")
+
+    def threshold(self, count: int) -> np.float32:
+        """Return the smallest number above the confidence of the surest sample that is not accepted."""
+        return np.maximum(np.nextafter(self._confidence[count], np.float32(np.inf)), np.float32(0))
+
+    def accepted(self, risk: float, delta: float) -> int:
+        """Return how many samples the lowest threshold that passes accepts; 0 for none."""
+        from scipy.special import bdtr  # noqa: PLC0415 - heavy
+
+        counts, levels = self._tests(risk, delta)
+        passed = level = 0.0
+        for count, more, p in zip(counts, levels, bdtr(self.wrong[counts], counts, risk), strict=True):
+            level += more
+            if p <= level:
+                passed = count
+            else:
+                level = 0.0
+        return int(passed)
+
+    def _tests(self, risk: float, delta: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return how many samples each test accepts, rising, and the level that begins there."""
+        n = len(self._together)
+        first = errorless_needed(risk, delta)
+        if first > n:
+            return np.zeros(0, np.int64), np.zeros(0)
+        starts = [round(first * (n / first) ** (k / _STARTS)) for k in range(_STARTS)]
+        ranks = [*starts, n]
+        rank = first
+        while rank < n:
+            ranks.append(rank)
+            rank += max(1, rank // _STEP)
+        counts = np.unique(self._together[np.array(ranks) - 1])
+        levels = np.zeros(len(counts))
+        np.add.at(levels, np.searchsorted(counts, self._together[np.array(starts) - 1]), delta / _STARTS)
+        return counts, levels
 
 
 def errorless_needed(risk: float, delta: float) -> int:
     """Return how many accepted samples without an error it takes for a threshold to pass.
 
     >>> errorless_needed(0.02, 0.05)
-    252
+    203
     """
     return math.ceil(math.log(delta / _STARTS) / math.log1p(-risk))
 

@@ -178,6 +178,8 @@ class Guard:
         nodes: number of nodes that were added, at least 1.
         bytes: number of bytes by which the file is larger.
         max_change: largest change of a value of an output that was there before, no unit.
+        omitted: roles of outputs that were asked for and left out, as the samples cannot promise the level.
+        lowest_risk: at which `accept` would have a threshold, where it was left out, a fraction; null up to one half.
         notes: what the user should know, in sentences.
         provider: execution provider of ONNX Runtime that was obtained.
     """
@@ -198,5 +200,7 @@ class Guard:
     nodes: int
     bytes: int
     max_change: float
+    omitted: tuple[str, ...]
+    lowest_risk: float | None
     notes: tuple[str, ...]
     provider: str
