@@ -160,9 +160,6 @@ def test_one_number_may_be_a_logit(tmp_path: Path) -> None:
         (["--map", "platt"], "use --map bias, svs or sms", [["--map", name] for name in ("bias", "svs", "sms")]),
         (["--map", "bias", "--predictions", "keep"], "use --map ts", [["--map", "ts", "--predictions", "keep"]]),
         (["--search", "sparse", "--predictions", "keep"], "leave one of the two out", [["--predictions", "keep"]]),
-        (["--anchor", "refit", "--map", "ts"], "add --method tna, --search sparse", [
-            ["--anchor", "refit", "--method", "tna"], ["--anchor", "refit", "--search", "sparse"],
-        ]),
         (["--search", "none", "--map", "none"], "choose another", [["--search", "none", "--map", "ts"]]),
     ],
 )  # fmt: skip

@@ -457,10 +457,6 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         "several labels a sample",
     ),
     "platt": (("calibrate", "m.onnx", "--calib", "calib.npz", "--map", "platt"), "use --map ts, label-ts, label-platt"),
-    "refit": (
-        ("calibrate", "m.onnx", "--calib", "calib.npz", "--anchor", "refit", "--search", "sparse"),
-        "this model gives labels; use --anchor original",
-    ),
 }
 
 

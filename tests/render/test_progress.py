@@ -103,6 +103,6 @@ def test_an_estimate_of_one_method_has_a_step_a_fold(small: Small, tmp_path: Pat
     steps: list[tuple[str, int, int]] = []
     calibrate(
         small.model, small.calib, output=tmp_path / "o.onnx", search="sparse", map="ts", device="cpu",
-        anchor="refit", progress=lambda *step: steps.append(step),
+        progress=lambda *step: steps.append(step),
     )  # fmt: skip
     assert steps[-FOLDS:] == [("cross-validate", k + 1, FOLDS) for k in range(FOLDS)]

@@ -82,7 +82,7 @@ HEAD = {
 # What the command line and the API take.
 _asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
 
-_WORDS = ("method", "search", "map", "anchor", "predictions", "ets_loss", "map_objective", "quantized_head")
+_WORDS = ("method", "search", "map", "predictions", "ets_loss", "map_objective", "quantized_head")
 
 _Map = Literal[("none", *MAPS)]
 _OutputKind = Literal[
@@ -101,7 +101,6 @@ class Settings(SearchSettings):
         method: what `search` and `map` are where they say `auto`.
         search: search that was asked for.
         map: map that was asked for.
-        anchor: layer around which a search that was named tilts.
         predictions: whether `auto` may take what changes predictions.
         fold: whether linear maps may go into weight and bias.
         ets_loss: what the weights of ETS minimise.
@@ -121,7 +120,6 @@ class Settings(SearchSettings):
     method: str = "auto"
     search: str = "auto"
     map: str = "auto"
-    anchor: str = "original"
     predictions: str = "auto"
     fold: bool = True
     ets_loss: str = "auto"

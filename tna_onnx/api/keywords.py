@@ -11,16 +11,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.graph.options import ModelLimits, OutputKind
 from tna_onnx.guarding.settings import OodScore, SetScoreName
 from tna_onnx.numerics.metric import Objective
-from tna_onnx.pipeline.settings import (
-    Anchor,
-    EtsLoss,
-    MapChoice,
-    MapObjective,
-    Method,
-    Predictions,
-    QuantizedHead,
-    Search,
-)
+from tna_onnx.pipeline.settings import EtsLoss, MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
 from tna_onnx.shifting.settings import Estimator, Frequencies
 
 __all__ = [
@@ -78,7 +69,6 @@ class SettingsWords(TypedDict, total=False):
     method: Method
     search: Search
     map: MapChoice
-    anchor: Anchor
     predictions: Predictions
     fold: bool
     ets_loss: EtsLoss

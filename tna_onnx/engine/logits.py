@@ -1,7 +1,7 @@
 """Logits of a feature table under one weight, in chunks, for all samples or some.
 
 `HeadLogits` multiplies, `TailLogits` are what the model's own nodes compute, `StoredLogits` lie in the table, and
-`JoinedLogits` put several tables one after the other. `score_all` scores several weights in one pass.
+`score_all` scores several weights in one pass.
 
 A map's fit takes many passes over the same logits, so they are kept (`KeptChunks`): in memory, or where they are large,
 in a temporary file that a pass reads chunk by chunk.
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import itertools
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,7 +32,6 @@ from tna_onnx.runtime import trim_memory
 
 __all__ = [
     "HeadLogits",
-    "JoinedLogits",
     "KeptChunks",
     "Logits",
     "StoredLogits",
@@ -302,51 +300,6 @@ class StoredLogits(Logits):
 
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         return self._store.chunks(self._store.features.shape[1])
-
-
-class JoinedLogits(Logits):
-    """The samples of several `Logits` as one, each under a weight of its own.
-
-    Args:
-        parts: at least one.
-    """
-
-    def __init__(self, parts: Sequence[Logits]) -> None:
-        super().__init__(parts[0]._store)
-        self._parts = parts
-
-    def __len__(self) -> int:
-        """Return the number of samples of all parts."""
-        return sum(len(part) for part in self._parts)
-
-    @property
-    def clusters(self) -> NDArray[np.int64] | None:
-        """Which of the samples are predictions for one sample of the data."""
-        clusters = [part.clusters for part in self._parts if part.clusters is not None]
-        return np.concatenate(clusters) if len(clusters) == len(self._parts) else None
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """Labels of the samples of all parts."""
-        return np.concatenate([part.labels for part in self._parts])
-
-    def forget(self) -> None:
-        """Give back the memory of logits that the parts keep."""
-        for part in self._parts:
-            part.forget()
-
-    def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
-        # the parts keep their logits, so this one need not
-        return itertools.chain.from_iterable(part._all(features=features) for part in self._parts)
-
-    def _compute(self) -> Iterator[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]]:
-        return itertools.chain.from_iterable(part._compute() for part in self._parts)
-
-    def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-        return itertools.chain.from_iterable(part._blocks() for part in self._parts)
-
-    def _size(self) -> int:
-        return sum(part._size() for part in self._parts)
 
 
 class KeptChunks:

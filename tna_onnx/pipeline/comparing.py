@@ -18,7 +18,6 @@ from tna_onnx.errors import DataError
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.anchor import AnchoredStrategy
 from tna_onnx.pipeline.crossfit import FOLDS, folds
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Strategy
@@ -51,7 +50,7 @@ class Compared:
 
 def compare_heads(
     task: Task,
-    strategy: Strategy | AnchoredStrategy,
+    strategy: Strategy,
     outcome: Outcome,
     settings: Settings,
     after: Shipped,
@@ -128,7 +127,7 @@ def require_plausible(compared: Compared, calib: str) -> None:
 
 
 def _paired_scores(
-    task: Task, strategy: Strategy | AnchoredStrategy, outcome: Outcome, after: Shipped, progress: Progress
+    task: Task, strategy: Strategy, outcome: Outcome, after: Shipped, progress: Progress
 ) -> tuple[How, SampleScores, SampleScores, float]:
     """Return how the samples were scored, their scores before and after, and the share that changes its class."""
     original = Shipped(task.logits(task.weight, on=task.shown), None)

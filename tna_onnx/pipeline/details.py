@@ -111,12 +111,11 @@ def _layers(
     """Return weight and bias of what is shown, by the name of `Angles.weight`."""
     layers = {"original": (head.weight, head.bias)}
     chosen = outcome.chosen
-    anchored = task.around(outcome.anchor)
-    if chosen.angle and anchored.weight is not None:
+    if chosen.angle and task.weight is not None:
         one = Candidate(chosen.angle, 1, 0.0, chosen.scores)
-        layers["tilted"] = (candidate_weight(anchored.weight, one, settings), anchored.bias)
+        layers["tilted"] = (candidate_weight(task.weight, one, settings), task.bias)
         if chosen.ensemble_size != 1 and outcome.weight is not None:
-            layers["averaged"] = (outcome.weight, anchored.bias)
+            layers["averaged"] = (outcome.weight, task.bias)
     return layers
 
 
@@ -383,7 +382,7 @@ def collect_details(
         started: when the run began.
         progress: called with (stage, done, total).
     """
-    view = _View(task.around(outcome.anchor), settings, outcome)
+    view = _View(task, settings, outcome)
     before = task.logits(task.weight, on=view.shown)
     after = outcome.logits
     if view.held_out:
@@ -426,7 +425,7 @@ def collect_details(
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A result on the samples of which it is shown; `task` is around the anchor, if there is one."""
+    """A result on the samples of which it is shown."""
 
     task: Task
     settings: Settings

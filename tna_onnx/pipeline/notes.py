@@ -92,7 +92,7 @@ def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
     what = []
     if len(outcome.candidates[0].scores) < samples:
         what.append("the search")
-    final = outcome.fitted is not None or outcome.anchor is not None
+    final = outcome.fitted is not None
     if samples > SEEN and (outcome.scores or (cross_fitted and final)):
         what.append("fits that are cross-validated")
     if not what:
@@ -190,8 +190,7 @@ def _underconfidence(outcome: Outcome) -> list[str]:
     """Say that a tilt cannot help where confidences are too low."""
     confidence = float(np.mean(outcome.before.confidence, dtype=np.float64))
     accuracy = float(np.mean(outcome.before.hit))
-    # around a refit, the tilt no longer starts from those confidences
-    if confidence >= accuracy or outcome.anchor is not None:
+    if confidence >= accuracy:
         return []
     ending = "--map ts raises them too" if outcome.map == "none" else "what raises them is the map"
     return [

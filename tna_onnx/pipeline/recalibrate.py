@@ -17,7 +17,6 @@ from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.threads import one_thread
-from tna_onnx.pipeline.anchor import AnchoredStrategy
 from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_digest
 from tna_onnx.pipeline.comparing import compare_heads, require_plausible
 from tna_onnx.pipeline.crossfit import seen
@@ -115,9 +114,6 @@ def _writing(job: Job, task: Task, labels: LabelCheck) -> Writing:
     writing = Writing(task, job.settings.fold, free_block(task.model, task.readout.output))
     writing.require(job.settings.resolved_map)
     labels.require(job.settings.resolved_map)
-    if job.settings.anchor == "refit":
-        writing.require_anchor()
-        labels.require("refit", "anchor")
     return writing
 
 
@@ -130,7 +126,7 @@ def _rewritten(job: Job, task: Task, writing: Writing, outcome: Outcome) -> Rewr
     return rewritten
 
 
-def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | AnchoredStrategy:
+def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
     settings = job.settings
     options: dict[str, Any] = {**settings.fit_options}
     if task.training is not None and _reads_training((*choices, settings.resolved_map)):
@@ -138,8 +134,7 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | Anchor
         options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
-    anchored = settings.anchor == "refit"
-    strategy = Strategy(
+    return Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,
         search=settings.resolved_search,
@@ -148,12 +143,8 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy | Anchor
         allowed=tuple(choices),
         options=options,
         predictions=settings.predictions,
-        # an anchored strategy has parts of its own
-        part=None if anchored else _part_seen(task, settings.seed),
+        part=_part_seen(task, settings.seed),
     )
-    if anchored:
-        return AnchoredStrategy(task, strategy)
-    return strategy
 
 
 def _reads_training(names: Iterable[str]) -> bool:
@@ -173,7 +164,7 @@ def _part_seen(task: Task, seed: int) -> Part | None:
     return Part(rows, lambda: task.part(rows).logits)
 
 
-def _search(task: Task, strategy: Strategy | AnchoredStrategy, progress: Progress) -> Outcome:
+def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     """Search and fit.
 
     Raises:
@@ -199,6 +190,6 @@ def _weight(outcome: Outcome) -> str:
     """The chosen weight in words, for the log."""
     chosen = outcome.chosen
     if chosen.angle == 0:
-        return "refitted weight" if outcome.anchor else "original weight"
+        return "original weight"
     members = f"{chosen.ensemble_size} members" if chosen.ensemble_size else "the limit of many members"
     return f"mRC {chosen.reached:.3g} degrees, {members}"

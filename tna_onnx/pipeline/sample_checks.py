@@ -56,19 +56,18 @@ class LabelCheck:
         keeps_order = name == "none" or MAPS[name].keeps_order
         return keeps_order or self.trusted or not self.coverage.left_out
 
-    def require(self, name: str, option: str = "map") -> None:
+    def require(self, name: str) -> None:
         """Refuse a map by name for which classes are missing.
 
         Args:
             name: of the map, or auto.
-            option: that names it.
 
         Raises:
             DataError: there are such classes.
         """
         if name != "auto" and not self.covers(name):
             raise DataError(
-                f"--{option} {name}: {self.coverage.text('the calibration data')}; it would learn that these "
+                f"--map {name}: {self.coverage.text('the calibration data')}; it would learn that these "
                 "classes never occur; add samples of them, use --map ts or ets, or --trust-labels if they cannot occur"
             )
 

@@ -28,7 +28,6 @@ __all__ = [
 Method: TypeAlias = Literal["auto", "tna"]
 Search: TypeAlias = Literal["auto", "none", "sparse", "complete"]
 MapChoice: TypeAlias = Literal["auto", "none", MapName]
-Anchor: TypeAlias = Literal["original", "refit"]
 Predictions: TypeAlias = Literal["auto", "change", "keep"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
@@ -71,14 +70,7 @@ class Settings:
         "structured vector and matrix scaling (svs, sms), svs of smoothed log-probabilities (svs-mix), isotonic "
         "one-vs-all (irova), atypicality-aware (aar), a refit of the last layer near the trained one (refit); for two "
         "classes platt and beta; for several labels a sample ts, and label-ts, label-platt and "
-        "label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a complete search, or "
-        "around an anchor.",
-        section=_FITTED,
-    )
-    anchor: Anchor = setting(
-        "original",
-        "Layer that a search by name tilts. original: the trained one; refit: one that is first refitted near the "
-        "trained one, as strongly as cross-validation says.",
+        "label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a complete search.",
         section=_FITTED,
     )
     predictions: Predictions = setting(
@@ -152,8 +144,6 @@ class Settings:
             raise UsageError("search none with map none changes nothing; choose another --search or another --map")
         if self.predictions == "keep":
             self._check_kept()
-        if self.anchor == "refit":
-            self._check_anchor()
         _ = self.for_search  # ranges are checked there
         check_level(self.confidence_level)
 
@@ -166,8 +156,8 @@ class Settings:
 
     @property
     def resolved_map(self) -> MapChoice:
-        """The map after `method`, the search and the anchor."""
-        given = self.method == "tna" or self.search == "complete" or self.anchor == "refit"
+        """The map after `method` and the search."""
+        given = self.method == "tna" or self.search == "complete"
         if self.map == "auto" and given:
             return "ts"
         return self.map
@@ -222,7 +212,6 @@ class Settings:
             "method": self.method,
             "search": self.search,
             "map": self.map,
-            "anchor": self.anchor,
             "predictions": self.predictions,
             "fold": self.fold,
             "ets_loss": self.ets_loss,
@@ -250,20 +239,6 @@ class Settings:
                 f"--predictions keep: --map {name} can change predicted classes; leave one of the two out, or use "
                 "--map ts"
             )
-
-    def _check_anchor(self) -> None:
-        """Refuse what a refitted anchor does not go with.
-
-        Raises:
-            UsageError: nothing is tilted around it, or it would be refitted again.
-        """
-        if self.resolved_search not in ("sparse", "complete"):
-            raise UsageError(
-                "anchor refit needs a search by name; add --method tna, --search sparse or --search complete. Without "
-                "a search, use --map refit, or --method auto, which compares a refit with all other methods"
-            )
-        if self.map == "refit":
-            raise UsageError("anchor refit with map refit fits the layer twice; choose another --map")
 
     def _members(self) -> tuple[int, int]:
         """Return the members that the search starts with and the most that it may take.

@@ -22,7 +22,6 @@ from tna_onnx.engine.logits import HeadLogits, Logits, score_all
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap
-from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.averages import Ensemble, TurnedWeight
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import FOLDS, Fit, MapFits, Scores, chosen_per_fold, cross_scores, folds, nested
@@ -52,7 +51,6 @@ class Outcome:
         changing: the one that would be chosen if predictions might change at any cost but accuracy, where it changes
             them and is not chosen.
         failed: methods that could not be fitted without one of the folds, and why; a path by its first step.
-        anchor: the refit around which the weight was searched; None for the original weight.
     """
 
     candidates: tuple[Candidate, ...]
@@ -66,7 +64,6 @@ class Outcome:
     left_out: Mapping[Method, Reason] = field(default_factory=dict)
     changing: Method | None = None
     failed: Mapping[Method, str] = field(default_factory=dict)
-    anchor: Refit | None = None
 
     @property
     def map(self) -> str:
@@ -75,29 +72,23 @@ class Outcome:
 
     @property
     def label(self) -> str:
-        """What was done in a word: `ts`, `tna + ets`, `refit 0.05 > tna + ts`; without a tilt that was no better."""
-        own = dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
-        if self.anchor is None:
-            return own
-        return f"{self.anchor.name} {self.anchor.strength:g} > {own}"
+        """What was done in a word: `ts`, `tna + ets`; without a tilt that was no better."""
+        return dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
 
     @property
     def unchanged(self) -> bool:
         """Whether the result is the input."""
-        return self.anchor is None and self.chosen.angle == 0 and self.fitted is None
+        return self.chosen.angle == 0 and self.fitted is None
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a reader wants to know of the anchor and the fitted map; empty for none."""
-        found = {} if self.anchor is None else {f"anchor_{name}": value for name, value in self.anchor.brief.items()}
-        if self.fitted:
-            found |= self.fitted.brief
-        return found
+        """What a reader wants to know of the fitted map; empty for none."""
+        return self.fitted.brief if self.fitted else {}
 
     @property
     def keeps_predictions(self) -> bool:
         """Whether no sample can change its predicted class."""
-        if self.anchor is not None or self.chosen.angle != 0:
+        if self.chosen.angle != 0:
             return False
         return self.fitted is None or self.fitted.keeps_order
 

@@ -22,7 +22,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.maps.base import CalibrationMap, Folding
+from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.averages import TurnedWeight, kept_part
 from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
@@ -64,7 +64,6 @@ class Task:
         batch_size: samples per run.
         placement: where the products of the search are computed.
         tilt_bias: whether the bias is scaled with a tilted weight.
-        anchor: what is done to the head before anything is tilted; None for nothing.
         data_notes: what users should know about the samples.
     """
 
@@ -81,7 +80,6 @@ class Task:
     batch_size: int
     placement: Placement = field(default_factory=Host)
     tilt_bias: bool = False
-    anchor: Folding | None = None
     data_notes: tuple[str, ...] = ()
     _originals: WeakKeyDictionary[Collected, Logits] = field(default_factory=WeakKeyDictionary, repr=False)
 
@@ -121,38 +119,21 @@ class Task:
         """The linear head, if there is one."""
         return self.readout if isinstance(self.readout, Head) else None
 
-    def around(self, anchor: CalibrationMap | None) -> Task:
-        """Return the same task with weight and bias of an anchor in place of the original ones.
-
-        Args:
-            anchor: a map that folds into a linear head; None changes nothing.
-        """
-        if anchor is None:
-            return self
-        return replace(self, anchor=anchor.folded())
-
     def part(self, rows: NDArray[np.intp]) -> Task:
         """Return the same task, of a linear head, with some of the samples alone, in the order of `rows`."""
         return replace(self, calibration=replace(self.calibration, table=self.calibration.table.part(rows)))
 
     @functools.cached_property
     def weight(self) -> NDArray[Any] | None:
-        """(C, n) class vectors that a search tilts, if there is a head: the original ones, or those of the anchor."""
-        head = self.head
-        if head is None:
-            return None
-        if self.anchor is None:
-            return head.weight
-        return head.anchored(self.anchor.weight(head.weight))
+        """(C, n) class vectors that a search tilts, if there is a head."""
+        return None if self.head is None else self.head.weight
 
     @functools.cached_property
     def bias(self) -> NDArray[Any]:
         """(C,) bias beside `weight`."""
         head = self.head
         assert head is not None  # noqa: S101 - asked for beside a weight
-        if self.anchor is None:
-            return head.bias
-        return head.anchored(self.anchor.bias(head.bias))
+        return head.bias
 
     @property
     def where(self) -> str:
@@ -183,7 +164,7 @@ class Task:
         assert head is not None  # noqa: S101 - only a head can be folded into
         collected = on or self.calibration
         written = head.as_written(head.anchored(folding.weight(weight)))
-        if folding.factor is not None and self.anchor is None:
+        if folding.factor is not None:
             bias = head.bias_as_written(folding.factor * self.bias_factor(weight))
         else:
             bias = self._as_written(self.new_bias(weight, folding))
@@ -216,7 +197,7 @@ class Task:
         collected = on or self.calibration
         if isinstance(weight, TurnedWeight):
             return self._turned_logits(weight, collected)
-        if self.anchor is not None or self.head is None or weight is not self.head.weight:
+        if self.head is None or weight is not self.head.weight:
             return self._logits(weight, collected)
         if collected not in self._originals:
             self._originals[collected] = self._logits(weight, collected)
@@ -225,7 +206,7 @@ class Task:
     def _turned_logits(self, weight: TurnedWeight, collected: Collected) -> Logits:
         """Turn the features in place of the weight, where the file will hold that as it is."""
         head = self.head
-        if head is None or weight.original is not head.weight or self.anchor is not None or not head.written_as_is:
+        if head is None or weight.original is not head.weight or not head.written_as_is:
             return self.logits(weight.product(), collected)
         original = self.logits(head.weight, collected)
         if not isinstance(original, HeadLogits):
@@ -247,9 +228,6 @@ class Task:
         if head is None or weight is None:
             # the network gave logits, or someone had stored them: there is nothing to multiply
             return StoredLogits(table)
-        if self.anchor is not None:
-            bias = self._as_written(self.new_bias(weight))
-            return self._multiplied(collected, head.as_written(weight), bias)
         unchanged = weight is head.weight
         if self.probed.tail is not None:
             # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed

@@ -29,7 +29,6 @@ from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
-from tna_onnx.maps.refit import Refit
 from tna_onnx.pipeline.change import Change, can_recompute, write_change
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
@@ -124,32 +123,6 @@ class Writing:
             return "is for several labels a sample, each with a Sigmoid of its own, and this model gives one class"
         return f"is for two classes, and this model has {classes}; use --map bias, svs or sms, which are for any number"
 
-    def require_anchor(self) -> None:
-        """Refuse a head whose weight and bias cannot be refitted before they are tilted, and say why.
-
-        Raises:
-            UnsupportedModel: such a head.
-        """
-        reason = self._against_anchor()
-        if reason:
-            task = self.task
-            raise UnsupportedModel(f"{task.model.name}: {task.where} cannot hold anchor refit: {reason}")
-
-    def _against_anchor(self) -> str:
-        """Why an anchor has no place in weight and bias; empty if it has one."""
-        head = self.task.head
-        if self.task.readout.multi_label:
-            return "it refits one distribution over classes, and this model gives labels; use --anchor original"
-        if head is None or not head.linear or self.task.probed.tail is not None:
-            return "only the graph itself computes its logits; use --anchor original"
-        if head.stored_weight.quantized is not None:
-            return "its weight is stored quantised; add --quantized-head float, or use --anchor original"
-        if not can_scale(self.task.model, head):
-            return "its scores are read in front of the bias; use --anchor original"
-        if not head.holds_bias and not self._inserts(Refit.name):
-            return "it has no place for a bias, and no node can follow it; use --anchor original"
-        return ""
-
     def folding(self, outcome: Outcome) -> Folding | None:
         """Return what the fitted map does to weight and bias; None if it is appended, or there is none."""
         head = self.task.head
@@ -162,7 +135,7 @@ class Writing:
 
     def shipped(self, outcome: Outcome, on: Collected) -> Shipped:
         """Return what the written file computes for some samples."""
-        task = self.task.around(outcome.anchor)
+        task = self.task
         folding = self.folding(outcome)
         # behind a tail only the graph computes logits, without the map: a factor may be taken in or not, to rounding
         if folding is not None and task.probed.tail is None and outcome.weight is not None:
@@ -193,9 +166,6 @@ class Writing:
 
     def _tilted(self, outcome: Outcome) -> dict[str, Any]:
         """New weight and bias without a map; none where the weight stays as it is, to the bit."""
-        # the anchor is a change of its own, tilted or not
-        if outcome.anchor is not None and outcome.weight is not None:
-            return {"weight": outcome.weight, "bias": self.task.around(outcome.anchor).new_bias(outcome.weight)}
         if outcome.weight is None or outcome.chosen.angle == 0:
             return {"weight": None}
         return {"weight": outcome.weight, "bias_factor": self.task.bias_factor(outcome.weight)}
@@ -208,10 +178,9 @@ class Writing:
         if outcome.weight is head.weight and can_recompute(folding):
             return {"folded": outcome.fitted}
         weight = head.anchored(folding.weight(outcome.weight))
-        task = self.task.around(outcome.anchor)
-        if folding.factor is not None and outcome.anchor is None:
-            return {"weight": weight, "bias_factor": folding.factor * task.bias_factor(outcome.weight)}
-        return {"weight": weight, "bias": task.new_bias(outcome.weight, folding)}
+        if folding.factor is not None:
+            return {"weight": weight, "bias_factor": folding.factor * self.task.bias_factor(outcome.weight)}
+        return {"weight": weight, "bias": self.task.new_bias(outcome.weight, folding)}
 
     @property
     def _all(self) -> tuple[str, ...]:
@@ -265,7 +234,6 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
     entries: dict[str, object] = {
         "version": __version__,
         "method": outcome.label,
-        "anchor": settings.anchor,
         "search": settings.resolved_search,
         "map": outcome.map,
         "angle_degrees": outcome.chosen.angle,

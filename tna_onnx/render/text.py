@@ -320,7 +320,7 @@ def _head_text(report: Report) -> str:
 
 def _weight_text(report: Report) -> str:
     if report.angle == 0:
-        return f"{report.untilted} weight"
+        return "original weight"
     rotation = f"mRC {report.reached:.3g} degrees"
     if not report.ensemble_size:
         return f"{rotation}, the limit of many members"

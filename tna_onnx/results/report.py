@@ -484,11 +484,6 @@ class Report(Shown):
         return bool(self.methods) and self.method == "none"
 
     @property
-    def untilted(self) -> str:
-        """What the weight at angle 0 is: `original` or `refitted`."""
-        return "refitted" if self.settings.get("anchor") == "refit" else "original"
-
-    @property
     def standing(self) -> Standing:
         """Accuracy, NLL, ECE and the objective judged together."""
         return Standing.of(self.comparison.differences, self.objective)

@@ -203,9 +203,9 @@ def _terms(report: Report) -> tuple[Term, ...]:
 
 def _weight_text(report: Report) -> str:
     if not report.angle:
-        return f"the {report.untilted} weight"
+        return "the original weight"
     if not report.ensemble_size:
-        return f"limit of many members at {report.angle:g}°: the {report.untilted} weight times cos({report.angle:g}°)"
+        return f"limit of many members at {report.angle:g}°: the original weight times cos({report.angle:g}°)"
     return (
         f"average of {report.ensemble_size} members, mRC {report.reached:.3g}° (target {report.angle:g}°), "
         f"{report.rotations:.0f} rotations each"
