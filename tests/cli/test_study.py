@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import cli
 from tna_onnx.results.as_json import json_schema
-from tna_onnx.results.study import Chart, Column, Line, Study
+from tna_onnx.results.study import Chart, Column, Footnote, Line, Study
 from tna_onnx.studies.files import latex, read_study, to_csv, write_study
 
 QUICK = ["--only", "angles,rotations", "--repeats", "2", "--device", "cpu"]
@@ -186,6 +187,24 @@ def test_latex_escapes_and_marks_the_best() -> None:
     assert r"@c\textless{}script\textgreater{} & $\mathbf{1.23_{.20}}$" in text
     assert r"=1+1 & $\mathbf{1.23_{.10}}$" in text
     assert "plain & $50.00_{10.00}$" in text
+
+
+def test_a_barred_row_is_marked_everywhere_and_never_the_best(tmp_path: Path) -> None:
+    study = replace(
+        NASTY, footnotes=(Footnote("†", (0, 2), "loses 5 % of it.", barred=True), Footnote("‡", (0,), "b."))
+    )
+    ece = study.columns[1]
+    assert study.best(ece) == (3,)
+    text = latex(study)
+    assert r"=1+1$^{\dagger\ddagger}$ & $1.23_{.10}$" in text
+    assert r"$^{\dagger}$ loses 5 \% of it." in text
+    rows = list(csv.DictReader(to_csv(study).splitlines()))
+    assert [row["footnotes"] for row in rows] == ["loses 5 % of it. b.", "", "loses 5 % of it.", "", ""]
+    page = study.save_html(tmp_path / "p.html").read_text()
+    assert "=1+1 †‡" in page
+    assert "† loses 5 % of it." in page
+    write_study(tmp_path, study)
+    assert read_study(tmp_path, "table") == study
 
 
 def test_names_do_not_act_on_a_page(tmp_path: Path) -> None:

@@ -242,6 +242,44 @@ def test_the_row_of_the_default_is_the_same_under_the_protocol_of_the_paper(data
     assert scores[0] == scores[1]
 
 
+def runs_of(values: dict[table_rows.Row, list[tuple[float, float]]], members: int = 10) -> table_rows.Runs:
+    """Rows with the accuracy and the ECE of each repeat."""
+    runs = table_rows.Runs()
+    for key, repeats in values.items():
+        runs.values[key] = [{"accuracy": a, "ece": e, "adaece": e, "nll": 1.0} for a, e in repeats]
+        tilted = methods.Recalibration(np.ones((2, 2)), angle=30.0 if key[0] != "none" else 0.0, members=members)
+        runs.results[key] = [tilted for _ in repeats]
+    return runs
+
+
+def test_a_row_that_loses_accuracy_is_neither_best_nor_counted() -> None:
+    runs = runs_of(
+        {
+            ("none", "none"): [(0.43, 0.2), (0.44, 0.21), (0.42, 0.19)],
+            ("none", "ts"): [(0.43, 0.02), (0.44, 0.03), (0.42, 0.02)],
+            ("sparse", "ts"): [(0.01, 0.0003), (0.02, 0.0002), (0.01, 0.0004)],
+            ("complete", "ts"): [(0.43, 0.01), (0.435, 0.02), (0.421, 0.01)],
+        }
+    )
+    rows = [*runs.values]
+    sizes = (500, 500)
+    assert table_rows.less_accurate(rows, runs, sizes) == [("sparse", "ts")]
+    (footnote,) = table_rows.footnotes_of(rows, runs, sizes)
+    assert (footnote.mark, footnote.rows, footnote.barred) == ("†", (2,), True)
+    said = table_rows.sentence(rows, runs, sizes)
+    assert "in 1 of 1 cases" in said
+    assert "1 more lose accuracy" in said
+    assert "that of TS +TNA (comp.), 1.33 %" in said
+
+
+def test_rows_of_the_limit_that_come_to_one_temperature_say_so() -> None:
+    values = {key: [(0.43, 0.02), (0.44, 0.03)] for key in (("none", "none"), ("none", "ts"), ("sparse", "ts"))}
+    for count, expected in ((0, [("sparse", "ts")]), (10, [])):
+        runs = runs_of(values, count)
+        assert table_rows.as_temperature([*values], runs) == expected
+        assert [note.mark for note in table_rows.footnotes_of([*values], runs, (9, 9))] == ["‡"] * len(expected)
+
+
 def test_a_complete_search_keeps_the_weights_that_are_best(monkeypatch: pytest.MonkeyPatch) -> None:
     data = problem(samples=150)
     monkeypatch.setattr(methods, "GRID_STEP", 5.0)

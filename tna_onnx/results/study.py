@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from tna_onnx.results.as_json import Record, Shown
 
-__all__ = ["Cell", "Chart", "Column", "Line", "Studies", "Study"]
+__all__ = ["Cell", "Chart", "Column", "Footnote", "Line", "Studies", "Study"]
 
 Cell = str | int | float | None
 """A value of a row; None where there is none."""
@@ -116,6 +116,23 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Footnote:
+    """What is to be known of some rows of a table.
+
+    Attributes:
+        mark: beside the first cell of these rows.
+        rows: their places in the table.
+        text: what the mark says, in a sentence.
+        barred: whether none of them is the best of a column, whatever its value.
+    """
+
+    mark: str
+    rows: tuple[int, ...]
+    text: str
+    barred: bool = False
+
+
+@dataclass(frozen=True)
 class Study(Shown):
     """One study of a model.
 
@@ -128,6 +145,7 @@ class Study(Shown):
         rows: values by column; numbers in units of the column, before its `factor`.
         charts: pictures.
         notes: what the user should know, in sentences.
+        footnotes: what is to be known of some rows.
         digest: of all that the numbers depend on: model, data, settings, version.
     """
 
@@ -139,6 +157,7 @@ class Study(Shown):
     rows: tuple[tuple[Cell, ...], ...]
     charts: tuple[Chart, ...] = ()
     notes: tuple[str, ...] = ()
+    footnotes: tuple[Footnote, ...] = ()
     digest: str = ""
 
     def __repr__(self) -> str:
@@ -161,15 +180,23 @@ class Study(Shown):
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def best(self, column: Column) -> tuple[int, ...]:
-        """Return the rows with the best value as shown of a column; none where neither side is better."""
+        """Return the rows with the best value as shown of a column; none where neither side is better.
+
+        Rows that a footnote bars are not among them.
+        """
         if not column.better:
             return ()
-        values = self.values(column.name)
+        barred = {row for footnote in self.footnotes if footnote.barred for row in footnote.rows}
+        values = [None if row in barred else value for row, value in enumerate(self.values(column.name))]
         numbers = [float(value) for value in values if isinstance(value, (int, float))]
         if len(numbers) < 2:
             return ()
         top = column.number(column.better * max(column.better * number for number in numbers))
         return tuple(k for k, value in enumerate(values) if value is not None and column.number(value) == top)
+
+    def marks(self, row: int) -> str:
+        """Return the marks of the footnotes on a row."""
+        return "".join(footnote.mark for footnote in self.footnotes if row in footnote.rows)
 
     def text(self, row: int, column: Column) -> str:
         """Write a cell with what is shown beside it: a deviation, or an interval."""

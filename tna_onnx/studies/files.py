@@ -20,7 +20,7 @@ from typing import Any
 from tna_onnx.errors import ResultError
 from tna_onnx.files import open_regular, write_file
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.results.study import Cell, Chart, Column, Footnote, Line, Study
 
 __all__ = ["escaped", "latex", "read_study", "to_csv", "write_study"]
 
@@ -62,9 +62,19 @@ def latex(study: Study) -> str:
         "\\midrule",
     ]
     for row in range(len(study.rows)):
-        cells = (_latex_number(study, row, column, row in best[column.name]) for column in columns)
+        cells = [_latex_number(study, row, column, row in best[column.name]) for column in columns]
+        if marks := study.marks(row):
+            cells[0] += f"$^{{{_latex_marks(marks)}}}$"
         lines.append(" & ".join(cells) + r" \\")
-    return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", ""])
+    lines.append("\\bottomrule")
+    for footnote in study.footnotes:
+        text = f"$^{{{_latex_marks(footnote.mark)}}}$ {escaped(footnote.text)}"
+        lines.append(f"\\multicolumn{{{len(columns)}}}{{p{{\\linewidth}}}}{{\\footnotesize {text}}} \\\\")
+    return "\n".join([*lines, "\\end{tabular}", ""])
+
+
+def _latex_marks(marks: str) -> str:
+    return marks.replace("†", "\\dagger").replace("‡", "\\ddagger")
 
 
 def escaped(text: str) -> str:
@@ -120,8 +130,10 @@ def to_csv(study: Study) -> str:
     """Return the rows as CSV with a head of column names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.name for column in study.columns])
-    writer.writerows([[_csv_cell(value) for value in row] for row in study.rows])
+    writer.writerow([*(column.name for column in study.columns), *(("footnotes",) if study.footnotes else ())])
+    for k, row in enumerate(study.rows):
+        said = [footnote.text for footnote in study.footnotes if k in footnote.rows]
+        writer.writerow([*map(_csv_cell, row), *((" ".join(said),) if study.footnotes else ())])
     return text.getvalue()
 
 
@@ -151,7 +163,8 @@ def _study(values: dict[str, Any]) -> Study:
         raise ValueError("rows and columns differ")
     fields = {key: values[key] for key in ("name", "title", "element", "sentence", "digest")}
     charts = tuple(_chart(entry) for entry in values["charts"])
-    return Study(columns=columns, rows=rows, charts=charts, notes=tuple(values["notes"]), **fields)
+    footnotes = tuple(Footnote(**{**entry, "rows": tuple(entry["rows"])}) for entry in values["footnotes"])
+    return Study(columns=columns, rows=rows, charts=charts, notes=tuple(values["notes"]), footnotes=footnotes, **fields)
 
 
 def _chart(values: dict[str, Any]) -> Chart:

@@ -23,7 +23,7 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, debiased_ece
 from tna_onnx.numerics.reliability import CumulativeTest
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.results.study import Cell, Column, Study
+from tna_onnx.results.study import Cell, Column, Footnote, Study
 from tna_onnx.studies.methods import PAPER_MAPS, Recalibration, chosen, complete, fit, maps_for, plain, scored, sparse
 from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
@@ -32,10 +32,13 @@ __all__ = [
     "LABELS",
     "Row",
     "Runs",
+    "as_temperature",
     "cells_of",
     "columns",
     "deviation",
+    "footnotes_of",
     "label",
+    "less_accurate",
     "mean",
     "mean_interval",
     "measured",
@@ -194,9 +197,9 @@ def _base_of(row: Row) -> Row | None:
     search, name = row
     if search in ("sparse", "complete"):
         return ("none", name)
-    if row == ("none", "none"):
+    if row == _INPUT:
         return None
-    return ("none", "none")
+    return _INPUT
 
 
 def _change(runs: Runs, base: Row | None, row: Row, name: str, sizes: tuple[int, int]) -> tuple[Cell, Cell, Cell]:
@@ -220,25 +223,61 @@ def _verdict(runs: Runs, base: Row | None, row: Row, sizes: tuple[int, int]) -> 
     return "; ".join(parts) or "no significant difference"
 
 
+_INPUT: Row = ("none", "none")
+
+
+def less_accurate(rows: Sequence[Row], runs: Runs, sizes: tuple[int, int]) -> list[Row]:
+    """Return the rows whose accuracy is significantly below that of the input."""
+    changes = ((row, _change(runs, _INPUT, row, "accuracy", sizes)[2]) for row in rows if row != _INPUT)
+    return [row for row, high in changes if isinstance(high, float) and high < 0]
+
+
+def as_temperature(rows: Sequence[Row], runs: Runs) -> list[Row]:
+    """Return the rows with a search that came to the numbers of one temperature, as only the limit was left."""
+    return [
+        row
+        for row in rows
+        if row[0] in ("sparse", "complete")
+        and all(result.angle == 0 or result.members == 0 for result in runs.results[row])
+        and all(np.allclose(runs.of(row, name), runs.of(("none", "ts"), name), rtol=1e-3) for name in _FIRST)
+    ]
+
+
+def footnotes_of(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> tuple[Footnote, ...]:
+    """Return what is to be known of some rows."""
+    texts = {
+        "†": "loses accuracy against the input, significantly; never the best of a column, and not counted.",
+        "‡": "as TS: where the accuracy must not fall, the search leaves the limit of many members, which is one "
+        "temperature.",
+    }
+    marked = {"†": less_accurate(rows, runs, sizes), "‡": as_temperature(rows, runs) if ("none", "ts") in rows else []}
+    return tuple(
+        Footnote(mark, tuple(rows.index(row) for row in marked[mark]), text, barred=mark == "†")
+        for mark, text in texts.items()
+        if marked[mark]
+    )
+
+
 def sentence(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> str:
-    """State the effect of tilting on top of the maps, and the row with the smallest ECE."""
+    """State the effect of tilting on top of the maps, and the row with the smallest ECE, without loss of accuracy."""
+    losing = less_accurate(rows, runs, sizes)
     tilted = [row for row in rows if row[0] in ("sparse", "complete") and row[1] != "none"]
+    counted = [row for row in tilted if row not in losing]
     lower = 0
     clear = 0
-    for row in tilted:
+    for row in counted:
         difference, _, high = _change(runs, _base_of(row), row, "ece", sizes)
         lower += isinstance(difference, float) and difference < 0
         clear += isinstance(high, float) and high < 0
-    best = min(rows, key=lambda row: mean(runs.of(row, "ece")))
+    best = min((row for row in rows if row not in losing), key=lambda row: mean(runs.of(row, "ece")))
     value = METRICS["ece"].number(mean(runs.of(best, "ece")))
-    # without a bound on the accuracy, the least ECE can be that of a model that knows nothing
-    accuracy, input_accuracy = (
-        METRICS["accuracy"].number(mean(runs.of(row, "accuracy"))) for row in (best, ("none", "none"))
-    )
+    accuracy, input_accuracy = (METRICS["accuracy"].number(mean(runs.of(row, "accuracy"))) for row in (best, _INPUT))
+    left = len(tilted) - len(counted)
+    said = f"; {left} more lose accuracy significantly and are not counted" if left else ""
     return (
-        f"Tilting lowers the mean ECE on top of a map in {lower} of {len(tilted)} cases, significantly in {clear}. "
-        f"The lowest mean ECE is that of {label(best)}, {value} % at an accuracy of {accuracy} %; the input has "
-        f"{input_accuracy} %."
+        f"Tilting lowers the mean ECE on top of a map in {lower} of {len(counted)} cases, significantly in "
+        f"{clear}{said}. The lowest mean ECE without such a loss is that of {label(best)}, {value} % at an accuracy "
+        f"of {accuracy} %; the input has {input_accuracy} %."
     )
 
 
@@ -279,6 +318,7 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         columns(),
         cells,
         notes=tuple(notes),
+        footnotes=footnotes_of(complete_rows, runs, sizes),
     )
 
 

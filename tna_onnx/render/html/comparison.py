@@ -317,7 +317,7 @@ def _section(study: Study, linked: bool) -> StudySection:
         tuple(map(_drawn, study.charts)),
         _numbers(study),
         len(study.rows) > _OPEN_ROWS,
-        study.notes,
+        (*(f"{footnote.mark} {footnote.text}" for footnote in study.footnotes), *study.notes),
         files,
     )
 
@@ -330,6 +330,8 @@ def _numbers(study: Study) -> Table:
         cells: list[str | Strong] = []
         for column in columns:
             text = study.text(k, column)
+            if column is columns[0] and (marks := study.marks(k)):
+                text += f" {marks}"
             cells.append(Strong(text) if k in best[column.name] else text)
         rows.append(cells)
     heads = [Head(column.title, wraps=k > 0 and _is_text(study, column.name)) for k, column in enumerate(columns)]
