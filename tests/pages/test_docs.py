@@ -53,6 +53,10 @@ NOT_RUN = {
         "tna-onnx calibrate models/digits/model.onnx --config tna.toml --figures figures/ --mlflow "
         "-o digits.logged.onnx"
     ],
+    "docs/how-to/cluster.md": [
+        "tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray --ray-option num_gpus=1",
+        *["from pathlib import Path"] * 4,
+    ],
     "docs/how-to/gpu.md": [
         "pip uninstall -y onnxruntime",
         "pip install '.[gpu]'",

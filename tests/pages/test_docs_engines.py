@@ -1,0 +1,87 @@
+"""The blocks of the page on clusters, each with the engine itself: all write the features of a local run."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests.conftest import ROOT
+from tests.pages.documents import blocks
+from tna_onnx.api.features import features
+from tna_onnx.data.sources.feature_files import open_feature_files
+
+pytestmark = pytest.mark.slow
+
+PAGE = ROOT / "docs/how-to/cluster.md"
+SIZE, CLASSES, N = 8, 3, 300
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Path:
+    """A model of one input x, and Parquet files with x, label and key."""
+    pa = pytest.importorskip("pyarrow")
+    pq = pytest.importorskip("pyarrow.parquet")
+    rng = np.random.default_rng(0)
+    shapes = {"a": (SIZE, 16), "w": (16, CLASSES)}
+    weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("MatMul", ["x", "a"], ["h"]),
+        helper.make_node("Relu", ["h"], ["z"]),
+        helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", SIZE])]
+    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", CLASSES])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, tmp_path / "model.onnx")
+    x, labels = rng.standard_normal((N, SIZE)).astype(np.float32), rng.integers(0, CLASSES, N)
+    (tmp_path / "samples").mkdir()
+    for k, part in enumerate(np.array_split(np.arange(N), 3)):
+        table = pa.table({"x": list(x[part]), "label": labels[part], "key": [f"k{row}" for row in part]})
+        pq.write_table(table, tmp_path / f"samples/{k}.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("module", "written"),
+    [
+        ("ray.data", "features-ray"),
+        ("pyspark", "features-spark"),
+        ("dask.dataframe", "features-dask"),
+        ("datasets", "features-hf.parquet"),
+    ],
+)
+def test_a_block_writes_the_features_of_a_local_run(world: Path, module: str, written: str) -> None:
+    library = module.partition(".")[0]
+    code = next(block.text for block in blocks(PAGE) if f"{library}" in block.text and written in block.text)
+    if library == "pyspark" and shutil.which("java") is None:
+        pytest.skip("Spark needs a Java, and there is none")
+    # in a process of its own: engines start threads and change signals
+    installed = subprocess.run([sys.executable, "-c", f"import pandas, {module}"], capture_output=True, check=False)
+    if installed.returncode:
+        pytest.skip(f"{module} is not installed")
+    homes = {"HF_HOME": str(world / "hf"), "PYSPARK_PYTHON": sys.executable, "RAY_ADDRESS": "local"}
+    paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=world,
+        env={**os.environ, **homes, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    features(world / "model.onnx", world / "samples", output=world / "local", device="cpu")
+    expected, found = (open_feature_files(world / name, [], CLASSES) for name in ("local", written))
+    assert expected is not None
+    assert found is not None
+    assert found.precomputed.digest() == expected.precomputed.digest()
