@@ -22,8 +22,8 @@ import tna_onnx
 from tests import support
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tna_onnx.api import compare as compared_runs
 from tna_onnx.cli.group import group
+from tna_onnx.extraction import classifier as opening
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
@@ -283,7 +283,7 @@ def test_classes_in_another_order_are_matched_by_the_labels(world: World, tmp_pa
 
 def test_only_one_session_is_open_at_a_time(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     opened: list[weakref.ref[Any]] = []
-    real = compared_runs.open_model
+    real = opening.open_model
 
     def counted(*arguments: Any) -> Any:
         assert [ref() for ref in opened] == [None] * len(opened)
@@ -291,7 +291,7 @@ def test_only_one_session_is_open_at_a_time(world: World, monkeypatch: pytest.Mo
         opened.append(weakref.ref(session))
         return session
 
-    monkeypatch.setattr(compared_runs, "open_model", counted)
+    monkeypatch.setattr(opening, "open_model", counted)
     tna_onnx.compare([world.true, world.sharp, world.other], world.data, device="cpu")
     assert len(opened) == 3
 
@@ -391,7 +391,7 @@ def test_a_bad_model_is_found_before_any_runs(world: World, tmp_path: Path, monk
     def refuse(*_: Any) -> Any:
         raise AssertionError("a session was opened")
 
-    monkeypatch.setattr(compared_runs, "open_model", refuse)
+    monkeypatch.setattr(opening, "open_model", refuse)
     with pytest.raises(tna_onnx.UsageError, match="missing"):
         tna_onnx.compare([world.true, tmp_path / "missing.onnx"], world.data, device="cpu")
 

@@ -36,21 +36,17 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
+from tna_onnx.extraction.batch_size import check_batch_size
+from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.options import ModelSource
+from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.measure import require_outlier_score, score_guarded
-from tna_onnx.guarding.opening import open_unknown
 from tna_onnx.numerics.checks import check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -85,25 +81,28 @@ class ComparedSamples:
         self._bins = bins
         self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None, bool, bool], Source] = {}
 
-    def open(
-        self, model: Model, inputs: tuple[InputSpec, ...], output: ClassOutput, names: tuple[str, ...] | None
-    ) -> Source:
+    def open(self, classifier: Classifier) -> Source:
         """Open the data for a model, or return what was opened for one with the same inputs and class names.
 
         Raises:
             UsageError, DataError: see `Data.open`; or other samples than the first model's.
         """
+        output = classifier.output
         # what a source depends on: the inputs to fill and the numbers of the classes
-        key = inputs, names, output.several, output.multi_label
+        key = classifier.inputs, classifier.names, output.several, output.multi_label
         if key not in self._opened:
             source = self.data.open(
-                inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label
+                classifier.inputs,
+                output.n_classes,
+                classifier.names,
+                several=output.several,
+                multi_label=output.multi_label,
             )
             require_samples(source, self._bins)
             # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):
                 raise DataError(
-                    f"{model.name}: reads other samples than the first model ({len(source):,} and "
+                    f"{classifier.model.name}: reads other samples than the first model ({len(source):,} and "
                     f"{len(self._first):,}, or with other labels); models with different inputs can only be compared "
                     "on data that come in the same order each time they are opened"
                 )
@@ -242,28 +241,23 @@ def run_model(
     data = samples.data
     if not expected:  # the accuracy that the user expects is the baseline's
         data = replace(data, expect_accuracy=None)
-    names = data.class_names(model.metadata, output.labels, output.n_classes)
-    session = in_rows(open_model(model, settings.device), output, model.name)
-    inputs = input_specs(session)
-    preparation = Preparation(model, output, session)
-    data, source = preparation.settle(data, samples.open(model, inputs, output, names))
+    classifier = Classifier.of(model, output, settings.device, data)
+    data, source = classifier.preparation.settle(data, samples.open(classifier))
     unknown = None
     if settings.unknown is not None:
-        unknown = preparation.settle(settings.unknown, open_unknown(settings.unknown, inputs, source))[1]
+        unknown = classifier.open_unknown(settings.unknown, source)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(given.name, done, total)
 
-    size = choose_batch_size(settings.batch_size, session, [output.name], source)
-    _log.info("open: %s, provider %s", given.name, session.provider)
-    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
-    _log.info("data: %s", source.describe())
-    about_model = require_independence(model, session, output, source, size)
-    scores, classes, decisions = score_guarded(session, model, output, source, size, advance, settings.level, unknown)
-    suspicion = data.check(classes, source.labels, names, output.n_classes)
-    more = preprocessing_notes(source, inputs, data.preprocessing)
-    more += decided_on(model, Told(source, sample_form(source)), data.limits)
+    size, about_model = classifier.batch_size(settings.batch_size, source)
+    scores, classes, decisions = score_guarded(
+        classifier.session, model, output, source, size, advance, settings.level, unknown
+    )
+    suspicion = data.check(classes, source.labels, classifier.names, output.n_classes)
+    more = preprocessing_notes(source, classifier.inputs, data.preprocessing)
+    more += decided_on(model, Told.of(source), data.limits)
     return Run(
         name=given.name,
         model=model.name,
@@ -273,8 +267,8 @@ def run_model(
         predicted=classes,
         labels=source.labels,
         preprocessing=source.recipe(),
-        provider=session.provider,
-        notes=(*batch_size_notes(settings.batch_size, size), *about_model, *warnings_of(suspicion, names), *more),
+        provider=classifier.session.provider,
+        notes=(*about_model, *warnings_of(suspicion, classifier.names), *more),
         decisions=decisions,
     )
 
@@ -380,21 +374,20 @@ def compare(
     first = position_of(baseline, given)
     where = parse_device(device)
 
-    def read(g: GivenModel, options: ModelOptions) -> tuple[Model, ClassOutput]:
-        model = open_source(g.source, options)
-        return model, class_output(model, options.head, options.output_name, options.output_kind)
-
     apart = held_out_of(ood_data, labelled, {})
     # all of them before the first one runs; none is kept
-    _check_classes([(g, read(g, options)[1]) for g in given])
+    _check_classes([(g, read_classifier(g.source, options)[1]) for g in given])
     if apart is not None:
-        require_outlier_score(read(g, options)[0] for g in given)
+        require_outlier_score(read_classifier(g.source, options)[0] for g in given)
     options = replace(options, isolate=False)  # each was opened in a child process above
     samples = ComparedSamples(labelled, bins)
     with shown(progress) as advance:
         settings = RunSettings(where, batch_size, advance, confidence_level, apart)
         # one after the other: a session is closed before the next is opened
-        runs = [run_model(g, read(g, options), samples, settings, expected=k == first) for k, g in enumerate(given)]
+        runs = [
+            run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
+            for k, g in enumerate(given)
+        ]
     result = ModelComparison(
         data=samples.description,
         baseline=given[first].name,

@@ -24,22 +24,16 @@ from tna_onnx.api.arguments import (
     refuse_unknown,
     shown,
 )
-from tna_onnx.data import InputSpec, Source
+from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.digest import sample_form
 from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import require_samples, source_search
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
-from tna_onnx.graph.load import Model
+from tna_onnx.extraction.batch_size import check_batch_size
+from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.guarding.measure import require_outlier_score, score_guarded
-from tna_onnx.guarding.opening import open_unknown
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
@@ -51,7 +45,7 @@ from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.guarding import Decisions
-from tna_onnx.runtime import Device, Session, parse_device
+from tna_onnx.runtime import Device, parse_device
 
 __all__ = ["evaluate"]
 
@@ -103,11 +97,16 @@ def evaluate(
     labelled = data_of(data, words)
     opened = _open(model, labelled, model_options_of(words), parse_device(device), batch_size, bins)
     labelled = opened.data
-    unknown = _open_unknown(opened, held_out_of(ood_data, labelled, {}))
+    apart = held_out_of(ood_data, labelled, {})
+    if apart is not None:
+        require_outlier_score([opened.classifier.model])
+    unknown = None if apart is None else opened.classifier.open_unknown(apart, opened.source)
     with shown(progress) as advance:
         scores, predicted, decisions = _scored(opened, labelled, unknown, advance)
-    suspicion = labelled.check(predicted, opened.source.labels, opened.names, opened.output.n_classes)
-    notes = (*batch_size_notes(batch_size, opened.batch_size), *opened.notes, *warnings_of(suspicion, opened.names))
+    suspicion = labelled.check(
+        predicted, opened.source.labels, opened.classifier.names, opened.classifier.output.n_classes
+    )
+    notes = (*opened.notes, *warnings_of(suspicion, opened.classifier.names))
     evaluation = _evaluation(opened, labelled, scores, decisions, bins, gates, notes)
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
     kept(json, evaluation)
@@ -119,61 +118,40 @@ def evaluate(
 
 @dataclass(frozen=True, eq=False)
 class _Opened:
-    """A model with a session, and the samples that it is measured on."""
+    """A classifier, and the samples that it is measured on."""
 
-    model: Model
-    output: ClassOutput
-    session: Session
-    inputs: tuple[InputSpec, ...]
-    names: tuple[str, ...] | None
+    classifier: Classifier
     source: Source
     data: Data
-    batch_size: int
+    size: int
     notes: tuple[str, ...]
 
     @functools.cached_property
     def told(self) -> Told:
         """What tells these samples from others."""
-        return Told(self.source, sample_form(self.source))
+        return Told.of(self.source)
 
 
 def _open(
     given: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: BatchSize, bins: int
 ) -> _Opened:
-    model = open_source(given, options)
-    output = class_output(model, options.head, options.output_name, options.output_kind)
-    session = in_rows(open_model(model, device), output, model.name)
-    names = data.class_names(model.metadata, output.labels, output.n_classes)
-    inputs = input_specs(session)
-    source = data.open(inputs, output.n_classes, names, several=output.several, multi_label=output.multi_label)
+    classifier = Classifier.of(*read_classifier(given, options), device, data)
+    data, source = classifier.open(data)
     require_samples(source, bins)
-    data, source = Preparation(model, output, session).settle(data, source)
-    size = choose_batch_size(batch_size, session, [output.name], source)
-    _log.info("open: %s, provider %s", model.name, session.provider)
-    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
-    _log.info("data: %s", source.describe())
-    notes = require_independence(model, session, output, source, size)
-    return _Opened(model, output, session, inputs, names, source, data, size, notes)
-
-
-def _open_unknown(opened: _Opened, data: Data | None) -> Source | None:
-    """Open the samples that a guarded model should not know."""
-    if data is None:
-        return None
-    require_outlier_score([opened.model])
-    return open_unknown(data, opened.inputs, opened.source)
+    size, notes = classifier.batch_size(batch_size, source)
+    return _Opened(classifier, source, data, size, notes)
 
 
 def _scored(
     opened: _Opened, data: Data, unknown: Source | None, progress: Progress
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
-    gave_thresholds = decided_thresholds(opened.model, opened.told, data.limits)
+    gave_thresholds = decided_thresholds(opened.classifier.model, opened.told, data.limits)
     return score_guarded(
-        opened.session,
-        opened.model,
-        opened.output,
+        opened.classifier.session,
+        opened.classifier.model,
+        opened.classifier.output,
         opened.source,
-        opened.batch_size,
+        opened.size,
         progress,
         unknown=unknown,
         fresh=None if gave_thresholds is None else not gave_thresholds,
@@ -193,23 +171,23 @@ def _evaluation(
     metrics = Metrics.of(scores, bins)
     together = scores.pooled()
     return Evaluation(
-        model=opened.model.name,
-        model_sha256=opened.model.sha256,
-        output=opened.output.name,
-        output_kind=opened.output.kind,
+        model=opened.classifier.model.name,
+        model_sha256=opened.classifier.model.sha256,
+        output=opened.classifier.output.name,
+        output_kind=opened.classifier.output.kind,
         data=source.describe(),
         metrics=metrics,
         reliability=Bins.of(together.confidence, together.hit, bins),
         bin_free=BinFree.of(scores, bins),
         preprocessing=source.recipe(),
         recipe_search=source_search(source),
-        provider=opened.session.provider,
+        provider=opened.classifier.session.provider,
         notes=(
             *notes,
-            *preprocessing_notes(source, opened.inputs, data.preprocessing),
-            *decided_on(opened.model, opened.told, data.limits),
+            *preprocessing_notes(source, opened.classifier.inputs, data.preprocessing),
+            *decided_on(opened.classifier.model, opened.told, data.limits),
         ),
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,
-        labels=LabelMetrics.of(scores, None, bins, opened.names),
+        labels=LabelMetrics.of(scores, None, bins, opened.classifier.names),
     )

@@ -1,8 +1,4 @@
-"""Everything that `guard` opens and checks before anything is fitted: model, data, device, the path to write.
-
-What `guard` was asked for, in one value.
-
-Samples that a model should not know, such as images of other classes: their labels are not its own.
+"""What `guard` was asked for, and all that it opens, checks and fits before thresholds are chosen.
 
 The outlier score: which tensors it reads, and its fit to features.
 
@@ -11,100 +7,53 @@ The score of which sets are made: its temperature and penalty are those with sma
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.digest import sample_form
+from tna_onnx.data import Source
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import NO_LABELS, source_notes
+from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import DEFAULT, batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import input_specs, open_model, open_part, open_source
+from tna_onnx.extraction.batch_size import check_batch_size
+from tna_onnx.extraction.classifier import Classifier, read_classifier
+from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_at
 from tna_onnx.graph.decisions import OutlierInput, SetScore
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
+from tna_onnx.pipeline.job import FileJob
 from tna_onnx.pipeline.notes import decided_on
 from tna_onnx.pipeline.sample_checks import Told, check_leaks
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 
-__all__ = ["PROMISES", "GuardJob", "Opened", "open_guard", "open_unknown", "outlier_of", "set_score_of"]
+__all__ = ["PROMISES", "GuardJob", "Opened", "open_guard", "outlier_of", "set_score_of"]
 
 
 @dataclass(frozen=True, eq=False)
-class GuardJob:
-    """Decisions for a model, before anything is opened.
+class GuardJob(FileJob):
+    """The request for decisions; the thresholds come from `calib`.
 
     Attributes:
-        model: the source.
-        calib: samples that the thresholds come from.
-        held_out: data for the report; None without.
         fit: samples that an outlier score and a temperature are fitted to; None for one half of `calib`.
         unknown: samples that the model should not know, for the report; None without.
-        options: on the model's head and output.
         settings: what is added, at which levels.
-        output: path to write; None for the default.
-        overwrite: allow the output to be the input.
-        dry_run: write no model.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run, or `auto`.
     """
 
-    model: ModelSource
-    calib: Data
-    held_out: Data | None = None
     fit: Data | None = None
     unknown: Data | None = None
-    options: ModelOptions = field(default_factory=ModelOptions)
     settings: GuardSettings = field(default_factory=GuardSettings)
-    output: str | Path | None = None
-    overwrite: bool = False
-    dry_run: bool = False
-    device: str = "auto"
-    batch_size: BatchSize = DEFAULT
-
-
-# They may have more classes than the model; none of their numbers is read.
-_CLASSES = 1 << 31
-
-
-def open_unknown(data: Data, inputs: Sequence[InputSpec], known: Source) -> Source:
-    """Open samples of which only the inputs count; their labels may be any numbers or names.
-
-    Args:
-        data: the samples.
-        inputs: of the model.
-        known: samples that the model knows.
-
-    Raises:
-        UsageError: images, of which nobody says how they become what the known samples hold.
-        DataError: see `tna_onnx.data.open_source`.
-    """
-    opened = replace(data, classes=None, labels=NO_LABELS).open(inputs, _CLASSES, None)
-    if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
-        raise UsageError(
-            f"--ood-data: {opened.describe()}: are images, and {known.describe()}: hold values as the model takes "
-            "them, so how these images become such values is not known; give arrays, or images for both"
-        )
-    return opened
 
 
 PROMISES = "thresholds are promises on new samples of one prediction each"
@@ -164,27 +113,20 @@ def open_guard(job: GuardJob) -> Opened:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
     """
     check_batch_size(job.batch_size)
-    options = job.options
-    model = open_source(job.model, options)
-    output = class_output(model, options.head, options.output_name, options.output_kind)
+    model, output = read_classifier(job.model, job.options)
     require_one_prediction(model, output, PROMISES)
     device = parse_device(job.device)
-    session = open_model(model, device)
-    names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
-    inputs = input_specs(session)
-
-    preparation = Preparation(model, output, session)
-    _, source = preparation.settle(job.calib, job.calib.open(inputs, output.n_classes, names))
-    fit = _opened(job.fit, inputs, output, names, preparation)
+    classifier = Classifier.of(model, output, device, job.calib)
+    _, source = classifier.open(job.calib)
+    fit = classifier.open_if(job.fit)
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
-    held_out = _opened(job.held_out, inputs, output, names, preparation)
+    held_out = classifier.open_if(job.held_out)
     notes = (*_leaks(job, model, source, held_out), *source_notes(source))
-    size = choose_batch_size(job.batch_size, session, [output.name], source)
-    notes += batch_size_notes(job.batch_size, size)
-    notes += require_independence(model, session, output, source, size)
+    size, more = classifier.batch_size(job.batch_size, source)
+    notes += more
     for data, samples in ((job.calib, source), (job.held_out, held_out)):
-        notes += _label_warnings(data, samples, names, output, session, size)
+        notes += _label_warnings(data, samples, classifier, size)
     notes += _unseen_notes(source, output.n_classes, job.settings)
     return Opened(
         model=model,
@@ -193,24 +135,12 @@ def open_guard(job: GuardJob) -> Opened:
         fit=fit or source,
         fit_rows=rows,
         held_out=held_out,
-        unknown=_unknown(job, inputs, source, preparation),
+        unknown=_unknown(job, classifier, source),
         device=device,
         batch_size=size,
-        provider=session.provider,
+        provider=classifier.session.provider,
         notes=notes,
     )
-
-
-def _opened(
-    data: Data | None,
-    inputs: tuple[InputSpec, ...],
-    output: ClassOutput,
-    names: tuple[str, ...] | None,
-    preparation: Preparation,
-) -> Source | None:
-    if data is None:
-        return None
-    return preparation.settle(data, data.open(inputs, output.n_classes, names))[1]
 
 
 def _check_number(settings: GuardSettings, source: Source, fit: Source | None, rows: NDArray[np.int64]) -> None:
@@ -222,10 +152,8 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
 
 
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
-    told = Told(source, sample_form(source))
-    judging = None
-    if held_out is not None:
-        judging = Told(held_out, sample_form(held_out))
+    told = Told.of(source)
+    judging = None if held_out is None else Told.of(held_out)
     notes = check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
     notes += decided_on(model, told, job.calib.limits)
     if judging is not None:
@@ -233,14 +161,7 @@ def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None)
     return notes
 
 
-def _label_warnings(
-    data: Data | None,
-    samples: Source | None,
-    names: tuple[str, ...] | None,
-    output: ClassOutput,
-    session: Session,
-    size: int,
-) -> tuple[str, ...]:
+def _label_warnings(data: Data | None, samples: Source | None, classifier: Classifier, size: int) -> tuple[str, ...]:
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless.
 
     Raises:
@@ -249,9 +170,11 @@ def _label_warnings(
     """
     if data is None or samples is None:
         return ()
-    predicted = _predicted(session, output, samples, size)
-    suspicion = data.check(predicted, samples.labels, names, output.n_classes)
-    return checked_warnings(suspicion, names, samples.describe())
+    output = classifier.output
+    runs = (classifier.session.run([output.name], batch) for batch in samples.batches(size))
+    predicted = np.concatenate([output.probabilities(values).argmax(axis=1) for (values,) in runs])
+    suspicion = data.check(predicted, samples.labels, classifier.names, output.n_classes)
+    return checked_warnings(suspicion, classifier.names, samples.describe())
 
 
 def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tuple[str, ...]:
@@ -270,11 +193,6 @@ def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tu
     return (note,)
 
 
-def _predicted(session: Session, output: ClassOutput, source: Source, size: int) -> NDArray[np.int64]:
-    batches = source.batches(size)
-    return np.concatenate([output.probabilities(session.run([output.name], b)[0]).argmax(axis=1) for b in batches])
-
-
 def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDArray[np.int64]:
     """Return the samples that scores are fitted to: half of them, where the others have to give the thresholds.
 
@@ -288,12 +206,12 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
     return np.sort(shuffled[: len(source) // 2])
 
 
-def _unknown(job: GuardJob, inputs: tuple[InputSpec, ...], known: Source, preparation: Preparation) -> Source | None:
+def _unknown(job: GuardJob, classifier: Classifier, known: Source) -> Source | None:
     if job.unknown is None:
         return None
     if "ood" not in job.settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
-    return preparation.settle(job.unknown, open_unknown(job.unknown, inputs, known))[1]
+    return classifier.open_unknown(job.unknown, known)
 
 
 _FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}

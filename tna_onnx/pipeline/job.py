@@ -1,4 +1,4 @@
-"""What `calibrate` was asked for, in one value.
+"""Requests for a new file, each in one value.
 
 Where `calibrate` writes, and which files of its run that must not harm.
 
@@ -24,43 +24,52 @@ from tna_onnx.graph.save import check_output
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 
-__all__ = ["Job", "refuse_finished", "refuse_readers", "shift_notes", "target_of"]
+__all__ = ["FileJob", "Job", "refuse_finished", "refuse_readers", "shift_notes", "target_of"]
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """A recalibration before anything is opened.
+class FileJob:
+    """The request for a new file, before anything is opened: what `calibrate`, `guard` and `shift` have in common.
 
     Attributes:
         model: the source.
-        calib: calibration data.
-        held_out: data for the report; None to cross-fit on `calib`.
-        training: a part of the training data, for maps that compare features with those; None without.
+        calib: labelled samples that something is fitted to.
+        held_out: labelled samples for the report; None without.
         options: on the model's head and output.
-        settings: of search, map and intervals.
-        gates: limits on the result.
         output: path to write; None for the default.
         overwrite: allow the output to be the input.
         dry_run: write no model.
-        details: collect the numbers behind the figures.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run, or `auto`.
-        cache: folder of feature stores.
     """
 
     model: ModelSource
     calib: Data
     held_out: Data | None = None
-    training: Data | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
-    settings: Settings = field(default_factory=Settings)
-    gates: Gates = field(default_factory=Gates)
     output: str | Path | None = None
     overwrite: bool = False
     dry_run: bool = False
-    details: bool = False
     device: str = "auto"
     batch_size: BatchSize = DEFAULT
+
+
+@dataclass(frozen=True, eq=False)
+class Job(FileJob):
+    """The request for a recalibration; without held-out data the report is cross-fitted.
+
+    Attributes:
+        training: a part of the training data, for maps that compare features with those; None without.
+        settings: of search, map and intervals.
+        gates: limits on the result.
+        details: collect the numbers behind the figures.
+        cache: folder of feature stores.
+    """
+
+    training: Data | None = None
+    settings: Settings = field(default_factory=Settings)
+    gates: Gates = field(default_factory=Gates)
+    details: bool = False
     cache: str | Path | None = None
 
     @property

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.coverage import FEW, Coverage, marks_text
-from tna_onnx.data.digest import sample_digests
+from tna_onnx.data.digest import sample_digests, sample_form
 from tna_onnx.data.label_arrays import order_warning
 from tna_onnx.data.positions import sample_labels
 from tna_onnx.data.source import Source
@@ -172,6 +172,11 @@ class Told:
 
     source: Source
     form: str
+
+    @classmethod
+    def of(cls, source: Source) -> Told:
+        """Return a data set of samples for the model's inputs."""
+        return cls(source, sample_form(source))
 
     @functools.cached_property
     def digests(self) -> NDArray[np.uint64]:

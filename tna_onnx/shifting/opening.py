@@ -10,7 +10,6 @@ average for each class.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,25 +21,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
-from tna_onnx.data.choices import BatchSize, Limits
-from tna_onnx.data.digest import sample_form
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.files import parse_json, read_text, text_lines
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import NO_LABELS, source_notes
+from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import overlap_of, read_sketch, sketch_overlap
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.batch_size import DEFAULT, batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.head_check import Probed, check_readout
-from tna_onnx.extraction.sessions import OpenModel, open_source
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
-from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput, class_output, require_one_prediction
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps import MAPS
+from tna_onnx.pipeline.job import FileJob
 from tna_onnx.pipeline.sample_checks import Told
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
@@ -50,37 +50,19 @@ __all__ = ["UNIFORM", "Opened", "ShiftJob", "off_centre", "open_shift", "probabi
 
 
 @dataclass(frozen=True, eq=False)
-class ShiftJob:
-    """The request for new class frequencies, before anything is opened.
+class ShiftJob(FileJob):
+    """The request for new class frequencies: `calib` is like the training data, `held_out` like the data to come.
 
     Attributes:
-        model: the source.
-        calib: labelled samples of the data that the model was made for.
-        target: samples without labels of the data that it will see; None where their frequencies are given.
-        held_out: labelled samples of those data, for the report; None without.
-        options: on the model's head and output.
+        target: samples without labels of the data to come; None where their frequencies are given.
         settings: where the frequencies come from.
-        output: path to write; None for the default.
-        overwrite: allow the output to be the input.
-        dry_run: write no model.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run, or `auto`.
 
     Raises:
         UsageError: frequencies that are both given and to be estimated, or neither.
     """
 
-    model: ModelSource
-    calib: Data
     target: Data | None = None
-    held_out: Data | None = None
-    options: ModelOptions = field(default_factory=ModelOptions)
     settings: ShiftSettings = field(default_factory=ShiftSettings)
-    output: str | Path | None = None
-    overwrite: bool = False
-    dry_run: bool = False
-    device: str = "auto"
-    batch_size: BatchSize = DEFAULT
 
     def __post_init__(self) -> None:
         if (self.target is None) == (self.settings.target_prior is None):
@@ -136,24 +118,18 @@ def open_shift(job: ShiftJob) -> Opened:
         UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.shift`.
     """
     check_batch_size(job.batch_size)
-    model = open_source(job.model, job.options)
+    model, output = read_classifier(job.model, job.options)
     _refuse_earlier_work(model)
-    output = class_output(model, job.options.head, job.options.output_name, job.options.output_kind)
     require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
     readout = _readout(model, job.options, output)
     device = parse_device(job.device)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
-    settle = opened.preparation.settle
-    _, source = settle(job.calib, job.calib.open(opened.inputs, output.n_classes, names))
-    unlabelled = None
-    if job.target is not None:
-        # labels that the samples bring are not read: an estimate must not know them
-        without = dataclasses.replace(job.target, labels=NO_LABELS)
-        _, unlabelled = settle(without, without.open(opened.inputs, output.n_classes, names))
-    held_out = None
-    if job.held_out is not None:
-        _, held_out = settle(job.held_out, job.held_out.open(opened.inputs, output.n_classes, names))
+    classifier = Classifier(model, output, opened.session, opened.inputs, names, opened.preparation)
+    _, source = classifier.open(job.calib)
+    # labels that the samples of the target bring are not read: an estimate must not know them
+    unlabelled = classifier.open_if(job.target, labels=False)
+    held_out = classifier.open_if(job.held_out)
     notes = _leak_notes(model, source, unlabelled, held_out, job.calib)
     notes += source_notes(source)
     if unlabelled is not None:
@@ -195,16 +171,16 @@ def _leak_notes(
     model: Model, source: Source, unlabelled: Source | None, held_out: Source | None, data: Data
 ) -> tuple[str, ...]:
     """Refuse samples that serve two purposes that exclude each other; note harmless overlaps."""
-    calib = Told(source, sample_form(source))
+    calib = Told.of(source)
     notes = []
     if unlabelled is not None:
-        target = Told(unlabelled, sample_form(unlabelled))
+        target = Told.of(unlabelled)
         notes += _earlier_notes(model, calib, data.limits)
         _refuse_shared(target, calib, data.limits, "labelled samples of --calib, so they tell nothing of a target")
         if _seen_before(model, target, data.limits):
             raise DataError(f"{target.name}: {model.name} was recalibrated on these samples; give those of the target")
     if held_out is not None:
-        judging = Told(held_out, sample_form(held_out))
+        judging = Told.of(held_out)
         reason = "samples of --calib too; --eval must come from the target, as its samples will"
         _refuse_shared(judging, calib, data.limits, reason)
         if unlabelled is not None and overlap_of(judging.digests, target.digests).shared:
@@ -223,7 +199,6 @@ def _earlier_notes(model: Model, calib: Told, limits: Limits) -> list[str]:
     entries = provenance(model)
     name = entries.get("map", "")
     is_simple = name == "none" or (name in MAPS and MAPS[name].few_parameters)
-    is_simple = is_simple and entries.get("anchor", "original") == "original"
     if is_simple and entries.get("angle_degrees") in ("0", "0.0"):
         return [
             f"{calib.name}: {model.name} was recalibrated on these samples, by one number a class at most; other ones "

@@ -1,0 +1,144 @@
+"""A classifier that is ready to run over samples, as `evaluate`, `compare`, `guard` and `shift` open it.
+
+The opening goes from the cheapest check to the dearest: the graph, the samples and their labels, the preprocessing of
+images, the batch size, and whether the scores of a sample depend on the others of its batch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tna_onnx.data import InputSpec, Source
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.options import Data
+from tna_onnx.data.source import NO_LABELS
+from tna_onnx.errors import UsageError
+from tna_onnx.extraction.batch_size import batch_size_notes, choose_batch_size
+from tna_onnx.extraction.independence import require_independence
+from tna_onnx.extraction.preparation import Preparation
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.options import ModelOptions, ModelSource
+from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.runtime import Device, Session
+
+__all__ = ["Classifier", "open_unknown", "read_classifier"]
+
+_log = logging.getLogger("tna_onnx")
+
+# Samples that the model should not know may have more classes than the model; none of their numbers is read.
+_CLASSES = 1 << 31
+
+
+def read_classifier(source: ModelSource, options: ModelOptions) -> tuple[Model, ClassOutput]:
+    """Read a model, and find the output that classifies.
+
+    Raises:
+        UsageError, UnsupportedModel: see `open_source` and `class_output`.
+    """
+    model = open_source(source, options)
+    return model, class_output(model, options.head, options.output_name, options.output_kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Classifier:
+    """A model with a session on its inputs and its output that classifies.
+
+    Attributes:
+        model: as read.
+        output: the output that classifies.
+        session: gives that output, one row a prediction.
+        inputs: what samples have to fill.
+        names: of the classes, if known.
+        preparation: how images become the inputs, the same for all samples of a run.
+    """
+
+    model: Model
+    output: ClassOutput
+    session: Session
+    inputs: tuple[InputSpec, ...]
+    names: tuple[str, ...] | None
+    preparation: Preparation
+
+    @classmethod
+    def of(cls, model: Model, output: ClassOutput, device: Device, data: Data) -> Classifier:
+        """Open a session on a model.
+
+        Args:
+            model: as read.
+            output: the output that classifies.
+            device: where to run.
+            data: may name the classes.
+
+        Raises:
+            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
+            UsageError, DataError: see `Data.class_names`.
+        """
+        names = data.class_names(model.metadata, output.labels, output.n_classes)
+        session = in_rows(open_model(model, device), output, model.name)
+        _log.info("open: %s, provider %s", model.name, session.provider)
+        return cls(model, output, session, input_specs(session), names, Preparation(model, output, session))
+
+    def open(self, data: Data, *, labels: bool = True) -> tuple[Data, Source]:
+        """Return samples, and their description with the preprocessing that was found for them.
+
+        Args:
+            data: description of the samples.
+            labels: whether theirs are read.
+
+        Raises:
+            UsageError, DataError: see `Data.open` and `Preparation.settle`.
+        """
+        described = data if labels else replace(data, labels=NO_LABELS)
+        source = described.open(
+            self.inputs,
+            self.output.n_classes,
+            self.names,
+            several=self.output.several,
+            multi_label=self.output.multi_label,
+        )
+        return self.preparation.settle(described, source)
+
+    def open_if(self, data: Data | None, *, labels: bool = True) -> Source | None:
+        """Return samples, if there are any."""
+        return None if data is None else self.open(data, labels=labels)[1]
+
+    def open_unknown(self, data: Data, known: Source) -> Source:
+        """Open samples that the model should not know; the arguments are those of `open_unknown`."""
+        return self.preparation.settle(data, open_unknown(data, self.inputs, known))[1]
+
+    def batch_size(self, wanted: BatchSize, source: Source) -> tuple[int, tuple[str, ...]]:
+        """Return the samples per run, and notes on it and on what the model makes of a batch.
+
+        Raises:
+            UnsupportedModel: the scores of a sample depend on the others of its batch.
+            DataError: a sample cannot be read, or the network cannot run it.
+        """
+        size = choose_batch_size(wanted, self.session, [self.output.name], source)
+        _log.debug("open: output %s (%s), samples per run: %d", self.output.name, self.output.kind, size)
+        _log.info("data: %s", source.describe())
+        notes = require_independence(self.model, self.session, self.output, source, size)
+        return size, (*batch_size_notes(wanted, size), *notes)
+
+
+def open_unknown(data: Data, inputs: Sequence[InputSpec], known: Source) -> Source:
+    """Open samples that a model should not know: only the inputs count, their labels may be any numbers or names.
+
+    Args:
+        data: description of the samples.
+        inputs: of the model.
+        known: samples that the model knows.
+
+    Raises:
+        UsageError: images, of which nobody says how they become what the known samples hold.
+        DataError: see `tna_onnx.data.open_source`.
+    """
+    opened = replace(data, classes=None, labels=NO_LABELS).open(inputs, _CLASSES, None)
+    if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
+        raise UsageError(
+            f"--ood-data: {opened.describe()}: are images, and {known.describe()}: hold values as the model takes "
+            "them, so how these images become such values is not known; give arrays, or images for both"
+        )
+    return opened
