@@ -96,7 +96,8 @@ def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pair
     classes = _Classes(features, labels, rng)
     probes = rng.permutation(len(features))[:_PROBES]
     fifth, fourth, half = classes.quantiles(probes, (0.05, 0.25, 0.5))
-    fourth, fifth, half = (values[fourth > 0] for values in (fourth, fifth, half))
+    usable = (fourth > 0) & np.isfinite(half)
+    fourth, fifth, half = (values[usable] for values in (fourth, fifth, half))
     # nearly all features are the same: there is no width to hold a distance against
     if 2 * len(fourth) < len(probes):
         return none
@@ -146,7 +147,8 @@ class _Classes:
         distance = _distances(self._features, candidates[:, 0], candidates[:, 1])
         rows, at = np.unique(candidates, return_inverse=True)
         (width,) = self.quantiles(rows, (0.25,))
-        width = width[at.reshape(candidates.shape)].min(axis=1)
+        # a class of one sample has no width
+        width = np.where(np.isfinite(width), width, 0)[at.reshape(candidates.shape)].min(axis=1)
         size = self.size[candidates].min(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             expected = size / 4 * (distance / width) ** dimension

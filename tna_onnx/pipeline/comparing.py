@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
+from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
@@ -103,23 +104,31 @@ def compare_heads(
     return Compared(before, scores, fitted, comparison, recall, changed)
 
 
-def require_plausible(compared: Compared, calib: str) -> None:
-    """Refuse a cross-fitted gain that copies among the samples explain better than any last layer does.
+def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
+    """Refuse a cross-fitted gain of a new weight that copies among the samples explain better than any last layer does.
+
+    Only a refit has enough numbers to learn samples by heart: what the best of other methods gains is plausible.
 
     Args:
         compared: the numbers.
+        outcome: what was fitted.
         calib: what messages call the calibration samples.
 
     Raises:
-        DataError: accuracy rises by 20 points or more, while most predictions change.
+        DataError: accuracy is 20 points above that of the input and of every other method, while most predictions
+            change.
     """
     if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
         return
+    if outcome.anchor is None and not isinstance(outcome.fitted, Refit):
+        return
+    others = [each for method, each in outcome.scores.items() if method.map != outcome.map]
     before, after = (float(np.mean(scores.hit)) for scores in (compared.before, compared.after))
-    if after - before < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
+    plausible = max([before, *(float(np.mean(each.hit)) for each in others)])
+    if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
         return
     raise DataError(
-        f"{calib}: cross-fitted accuracy rises from {before:.2%} to {after:.2%}, while "
+        f"{calib}: cross-fitted accuracy rises from {before:.2%} to {after:.2%} with {outcome.label}, while "
         f"{compared.changed_predictions:.1%} of the predictions change: that is implausible for a new last layer, and "
         "what samples look like that are alike in groups (frames of one video, images of one patient, augmentations). "
         "Expected independent samples; give others with --eval, which the result is then held against"

@@ -4,7 +4,8 @@ A choice looks at samples that were scored by fits without them. With l the loss
 
 1. *Allowed* is what keeps every prediction, and what loses no accuracy; more, where the user asked for such a method.
 2. Of the allowed ones, the *best* has the smallest mean loss.
-3. *Chosen* is the simplest whose mean loss is within one standard error of the best, of the paired difference.
+3. *Chosen* is the simplest whose mean loss is within one standard error of the best, of the paired difference, or
+   within the smallest difference that counts (0.001 nats).
 4. If it raises the calibration error of the input significantly, it is taken out, and rule 2 goes on without it.
 5. Where predictions are to change only if that is worth it, and rules 1 to 4 choose M of those that keep every
    prediction, rule 1 leaves of the others only what
@@ -31,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.maps import MAPS
-from tna_onnx.maps.temperature import Temperature
+from tna_onnx.maps.vector_scaling import VectorScaling
 from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.metrics import sample_losses
 from tna_onnx.numerics.recall import Recalls
@@ -103,8 +104,8 @@ class Method:
     def rank(self) -> tuple[int, bool, int, str, int]:
         """Sorts methods from the simplest on."""
         rank = 0 if self.map == "none" else MAPS[self.map].rank
-        # a tilt is no simpler than a temperature: both are one number that is searched
-        rank_of_weight = Temperature.rank if self.tilted else 0
+        # a tilt moves every class vector: no simpler than a scale and a bias for each class
+        rank_of_weight = VectorScaling.rank if self.tilted else 0
         return (max(rank, rank_of_weight), self.tilted, rank, self.map, self.step)
 
 
@@ -221,11 +222,13 @@ class Rule:
 
     def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
         """Rules 2 and 3."""
+        metric = METRICS[self.objective]
+        least = metric.smallest_effect / metric.factor
         losses = {method: self.losses(after) for method, after in scores.items()}
         best = min(losses, key=lambda method: (float(np.mean(losses[method])), method.rank))
         for method in sorted(losses, key=lambda each: each.rank):
             worse, error = mean_and_error(losses[method] - losses[best], scores[method].clusters)
-            if worse <= error:
+            if worse <= max(error, least):
                 return method
         return best
 

@@ -92,7 +92,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         # these are there already, where the checked samples are those of the report
         after = shipped if task.shown is checked else writing.shipped(outcome, task.shown)
         compared = compare_heads(task, strategy, outcome, job.settings, after, progress, fitted)
-        require_plausible(compared, task.source.describe())
+        require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         details = None
         if job.details:

@@ -93,6 +93,9 @@ class Outcome:
         return self.fitted is None or self.fitted.keeps_order
 
 
+# Of fewer samples, a search of angles follows the noise: what it chose was more often worse than better.
+_MIN_TILTED = 200
+
 Mask = NDArray[np.bool_]
 _Weight = NDArray[Any] | TurnedWeight | None
 _LogitsOf = Callable[[Any], Logits]
@@ -271,7 +274,7 @@ class Strategy:
         if self.weight is None or self.search == "none":
             return (False,)
         if self.search == "auto":
-            return (False, True)
+            return (False, True) if len(self._original) >= _MIN_TILTED else (False,)
         return (True,)
 
     @property
