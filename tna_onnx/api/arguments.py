@@ -1,9 +1,8 @@
-"""Keywords of the public functions: the values and jobs that they make, and those that are refused.
+"""Keyword arguments of the public functions, and the values and jobs that are made of them; progress, JSON and files
+that a function writes besides its result.
 
 A keyword is a field of `Data`, `ModelOptions`, `Settings` or `Gates`; `api.keywords` has their types. The functions
 take whole values too; a keyword beside one replaces that field.
-
-What a function of the API shows and writes besides its result: progress, JSON, pages and figures.
 """
 
 from __future__ import annotations

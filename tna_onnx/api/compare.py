@@ -2,12 +2,6 @@
 
 Only one ONNX Runtime session is open at a time. The data are opened once for all models with the same inputs and class
 names (labels, list of files, arrays); images are decoded anew for each model, so that memory holds no decoded data set.
-
-One model of `compare`: run over the samples, and reduced to what the comparison says of it.
-
-The data of `compare`: opened once for all models that read them in the same way.
-
-Models as `compare` is given them, each with a name of its own.
 """
 
 from __future__ import annotations

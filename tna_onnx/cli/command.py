@@ -1,9 +1,5 @@
-"""The click classes of the group and its commands, which turn errors into messages and exit codes.
-
-The help of a command: the options that most people need, in groups; all of them with `--help-all`.
-
-What people type, and what they mean: lists with spaces, and flags and commands that have another name here.
-
+"""The click classes of the commands and their group: they turn errors into messages and exit codes, write the help in
+sections (all of it with `--help-all`), and accept lists with spaces and flags under the names of other tools.
 """
 
 from __future__ import annotations

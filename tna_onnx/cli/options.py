@@ -1,10 +1,5 @@
-"""Options that several commands share, in groups that become decorators.
-
-The data of a command: a flag, or the word behind the model.
-
-How images are preprocessed: the options, and the recipe that they make.
-
-What the commands share that write one model, and print a text on it.
+"""Options that several commands share, as decorators: those of fields of dataclasses, data, preprocessing of images,
+and the running of a command that writes a model (`write_model`).
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
-"""Standard output and standard error, either of which may be closed or full.
+"""What a command has to do with the terminal and the machine: closed or full output, signals, the log of `--verbose`,
+a shortage of memory or disk, and the paths of results, which are checked before the work and named on an interruption.
 
-Signals: while modules load, Ctrl-C ends the process at once; after that every signal ends a command like an error.
+While modules load, Ctrl-C ends the process at once; after that every signal ends a command like an error.
 
 A KeyboardInterrupt in the middle of an import of compiled code is a traceback at best and an abort at worst, and
 nothing has been written by then.
 
-The log of a run on standard error, for `--verbose`, also where no terminal shows progress bars.
-
 `-v` prints one line a stage, `-vv` every candidate and every method as well.
-
-What the machine has run out of or lacks, where an error of the system says so: that is no bug of this program.
-
-Which files a command has written so far, for the message on an interruption.
-
-Paths of results, checked before the work: a mistyped one must not cost an hour of computing.
 """
 
 from __future__ import annotations

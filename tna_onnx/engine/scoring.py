@@ -1,6 +1,5 @@
-"""Scores of whole models: run them over samples and reduce what they say.
-
-How far the outputs of a model moved: both files run over the same samples.
+"""Scores of whole models: a file is run over samples and reduced to scores (`score_model`), or two files over the same
+samples, to see how far their outputs differ (`run_both`).
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""One pass of the network over the samples, up to the features; up to the logits if there is no head.
-
-Which tensors of a batch a feature table keeps, which of them a session has to compute, and what they may hold.
-
-Features that the samples hold themselves, in an array: nothing is computed, and nothing is copied.
+"""One pass of the network over the samples, which fills a feature table: features of a head, or the logits of a model
+without one. What the samples hold already is neither computed nor copied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""The check that a head is the right one, on the first batch of real data.
+"""The check of a head on the first batch of real data: the layer that the graph walk found must give the model's own
+logits. `Tail` is the part of the graph behind features whose logits only the graph can compute.
 
 Where everything after the linear layer is linear,
 
@@ -6,12 +7,6 @@ Where everything after the linear layer is linear,
 
 must hold within rounding, or the head is not what the graph walk took it for. Elsewhere (`Tail`) the sub-graph from the
 features to the logits must give the logits, and a changed class vector must change the logit of its class alone.
-
-Heads whose logits only the graph can compute: the part of the graph behind the features.
-
-Whether the nodes behind a linear layer keep the classes apart, so that a new weight does what it says.
-
-How far a probability moves when an integer head is brought into QDQ form, on the first batch of real data.
 """
 
 from __future__ import annotations

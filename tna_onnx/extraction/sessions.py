@@ -1,20 +1,16 @@
-"""Sessions on a model: the whole of it once, with everything that a run reads as an output, or a part of it.
+"""Opening a source model, and sessions on all or part of it: `OpenModel` has one session for all that a run reads,
+`Runner` runs samples that hold tensors from inside the graph, and `open_source` can try a file in a child process
+first.
 
-A source model, opened; on request in a child process first, whose crash or endless loop harms nobody.
-
-A flaw in the compiled code of ONNX or ONNX Runtime can end a process on a damaged model. The child (`extraction.trial`)
+A flaw in the compiled code of ONNX or ONNX Runtime can end a process on a damaged model. The child (`main`)
 opens the model with exactly that code. Where it ends otherwise than in order, the model is refused, and this process
 has not opened it.
-
-The child process of `--isolate`: opens a model in every way that a run will, and ends.
 
 It says on standard output that it has started. Then it does what native code of ONNX and ONNX Runtime does with a
 model: it is parsed, its functions are inlined, constants are folded, the checker and shape inference look at it, and
 sessions are created on all of it and on the parts up to each head. What a model is refused for is not told: the parent
 process refuses it for the same reason. Exit code 0 means that no native code crashed, and 70 (`INTERNAL_ERROR`) that
 this package has a bug, whose traceback is on standard error.
-
-What runs samples that hold tensors from inside the graph.
 """
 
 from __future__ import annotations

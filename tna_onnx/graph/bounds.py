@@ -6,12 +6,12 @@
     4. Sparse tensors of at most `sparse_bytes` when they are filled up.
     5. Attributes of the type that the operator's definition gives them.
     6. Functions that do not call themselves, and once they are inlined no more than `inlined_nodes` and
-       `inlined_bytes` (`graph.functions`).
+       `inlined_bytes` (`graph.load`).
 
 How deep graphs are nested is limited by protobuf, which refuses more than 33 levels. No model of the exporters that are
-known comes near any of these. Those that have a name are fields of `graph.limits.ModelLimits`.
+known comes near any of these. Those that have a name are fields of `graph.options.ModelLimits`.
 
-What graphs hold, sub-graphs of If, Loop and Scan included.
+The other functions list what graphs hold, sub-graphs of If, Loop and Scan included.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""The value of a tensor that nodes make from constants alone, computed with ONNX's reference evaluator.
-
-A constant behind DequantizeLinear: its value, and a new value quantised anew.
+"""Values of constants that are not stored as plain floats: those that nodes compute from other constants
+(`constant_value`), and those behind DequantizeLinear (`Quantized`), with the way to store a new value.
 
     value = (stored - zero_point) * scale
 

@@ -1,6 +1,5 @@
-"""A model cut at chosen tensors: what they depend on, or what lies between two of them.
-
-A recalibrated model as it is in front of the map that was appended: its head is a head again.
+"""Models cut at chosen tensors: the nodes on which a tensor depends, and those between two tensors. `before_map` gives
+a recalibrated model as it is in front of its appended map, where its head is a head again.
 """
 
 from __future__ import annotations

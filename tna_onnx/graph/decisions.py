@@ -1,12 +1,11 @@
-"""Decisions as further outputs of a model: standard nodes behind what classifies, and nothing else is touched.
+"""Decisions as further outputs of a model (`add_decisions`), and the scores that they compare with thresholds
+(`Guarded`, `add_scores`). Standard nodes are put behind the output that classifies; nothing else is touched.
 
 Two models are written with the same nodes. The first has the scores as outputs: ONNX Runtime computes them for the
 samples that the thresholds come from. The second compares them with the thresholds. So a threshold is compared with
 numbers that were computed in the same way, to the last bit.
 
 Constants are Constant nodes: initializers would have to be inputs in models of IR version 3.
-
-What is to be added to a model: scores, and the tensors that they read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Dials: levels and class frequencies as graph inputs with a default, and the nodes that make thresholds of them.
+"""Dials of a guarded model: graph inputs with a default, by which a caller chooses the level or the class frequencies,
+and the nodes that make thresholds of them (`Dials`). `DecisionOps` are the words of formulas that decisions need
+besides those of maps.
 
 With r_y = q_y / p_y, where q is the dial of the class frequencies and p its default:
 
@@ -15,8 +17,6 @@ A dial that is no number, or a frequency that is not positive, gives sets of all
 
 Source: A. Podkopaev, A. Ramdas, Distribution-free uncertainty quantification for classification under label shift, UAI
 2021, section 2.2; R. Tibshirani et al., Conformal prediction under covariate shift, NeurIPS 2019, lemma 3.
-
-The words that decisions need besides those of maps, as ONNX nodes.
 """
 
 from __future__ import annotations

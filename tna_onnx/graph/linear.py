@@ -1,4 +1,5 @@
-"""The operators that a linear layer may be, each brought to one form.
+"""The operators that are linear layers, each read into the one form `stored.Linear`, and those that look like one:
+integer operators, sums of products, the choice of a column.
 
     scores = features @ vectors.T * scale + bias * bias_scale
 
@@ -6,10 +7,10 @@
 with a kernel of one pixel, Einsum, ONNX Runtime's FusedGemm, FusedMatMul and FusedConv, and ai.onnx.ml's
 LinearClassifier, whose coefficients are an attribute.
 
-The choice of the first column of a matrix, as nodes spell it:
+`first_column_of` knows how nodes spell the choice of the first column of a matrix:
 
-x[:, 0]         Gather over axis 1;  Transpose, and Gather over axis 0
-x[:, :1]        Slice
+    x[:, 0]         Gather over axis 1;  Transpose, and Gather over axis 0
+    x[:, :1]        Slice
 """
 
 from __future__ import annotations

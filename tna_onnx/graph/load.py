@@ -219,7 +219,7 @@ class Model:
         path: where it was read from; None for a model in memory.
         inlined: names of the functions that were inlined.
         limits: how much of it is taken in.
-        apart: large raw data of initializers that are not in the protobuf, by key (`graph.apart`); of files alone.
+        apart: raw data of initializers outside of the protobuf, by key (`graph.large_values`); of files alone.
     """
 
     proto: onnx.ModelProto
@@ -344,7 +344,7 @@ class Model:
         """Return the path of a file with external data, behind all links.
 
         Raises:
-            UnsupportedModel: it lies outside the model's folder (see `graph.datafiles`).
+            UnsupportedModel: it lies outside the model's folder (see `graph.tensors`).
         """
         return data_path(self.path or Path(), location)
 

@@ -69,7 +69,7 @@ def adapted(
         write_map: the map, from logits to logits.
         readout: what the tensor holds.
         shape: of one sample; the layout, where it has several predictions.
-        hidden: the tensor is made to hold hidden scores (see `graph.hidden`).
+        hidden: the tensor is made to hold hidden scores (see `graph.readout`).
     """
     if hidden:
         return lambda ops, tensor, features: ops.softmax(
@@ -146,7 +146,7 @@ class Rewritten:
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
         constants: new Constant nodes, in the place of new initializers.
         opset: version of the default operator set imported for new nodes; 0 where the source has its own.
-        apart: values whose keys stand in the new model (`graph.apart`), the source's among them.
+        apart: values whose keys stand in the new model (`graph.large_values`), the source's among them.
         aside: whether new values may be there.
         given: a file that is made again, for the values that are taken from it; None where they are new.
         roles: initializer or Constant output -> what its new value is: `weight`, `weight, scale`, `bias`.

@@ -1,16 +1,16 @@
-"""Where a model's scores are: its head, or else the tensor of logits or probabilities behind an output.
+"""Where a model's scores are: behind its head, or else in the tensor of logits or probabilities of an output
+(`find_readout`); and whether a map can be put there (`can_insert`) or the layer scaled (`can_scale`).
 
 The graph says what an output holds (what follows the head), or the user; values are never looked at.
-
-Who else reads the scores between the linear layer and the logits, and what that rules out.
 
 A map behind the logits, or a scaled bias, changes the logits; whoever reads the scores in front of them would see the
 old ones.
 
-Probabilities of several labels that separate classifiers make, put side by side: one-vs-rest as skl2onnx writes it.
+`stands_for_labels` recognises probabilities of several labels that separate classifiers make, put side by side, as
+skl2onnx writes one-vs-rest:
 
-x -> classifier 1 -> (1 - p, p) -> p ]
-x -> classifier 2 -> (1 - p, p) -> p ] -> Concat -> (N, C)
+    x -> classifier 1 -> (1 - p, p) -> p ]
+    x -> classifier 2 -> (1 - p, p) -> p ] -> Concat -> (N, C)
 """
 
 from __future__ import annotations

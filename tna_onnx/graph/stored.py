@@ -1,4 +1,5 @@
-"""Where a constant lies in the file, and how it gets from there to the node that uses it.
+"""A constant of the graph as a linear node reads it (`Stored`): where it lies in the file, by which steps it gets to
+the node, and the way back for a new value. `Linear` is a linear layer made of such constants.
 
 A head's weight may pass Identity, Cast, Transpose, Reshape and DequantizeLinear between its initializer (or Constant)
 and the linear node. Each step can be undone, so `Stored.layout` takes a new value back to the layout of the stored
@@ -9,9 +10,9 @@ tensor:
 A constant that other nodes make from constants in any other way (a normalised weight, say) has no way back. Like one
 that others read too, it is left alone, and the linear node gets a tensor of its own.
 
-A linear layer as one node has it, whatever its operator.
+`Linear`, whatever its operator:
 
-scores = features @ vectors.T * scale + bias * bias_scale
+    scores = features @ vectors.T * scale + bias * bias_scale
 """
 
 from __future__ import annotations

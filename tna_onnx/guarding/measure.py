@@ -1,8 +1,5 @@
-"""From decisions on samples to the figures of a report: coverage, set sizes, risk, alarms.
-
-A guarded file as others read it: which of its outputs are decisions, and what they say of samples.
-
-Whether a written file decides what was meant, and leaves everything else as it was.
+"""Measurements of a guarded model: coverage, set sizes, risk and alarms on samples (`measure`, `score_guarded`), which
+outputs of a file are decisions (`guards_of`), and whether a written file decides what was meant (`check_decisions`).
 """
 
 from __future__ import annotations

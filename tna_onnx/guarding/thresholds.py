@@ -1,15 +1,9 @@
-"""From scores to thresholds, each with the guarantee that it has; a level that cannot be reached is refused.
+"""Thresholds from scores, each with the guarantee that it has: of confidences, sets, selective risk and outlier alarms.
+One pass over the samples collects scores, and decisions (`collect_values`); a level that cannot be reached is refused.
 
-Dials of a file: tables from which the graph takes a threshold by a level that its caller chooses.
-
-Every level has its own promise, which holds if the level is chosen without a look at the samples that it is used on.
-Levels between two rows get the threshold of the safer one.
-
-What each output promises, in words: the guarantee, and the samples that it is about.
-
-One pass over samples: what outputs of a model say of each, as far as thresholds and figures need it.
-
-The same code reads scores, which thresholds come from, and decisions, which follow from them.
+Dials are tables from which the graph takes a threshold by a level that its caller chooses. Every level has its own
+promise, which holds if the level is chosen without a look at the samples that it is used on. Levels between two rows
+get the threshold of the safer one.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     s' = (p_2 a^2 + p_1 a + p_0) s + v        the result is log softmax(s')
 
 with the atypicality a of `maps.feature_space` and one bias v per class. p and v minimise the mean NLL plus
-1e-3 |v|^2 / C, a convex function (`maps.atypicality_loss`), by Newton steps from p = (1, 0, 0) and v = 0.
+1e-3 |v|^2 / C, a convex function, by Newton steps from p = (1, 0, 0) and v = 0.
 Source: Yuksekgonul et al. (2023), "Beyond Confidence: Reliable Models Should Also Consider Atypicality", section 4.
 
 What the atypicality-aware map minimises: the mean NLL of s' = (p_2 a^2 + p_1 a + p_0) s + v, and 1e-3 |v|^2 / C.
@@ -24,9 +24,9 @@ The preconditioner is the Hessian without what couples two classes,
     M = [A  B]    A_kl = mean a^(k+l) Var_q[z]    B_kc = mean a^k q_c (z_c - E_q[z])
         [B' D]    D_cc = mean q_c (1 - q_c) + ridge
 
-A and B also come with the gradient; `numerics.arrow` divides by M.
+A and B also come with the gradient; `numerics.multinomial.Arrow` divides by M.
 
-No exponential is taken for less than the root of the smallest normal number (`numerics.sample_terms`).
+No exponential is taken for less than the root of the smallest normal number (`numerics.scores`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     log-odds of p' = a ln p - b ln(1 - p) + c,        a, b >= 0
 
 p is the model's probability of the second class. a, b and c are those of a logistic regression on ln p and -ln(1 - p),
-with the ridge of `numerics.logistic`. Where one slope comes out negative, the minimum under the bounds has a = 0 or
+with the ridge of `numerics.fitting`. Where one slope comes out negative, the minimum under the bounds has a = 0 or
 b = 0, and the better of these two regressions is taken.
 Source: Kull, Silva Filho & Flach (2017), "Beta calibration", section 3.
 """

@@ -3,12 +3,12 @@
     p = softmax(s / T)        p' = f(p) / sum_c f_c(p_c)        result s_c / T + g_c(p_c),  g_c(p) = log f_c(p) / p
 
 with the temperature T of TS and f_c the isotonic regression of [y = c] on p_c (`numerics.isotonic`). The softmax of the
-result is p', because s / T is log p up to a constant of the row. g_c is a chain of ramps (`maps.ramps`), constant
+result is p', because s / T is log p up to a constant of the row. g_c is a chain of ramps, constant
 outside of its knots: a probability that is smaller than any seen keeps its proportion, and none becomes zero.
 
 A class keeps its tempered probability, f_c(p) = p, where fewer than 25 samples are of it and fewer than 25 were
 expected (the sum of p_c). With many classes, or where most are such, one function of the largest probability takes the
-place of all (`maps.top_versus_all`).
+place of all (`TopVersusAll`).
 Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
 
 Piecewise linear functions as a chain of ramps, for the maps that need one.

@@ -3,9 +3,9 @@
     x_c = s_c / T        s'_c = x_c + g_c(x_c),  g_c(x) = log-odds of f_c less x
 
 with the temperature T of all labels and f_c the isotonic regression of the label on its probability
-(`numerics.isotonic`). g_c is a chain of ramps over log-odds (`maps.ramps`), constant outside of its knots. A label with
-fewer than 25 samples on one side has no function of its own, f_c = p: the standard error of a frequency among 25 is up
-to 0.1.
+(`numerics.isotonic`). g_c is a chain of ramps over log-odds (`maps.isotonic`), constant outside of its knots. A label
+with fewer than 25 samples on one side has no function of its own, f_c = p: the standard error of a frequency among 25
+is up to 0.1.
 Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
 """
 

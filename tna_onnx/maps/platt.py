@@ -1,6 +1,6 @@
 """Platt scaling, for two classes: the log-odds d = s_1 - s_0 become a d + c.
 
-a > 0 and c are those of a logistic regression, with the ridge of `numerics.logistic`. Data that a threshold separates
+a > 0 and c are those of a logistic regression, with the ridge of `numerics.fitting`. Data that a threshold separates
 have no minimum without one; it is preferred to an error, because few samples of a good model often are separable, and
 to Platt's changed labels, because it vanishes faster.
 Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", section 2.2.

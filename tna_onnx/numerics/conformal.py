@@ -1,4 +1,5 @@
-"""Split conformal prediction: a threshold on scores that new samples stay below at a stated rate.
+"""Split conformal prediction: the threshold that scores of new samples stay below at a stated rate (`quantile`), and
+the scores of prediction sets in NumPy (`set_scores`), as `graph.decisions` writes them as nodes.
 
 Scores s_1 ... s_n of calibration samples and s of a new one are exchangeable. Then s <= q with probability level or
 more, where q is the k-th smallest of the n scores and k = ceil((n + 1) level); and with at most level + 1/(n + 1) where
@@ -8,9 +9,8 @@ Beta(k, n + 1 - k).
 Source: V. Vovk, A. Gammerman, G. Shafer, Algorithmic Learning in a Random World, Springer 2005, section 2.2; V. Vovk,
 Conditional validity of inductive conformal predictors, ACML 2012, proposition 2a.
 
-Scores of which conformal sets are made, in NumPy: what `graph.decisions` writes as nodes.
-
-Only sizes are computed here, to choose a temperature and a penalty; thresholds come from what the graph computes.
+Sets are only measured here, to choose a temperature and a penalty by their size; thresholds come from what the graph
+computes.
 
 Source: as in `graph.decisions.SetScore`; L. Dabah, T. Tirer, On Temperature Scaling and Conformal Prediction of Deep
 Classifiers, arXiv:2402.05806, section 3 (a temperature that calibrates enlarges adaptive sets).

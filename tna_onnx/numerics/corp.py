@@ -1,4 +1,5 @@
-"""CORP: isotonic recalibration of the top label, what it would gain, and what of that is chance.
+"""CORP decomposition of scores, by isotonic recalibration of the top label (`Corp`): what of NLL and Brier score is
+miscalibration, what recalibration of the confidence could gain, and what of that is chance.
 
 The hits are fitted by a non-decreasing function of the confidence (pool adjacent violators, PAV), which has no bins to
 choose. It is the reliability curve, and splits a mean score S of confidences c, with the fit f and the accuracy a:
@@ -21,9 +22,8 @@ the probabilities c, gives its mean, and the band in which the curve of a calibr
 Source: Dimitriadis, Gneiting & Jordan (2021), "Stable reliability diagrams for probabilistic classifiers", PNAS 118(8):
 decomposition (equation 2) and consistency bands.
 
-How far a stated confidence is off, on samples that it was not fitted on: ECE and NLL of the top label.
-
-The label of a sample is whether it is classified right. Its NLL is -log c where it is, and -log(1 - c) where it is not.
+`top_label_errors` measures how far a stated confidence is off on samples that it was not fitted on. The label of a
+sample is whether it is classified right. Its NLL is -log c where it is, and -log(1 - c) where it is not.
 
 The intervals are those of `numerics.intervals` for the difference from a reference that is sure of what happens: it
 says 1 where a sample is classified right, and 0 elsewhere, and has ECE and NLL 0. An NLL is mostly that of the few

@@ -1,4 +1,5 @@
-"""Small optimisation problems that calibration maps reduce to, with how they ended.
+"""The small optimisation problems that calibration maps reduce to: each returns its solution and how the search ended.
+A positive scale, weights on a simplex, a logistic regression of few features, a convex function of many variables.
 
 - `increasing_root`: the root of an increasing function of a positive scale, by Halley steps in log scale kept inside a
   bracket (Press et al., *Numerical Recipes*, section 9.4: rtsafe, and equation 9.4.6). Where functions are sums over
@@ -6,7 +7,8 @@
 - `simplex_weights`: min_w w'Gw - 2 t'w over the probability simplex. The minimum over k weights is the
   best of the equality-constrained minima over the 2^k - 1 supports, each a linear system (KKT conditions).
 
-Logistic regression of the second of two classes on a few features of the logits, with a ridge that vanishes with N.
+`fit_logistic`: logistic regression of the second of two classes on a few features of the logits, with a ridge that
+vanishes with N.
 
     z = w_0 + f w        loss = mean_i ( log(1 + exp z_i) - y_i z_i ) + (0.05 / N) |standardised w|^2
 
@@ -14,12 +16,11 @@ f is (N, k) with k of one or two, so the Hessian is a small matrix: with g = (1,
 sums over samples of (p - y) g and p (1 - p) g g', p = 1 / (1 + exp -z), one pass a step. In the ridge, f has mean 0 and
 variance 1, so that neither the zero nor the unit of f matters. Newton steps with halving, from w = 0, in float64.
 
-The minimum of a smooth convex function of many variables, by Newton steps.
-
-The linear systems of the steps are solved by conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm
-7.1). Only products with the Hessian are needed, so it never has to be in memory. Where the function is a sum over all
-data, each evaluation and each product is a pass over these: a `Curvature` keeps what an evaluation has worked out for
-the products, and knows as much of the Hessian's inverse as is cheap.
+`convex_minimum`: the minimum of a smooth convex function of many variables, by Newton steps. The linear systems of the
+steps are solved by conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm 7.1). Only products with
+the Hessian are needed, so it never has to be in memory. Where the function is a sum over all data, each evaluation and
+each product is a pass over these: a `Curvature` keeps what an evaluation has worked out for the products, and knows as
+much of the Hessian's inverse as is cheap.
 """
 
 from __future__ import annotations

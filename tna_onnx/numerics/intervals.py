@@ -1,4 +1,5 @@
-"""Intervals of paired differences `after - before` of the metrics of N samples.
+"""Confidence intervals of paired differences `after - before` of accuracy, NLL, Brier score and calibration errors of
+the same N samples, as every report states them.
 
 Accuracy, NLL and Brier are means of d_i = after_i - before_i: mean +- z standard errors, corrected for skewness.
 
@@ -15,16 +16,14 @@ The interval has their mean as its centre. Its half width is z standard errors (
 of what lies between the two estimates of the difference, as a bound on what bias is left.
 
 Where samples come in K clusters (several predictions for one text or image), only clusters are independent: every
-variance is that of sums over clusters (`numerics.clusters`), and z a quantile of Student's t with K - 1 degrees.
+variance is that of sums over clusters (`numerics.residuals`), and z a quantile of Student's t with K - 1 degrees.
 
 Where a sample has several labels, a metric is the mean over labels, and only samples are independent: a mean is that of
-the samples' means over their labels, and errors of calibration have draws of samples (`numerics.label_intervals`).
+the samples' means over their labels, and errors of calibration have draws of samples (`label_errors`).
 
-Interval of a difference of class-wise calibration errors: the mean over labels of the error of each.
-
-Every label has its two estimates (`numerics.intervals`), of which the means over labels are taken. Labels of one sample
-depend on one another, so the standard error comes from draws of whole samples: with g_i standard normal, one for each
-sample, the mean residuals of bin j of all labels move by
+Class-wise calibration errors (`label_errors`): every label has its two estimates as above, of which the means over
+labels are taken. Labels of one sample depend on one another, so the standard error comes from draws of whole samples:
+with g_i standard normal, one for each sample, the mean residuals of bin j of all labels move by
 
     1/N sum_i g_i (r_ij - mean_j)
 
@@ -195,7 +194,7 @@ def paired_differences(
             Folds share their training samples, which makes the variance of a mean difference 1 + K/(K-1) times that of
             independent samples, if fitting gains nothing; if it gains much, these intervals are too wide. Residuals are
             off to first order by the mean of the folds' fits, the fit on all N: calibration errors need no such factor,
-            but the noise of `numerics.crossfitted` before their bias is taken out, which moves the centre.
+            but the noise of `numerics.residuals` before their bias is taken out, which moves the centre.
         same_predictions: whether both models are known to predict the same classes: accuracy then cannot differ.
 
     Raises:

@@ -1,4 +1,5 @@
-"""Calibration metrics of scored samples.
+"""Metrics of scored samples: accuracy, NLL, Brier score, and the calibration errors ECE and AdaECE with their bias and
+their expectation under chance.
 
 Each calibration error is one signed residual sum per bin: with r_i = hit_i - confidence_i,
 
@@ -11,17 +12,15 @@ Of several labels a sample, every metric is the mean over labels of that of each
 label's probability in place of the confidence, and whether it holds in place of the hit: the class-wise ECE of Kull et
 al. (2019), of labels that do not exclude one another.
 
-Losses of single samples whose mean is a metric, so that two models can be compared sample by sample.
-
-The NLL and the Brier score are such means. A calibration error is one too, once the side is known on which each bin
-errs: with r_i = hit_i - confidence_i,
+`sample_losses` of single samples, whose mean is a metric, compare two models sample by sample. The NLL and the Brier
+score are such means. A calibration error is one too, once the side is known on which each bin errs: with r_i = hit_i -
+confidence_i,
 
     ECE = 1/N sum_i sign_j(i) r_i        sign_j = sign of the sum of r over bin j
 
-The ECE without most of its bias, and the ECE that chance alone gives.
-
-The ECE adds absolute values, so the noise of a bin raises it: a calibrated model has an ECE above zero on finite data.
-For bin b with n_b samples, gap d_b = acc - conf, acc a_b and F(d, s) = E|d + s Z| with Z standard normal,
+`debiased_ece` and `expected_ece`: the ECE adds absolute values, so the noise of a bin raises it: a calibrated model has
+an ECE above zero on finite data. For bin b with n_b samples, gap d_b = acc - conf, acc a_b and F(d, s) = E|d + s Z|
+with Z standard normal,
 
     debiased ECE = sum_b n_b/N (2 |d_b| - F(d_b, s_b)),        s_b^2 = a_b (1 - a_b) / n_b
 

@@ -1,6 +1,7 @@
-"""Multinomial regression of labels on tempered logits, with a ridge: what the linear maps have in common.
+"""Convex fits of multinomial regression with a ridge: of labels on tempered logits (`fit_scores`, which the linear maps
+share), and of a new last layer near the trained one for a whole path of ridges (`ridge_path`).
 
-With x = P s / T, P = I - 11'/C (the mean over classes is zero), scores are linear in theta = (D, c):
+`fit_scores`: with x = P s / T, P = I - 11'/C (the mean over classes is zero), scores are linear in theta = (D, c):
 
     s' = x + D x + c        loss = mean_i ( log sum_k exp s'_ik - s'_iy ) + sum_j strength_j theta_j^2
 
@@ -13,7 +14,7 @@ parameter has a strength. With q = softmax(s') and r = q - onehot(y), for a dire
 where "against" is the adjoint of D -> D x. The minimum is found by Newton steps whose systems are solved by conjugate
 gradients, so that no Hessian is in memory. Sums over classes are in the dtype of the logits, over samples float64.
 
-Softmax regression with a ridge towards a given model, for a whole path of ridges.
+`ridge_path`: softmax regression with a ridge towards a given model.
 
     f(P) = mean_i NLL( s_i + P u_i ; y_i ) + lambda |P|^2            P (C, r)
 
@@ -26,7 +27,7 @@ which makes conjugate gradients short. Each strength of the ridge starts from th
 Products are float32, sums over samples of what is compared float64. Steps: Newton's, whose systems are solved by
 conjugate gradients (Nocedal & Wright, *Numerical Optimization*, algorithm 7.1).
 
-Division by a matrix that is a small block, a diagonal, and what couples the two.
+`Arrow` divides by a matrix that is a small block, a diagonal, and what couples the two.
 
     M = [A  B]    A (j, j), B (j, C), D (C, C) diagonal
         [B' D]

@@ -1,39 +1,37 @@
-"""Per-sample scores of a classifier: all that accuracy, ECE, AdaECE, NLL and Brier need to know.
+"""Per-sample scores of a classifier (`SampleScores`): confidence, hit, NLL and Brier score, all that the metrics need
+to know, and how they are computed from logits or probabilities.
 
 With logits s (natural log), p = softmax(s) and label y, one sample gives
 
     confidence = max_c p_c        hit = (argmax_c s_c == y)
     nll        = -log p_y         brier = sum_c (p_c - [c == y])^2
 
-Where each of C labels holds or not, by itself, a sample gives these of every label (`numerics.label_terms`): the fields
+Where each of C labels holds or not, by itself, a sample gives these of every label (`label_terms`): the fields
 are (N, C) then, and a metric is the mean over labels of the metric of each.
 
 13 bytes a sample. Scores of chunks add up to the scores of the whole (`+` concatenates), so every later sum runs over
 the same float32 terms in the same order, however the data were split.
 
-What a sample's scores are made of, for NumPy arrays: a search spends more time here than anywhere but in products.
-
-With s the logits less the largest of their row, a sample's scores come from s_y of its label y, the sums of
-e_c = exp s_c and of e_c^2, and whether y is the first c with s_c = 0. The largest, e_c = 1, is left out of the sums and
-added in float64: a sure sample's loss is what the others add up to. These are added in the dtype of the logits, in runs
-of at most 256 classes, and the runs in float64: a conversion of every element would take longer than all the rest.
+`numpy_terms`, where a search spends more time than anywhere but in products: with s the logits less the largest of
+their row, a sample's scores come from s_y of its label y, the sums of e_c = exp s_c and of e_c^2, and whether y is the
+first c with s_c = 0. The largest, e_c = 1, is left out of the sums and added in float64: a sure sample's loss is what
+the others add up to. These are added in the dtype of the logits, in runs of at most 256 classes, and the runs in
+float64: a conversion of every element would take longer than all the rest.
 
 No e_c is taken for less than the root of the smallest normal number (2e-19 of float32): processors take many times as
 long for squares below normal numbers. It moves a sum with a 1 in it by less than 1e-12 for a million classes.
 
-What the scores of a sample with several labels are made of: each label holds or does not, whatever the others do.
-
-With s the logit of a label (natural log), p = 1 / (1 + exp -s) and y in {0, 1}, one label of one sample gives
+`label_terms`, where each label holds or does not, whatever the others do: with s the logit of a label (natural log), p
+= 1 / (1 + exp -s) and y in {0, 1}, one label of one sample gives
 
     predicted = (s > 0)        confidence = max(p, 1 - p)        hit = (predicted == y)
     nll       = -log p         of y = 1, -log (1 - p) of y = 0   brier = (p - y)^2
 
-These are the log loss and the Brier score of one label; the two-class score of `numerics.stats` adds up both classes,
+These are the log loss and the Brier score of one label; the two-class score of `numpy_terms` adds up both classes,
 and is twice this Brier score.
 
-Logits of a model that gives probabilities of classes: log p differs from them by one number a sample only.
-
-A softmax does not see that number. Of labels, each with a probability of its own, see `label_terms.label_logits`.
+`log_probabilities` stand for the logits of a model that gives probabilities of classes: they differ by one number a
+sample, which a softmax does not see. Labels, each with a probability of its own, have `label_logits`.
 """
 
 from __future__ import annotations
@@ -239,7 +237,7 @@ def as_two_classes(logits: Any, labels: NDArray[np.int64]) -> tuple[Any, NDArray
 
 
 def label_logits(p: NDArray[Any]) -> NDArray[Any]:
-    """Return log p - log (1 - p) of (N, C) probabilities, cut as in `probability_terms`; `graph.adapted` writes it so.
+    """Return log p - log (1 - p) of (N, C) probabilities, cut as in `probability_terms`; `graph.rewrite` writes it so.
 
     Raises:
         NotProbabilities: the values are none.

@@ -1,4 +1,5 @@
-"""The written file against the numerics, before it gets its final name.
+"""The check of a written file against the numerics, before it gets its final name, and the bound on rounding that it
+allows (`probability_bounds`). `FinalFile` repeats it on a file to which decisions were added.
 
 Four checks:
 
@@ -9,8 +10,6 @@ Four checks:
 
 Checks 3 and 4 run a part of the samples: of the held-out ones where there are enough, else of the calibration data;
 of those that enter at the model's inputs, where only one set does.
-
-How far rounding may move a probability: the bound in the check of a written file.
 
 Rounding moves a logit of sample i by at most k eps a_i, with a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the
 order of summation, and a softmax moves by at most half of what its logits move. So
@@ -25,8 +24,6 @@ order of summation, and a softmax moves by at most half of what its logits move.
 4. A feature that is quantised may fall on the other side of a step where the runtime fuses other nodes. Each of the n
    features by a step d, with random signs, moves a logit by d |w_c|: that is added to what a logit moves.
 5. The bound is never above 0.05.
-
-A file that was made of the recalibrated one, by adding decisions: checked again, and the report is about it.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ The samples are split into folds at random. For each fold, weights and maps are 
 which of several methods is taken for it is chosen by the scores of the other folds, too. All samples are scored; of
 very many, searches and fits see some.
 
-Fits of the maps of methods (`calibration.methods`) to logits: a single one, or those along a map's path.
+`MapFits` fits the maps of methods (`pipeline.methods`) to logits: a single one, or those along a map's path.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""The numbers behind the figures of a report, from scores and features.
+"""The numbers behind the figures of a report (`collect_details`): reliability of classes, angles between features and
+class vectors, the search curve, the most wrong and the least sure samples, and how the result was made.
 
 Logits are read in chunks and nothing of size N x C is kept. "Shown samples" are the held-out ones if there are any,
 else the calibration samples, which were fitted.
-
-Angles between features and class vectors, before and after: what tilting does (paper, figure on angles).
-
-Each class in one pass: its probability over all samples against how often it is the label, and its predictions.
-
-The worst samples of a result: wrong and sure, or right and unsure.
-
-When a result was made, from which data, and which inputs its file has: what a page says beside the numbers.
 """
 
 from __future__ import annotations

@@ -1,8 +1,5 @@
-"""Requests for a new file, each in one value.
-
-Where `calibrate` writes, and which files of its run that must not harm.
-
-What this tool did to a model before: work on which a calibration cannot be built, and what there is to say of it.
+"""Requests for a new file: what `calibrate`, `guard` and `shift` have in common (`FileJob`), and that for a
+recalibration (`Job`), with the path that it writes and the earlier work of this tool on which it cannot build.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Sentences that a user should read beside the numbers.
-
-Samples that decided on something in a file, thresholds or class frequencies: the file looks better on them.
+"""Notes of a report: sentences that a user should read beside the numbers, also on samples that decided on something in
+the file before (`decided_on`), on which it looks better than it is.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""What the labels of a run look like before anything is searched: wrong ones would make every later number so.
-
-Samples that calibration has seen and that must not judge its result; told by the digests of single samples.
+"""Checks of samples before anything is searched: wrong or missing labels (`check_labels`), samples that the model was
+calibrated on or that are in both data sets (`check_leaks`), and copies (`grouped`).
 
 Copies of a sample are no further evidence. Equal samples and near copies (`numerics.copies`) share a fold, so that no
 fit is judged by a copy of what it has seen, and count as one where intervals and standard errors are concerned.

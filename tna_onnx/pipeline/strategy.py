@@ -2,9 +2,7 @@
 
 The weight is the original one (search `none`), the tilted one (`sparse`), or one of the pairs of a tilted weight and
 the map fitted for it (`complete`). The map is none, or one of `MAPS`. What is `auto` is chosen among `Method`s that
-have been cross-fitted (`calibration.methods`); a path of fits, as `refit` has one, is such a choice too.
-
-What a search and a choice came to.
+have been cross-fitted (`pipeline.methods`); a path of fits, as `refit` has one, is such a choice too.
 """
 
 from __future__ import annotations

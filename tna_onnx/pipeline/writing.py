@@ -6,7 +6,7 @@ A result is a weight and a map. The weight replaces the head's. The map goes one
   behind the logits for what would be one;
 - appended: standard nodes behind the logits, where the opset has them and every reader can see the new scores.
 
-What the written file says about itself: entries of metadata_props, without the prefix `tna_onnx.`.
+`provenance_entries` are what the written file says about itself: metadata_props, without the prefix `tna_onnx.`.
 """
 
 from __future__ import annotations

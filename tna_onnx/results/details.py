@@ -340,7 +340,7 @@ class BinFree:
             bins: of the ECE.
             seed: of the resamples under calibration.
             cross_fitted: whether fits of other folds gave the scores. Their errors cancel where folds are pooled
-                (`numerics.crossfitted`), so that p-values would be too large: there are none. Of clusters of samples
+                (`numerics.residuals`), so that p-values would be too large: there are none. Of clusters of samples
                 they would be too small: there are none either.
         """
         if scores.predicted is not None:

@@ -10,7 +10,7 @@ interval from low to high.
     max_accuracy_drop       high of the accuracy's d lies below minus the limit: the whole interval is beyond it
     max_recall_drop         high of the d of the recall of a class lies below minus the limit
     min_balanced_accuracy   the balanced accuracy is below the limit
-    require_improvement     accuracy, NLL, ECE and the objective do not come to "improved"; see `results.standing`
+    require_improvement     accuracy, NLL, ECE and the objective do not come to "improved"; see `report.Standing`
     fail_if_worse           they come to "worse"
 """
 

@@ -1,6 +1,5 @@
-"""One model on one device, run batch by batch.
-
-Two batches at a time, each on half of the cores: what waits for the other threads of one, works on the other.
+"""A session of ONNX Runtime: one model on one device, run batch by batch, with errors in this package's words. Two
+batches may run side by side, each on half of the cores: where one waits for a slow thread, the other works.
 """
 
 from __future__ import annotations
