@@ -120,7 +120,7 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     """
     if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
         return
-    if outcome.anchor is None and not isinstance(outcome.fitted, Refit):
+    if not isinstance(outcome.fitted, Refit):
         return
     others = [each for method, each in outcome.scores.items() if method.map != outcome.map]
     before, after = (float(np.mean(scores.hit)) for scores in (compared.before, compared.after))
