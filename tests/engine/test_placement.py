@@ -1,5 +1,6 @@
 """The search on torch: the same scores, fits and choices as with NumPy; torch's host stands in for a CUDA device."""
 
+import operator
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +147,28 @@ def test_products_are_float32_and_the_process_keeps_its_switch(torch: Any, allow
         assert switch.allow_tf32 is allowed
 
 
+@pytest.mark.parametrize("where", ["backends.cuda.matmul", "backends"])
+@pytest.mark.parametrize("value", ["tf32", "ieee", "none"])
+def test_the_newer_switch_is_kept_too(torch: Any, where: str, value: str) -> None:
+    """Set alone, it makes the older one raise where it is read."""
+    matmul = torch.backends.cuda.matmul
+    if not hasattr(matmul, "fp32_precision"):
+        pytest.skip("torch has one switch")
+    switch = operator.attrgetter(where)(torch)
+    before = switch.fp32_precision
+    switch.fp32_precision = value
+    try:
+        found = matmul.fp32_precision
+        with float32_products(torch.zeros(1)):
+            assert matmul.fp32_precision != "tf32"
+            assert not matmul.allow_tf32
+        assert matmul.fp32_precision == found
+    finally:
+        switch.fp32_precision = before
+        matmul.allow_tf32 = False
+        matmul.fp32_precision = "none"
+
+
 def test_features_are_moved_once(torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any) -> None:
     store, weight, bias = problem
     device, puts = OnDevice(torch, "cpu"), []
@@ -232,7 +255,12 @@ def test_dtypes_are_widened_as_numpy_does(
 
 
 @pytest.mark.parametrize(
-    "text", ["CUDA out of memory. Tried to allocate 2 GiB", "CUDA error: no kernel image is available"]
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 2 GiB",
+        "CUDA error: no kernel image is available",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+    ],
 )
 def test_a_device_that_gives_up(text: str, small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class GivesUp(OnDevice):
@@ -253,7 +281,15 @@ def test_a_device_that_gives_up(text: str, small: Small, tmp_path: Path, monkeyp
 def test_other_errors_are_no_device_that_gives_up(torch: Any) -> None:
     device = OnDevice(torch, "cpu")
     assert not device.gave_up(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
-    assert not device.gave_up(ValueError("CUDA"))
+    assert not device.gave_up(ValueError("CUDA out of memory"))
+    for ours in (
+        "Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!",
+        "CUDA error: device-side assert triggered",
+        "CUDA error: an illegal memory access was encountered",
+        "CUDA error: CUBLAS_STATUS_INVALID_VALUE when calling cublasSgemm",
+        "PyTorch is checking whether allow_tf32_new is enabled for cuBlas matmul",
+    ):
+        assert not device.gave_up(RuntimeError(ours))
     assert not Host().gave_up(RuntimeError("CUDA out of memory"))
 
 

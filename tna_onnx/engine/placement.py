@@ -24,8 +24,17 @@ from tna_onnx.runtime import Device
 __all__ = ["Host", "LinearHead", "OnDevice", "Placement", "float32_products", "placement_of"]
 
 
-# Out of memory, no kernel for this generation of devices, or a device that is lost.
-_DEVICE_FAILED = re.compile("cuda|cublas|cudnn|kernel image|out of memory", re.IGNORECASE)
+# Out of memory, no kernel for this generation of devices, a library that does not start there, or a device that is
+# lost, in the words of torch. Other errors that name CUDA, as of tensors on two devices, are ours.
+_DEVICE_FAILED = re.compile(
+    "CUDA out of memory"
+    "|CUDA error: (out of memory|no kernel image|unspecified launch failure|hardware|unknown error|the launch timed out"
+    "|all CUDA-capable devices are busy|CUDA-capable device.s. is/are busy|uncorrectable ECC"
+    "|CUDA driver version is insufficient|system not yet initialized|device kernel image is invalid)"
+    "|CUBLAS_STATUS_(ALLOC_FAILED|NOT_INITIALIZED|ARCH_MISMATCH)"
+    "|CUDNN_STATUS_(ALLOC_FAILED|NOT_INITIALIZED|ARCH_MISMATCH|NOT_SUPPORTED_ARCH_MISMATCH)",
+    re.IGNORECASE,
+)
 
 
 class Host:
@@ -142,12 +151,19 @@ def float32_products(array: Any) -> Iterator[None]:
         yield
         return
     switch = sys.modules["torch"].backends.cuda.matmul
-    before = switch.allow_tf32
-    switch.allow_tf32 = False
+    # from torch 2.9 on there are two switches; reading the old one fails where the caller has set the new one alone
+    precision = getattr(switch, "fp32_precision", None)
+    try:
+        before = switch.allow_tf32
+    except RuntimeError:
+        before = precision != "tf32"
+    switch.allow_tf32 = False  # and the new one with it
     try:
         yield
     finally:
         switch.allow_tf32 = before
+        if precision is not None:
+            switch.fp32_precision = precision
 
 
 def placement_of(provider: str, device: Device) -> Placement:
