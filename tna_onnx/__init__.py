@@ -1,6 +1,6 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate`, `features`,
+The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate`, `features`, `fit`,
 `guard`, `inspect`, `shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
+    from tna_onnx.api.fit import fit
     from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.shift import shift
@@ -85,6 +86,7 @@ __all__ = [
     "compare",
     "evaluate",
     "features",
+    "fit",
     "guard",
     "inspect",
     "json_schema",
@@ -108,6 +110,7 @@ _HOMES = {
     "GateMissed": "results.gates",
     "FeatureExtractor": "extraction.extractor",
     "features": "api.features",
+    "fit": "api.fit",
     "Guard": "results.guarding",
     "GuardSettings": "guarding.settings",
     "guard": "api.guard",

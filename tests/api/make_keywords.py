@@ -19,7 +19,7 @@ from tna_onnx.data.choices import DataFields, EngineFields
 from tna_onnx.fields import settings_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.settings import GuardSettings
-from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
 from tna_onnx.results.gates import Gates
 from tna_onnx.shifting.settings import ShiftSettings
 
@@ -31,6 +31,7 @@ LIMITS = ("max_ece", "max_nll", "min_accuracy")
 KINDS: dict[str, tuple[type, str, tuple[str, ...]]] = {
     "DataWords": (DataFields, "Settings of `Data`.", ()),
     "EngineWords": (EngineFields, "Which samples `features` takes, and what computes their features.", ()),
+    "FitWords": (Settings, "Settings of `Settings` that scores alone need.", FIT_SETTINGS),
     "ModelWords": (ModelOptions, "Settings of `ModelOptions`.", ()),
     "SettingsWords": (Settings, "Settings of `Settings`.", ()),
     "LimitWords": (Gates, "Limits of `Gates`.", LIMITS),

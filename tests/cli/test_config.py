@@ -387,7 +387,7 @@ def test_every_flag_is_a_key_and_a_variable(name: str, folder: Path, monkeypatch
             assert ctx.get_parameter_source(str(option.name)) == click.core.ParameterSource.DEFAULT_MAP, (flag, source)
 
 
-LIMITS = {"limits": "expansion=7", "model_limits": "name-length=7"}
+LIMITS = {"limits": "expansion=7", "model_limits": "name-length=7", "ray_options": "num_cpus=1"}
 
 
 def _valid(option: click.Option) -> str:

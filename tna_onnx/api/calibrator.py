@@ -9,18 +9,17 @@ from __future__ import annotations
 import base64
 import inspect
 from collections.abc import Mapping
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
+from tna_onnx.data.sources.scores import ScoresWord
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.results.report import Report
 
-__all__ = ["Calibrator", "ScoresWord"]
-
-ScoresWord: TypeAlias = Literal["logits", "probabilities"]
+__all__ = ["Calibrator", "calibrated", "checked_scores", "column_numbers"]
 
 _FORM = 1  # of `to_dict`; goes up when an older version would misread it
 
@@ -34,7 +33,7 @@ class Calibrator:
     Args:
         scores: what the columns are: `logits`, natural logarithms before a softmax, or `probabilities`.
         map: a map's name, or `auto` for the choice by cross-validation, as in `tna_onnx.Settings`.
-        predictions: `keep` or `free`, as there.
+        predictions: `auto`, `keep` or `change`, as there.
         bins: of ECE and AdaECE.
         seed: of all random draws.
         trust_labels: calibrate although labels look wrong beside the predictions.
@@ -61,7 +60,7 @@ class Calibrator:
         *,
         scores: ScoresWord = "logits",
         map: str = "auto",  # noqa: A002 - the word of `Settings`
-        predictions: str = "keep",
+        predictions: str = "auto",
         bins: int = 15,
         seed: int = 0,
         trust_labels: bool = False,
@@ -91,22 +90,11 @@ class Calibrator:
         for name, value in (("features", features), ("sample_weight", sample_weight), ("groups", groups)):
             if value is not None:
                 raise UsageError(f"Calibrator.fit does not use {name} yet; leave it out")
-        values = self._checked(X)
-        labels, self.classes_ = _labels(y, values)
+        values = checked_scores(X, self.scores)
+        labels, self.classes_ = column_numbers(y, values)
         self.n_features_in_ = int(values.shape[1])
-        from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
-        from tna_onnx.graph.nodes import identity_model  # noqa: PLC0415
-
         settings = {"map": self.map, "predictions": self.predictions, "bins": self.bins, "seed": self.seed}
-        report = calibrate(
-            identity_model(self.n_features_in_),
-            {"scores": values, "labels": labels},
-            search="none",
-            output_kind=self.scores,
-            trust_labels=self.trust_labels,
-            device="cpu",
-            **settings,  # type: ignore[arg-type]
-        )
+        report = calibrated(values, labels, self.scores, trust_labels=self.trust_labels, **settings)
         self.report_: Report | None = report
         self.method_ = report.method
         self.parameters_ = dict(report.parameters)
@@ -120,7 +108,7 @@ class Calibrator:
             DataError: other columns than those of the fit.
         """
         self._require_fitted()
-        values = self._checked(X)
+        values = checked_scores(X, self.scores)
         if values.shape[1] != self.n_features_in_:
             raise DataError(f"X has {values.shape[1]} columns, but Calibrator was fitted with {self.n_features_in_}")
         from tna_onnx.numerics.ops import softmax  # noqa: PLC0415
@@ -227,35 +215,55 @@ class Calibrator:
         if not hasattr(self, "_model"):
             raise _not_fitted()
 
-    def _checked(self, X: Any) -> NDArray[np.float32]:
-        """Return scores as (N, C) float32.
 
-        Raises:
-            UsageError: `scores` is no word for them.
-            DataError: another shape, values that are NaN or infinite, or no probabilities.
-        """
-        if self.scores not in ("logits", "probabilities"):
-            raise UsageError(f"scores {self.scores!r} are not known; expected logits or probabilities")
-        values = np.asarray(X)
-        if values.dtype.kind not in "iuf":
-            raise DataError(f"X must hold numbers, got {values.dtype}")
-        values = values.astype(np.float32)
-        if values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1):
-            second = values.reshape(-1, 1)
-            first = np.zeros_like(second) if self.scores == "logits" else 1 - second
-            values = np.concatenate([first, second], axis=1)
-        if values.ndim != 2 or not len(values):
-            raise DataError(f"X must have shape (N, C), one column a class, and rows; got {np.shape(X)}")
-        if not np.all(np.isfinite(values)):
-            row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-            raise DataError(f"X: row {row} holds NaN or infinite values")
-        sums = values.sum(axis=1, dtype=np.float64)
-        if self.scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > 1e-3)):
-            raise DataError("X: rows are no probabilities, which add up to 1; for logits, use scores='logits'")
-        return values
+def calibrated(values: NDArray[np.float32], labels: NDArray[np.int64], scores: ScoresWord, **words: Any) -> Report:
+    """Choose and fit a map for scores, as `calibrate` does for a model that hands them on.
+
+    Args:
+        values: (N, C).
+        labels: (N,), column numbers.
+        scores: what the values are.
+        **words: keywords of `calibrate`.
+
+    Raises:
+        TnaError: as of `calibrate`.
+    """
+    from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
+    from tna_onnx.graph.nodes import identity_model  # noqa: PLC0415
+
+    data = {"scores": values, "labels": labels}
+    return calibrate(identity_model(values.shape[1]), data, search="none", output_kind=scores, device="cpu", **words)
 
 
-def _labels(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
+    """Return scores as (N, C) float32.
+
+    Raises:
+        UsageError: `scores` is no word for them.
+        DataError: another shape, values that are NaN or infinite, or no probabilities.
+    """
+    if scores not in ("logits", "probabilities"):
+        raise UsageError(f"scores {scores!r} are not known; expected logits or probabilities")
+    values = np.asarray(X)
+    if values.dtype.kind not in "iuf":
+        raise DataError(f"X must hold numbers, got {values.dtype}")
+    values = values.astype(np.float32, copy=False)
+    if values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1):
+        second = values.reshape(-1, 1)
+        first = np.zeros_like(second) if scores == "logits" else 1 - second
+        values = np.concatenate([first, second], axis=1)
+    if values.ndim != 2 or not len(values):
+        raise DataError(f"X must have shape (N, C), one column a class, and rows; got {np.shape(X)}")
+    if not np.all(np.isfinite(values)):
+        row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+        raise DataError(f"X: row {row} holds NaN or infinite values")
+    sums = values.sum(axis=1, dtype=np.float64)
+    if scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > 1e-3)):
+        raise DataError("X: rows are no probabilities, which add up to 1; for logits, use scores='logits'")
+    return values
+
+
+def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return column numbers (N,), and what label each column is.
 
     Raises:

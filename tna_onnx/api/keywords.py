@@ -19,6 +19,7 @@ __all__ = [
     "DataWords",
     "DecisionWords",
     "EngineWords",
+    "FitWords",
     "LimitWords",
     "ModelWords",
     "SettingsWords",
@@ -51,6 +52,18 @@ class EngineWords(TypedDict, total=False):
     ray_options: Mapping[str, Any] | None
     max_samples: int | None
     stratify: bool
+
+
+class FitWords(TypedDict, total=False):
+    """Settings of `Settings` that scores alone need."""
+
+    map: MapChoice
+    predictions: Predictions
+    map_objective: MapObjective
+    bins: int
+    seed: int
+    trust_labels: bool
+    confidence_level: float
 
 
 class ModelWords(TypedDict, total=False):

@@ -30,7 +30,7 @@ __all__ = [
 
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
 SECTIONS = {
-    "Data": ("calib", "data", "eval", "labels", "eval_labels"),
+    "Data": ("calib", "data", "eval", "labels", "eval_labels", "scores"),
     "Images": (
         "preset", "preprocessing", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color",
         "interpolation",
@@ -140,7 +140,6 @@ _COMMANDS = {
     "version": "--version",
     "help": "--help",
     "recalibrate": "calibrate",
-    "fit": "calibrate",
     "eval": "evaluate",
     "test": "evaluate",
     "measure": "evaluate",

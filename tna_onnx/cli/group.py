@@ -14,7 +14,19 @@ from tna_onnx.cli.terminal import shortage
 __all__ = ["group"]
 
 # Each is a module of this package and, under the same name, the command in it.
-COMMANDS = ("calibrate", "card", "compare", "evaluate", "features", "guard", "inspect", "shift", "study", "verify")
+COMMANDS = (
+    "calibrate",
+    "card",
+    "compare",
+    "evaluate",
+    "features",
+    "fit",
+    "guard",
+    "inspect",
+    "shift",
+    "study",
+    "verify",
+)
 
 
 class _Commands(Mapping[str, click.Command]):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tna_onnx.search.settings import SearchSettings
 
 __all__ = [
+    "FIT_SETTINGS",
     "PAPER",
     "QuantizedHead",
     "Search",
@@ -33,6 +34,9 @@ QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
 
+
+FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")
+"""Settings that matter for scores alone, without a head to search."""
 
 # The paper's n_e, where `auto` starts.
 _FIRST_MEMBERS = 10

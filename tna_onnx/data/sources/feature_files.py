@@ -44,6 +44,7 @@ __all__ = [
     "file_system",
     "find_table_files",
     "open_feature_files",
+    "read_lists",
     "row_groups",
     "table_batches",
 ]
@@ -392,7 +393,7 @@ def _count(files: TableFiles, columns: list[str]) -> int:
     return count
 
 
-def _read(files: TableFiles, kind: Kind, label: str, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
+def _read(files: TableFiles, kind: str, label: str, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return the values (N, n) and labels (N,) in the order of the files."""
     columns = [kind, label]
     count = _count(files, columns)
@@ -418,6 +419,21 @@ def _read(files: TableFiles, kind: Kind, label: str, where: str) -> tuple[NDArra
     if values is None:
         raise DataError(f"{where}: has no rows")
     return values, np.concatenate(labels)
+
+
+def read_lists(files: TableFiles, name: str, label: str, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return a column of lists of one length, (N, n), and the labels (N,), in the order of their digests.
+
+    Raises:
+        DataError: a file cannot be read, the lists differ in length, or rows have no label.
+        UsageError: there is no room for the values.
+    """
+    if not _is_list(files.schema.field(name).type):
+        raise DataError(f"{where}: column {name!r} must hold lists of floating-point numbers, one for each class")
+    values, labels = _read(files, name, label, where)
+    _, places = np.unique(labels, return_inverse=True)
+    values, order = _sorted(values, places)
+    return values, labels[order]
 
 
 def _matrix(column: Any, where: str) -> NDArray[Any]:

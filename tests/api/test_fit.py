@@ -1,0 +1,78 @@
+"""`fit`: scores in files, whatever computed them, give the model that `Calibrator` fits on the same arrays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from scipy.special import softmax
+
+import tna_onnx
+from tests.support import cli
+from tna_onnx import Calibrator, DataError, UsageError
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+N, C = 600, 4
+
+
+def samples() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, C, N)
+    return (4 * (np.eye(C)[labels] + 0.8 * rng.standard_normal((N, C)))).astype(np.float32), labels
+
+
+def test_arrays_in_a_file_give_the_calibrator_of_the_arrays(tmp_path: Path) -> None:
+    logits, labels = samples()
+    np.savez(tmp_path / "s.npz", logits=logits, labels=labels)
+    done = cli("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx", "--json", tmp_path / "c.json")
+    assert done.exit_code == 0, done.output
+    fitted = Calibrator().fit(logits, labels)
+    assert fitted.report_ is not None
+    report = tna_onnx.fit({"logits": logits, "labels": labels})
+    assert (report.method, report.parameters) == (fitted.method_, fitted.parameters_)
+    assert report.comparison == fitted.report_.comparison
+    written = onnx.load(tmp_path / "c.onnx")
+    assert [i.name for i in written.graph.input] == ["scores"]
+    assert written.graph == fitted.to_onnx().graph
+
+
+def test_the_order_of_files_and_rows_does_not_matter(tmp_path: Path) -> None:
+    logits, labels = samples()
+    table = pa.table({"logits": list(logits), "label": np.array(list("abcd"))[labels], "key": np.arange(N)})
+    pq.write_table(table, tmp_path / "one.parquet")
+    (tmp_path / "many").mkdir()
+    for k, part in enumerate(np.array_split(np.random.default_rng(1).permutation(N), 5)):
+        pq.write_table(table.take(part), tmp_path / f"many/{k}.parquet")
+    for name in ("one.parquet", "many"):
+        tna_onnx.fit(tmp_path / name, tmp_path / f"{name}.onnx", map="ts")
+    assert (tmp_path / "one.parquet.onnx").read_bytes() == (tmp_path / "many.onnx").read_bytes()
+
+
+def test_probabilities() -> None:
+    logits, labels = samples()
+    both = {"logits": logits, "probabilities": softmax(logits, axis=1), "labels": labels}
+    found = {scores: tna_onnx.fit(both, scores=scores, map="ts").parameters for scores in ("logits", "probabilities")}
+    assert found["logits"]["temperature"] == pytest.approx(found["probabilities"]["temperature"], rel=1e-4)
+    with pytest.raises(DataError, match="has both"):
+        tna_onnx.fit(both)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "message"),
+    [
+        ({"scores": np.zeros((5, 2)), "labels": np.zeros(5)}, DataError, "expected logits or probabilities"),
+        ({"logits": np.zeros((5, 2))}, DataError, "can hold the labels"),
+        ("none.npz", UsageError, "no such file"),
+        (np.zeros((5, 2)), UsageError, "got ndarray"),
+    ],
+)
+def test_data_that_cannot_be_used(data: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        tna_onnx.fit(data)
+    with pytest.raises(TypeError, match="search"):
+        tna_onnx.fit(data, search="sparse")  # type: ignore[call-arg]

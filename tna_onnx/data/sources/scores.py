@@ -1,0 +1,92 @@
+"""Logits or probabilities with labels, by themselves: no model says how many classes there are.
+
+Read from a `.npz` file, Parquet or Arrow files, or a mapping of arrays. Rows of Parquet and Arrow files are put in the
+order of their digests, as features are (`feature_files`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.labelfile import find_label_column
+from tna_onnx.data.sources.feature_files import find_table_files, read_lists
+from tna_onnx.data.sources.npfiles import read_npz
+from tna_onnx.errors import DataError, UsageError
+
+__all__ = ["LabelledScores", "ScoresWord", "open_scores"]
+
+ScoresWord: TypeAlias = Literal["logits", "probabilities"]
+_KINDS: tuple[ScoresWord, ...] = ("logits", "probabilities")
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledScores:
+    """Scores of N samples.
+
+    Attributes:
+        kind: logits, natural logarithms before a softmax, or probabilities.
+        values: (N, C), or (N,) of the second of two classes.
+        labels: (N,), class indices or names.
+    """
+
+    kind: ScoresWord
+    values: NDArray[Any]
+    labels: NDArray[Any]
+
+
+def open_scores(data: Any, kind: ScoresWord | None = None, label_column: str | None = None) -> LabelledScores:
+    """Read scores and labels.
+
+    Args:
+        data: path, URL, or mapping of arrays.
+        kind: which of the two; None takes what is there.
+        label_column: column or array with the labels; None finds it by its name.
+
+    Raises:
+        UsageError: nothing is there, or a library is missing.
+        DataError: it cannot be read, or there are no scores or labels.
+    """
+    if isinstance(data, Mapping):
+        arrays = {str(name): np.asarray(values) for name, values in data.items()}
+        return _of_arrays(arrays, kind, label_column, "arrays")
+    if not isinstance(data, (str, Path)):
+        raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
+    place = local_path(str(data))
+    files = find_table_files(place)
+    if files is not None:
+        names = list(files.schema.names)
+        chosen = _kind(names, kind, place)
+        label = find_label_column([name for name in names if name not in _KINDS], label_column, place)
+        return LabelledScores(chosen, *read_lists(files, chosen, label, place))
+    path = Path(place)
+    if is_url(place) or (path.exists() and path.suffix.lower() != ".npz"):
+        raise DataError(f"{place}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
+    if not path.exists():
+        raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
+    arrays, _ = read_npz(path, lambda found: found)
+    return _of_arrays(arrays, kind, label_column, place)
+
+
+def _of_arrays(
+    arrays: Mapping[str, NDArray[Any]], kind: ScoresWord | None, label_column: str | None, where: str
+) -> LabelledScores:
+    chosen = _kind(list(arrays), kind, where)
+    label = find_label_column([name for name in arrays if name not in _KINDS], label_column, where)
+    return LabelledScores(chosen, arrays[chosen], arrays[label])
+
+
+def _kind(names: list[str], kind: ScoresWord | None, where: str) -> ScoresWord:
+    present = [name for name in ([kind] if kind else _KINDS) if name in names]
+    if len(present) == 1:
+        return present[0]
+    found = ", ".join(map(repr, names)) or "nothing"
+    if present:
+        raise DataError(f"{where}: has both logits and probabilities; say which with --scores")
+    raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {found}")
