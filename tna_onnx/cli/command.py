@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from tna_onnx.cli.config import naming_settings, read_from_environment
 from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortage
 from tna_onnx.cli.types import numbers, size
 from tna_onnx.errors import INTERRUPTED, TnaError
@@ -219,7 +220,11 @@ _FEW = 10  # options that one screen holds
 
 
 class Command(click.Command):
-    """A command whose help may be cut off, and whose unexpected errors reach `main`."""
+    """A command that reads the environment, whose help may be cut off, and whose unexpected errors reach `main`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        read_from_environment(self)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the parameters, and the option that shows all of them where there are many."""
@@ -239,7 +244,8 @@ class Command(click.Command):
         """Parse what is meant, and say what could be."""
         lists = [opt for param in self.params if param.callback in (numbers, size) for opt in param.opts]
         try:
-            rest = super().parse_args(ctx, joined_lists(args, lists))
+            with naming_settings(ctx):
+                rest = super().parse_args(ctx, joined_lists(args, lists))
         except click.NoSuchOption as error:
             raise meant_flag(self, error, ctx.info_name or "") from error
         return rest

@@ -17,13 +17,8 @@ The pyproject.toml is the nearest one with such a table, in the working folder o
 repository (the folder with `.git`) or the home folder, whichever comes first. If neither lies above the working folder,
 only the working folder counts.
 
-Settings become the defaults of a command's options, in the order of the package's docstring.
-
-Settings from the environment: TNA_ONNX_MAP for every command, TNA_ONNX_CALIBRATE_MAP for one.
-
-Settings from files: the one of `--config`, and the nearest pyproject.toml that has a table for tna-onnx.
-
-What settings can name: the options of the commands, and the values that these options take.
+The environment is read by click, as `envvar` of each option; what files say becomes click's `default_map`. Both are
+checked as flags are, and an error names the variable or the file.
 """
 
 from __future__ import annotations
@@ -34,7 +29,7 @@ import functools
 import os
 import stat
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,20 +42,39 @@ from tna_onnx.errors import UsageError
 
 __all__ = [
     "Setting",
-    "check_value",
-    "closest",
     "config_options",
     "configurable_commands",
-    "flag_of",
+    "naming_settings",
     "options_by_flag",
-    "read_environment",
     "read_file",
-    "read_pyproject",
+    "read_from_environment",
     "setting_flags",
     "setting_sources",
-    "unknown_variables",
-    "variable_value",
 ]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SETTINGS = "tna_onnx.settings"
+_UNKNOWN = "tna_onnx.unknown"
+_PREFIX = "TNA_ONNX_"
+
+# Likeness, from 0 to 1, above which an unknown variable counts as a typing error. High, because other programs may use
+# the prefix too: their variables must not stop the command.
+_TYPO = 0.85
+
+# Likeness above which an error names the key that may have been meant. Low: it is only a hint.
+_SIMILAR = 0.4
+
+_TABLE = "tna-onnx"
+# In the text of every pyproject.toml that concerns us: the table, and the table with a wrong name.
+_MARKS = (b"tna-onnx", b"tool.tna_onnx")
+_MAX_BYTES = 2**20
+
+# Options that say the same thing. One that is set by a stronger source removes the others, which would contradict it.
+_EXCLUSIVE = ({"preset", "preprocessing"},)
+
+# Sources of a value that is no default, the weakest first.
+_SOURCES = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE)
 
 
 @dataclass(frozen=True)
@@ -74,6 +88,92 @@ class Setting:
 
     value: Any
     source: str
+
+    @property
+    def text(self) -> str:
+        """The value as one word."""
+        return ",".join(self.value) if isinstance(self.value, list) else str(self.value)
+
+
+def config_options(command: F) -> F:
+    """Add `--config` and `--verbose`, which make the options of a command read files and the environment."""
+
+    @functools.wraps(command)  # click takes the help from the docstring
+    def run(*args: Any, verbose: int, **arguments: Any) -> Any:
+        ctx = click.get_current_context()
+        for name in _outranked(ctx):
+            arguments[name] = None  # the weaker one of two options that exclude each other
+        quiet = arguments.get("quiet", False)
+        if not quiet:
+            for variable in ctx.meta.get(_UNKNOWN, ()):
+                complain(f"{variable}: unknown setting, ignored")
+        if verbose:
+            for option, setting in _applied(ctx):
+                complain(f"setting  {_flag(option)} = {setting.value}  ({setting.source})")
+        with show_log(verbose) if verbose and not quiet else contextlib.nullcontext():
+            return command(*args, **arguments)
+
+    for option in (
+        click.option(
+            "-v",
+            "--verbose",
+            count=True,
+            help="Show where each setting comes from, and log each stage; -vv also logs every candidate and "
+            "method. --quiet turns the log off.",
+        ),
+        click.option(
+            "--config",
+            type=click.Path(),
+            is_eager=True,  # before the options whose defaults it sets
+            expose_value=False,
+            callback=_load,
+            help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence.",
+        ),
+    ):
+        run = option(run)
+    return run  # type: ignore[return-value]
+
+
+def read_from_environment(command: click.Command) -> None:
+    """Let the options of a command read their variables, if it reads settings."""
+    if any(param.name == "config" for param in command.params):
+        for flag, option in _all_options(command).items():
+            option.envvar = _variables(command.name or "", flag)
+
+
+@contextlib.contextmanager
+def naming_settings(ctx: click.Context) -> Iterator[None]:
+    """Name the file or the variable, and not the flag, where a setting has a value that its option does not take."""
+    try:
+        yield
+    except click.BadParameter as error:
+        option = error.param
+        setting = None if not isinstance(option, click.Option) else _setting_of(ctx, option)
+        if not isinstance(option, click.Option) or setting is None:
+            raise
+        named = _is_from(ctx, option, ParameterSource.DEFAULT_MAP)
+        raise UsageError(f"{setting.source}{f': {_flag(option)}' if named else ''}: {error.message}") from error
+
+
+def setting_sources() -> dict[str, str]:
+    """Return what files and the environment set for the current command: flag -> value and source."""
+    applied = _applied(click.get_current_context())
+    return {_flag(option): f"{setting.text} ({setting.source})" for option, setting in applied}
+
+
+def setting_flags() -> list[str]:
+    """Return what files and the environment set for the current command, as words of a command line."""
+    ctx = click.get_current_context()
+    words: list[str] = []
+    for option, setting in _applied(ctx):
+        if not option.is_flag:
+            words += [f"--{_flag(option)}", setting.text]
+        elif click.BOOL.convert(setting.value, option, ctx):
+            words.append(f"--{_flag(option)}")
+        else:
+            # a flag that is off and has no opposite is off anyway
+            words += option.secondary_opts[-1:]
+    return words
 
 
 def configurable_commands(ctx: click.Context) -> dict[str, click.Command]:
@@ -89,77 +189,79 @@ def configurable_commands(ctx: click.Context) -> dict[str, click.Command]:
 
 
 def options_by_flag(command: click.Command) -> dict[str, click.Option]:
-    """Return the options that settings can name, by their long flags without the dashes."""
-    options = [param for param in command.params if isinstance(param, click.Option)]
-    return {_long_flag(option): option for option in options if option.name not in ("config", "help")}
+    """Return the options that files can name, by their long flags without the dashes."""
+    return {flag: option for flag, option in _all_options(command).items() if flag != "config"}
 
 
-def flag_of(command: click.Command, name: str) -> str:
-    """Return the long flag, without the dashes, of the parameter `name`."""
-    return next(_long_flag(param) for param in command.params if param.name == name)
+def _all_options(command: click.Command) -> dict[str, click.Option]:
+    options = [param for param in command.params if isinstance(param, click.Option) and param.name != "help"]
+    return {_flag(option): option for option in options}
 
 
-def check_value(ctx: click.Context, option: click.Option, value: Any, where: str) -> Any:
-    """Return a value if the option takes it.
-
-    Raises:
-        UsageError: it does not take it.
-    """
-    try:
-        # click's own conversion, so that a setting is checked like a flag; its result is not kept
-        option.process_value(ctx, value)
-    except click.BadParameter as error:
-        raise UsageError(f"{where}: {error.message}") from error
-    except ValueError as error:  # a path with a null byte in it, which TOML can hold and a command line cannot
-        raise UsageError(f"{where}: {error}, got {value!r}") from error
-    return value
-
-
-def closest(word: str, known: Iterable[str], likeness: float) -> str | None:
-    """Return the known word that is most like `word`; None if none has the `likeness`, from 0 to 1."""
-    # sorted: of equally close words it is the same one on every run
-    matches = difflib.get_close_matches(word, sorted(known), 1, likeness)
-    return matches[0] if matches else None
-
-
-def _long_flag(param: click.Parameter) -> str:
+def _flag(option: click.Parameter) -> str:
     # `-o, --output`: the long one is the name of the setting; `--data, --calib`: the first one
-    return next((opt for opt in param.opts if opt.startswith("--")), param.opts[0]).lstrip("-")
+    return next((opt for opt in option.opts if opt.startswith("--")), option.opts[0]).lstrip("-")
 
 
-_PREFIX = "TNA_ONNX_"
-
-# Likeness, from 0 to 1, above which an unknown variable counts as a typing error. High, because other programs may use
-# the prefix too: their variables must not stop the command.
-_TYPO = 0.85
-
-
-def read_environment(ctx: click.Context) -> dict[str, Setting]:
-    """Return the settings of a command's options, by the options' names.
+def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
+    """Make what files say the defaults of a command's options.
 
     Raises:
-        UsageError: a value that its option does not take.
+        UsageError: a file that cannot be read, an unknown key, or a variable that looks like a typing error.
     """
-    settings = {}
-    for flag, option in options_by_flag(ctx.command).items():
-        # a setting for one command wins over one for all: the first that is set ends the loop
-        for variable in _variables(ctx.info_name or "", flag):
-            value = os.environ.get(variable)
-            if value:  # an empty variable is not set: some CI systems cannot remove one
-                text = value.split(",") if option.multiple else value
-                # Checked here and not by click, whose message would name the flag and not the variable.
-                settings[str(option.name)] = Setting(check_value(ctx, option, text, variable), variable)
-                break
-    return settings
+    settings = _from_pyproject(ctx)
+    if path:
+        stronger = read_file(ctx, Path(path))
+        for names in _EXCLUSIVE:
+            if names & stronger.keys():
+                settings = {name: setting for name, setting in settings.items() if name not in names}
+        settings |= stronger
+    # Shown only once the command runs, since --quiet may itself come from a setting.
+    ctx.meta[_UNKNOWN] = _unknown_variables(ctx)
+    ctx.meta[_SETTINGS] = settings
+    ctx.default_map = {name: setting.value for name, setting in settings.items()}
 
 
-def variable_value(ctx: click.Context, flag: str) -> str | None:
-    """Return what the environment says for one flag; None if it says nothing. An empty variable is not set."""
-    values = [os.environ.get(variable) for variable in _variables(ctx.info_name or "", flag)]
-    return next((value for value in values if value), None)
+def _setting_of(ctx: click.Context, option: click.Option) -> Setting | None:
+    """Return what set an option, if that was a file or the environment."""
+    if _is_from(ctx, option, ParameterSource.ENVIRONMENT):
+        variable = next((name for name in option.envvar or () if os.environ.get(name)), "")
+        return Setting(os.environ.get(variable, ""), variable)
+    if _is_from(ctx, option, ParameterSource.DEFAULT_MAP):
+        settings: dict[str, Setting] = ctx.meta.get(_SETTINGS, {})
+        return settings.get(str(option.name))
+    return None
 
 
-def unknown_variables(ctx: click.Context) -> list[str]:
+def _is_from(ctx: click.Context, option: click.Parameter, source: ParameterSource) -> bool:
+    return ctx.get_parameter_source(str(option.name)) is source
+
+
+def _applied(ctx: click.Context) -> list[tuple[click.Option, Setting]]:
+    """Return the settings that nothing stronger has replaced, with their options."""
+    outranked = _outranked(ctx)
+    options = [param for param in ctx.command.params if isinstance(param, click.Option)]
+    found = [(option, _setting_of(ctx, option)) for option in options if option.name not in outranked]
+    return [(option, setting) for option, setting in found if setting is not None]
+
+
+def _outranked(ctx: click.Context) -> list[str]:
+    """Return the options that another one of their exclusive group replaces, as it is set by a stronger source."""
+    names = []
+    for group in _EXCLUSIVE:
+        sources = {name: ctx.get_parameter_source(name) for name in sorted(group)}
+        ranks = {name: _SOURCES.index(source) for name, source in sources.items() if source in _SOURCES}
+        names += [name for name, rank in ranks.items() if rank < max(ranks.values())]
+    return names
+
+
+def _variables(command: str, flag: str) -> tuple[str, str]:
+    """Return the variables for a flag, the stronger one first."""
+    name = flag.upper().replace("-", "_")
+    return f"{_PREFIX}{command.upper()}_{name}", f"{_PREFIX}{name}"
+
+
+def _unknown_variables(ctx: click.Context) -> list[str]:
     """Return the variables with the prefix that name no setting.
 
     Raises:
@@ -173,7 +275,7 @@ def unknown_variables(ctx: click.Context) -> list[str]:
     known = {
         variable
         for name, command in configurable_commands(ctx).items()
-        for flag in ("config", *options_by_flag(command))
+        for flag in _all_options(command)
         for variable in _variables(name, flag)
     }
     unknown = [name for name in present if name not in known]
@@ -184,35 +286,28 @@ def unknown_variables(ctx: click.Context) -> list[str]:
     return unknown
 
 
-def _variables(command: str, flag: str) -> tuple[str, str]:
-    """Return the variables for a flag, the stronger one first."""
-    name = flag.upper().replace("-", "_")
-    return f"{_PREFIX}{command.upper()}_{name}", f"{_PREFIX}{name}"
-
-
 def _meant(variable: str, known: set[str]) -> str | None:
     # A switch is turned off by its value: NO_FOLD=1 is FOLD=0.
     positive = _PREFIX + variable.removeprefix(_PREFIX).replace("NO_", "", 1)
     if positive in known:
         return positive
     # Without the prefix, which would make every two names look alike.
-    name = closest(variable.removeprefix(_PREFIX), [other.removeprefix(_PREFIX) for other in known], _TYPO)
+    name = _closest(variable.removeprefix(_PREFIX), [other.removeprefix(_PREFIX) for other in known], _TYPO)
     return None if name is None else _PREFIX + name
 
 
-_TABLE = "tna-onnx"
-# In the text of every pyproject.toml that concerns us: the table, and the table with a wrong name.
-_MARKS = (b"tna-onnx", b"tool.tna_onnx")
-_MAX_BYTES = 2**20
-# Likeness, from 0 to 1, above which an error names the key that may have been meant. Low: it is only a hint.
-_SIMILAR = 0.4
+def _closest(word: str, known: Iterable[str], likeness: float) -> str | None:
+    """Return the known word that is most like `word`; None if none has the `likeness`, from 0 to 1."""
+    # sorted: of equally close words it is the same one on every run
+    matches = difflib.get_close_matches(word, sorted(known), 1, likeness)
+    return matches[0] if matches else None
 
 
 def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
     """Return the settings for the current command, by its options' names.
 
     Raises:
-        UsageError: a file that cannot be read, an unknown table or key, or a value that its option does not take.
+        UsageError: a file that cannot be read, or an unknown table or key.
     """
     try:
         text = _content(path)
@@ -223,7 +318,7 @@ def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
     return _settings(ctx, path, _parse(path, text), "")
 
 
-def read_pyproject(ctx: click.Context) -> dict[str, Setting]:
+def _from_pyproject(ctx: click.Context) -> dict[str, Setting]:
     """Return the settings of the nearest pyproject.toml with a `[tool.tna-onnx]`, if there is one.
 
     Raises:
@@ -352,7 +447,7 @@ def _checked_keys(table: dict[str, Any], known: set[str], path: Path, where: str
 
 
 def _hint(word: str, known: Iterable[str], form: str) -> str:
-    match = closest(word, known, _SIMILAR)
+    match = _closest(word, known, _SIMILAR)
     if match is None:
         return ""
     return f"; did you mean {form.format(match)}?"
@@ -360,179 +455,24 @@ def _hint(word: str, known: Iterable[str], form: str) -> str:
 
 def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: Path) -> dict[str, Setting]:
     """Return the settings for the options of a command, from flag -> TOML value and source."""
-    settings = {}
-    for flag, option in options_by_flag(ctx.command).items():
-        if flag in values:
-            value, source = values[flag]
-            where = f"{source}: {flag}"
-            text = _from_toml(option, value, where, folder)
-            # Checked here and not by click, whose message would name the flag and not the file.
-            settings[str(option.name)] = Setting(check_value(ctx, option, text, where), source)
-    return settings
+    options = options_by_flag(ctx.command)
+    return {
+        str(options[flag].name): Setting(_as_typed(options[flag], value, folder), source)
+        for flag, (value, source) in values.items()
+        if flag in options
+    }
 
 
-def _from_toml(option: click.Option, value: Any, where: str, folder: Path) -> Any:
-    """Return what the command line would hold in place of a TOML value.
-
-    Raises:
-        UsageError: a value of another type than the option's.
-    """
-    if option.multiple and isinstance(value, list):
-        return [_item_from_toml(option, item, where, folder) for item in value]
-    item = _item_from_toml(option, value, where, folder)
-    return [item] if option.multiple else item
-
-
-def _item_from_toml(option: click.Option, value: Any, where: str, folder: Path) -> Any:
-    expected, types = _toml_types(option)
-    fits = isinstance(value, types)
-    if isinstance(value, bool):  # a truth value is an int in Python, but no number in TOML
-        fits = bool in types
-    if not fits:
-        raise UsageError(f"{where} must be {expected}, got {value!r}")
-    if option.is_flag:
+def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
+    """Return what the command line would hold in place of a TOML value."""
+    if isinstance(value, bool) and option.is_flag:
         return value
+    items = [_word(option, item, folder) for item in (value if isinstance(value, list) else [value])]
+    return items if option.multiple else ",".join(items)
+
+
+def _word(option: click.Option, value: Any, folder: Path) -> str:
     # Relative to the file, so that it means the same in every working folder; a URL is not relative.
-    if isinstance(option.type, click.Path) and "://" not in value:
-        return str(folder / Path(value).expanduser())
-    if isinstance(value, list):
-        return ",".join(map(str, value))
+    if isinstance(option.type, click.Path) and "://" not in str(value) and "\0" not in str(value):
+        return str(folder / Path(str(value)).expanduser())
     return str(value)
-
-
-def _toml_types(option: click.Option) -> tuple[str, tuple[type, ...]]:
-    """Return the types of TOML values that an option takes, in words and for `isinstance`."""
-    if option.is_flag:
-        return "true or false", (bool,)
-    if isinstance(option.type, click.types.IntParamType):
-        return "a whole number", (int,)
-    if isinstance(option.type, click.types.FloatParamType):
-        return "a number", (int, float)
-    if option.callback is not None:  # it parses a text, such as numbers separated by commas
-        return "a string, a number or a list of numbers", (str, list, int, float)
-    return "a string", (str,)
-
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-_SETTINGS = "tna_onnx.settings"
-_UNKNOWN = "tna_onnx.unknown"
-
-# Options that say the same thing. One that is set by a stronger source removes the others, which would contradict it.
-_EXCLUSIVE = ({"preset", "preprocessing"},)
-
-
-def config_options(command: F) -> F:
-    """Add `--config` and `--verbose`, which make the options of a command read files and the environment."""
-
-    @functools.wraps(command)  # click takes the help from the docstring
-    def run(*args: Any, verbose: int, **arguments: Any) -> Any:
-        ctx = click.get_current_context()
-        for name in _outranked(ctx):
-            arguments[name] = None  # the weaker one of two options that exclude each other
-        quiet = arguments.get("quiet", False)
-        if not quiet:
-            for variable in ctx.meta.get(_UNKNOWN, ()):
-                complain(f"{variable}: unknown setting, ignored")
-        if verbose:
-            for name, setting in _applied(ctx).items():
-                complain(f"setting  {flag_of(ctx.command, name)} = {setting.value}  ({setting.source})")
-        with show_log(verbose) if verbose and not quiet else contextlib.nullcontext():
-            return command(*args, **arguments)
-
-    for option in (
-        click.option(
-            "-v",
-            "--verbose",
-            count=True,
-            help="Show where each setting comes from, and log each stage; -vv also logs every candidate and "
-            "method. --quiet turns the log off.",
-        ),
-        click.option(
-            "--config",
-            type=click.Path(),
-            is_eager=True,  # before the options whose defaults it sets
-            expose_value=False,
-            callback=_load,
-            help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence.",
-        ),
-    ):
-        run = option(run)
-    return run  # type: ignore[return-value]
-
-
-def setting_sources() -> dict[str, str]:
-    """Return what files and the environment set for the current command: flag -> value and source."""
-    ctx = click.get_current_context()
-    applied = _applied(ctx)
-    sources = {}
-    for param in ctx.command.params:
-        setting = applied.get(str(param.name))
-        if setting is not None:
-            value = ",".join(setting.value) if isinstance(setting.value, list) else setting.value
-            sources[flag_of(ctx.command, str(param.name))] = f"{value} ({setting.source})"
-    return sources
-
-
-def setting_flags() -> list[str]:
-    """Return what files and the environment set for the current command, as words of a command line."""
-    ctx = click.get_current_context()
-    applied = _applied(ctx)
-    words: list[str] = []
-    for param in ctx.command.params:
-        setting = applied.get(str(param.name))
-        if setting is None:
-            continue
-        flag = f"--{flag_of(ctx.command, str(param.name))}"
-        if not getattr(param, "is_flag", False):
-            words += [flag, ",".join(setting.value) if isinstance(setting.value, list) else str(setting.value)]
-        elif click.BOOL.convert(setting.value, param, ctx):
-            words.append(flag)
-        else:
-            # a flag that is off and has no opposite is off anyway
-            words += param.secondary_opts[-1:]
-    return words
-
-
-def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
-    """Make the settings the defaults of a command's options.
-
-    Raises:
-        UsageError: a file that cannot be read, an unknown key, or a value that its option does not take.
-    """
-    path = path or variable_value(ctx, "config")
-    # rules 2 to 4 of the package's docstring, in reverse: later layers replace earlier ones
-    layers = [read_pyproject(ctx)]  # the weakest first
-    if path:
-        layers.append(read_file(ctx, Path(path)))
-    # Shown only once the command runs, since --quiet may itself come from a setting.
-    ctx.meta[_UNKNOWN] = unknown_variables(ctx)
-    layers.append(read_environment(ctx))
-    settings: dict[str, Setting] = {}
-    for layer in layers:
-        for names in _EXCLUSIVE:
-            if names & layer.keys():
-                settings = {name: setting for name, setting in settings.items() if name not in names}
-        settings |= layer
-    ctx.meta[_SETTINGS] = settings
-    # click converts and checks these as if they had been typed.
-    ctx.default_map = {name: setting.value for name, setting in settings.items()}
-
-
-def _applied(ctx: click.Context) -> dict[str, Setting]:
-    """Return the settings that no flag has replaced."""
-    settings: dict[str, Setting] = ctx.meta.get(_SETTINGS, {})
-    outranked = _outranked(ctx)
-    return {name: s for name, s in settings.items() if _is_from_setting(ctx, name) and name not in outranked}
-
-
-def _outranked(ctx: click.Context) -> list[str]:
-    """Return the settings that another option of their exclusive group replaces, because it was given as a flag."""
-    flags = {name for name in ctx.params if ctx.get_parameter_source(name) == ParameterSource.COMMANDLINE}
-    settings = ctx.meta.get(_SETTINGS, {})
-    replaced = [names for names in _EXCLUSIVE if names & flags]
-    return [name for names in replaced for name in names if name in settings and _is_from_setting(ctx, name)]
-
-
-def _is_from_setting(ctx: click.Context, name: str) -> bool:
-    return ctx.get_parameter_source(name) == ParameterSource.DEFAULT_MAP

@@ -137,6 +137,11 @@ class FieldOption(click.Option):
 
     section = ""
 
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        """Return what the environment says; several values have commas between them, as behind the flag."""
+        value = self.resolve_envvar_value(ctx)
+        return value.split(",") if self.multiple and value is not None else super().value_from_envvar(ctx)
+
 
 def field_options(cls: type, *names: str, **defaults: Any) -> Callable[[F], F]:
     """Return one decorator that adds the options of the settings of a dataclass.
