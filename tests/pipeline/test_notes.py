@@ -83,8 +83,8 @@ def test_a_choice_is_said_with_the_best_that_were_compared(small: Small, task: T
     scores[Method(tilted=False, map="refit", step=2)] = scored(0.125)
     (found,) = notes(small, task, replace(outcome, scores=scores))
     assert found == (
-        "chose ts of 7 methods: the simplest within a standard error of the best cross-validated NLL "
-        "(refit 0.05 0.1250, tna + ts 0.2500, none 0.3333, ts 0.5000, ets 0.7500)"
+        "chose ts of 7 methods, as the simplest within a standard error of the best; cross-validated NLL: "
+        "refit 0.05 (0.1250), tna + ts (0.2500), none (0.3333), ts (0.5000), ets (0.7500)"
     )
 
 
@@ -117,10 +117,10 @@ def test_the_note_on_a_choice_names_what_was_allowed_and_what_was_chosen(
     each = {method: scores(0.9 - 0.1 * k) for k, method in enumerate(methods)}
     several = replace(outcome, method=methods[0], scores=each, left_out={methods[-1]: "accuracy"})
     (found,) = notes(small, task, several)
-    assert found.startswith("chose none of 7 methods: ")
+    assert found.startswith("chose none of 7 methods, ")
     # the best of all costs accuracy; the chosen one stands behind the best five
-    listed = "(aar 0.4000, svs 0.5000, bias 0.6000, ets 0.7000, ts 0.8000, none 0.9000)"
-    assert found.endswith(f"cross-validated NLL {listed}; left out, as it costs accuracy: irova 0.3000")
+    listed = "aar (0.4000), svs (0.5000), bias (0.6000), ets (0.7000), ts (0.8000), none (0.9000)"
+    assert found.endswith(f"cross-validated NLL: {listed}; left out, as it costs accuracy: irova (0.3000)")
 
 
 def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task: Task, outcome: Outcome) -> None:

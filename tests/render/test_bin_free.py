@@ -24,7 +24,7 @@ def test_lines_of_one_model(stages: tuple[BinFree, BinFree]) -> None:
     first, second = bin_free_lines(one)
     assert first == (
         f"bin-free Kuiper {100 * one.cumulative.kuiper:.2f} % (p < 0.001); "
-        f"ECE debiased {100 * one.ece_debiased:.2f} %, by chance alone {100 * one.ece_expected:.2f} %"
+        f"ECE with less bias {100 * one.ece_debiased:.2f} %, by chance alone {100 * one.ece_expected:.2f} %"
     )
     parts = one.corp.nll
     assert second == (
@@ -36,7 +36,7 @@ def test_lines_before_and_after_have_the_chance_of_the_result(stages: tuple[BinF
     before, after = stages
     first, second = bin_free_lines(before, after)
     p = f"{after.cumulative.kuiper_p:.2g}"
-    assert f"(p < 0.001 -> {p}); ECE debiased {100 * before.ece_debiased:.2f} % -> " in first
+    assert f"(p < 0.001 -> {p}); ECE with less bias {100 * before.ece_debiased:.2f} % -> " in first
     assert first.endswith(f"by chance alone {100 * after.ece_expected:.2f} %")
     assert second.endswith(f"by chance alone {after.corp.nll.expected:.4f}")
 

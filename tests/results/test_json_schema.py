@@ -52,7 +52,7 @@ from tna_onnx.results.guarding import (
 from tna_onnx.results.recall import ClassRecall, Recall
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, Verification
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
-from tna_onnx.results.study import Chart, Column, Line, Studies, Study
+from tna_onnx.results.study import Chart, Column, Footnote, Line, Studies, Study
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.studies.settings import StudySettings
 
@@ -200,6 +200,7 @@ CLASSES = {
     "study": fields(Study) | HEAD,
     "study_settings": fields(StudySettings),
     "column": fields(Column),
+    "footnote": fields(Footnote),
     "chart": fields(Chart),
     "line": fields(Line),
 }

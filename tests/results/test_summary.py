@@ -75,3 +75,12 @@ def test_a_copy() -> None:
     kept = copied_sentence(metrics(), changing="platt")
     assert kept.startswith("The model stays as it is")
     assert "platt, which changes them" in kept
+
+
+def test_a_metric_that_is_worse_is_named_though_the_others_are_better() -> None:
+    found = differences(ece=-1, nll=-1) | {"brier": Interval(0.0014, 0.0004, 0.0024, 0.95)}
+    sentence = result_sentence("improved", metrics(), metrics(0.9, 0.01), found, chance=0.012)
+    assert "Brier 0.1000 -> 0.1000 (+0.0004 to +0.0024) is worse" in sentence
+    assert "now 1.0 (by chance alone 1.2)" in sentence
+    better = differences(ece=-1, nll=-1) | {"brier": Interval(-0.0014, -0.0024, -0.0004, 0.95)}
+    assert "is worse" not in result_sentence("improved", metrics(), metrics(0.9, 0.01), better)

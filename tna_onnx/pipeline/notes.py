@@ -219,11 +219,11 @@ def _why(outcome: Outcome, settings: Settings) -> str:
         best.append(outcome.method)
 
     def listing(methods: Iterable[Method]) -> str:
-        return ", ".join(f"{method.label} {metric.number(values[method])}" for method in methods)
+        return ", ".join(f"{method.label} ({metric.number(values[method])})" for method in methods)
 
     text = (
-        f"chose {outcome.label} of {len(outcome.scores)} methods: the simplest within a standard error of the best "
-        f"cross-validated {metric.label} ({listing(best)})"
+        f"chose {outcome.label} of {len(outcome.scores)} methods, as the simplest within a standard error of the best; "
+        f"cross-validated {metric.label}: {listing(best)}"
     )
     for reason, words in _REASONS.items():
         better = [each for each in ranked if outcome.left_out.get(each) == reason and values[each] < values[best[0]]]

@@ -112,7 +112,8 @@ def bin_free_lines(*stages: BinFree) -> list[str]:
     lost = listed(lambda it: _nats(it.corp.nll.miscalibration))
     last = stages[-1]
     return [
-        f"bin-free Kuiper {kuiper} (p {p_value}); ECE debiased {ece}, by chance alone {_percent(last.ece_expected)} %",
+        f"bin-free Kuiper {kuiper} (p {p_value}); ECE with less bias {ece}, by chance alone "
+        f"{_percent(last.ece_expected)} %",
         f"NLL      of it miscalibrated confidence {lost} nats, by chance alone {_nats(last.corp.nll.expected)}",
     ]
 
@@ -147,7 +148,7 @@ def bin_free_sentence(bin_free: BinFree, *, cross_fitted: bool) -> str:
 
 
 _ROWS: tuple[Row, ...] = (
-    ("ECE debiased, %", lambda it: _percent(it.ece_debiased)),
+    ("ECE with less bias, %", lambda it: _percent(it.ece_debiased)),
     ("ECE by chance alone, %", lambda it: _percent(it.ece_expected)),
     ("Kuiper, %", lambda it: _percent(it.cumulative.kuiper)),
     ("p-value of Kuiper", lambda it: p_text(it.cumulative.kuiper_p)),

@@ -158,8 +158,11 @@ _CLASS = ("confidence", "accuracy")
 _LABEL = ("a label's probability", "its frequency")
 
 
-def copied_sentence(before: Metrics, *, labels: bool = False, changing: str = "") -> str:
-    """Say that the original stays; `labels` are several a sample, `changing` would be better but for predictions."""
+def copied_sentence(before: Metrics, *, labels: bool = False, changing: str = "", chance: float | None = None) -> str:
+    """Say that the original stays; `labels` are several a sample, `changing` would be better but for predictions.
+
+    `chance` is the ECE that calibrated confidences have on as many samples, a fraction.
+    """
     if changing:
         return (
             "The model stays as it is: on these samples no recalibration that keeps its predictions is significantly "
@@ -168,7 +171,7 @@ def copied_sentence(before: Metrics, *, labels: bool = False, changing: str = ""
     subject, true = _LABEL if labels else ("its confidence", "its accuracy")
     return (
         f"The model needs no recalibration, as far as these samples tell: {subject} is "
-        f"{_points(before.ece)} away from {true} on average"
+        f"{_points(before.ece)} away from {true} on average{_by_chance(chance)}"
     )
 
 
@@ -180,11 +183,13 @@ def result_sentence(
     worst: ClassRecall | None = None,
     *,
     labels: bool = False,
+    chance: float | None = None,
 ) -> str:
     """Say what a result comes to; the word is that of the verdict, so that both say the same.
 
     Where `labels` are several a sample, the distance is that of a label's probability and its frequency. `worst` is the
-    class that loses recall, and most of it.
+    class that loses recall, and most of it. `chance` is the ECE that calibrated confidences have on as many samples, a
+    fraction. A metric that is worse by its whole interval is named, whatever the word.
 
     >>> old, new = (Metrics(100, 15, 0.9, ece, 0.1, 0.3, 0.1) for ece in (0.05, 0.01))
     >>> same = Interval(0.0, -0.01, 0.01, 0.95)
@@ -195,7 +200,7 @@ def result_sentence(
     gap = changed("ece", differences["ece"])
     fit = changed("nll", differences["nll"])
     parts = [
-        _gap(gap, before, after, " and ".join(_LABEL if labels else _CLASS)),
+        _gap(gap, before, after, " and ".join(_LABEL if labels else _CLASS)) + _by_chance(chance),
         _accuracy(before, after, differences["accuracy"]),
     ]
     # the distance alone would not explain the verdict
@@ -209,7 +214,14 @@ def result_sentence(
             f"{kind} {worst.name} is recognised in {100 * worst.after:.1f} % of its samples, not in "
             f"{100 * worst.before:.1f} %"
         )
+    named = {"accuracy", "ece", *({"nll"} if word == "worse" else ())}
+    worse = [name for name, d in differences.items() if name not in named and METRICS[name].standing(d.low, d.high) < 0]
+    parts += [f"{_change(name, before, after, differences[name])} is worse" for name in worse]
     return f"{_OPENINGS[word]}: {'; '.join(parts)}"
+
+
+def _by_chance(ece: float | None) -> str:
+    return "" if ece is None else f" (by chance alone {100 * ece:.1f})"
 
 
 def _gap(side: int, before: Metrics, after: Metrics, pair: str) -> str:
@@ -493,9 +505,16 @@ class Report(Shown):
         """One sentence for readers who know no metric; it says the same as the verdict."""
         c = self.comparison
         if self.already_calibrated:
-            return copied_sentence(c.before, labels=bool(self.labels), changing=self.changing)
+            chance = self.bin_free_before.ece_expected
+            return copied_sentence(c.before, labels=bool(self.labels), changing=self.changing, chance=chance)
         return result_sentence(
-            self.standing.word, c.before, c.after, c.differences, self.recall.worst, labels=bool(self.labels)
+            self.standing.word,
+            c.before,
+            c.after,
+            c.differences,
+            self.recall.worst,
+            labels=bool(self.labels),
+            chance=self.bin_free_after.ece_expected,
         )
 
     @property
