@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,6 @@ from rich.console import Console
 from rich.style import Style
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import tomllib
 from typing import Any
 
 import pytest
@@ -33,6 +34,24 @@ def test_the_metadata_are_whole() -> None:
     assert len(PROJECT["description"]) < 100
     assert (ROOT / PROJECT["readme"]).is_file()
     assert all((ROOT / file).is_file() for file in PROJECT["license-files"])
+
+
+def test_the_workflow_runs_everything_on_every_version() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text("utf-8"))
+    [job] = workflow["jobs"].values()
+    listed = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert job["strategy"]["matrix"]["python"] == listed
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    assert (ROOT / ".ci/run").stat().st_mode & 0o100
+
+
+def test_the_script_installs_groups_that_there_are() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    script = (ROOT / ".ci/run").read_text("utf-8")
+    asked = {name for line in re.findall(r"^ *groups (.+) > ", script, re.MULTILINE) for name in line.split()}
+    assert asked == {*pyproject["dependency-groups"]}
+    extras = {name for line in re.findall(r"-e '\.\[(.+?)\]'", script) for name in line.split(",")}
+    assert extras <= {*PROJECT["optional-dependencies"]}
 
 
 def test_the_forms_for_issues_are_whole() -> None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from tna_onnx.api.keywords import (
     ChangeWords,
@@ -79,12 +78,6 @@ __all__ = [
     "with_json",
     "write_text",
 ]
-
-
-if sys.version_info >= (3, 11):
-    from typing import Unpack
-else:
-    from typing_extensions import Unpack
 
 
 class DataModelWords(DataWords, ModelWords, total=False):

@@ -28,7 +28,6 @@ import difflib
 import functools
 import os
 import stat
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -384,10 +383,8 @@ def _home() -> Path | None:
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib  # noqa: PLC0415 - most commands run without a file
-    else:
-        import tomli as tomllib  # noqa: PLC0415
+    import tomllib  # noqa: PLC0415 - most commands run without a file
+
     try:
         return tomllib.loads(text.decode())  # TOML is UTF-8 in every locale
     # ValueError: bytes that are no text, and numbers of more digits than Python converts

@@ -190,7 +190,7 @@ _OF_TEXT = {
 
 # What `import` calls the libraries that every installation has.
 _REQUIRED = (
-    "array_api_compat", "click", "filelock", "google", "jinja2", "numpy", "onnx", "psutil", "rich", "scipy", "tomli",
+    "array_api_compat", "click", "filelock", "google", "jinja2", "numpy", "onnx", "psutil", "rich", "scipy",
 )  # fmt: skip
 
 

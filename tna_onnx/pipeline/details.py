@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -263,7 +263,7 @@ def _sums(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
 class Started:
     """The moment in which a run began; `monotonic` for durations, in seconds."""
 
-    date: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
+    date: datetime = field(default_factory=lambda: datetime.now(UTC))
     monotonic: float = field(default_factory=time.monotonic)
 
 

@@ -118,7 +118,7 @@ def test_names_as_labels(tmp_path: Path) -> None:
         ([("a.png", b""), ("a.json", b"{")], r"a\.json: cannot be read"),
         ([("a.png", b""), ("a.cls", b"\xff")], r"a\.cls: cannot be read .* UTF-8"),
         ([("a.npy", b"")], "no samples in 1 tar files"),
-        ([], "no samples in 1 tar files|cannot be read as a tar file"),  # the second is Python 3.10's
+        ([], "no samples in 1 tar files"),
         ([("a.png", b""), ("a.cls", b"cat"), ("b.png", b""), ("b.cls", b"cat")], "1 labels for a model with 2 classes"),
     ],
 )
