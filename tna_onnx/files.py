@@ -32,8 +32,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from tna_onnx.errors import UsageError
+
 __all__ = [
     "alone_in",
+    "check_name",
     "is_replaced",
     "keep_mode",
     "open_regular",
@@ -59,6 +62,27 @@ _PAUSE = 0.05
 
 # Windows has neither of the first two, and needs the last for bytes as they are.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+
+
+_SHOWN = 60  # characters of a name that is too long to be shown
+
+
+def check_name(name: str | Path) -> None:
+    """Refuse a path that no file can have, whether there is one or not: the first look at it would raise.
+
+    Raises:
+        UsageError: a part of it, or all of it, is longer than the system allows, or it holds a NUL.
+    """
+    text = str(name)
+    try:
+        os.lstat(text)
+    except ValueError as error:
+        raise UsageError(f"{text[:_SHOWN]!r}: is no name of a file ({error})") from error
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise UsageError(
+                f"{text[:_SHOWN]}...: has {len(text):,} characters, which is too long for the name of a file here"
+            ) from error
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -90,10 +114,11 @@ def write_file(path: Path, content: bytes) -> None:
     is a file in a folder where nothing can be renamed, as it is mounted into a container.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or is a pipe that nobody has opened to read within a minute.
     """
     if not is_replaced(path):
-        path.write_bytes(content)
+        with _open_in_place(path) as stream:
+            stream.write(content)
         return
     try:
         _replace(path.resolve(), content)
@@ -101,6 +126,30 @@ def write_file(path: Path, content: bytes) -> None:
         if error.errno not in _CANNOT_REPLACE or not os.access(path, os.W_OK):
             raise
         path.write_bytes(content)
+
+
+def _open_in_place(path: Path) -> BinaryIO:
+    """Open what is not replaced. To open a pipe that nobody reads may take for ever, so there is a limit to that.
+
+    Raises:
+        OSError: it cannot be opened, or nobody reads the pipe in time.
+    """
+    if not path.is_fifo():
+        return path.open("wb")
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
+        except OSError as error:  # noqa: PERF203 - it waits anyway
+            if error.errno != errno.ENXIO:
+                raise
+            if time.monotonic() > end:
+                text = f"is a pipe that nobody has opened to read for {_PATIENCE:g} seconds"
+                raise OSError(errno.ENXIO, text, str(path)) from error
+            time.sleep(_PAUSE)
+        else:
+            os.set_blocking(descriptor, True)
+            return os.fdopen(descriptor, "wb")
 
 
 def _replace(target: Path, content: bytes) -> None:

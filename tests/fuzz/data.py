@@ -7,6 +7,7 @@ sound file, how it is mutated, and what reads it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import random
@@ -21,6 +22,7 @@ from typing import Any
 
 import click
 import numpy as np
+from PIL import Image
 
 from tests.data.samples import encoded
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
@@ -28,7 +30,9 @@ from tests.fuzz.run import Counts, run_cases
 from tna_onnx.cli.config import read_file
 from tna_onnx.cli.group import group
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
+from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import sample_digests
+from tna_onnx.errors import DataError, TnaError
 from tna_onnx.extraction.store import find_stores, open_store, read_stored
 from tna_onnx.extraction.store_files import labels_digest
 
@@ -193,6 +197,55 @@ SETTINGS = 'bins = 10\nobjective = "ece"\n[calibrate]\nseed = 3\nmean = [0.1, 0.
 SPEC = IMAGE[0]
 PLAIN = Recipe(scale=1.0)
 
+# Numbers that are fit for one place of a recipe and not for another, and some that are fit for none.
+NUMBERS = [
+    10**400,
+    -(10**400),
+    10**18,
+    20_000,
+    65_537,
+    1e300,
+    1e-300,
+    5e-324,
+    4e-4,
+    0.99,
+    1,
+    3,
+    8,
+    224,
+    [8, 8],
+    [0.5] * 3,
+]
+SIDES = [(1, 1), (8, 8), (5, 300), (40, 40)]
+
+
+def mutated_recipe(content: bytes, rng: random.Random) -> bytes:
+    """Put numbers of any size into a recipe, or mutate it as any JSON."""
+    if rng.random() < 0.3:
+        return mutated_json(content, rng)
+    config = json.loads(content)
+    inner = config.get("pretrained_cfg", config)
+    for key in rng.sample(sorted(inner), rng.randint(1, 3)):
+        number = rng.choice(NUMBERS)
+        inner[key] = [number] * len(inner[key]) if isinstance(inner[key], list) and rng.random() < 0.7 else number
+    return json.dumps(config).encode()
+
+
+def prepare(path: Path) -> None:
+    """Follow a recipe: read it, fit it to inputs, prepare small and long images, within a million pixels."""
+    recipe = read_recipe(path)
+    limits = Limits(image_pixels=10**6)
+    for shape in ((None, 3, 224, 224), (None, 3, 8, 8), (None, None, None, 3), (None, 3, None, None)):
+        with contextlib.suppress(TnaError):
+            resolved = recipe.resolve(InputSpec("image", shape, np.dtype(np.float32)))
+            for side in SIDES:
+                with contextlib.suppress(DataError):
+                    values = resolved(Image.new("RGB", side), limits)
+                    assert np.isfinite(values).all(), "values"
+                    assert values.ndim == 3, "form"
+    recipe.resolve(SPEC)
+
+
 FAMILIES: dict[str, Family] = {
     "npz": Family(npz(np.savez), mutated_bytes, samples(VECTOR)),
     "npz, compressed": Family(npz(np.savez_compressed), mutated_bytes, samples(VECTOR)),
@@ -211,12 +264,8 @@ FAMILIES: dict[str, Family] = {
     "store": Family(store, mutated_bytes, read_store),
     "store, filled": Family(store, mutated_bytes, refill_store),
     "names": Family(text("a.json", json.dumps(NAMES), False), mutated_json, read_class_names),
-    "recipe": Family(text("a.json", json.dumps(RECIPE), False), mutated_json, lambda p: read_recipe(p).resolve(SPEC)),
-    "timm": Family(
-        text("a.json", json.dumps({"pretrained_cfg": TIMM}), False),
-        mutated_json,
-        lambda p: read_recipe(p).resolve(SPEC),
-    ),
+    "recipe": Family(text("a.json", json.dumps(RECIPE), False), mutated_recipe, prepare),
+    "timm": Family(text("a.json", json.dumps({"pretrained_cfg": TIMM}), False), mutated_recipe, prepare),
     "settings": Family(text("a.toml", SETTINGS, False), mutated_text, read_settings),
 }
 

@@ -25,7 +25,7 @@ _WORDS = [
     "{}",
     "null",
 ]
-VALUES: list[Any] = [
+VALUES: list[Any] = [10**400, 5e-324,
     None, True, -1, 0, 2**63, 2**64, 10**30, 1e308, float("nan"), float("inf"), "", "x" * 300, "\0", "../..", [], {},
     [[]], {"a": 1}, [1, "a"], "0", "cat",
 ]  # fmt: skip

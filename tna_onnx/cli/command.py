@@ -5,6 +5,7 @@ sections (all of it with `--help-all`), and accept lists with spaces and flags u
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,7 +16,7 @@ import click
 from tna_onnx.cli.config import naming_settings, read_from_environment
 from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortage
 from tna_onnx.cli.types import numbers, size
-from tna_onnx.errors import INTERRUPTED, TnaError
+from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
 __all__ = [
     "SECTIONS",
@@ -217,6 +218,7 @@ def meant_command(word: str, rest: Sequence[str]) -> str | None:
 
 
 _FEW = 10  # options that one screen holds
+_SHOWN = 60  # characters of a name that is too long to be shown
 
 
 class Command(click.Command):
@@ -263,6 +265,8 @@ class Command(click.Command):
             missing = shortage(error)
             if missing is not None:
                 raise missing from error
+            if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+                raise UsageError(f"{str(error.filename)[:_SHOWN]}...: {error.strerror}; give a shorter name") from error
             if isinstance(error, (ImportError, RuntimeError)):
                 raise
             # click would end with 1 and no traceback, as if the user had closed an input or a pipe.

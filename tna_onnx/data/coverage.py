@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -24,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import parse_json, read_text, text_lines
+from tna_onnx.data.files import foreign_json, parse_json, read_text, text_lines
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -179,7 +178,7 @@ def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
 
 
 def _parsed(text: str) -> Any:
-    for parse in (json.loads, ast.literal_eval):
+    for parse in (foreign_json, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             return parse(text)
     for separator in ("\n", ","):  # a name may hold a comma, but no line break

@@ -29,10 +29,11 @@ from tna_onnx.data.choices import Limits
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 __all__ = [
     "check_inside",
+    "foreign_json",
     "is_url",
     "local_path",
     "open_regular",
@@ -200,12 +201,41 @@ def _is_ours(error: Exception) -> bool:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0] == __package__.partition(".")[0]
 
 
-def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
-    """Return the value of a JSON text.
+# What no index, size or identifier needs more than; NumPy has no larger integers.
+_MAX_INTEGER = 2**64
+_MAX_DIGITS = 20
+
+
+def foreign_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any] | None = None) -> Any:
+    """Return the value of a JSON text that somebody else has written.
+
+    A whole number beyond 64 bits becomes a float, as in most parsers of JSON, and infinite beyond the range of these:
+    no later line meets an integer that has no float.
+
+    Args:
+        text: JSON.
+        pairs: makes an object of its keys and values.
 
     Raises:
-        DataError: it is not JSON, is nested too deeply, holds a number of more digits than Python converts, or a key
-            twice in one object.
+        ValueError, RecursionError: it is not JSON, or nested too deeply.
+
+    >>> foreign_json("[7, 1" + 400 * "0" + "]")
+    [7, inf]
+    """
+    return json.loads(text, parse_int=_integer, object_pairs_hook=pairs)
+
+
+def _integer(digits: str) -> int | float:
+    if len(digits) <= _MAX_DIGITS + 1 and abs(int(digits)) < _MAX_INTEGER:
+        return int(digits)
+    return float(digits)
+
+
+def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
+    """Return the value of a JSON text; see `foreign_json`.
+
+    Raises:
+        DataError: it is not JSON, is nested too deeply, or holds a key twice in one object.
     """
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -217,7 +247,7 @@ def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
         return mapping
 
     with parsing(where, "is not JSON", advice):
-        return json.loads(text, object_pairs_hook=once)
+        return foreign_json(text, once)
 
 
 def text_lines(text: str) -> list[str]:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.choices import IGNORED, POSITION_WORDS, DataFields, Limits
 from tna_onnx.data.coverage import metadata_class_names, read_class_names
+from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.label_arrays import Several
@@ -20,6 +21,7 @@ from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import documented
+from tna_onnx.files import check_name
 from tna_onnx.numerics.checks import check_choice
 
 __all__ = ["Data"]
@@ -33,10 +35,15 @@ class Data(DataFields):
     """Labelled samples as the user describes them: accepted wherever a path to data is.
 
     Raises:
-        UsageError: `expect_accuracy` is not a number from 0 to 100, or `position` is not known.
+        UsageError: `expect_accuracy` is not a number from 0 to 100, `position` is not known, or a path is no name
+            of a file.
     """
 
     def __post_init__(self) -> None:
+        for name in (self.samples, self.labels, self.preprocessing, self.classes, self.tokenizer, self.data_root):
+            # a pattern may be longer than each of the names that it stands for
+            if isinstance(name, Path) or (isinstance(name, str) and not is_url(local_path(name)) and "{" not in name):
+                check_name(local_path(str(name)))
         expected = self.expect_accuracy
         if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")

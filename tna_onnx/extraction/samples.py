@@ -6,6 +6,7 @@ a run of the network: only the part of the graph behind them is opened.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -86,7 +87,9 @@ class Samples:
 def is_store(data: Data) -> bool:
     """Whether samples are named by the folder of a feature store."""
     path = data.samples
-    return isinstance(path, (str, Path)) and data.format is None and bool(find_stores(Path(path)))
+    # no pattern and no URL: these may be longer than any name
+    named = isinstance(path, (str, Path)) and data.format is None and os.path.isdir(path)  # noqa: PTH112
+    return named and bool(find_stores(Path(path)))
 
 
 def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -> Samples:

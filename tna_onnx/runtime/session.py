@@ -35,6 +35,9 @@ _SHOWN = 4
 
 _BFLOAT16 = "tensor(bfloat16)"
 
+# A smaller batch is filled up to a fixed one: no network is run on more, and memory for it must be there.
+_MAX_FIXED_BATCH = 2**16
+
 # What ONNX Runtime and the CUDA libraries say when they cannot allocate a buffer.
 _NO_MEMORY = re.compile(
     "failed to allocate memory|smaller than requested bytes|out of memory|bad allocation|bad_alloc|_ALLOC_FAILED",
@@ -86,6 +89,11 @@ class Session:
         self.elsewhere = _elsewhere(session) if self.provider == CUDA else ""
         self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
         self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
+        if self.fixed_batch is not None and self.fixed_batch > _MAX_FIXED_BATCH:
+            raise UnsupportedModel(
+                f"{name}: its inputs take {self.fixed_batch:,} samples at a time, more than {_MAX_FIXED_BATCH:,}; "
+                "export it with a dynamic batch"
+            )
         self._kinds = {str(info.name): str(info.type) for info in session.get_outputs()}
 
     @property

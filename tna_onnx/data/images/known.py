@@ -9,11 +9,11 @@ std of red, green and blue to blue, green and red; that is a separate recipe her
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tna_onnx.data.files import foreign_json
 from tna_onnx.data.images.preprocess import PRESETS, Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.errors import DataError, UsageError
@@ -154,7 +154,7 @@ def recipe_in(entries: Mapping[str, str], model: str) -> Recipe | None:
     if text is None:
         return None
     try:
-        values = json.loads(text)
+        values = foreign_json(text)
         names = [field.name for field in fields(Recipe)]
         if not isinstance(values, dict) or not set(values) <= {*names, "height", "width", "dtype"}:
             raise ValueError("other keys than those of a recipe")

@@ -23,16 +23,17 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 
-from tna_onnx.data.choices import PRESET_FIELDS, Color, Interpolation, Layout
+from tna_onnx.data.choices import DEFAULT_LIMITS, PRESET_FIELDS, Color, Interpolation, Layout
 from tna_onnx.data.source import shape_text
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray, InputSpec
 
-__all__ = ["FILTERS", "PRESETS", "Recipe", "ResolvedRecipe"]
+__all__ = ["FILTERS", "MAX_SIDE", "PRESETS", "Recipe", "ResolvedRecipe"]
 
 
 # The values of PIL.Image.Resampling (a test compares them), written out so that this file works without Pillow.
@@ -69,16 +70,21 @@ class ResolvedRecipe:
     width: int | None
     dtype: np.dtype[Any]
 
-    def __call__(self, image: Image) -> AnyArray:
+    def __call__(self, image: Image, limits: Limits = DEFAULT_LIMITS) -> AnyArray:
         """Return the array (C, H, W) or (H, W, C), in `dtype`, of an image with 8 bits per channel.
 
+        Args:
+            image: of any size.
+            limits: how many pixels it may have after resizing.
+
         Raises:
-            DataError: the crop is larger than the image, or the result is not of the size that the model takes.
+            DataError: resizing gives too many pixels, the crop is larger than the image, or the result is not of the
+                size that the model takes.
         """
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:  # step 1; `convert` copies even where the mode is the same
             image = image.convert(mode)
-        image = self._crop(self._resize(image))
+        image = self._crop(self._resize(image, limits))
         self._check_size(image)
         return self._values(np.asarray(image))
 
@@ -88,7 +94,7 @@ class ResolvedRecipe:
         fields = {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(self).items()}
         return fields | {"dtype": self.dtype.name}
 
-    def _resize(self, image: Image) -> Image:
+    def _resize(self, image: Image, limits: Limits) -> Image:
         """Take step 2."""
         if self.resize is None:
             return image
@@ -97,6 +103,12 @@ class ResolvedRecipe:
         else:
             short = min(image.size)
             width, height = (int(self.resize * side / short) for side in image.size)
+        if width * height > limits.image_pixels:
+            raise DataError(
+                f"resizing from {_size(image)} (height x width) gives {height:,} x {width:,} pixels, more than "
+                f"{int(limits.image_pixels):,}; correct --resize or --crop-pct, or if it is meant, raise --data-limit "
+                "image-pixels=NUMBER"
+            )
         return image.resize((width, height), FILTERS[self.interpolation])
 
     def _crop(self, image: Image) -> Image:
@@ -149,6 +161,9 @@ class ResolvedRecipe:
 def _size(image: Image) -> str:
     return f"{image.height} x {image.width}"
 
+
+MAX_SIDE = 2**16
+"""Pixels on each side of a resized or cut image: no JPEG has more, and no network takes it."""
 
 _CHANNELS: dict[Color, int] = {"RGB": 3, "BGR": 3, "L": 1}
 _DEFAULT_COLOR: dict[int, Color] = {3: "RGB", 1: "L"}
@@ -234,8 +249,8 @@ class Recipe:
 
     def _check_sizes(self) -> None:
         for flag, size in [("--resize", self.resize), ("--crop", self.crop)]:
-            if size is not None and min(_height_width(size)) < 1:
-                raise UsageError(f"{flag} must be at least 1 pixel on each side, got {size}")
+            if size is not None and not 1 <= min(_height_width(size)) <= max(_height_width(size)) <= MAX_SIDE:
+                raise UsageError(f"{flag} must be 1 to {MAX_SIDE:,} pixels on each side, got {_shown(size)}")
 
     def _sizes(
         self, spec: InputSpec, height: int | None, width: int | None
@@ -247,7 +262,7 @@ class Recipe:
         if self.crop_pct is None:
             return self.resize, crop
         if not 0 < self.crop_pct <= 1:
-            raise UsageError(f"--crop-pct must be above 0 and at most 1, got {self.crop_pct}")
+            raise UsageError(f"--crop-pct must be above 0 and at most 1, got {_shown(self.crop_pct)}")
         if self.resize is not None:
             raise UsageError("--resize and --crop-pct both say to what size images are brought; leave one out")
         sides = crop or (height, width)
@@ -256,12 +271,17 @@ class Recipe:
                 f"--crop-pct needs the side of a square crop, but input {spec.name!r} has shape "
                 f"{shape_text(spec.shape)} and --crop is {self.crop}; give --crop SIDE, or --resize and --crop"
             )
+        if sides[0] > MAX_SIDE * self.crop_pct:
+            raise UsageError(
+                f"--crop-pct {self.crop_pct:g} of a crop of {sides[0]:,} pixels makes images of more than {MAX_SIDE:,} "
+                "pixels on each side"
+            )
         return math.floor(sides[0] / self.crop_pct), (sides[0], sides[0])
 
     def _normalisation(self, spec: InputSpec, n_channels: int) -> tuple[float, tuple[float, ...], tuple[float, ...]]:
         """Return scale, and mean and std per channel."""
         is_float = spec.dtype.kind == "f"
-        scale = self.scale
+        scale = None if self.scale is None else _float(self.scale)
         if scale is None:
             scale = 1 / 255 if is_float else 1.0
         mean = _per_channel("--mean", self.mean, 0.0, n_channels)
@@ -269,9 +289,9 @@ class Recipe:
         if not (math.isfinite(scale) and scale != 0):
             raise UsageError(f"--scale must be a finite number other than 0, got {scale}")
         if not all(map(math.isfinite, mean)):
-            raise UsageError(f"--mean must be finite, got {self.mean}")
+            raise UsageError(f"--mean must be finite, got {mean}")
         if not all(math.isfinite(value) and value > 0 for value in std):
-            raise UsageError(f"--std must be finite and above 0, got {self.std}")
+            raise UsageError(f"--std must be finite and above 0, got {std}")
         # An input of half precision overflows at 65504, which pixels of 255 reach with a small --std.
         if is_float:
             _check_overflow(spec, scale, mean, std)
@@ -351,7 +371,21 @@ def _per_channel(flag: str, values: tuple[float, ...] | None, default: float, n_
         )
     if len(values) == 1:
         values = values * n_channels
-    return tuple(map(float, values))
+    return tuple(map(_float, values))
+
+
+def _float(value: float) -> float:
+    """Return a number as a float: infinite, or 0, where it is so in float32, in which pixels are prepared."""
+    largest = float(np.finfo(np.float32).max)
+    # compared first: a whole number of hundreds of digits has no float
+    if not -largest <= value <= largest:
+        return math.inf if value > 0 else -math.inf
+    return float(value) if np.float32(value) else 0.0
+
+
+def _shown(value: object) -> str:
+    """Write a number, or two, for a message."""
+    return f"{value}"[:80]
 
 
 def _check_overflow(spec: InputSpec, scale: float, mean: tuple[float, ...], std: tuple[float, ...]) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.files import parse_json, read_text
-from tna_onnx.data.images.preprocess import FILTERS, Recipe
+from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, Recipe
 from tna_onnx.data.source import InputSpec, Source, source_notes
 from tna_onnx.errors import DataError, UsageError
 
@@ -127,6 +127,8 @@ class _Reader:
             "scale": 1 / 255,
         }
         if mode == "squash":
+            if max(size) > MAX_SIDE * share:
+                raise self.refusal("crop_pct", f"a share that makes images of at most {MAX_SIDE:,} pixels on each side")
             return Recipe(resize=(math.floor(size[0] / share), math.floor(size[1] / share)), **common)
         if mode != "center" or size[0] != size[1]:
             raise self.refusal("crop_mode", "squash, or center with a square input_size")
@@ -232,14 +234,15 @@ class _Reader:
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return one number per channel."""
         value = self.config.get(key)
-        if not isinstance(value, (list, tuple)) or not all(type(part) in (int, float) for part in value):
-            raise self.refusal(key, "a list of numbers, one per channel")
+        is_list = isinstance(value, (list, tuple))
+        if not is_list or not all(type(part) in (int, float) and math.isfinite(part) for part in value):
+            raise self.refusal(key, "a list of finite numbers, one per channel")
         return tuple(float(part) for part in value)
 
     def whole(self, value: object, key: str) -> int:
         """Return a number of pixels."""
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise self.refusal(key, "a positive number of pixels")
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIDE:
+            raise self.refusal(key, f"a number of pixels from 1 to {MAX_SIDE:,}")
         return value
 
     def unsupported(self, key: str, reason: str) -> DataError:
@@ -252,8 +255,8 @@ class _Reader:
     def refusal(self, key: str, expected: str) -> DataError:
         """Return the error on the value of `key`."""
         return DataError(
-            f"{self.path}: expected {expected} for {key!r}, found {self.config.get(key)!r}; state the preprocessing "
-            "with flags instead"
+            f"{self.path}: expected {expected} for {key!r}, found {self.config.get(key)!r:.200}; state the "
+            "preprocessing with flags instead"
         )
 
 

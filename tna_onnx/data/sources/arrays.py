@@ -185,11 +185,13 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
 
 
 def _check_stored(data_set: Any, where: str) -> None:
-    """Refuse a data set whose values lie in other files.
+    """Refuse a data set whose values lie in other files, or that has none (a null dataspace).
 
     Raises:
         DataError: such a data set.
     """
+    if data_set.shape is None:
+        raise DataError(f"{where}: holds no values, not even an empty array; store an array")
     if data_set.external or data_set.is_virtual:
         raise DataError(f"{where}: its values lie in other files, which are not read; store them in this file")
 
@@ -200,7 +202,7 @@ def _check_size(path: Path, data_sets: list[Any], max_bytes: int) -> None:
     Raises:
         DataError: they do.
     """
-    total = sum(math.prod(data_set.shape or ()) * data_set.dtype.itemsize for data_set in data_sets)
+    total = sum(math.prod(data_set.shape) * data_set.dtype.itemsize for data_set in data_sets)
     if total > max_bytes:
         raise DataError(
             f"{path}: its data sets take {total:,} bytes, more than {max_bytes:,}, which is what a file of its size "

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
-import json
 import os
 import tempfile
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS
-from tna_onnx.data.files import check_inside, optional, parsing, read_text, regular_size
+from tna_onnx.data.files import check_inside, foreign_json, optional, parsing, read_text, regular_size
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -306,7 +305,7 @@ def table_files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Pat
     if (path / _STATE).is_file():
         check_inside(path, [_STATE], str(path), data_root)
         with parsing(str(path / _STATE), "cannot be read", "save the data set again"):
-            state = json.loads(read_text(path / _STATE, limits))
+            state = foreign_json(read_text(path / _STATE, limits))
         names = _file_names(state, path / _STATE)
         if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
             raise DataError(f"{path}: its rows are not stored in their order; save data_set.flatten_indices() instead")

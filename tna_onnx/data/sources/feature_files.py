@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.files import is_url, local_path, optional, parsing, reason
+from tna_onnx.data.files import foreign_json, is_url, local_path, optional, parsing, reason
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import InputSpec
@@ -262,7 +262,7 @@ def _writer(schema: Any) -> dict[str, Any] | None:
     if text is None:
         return None
     with suppress(ValueError):
-        found = json.loads(text)
+        found = foreign_json(text)
         if isinstance(found, dict):
             return found
     return None

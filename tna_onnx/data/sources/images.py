@@ -189,7 +189,7 @@ class ImageSource:
         at = int(self.rows[row])
         image = read_image(self.files.open(at), self.files.name(at), self.limits)
         try:
-            return self.preprocess(image)
+            return self.preprocess(image, self.limits)
         except DataError as error:  # the recipe knows sizes, not files
             raise DataError(f"{self.files.name(at)}: {error}") from error
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.files import check_inside, optional, read_text, whole_numbers
+from tna_onnx.data.files import check_inside, foreign_json, optional, read_text, whole_numbers
 from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_files, table_folder, table_schema
@@ -170,9 +169,9 @@ def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str
     info: Any = None
     try:
         if b"huggingface" in (schema.metadata or {}):
-            info = json.loads(schema.metadata[b"huggingface"])["info"]
+            info = foreign_json(schema.metadata[b"huggingface"])["info"]
         elif path.is_dir() and (path / INFO).is_file():
-            info = json.loads(read_text(path / INFO, limits))
+            info = foreign_json(read_text(path / INFO, limits))
         names = info["features"][name]["names"]
     except (
         DataError,

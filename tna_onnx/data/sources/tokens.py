@@ -7,7 +7,6 @@ model fixes, and cut to the length that the model, the tokenizer or its `tokeniz
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.files import optional, parsing, read_text
+from tna_onnx.data.files import foreign_json, optional, parsing, read_text
 from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 
@@ -173,7 +172,7 @@ def _longest(tokenizer: Any, folder: Path, limits: Limits) -> int:
     file = folder / "tokenizer_config.json"
     if file.is_file():
         with parsing(str(file), "cannot be read", "save the tokenizer again"):
-            length = json.loads(read_text(file, limits)).get("model_max_length")
+            length = foreign_json(read_text(file, limits)).get("model_max_length")
         if isinstance(length, int) and 0 < length < _NO_LIMIT:
             return length
     return _LONGEST

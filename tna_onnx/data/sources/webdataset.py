@@ -12,7 +12,6 @@ they are, and images are read from them by position, so compressed archives are 
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import sys
@@ -26,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import check_inside, open_regular, parsing
+from tna_onnx.data.files import check_inside, foreign_json, open_regular, parsing
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.sources.images import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError, UsageError
@@ -43,6 +42,9 @@ __all__ = ["TarImages", "expand_braces", "expanded", "open_webdataset"]
 
 _LABEL_KEYS = ("label", "cls")
 _BRACES = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<choices>[^{}]*,[^{}]*))\}")
+_MAX_FILES = 100_000  # of a pattern: the largest public data sets have a tenth of that
+_MAX_DIGITS = 18
+_SHOWN = 80
 
 
 class _Sample(NamedTuple):
@@ -148,6 +150,9 @@ def expand_braces(path: Path) -> list[Path]:
 def expanded(text: str) -> list[str]:
     """Return the texts that a pattern with braces stands for, or the text itself.
 
+    Raises:
+        UsageError: they are too many.
+
     >>> expanded("{a,b}-{08..10}.tar")
     ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
     """
@@ -156,13 +161,23 @@ def expanded(text: str) -> list[str]:
         return [text]
     before = text[: match.start()]
     after = text[match.end() :]
+    rests = expanded(after)
     if match["choices"] is not None:
         parts = match["choices"].split(",")
     else:
-        first = match["first"]
+        first, last = match["first"], match["last"]
+        # before a list of them is made
+        if max(len(first), len(last)) > _MAX_DIGITS or int(last) - int(first) >= _MAX_FILES:
+            raise _too_many(text)
         width = len(first) if first.startswith("0") else 0  # as a shell does: {8..10} has no zeros to keep
-        parts = [f"{number:0{width}}" for number in range(int(first), int(match["last"]) + 1)]
-    return [before + part + rest for part in parts for rest in expanded(after)]
+        parts = [f"{number:0{width}}" for number in range(int(first), int(last) + 1)]
+    if len(parts) * len(rests) > _MAX_FILES:
+        raise _too_many(text)
+    return [before + part + rest for part in parts for rest in rests]
+
+
+def _too_many(text: str) -> UsageError:
+    return UsageError(f"{text[:_SHOWN]}: stands for more than {_MAX_FILES:,} files; give the folder that holds them")
 
 
 def _scan(path: Path, limits: Limits) -> Iterator[_Sample]:
@@ -250,7 +265,7 @@ def _label(archive: tarfile.TarFile, member: tarfile.TarInfo, kind: str, where: 
         text = stream.read().decode("utf-8")
         if kind == "cls":
             return text.strip()
-        value = json.loads(text)
+        value = foreign_json(text)
     if not isinstance(value, dict):
         return None
     return next((value[key] for key in _LABEL_KEYS if key in value), None)
