@@ -378,7 +378,7 @@ def _float(value: float) -> float:
     """Return a number as a float: infinite, or 0, where it is so in float32, in which pixels are prepared."""
     largest = float(np.finfo(np.float32).max)
     # compared first: a whole number of hundreds of digits has no float
-    if not -largest <= value <= largest:
+    if abs(value) > largest:
         return math.inf if value > 0 else -math.inf
     return float(value) if np.float32(value) else 0.0
 
