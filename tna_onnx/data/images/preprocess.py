@@ -287,11 +287,11 @@ class Recipe:
         mean = _per_channel("--mean", self.mean, 0.0, n_channels)
         std = _per_channel("--std", self.std, 1.0, n_channels)
         if not (math.isfinite(scale) and scale != 0):
-            raise UsageError(f"--scale must be finite and not 0 in float32, got {_shown(self.scale)}")
+            raise UsageError(f"--scale must be a finite number other than 0, got {_shown(self.scale)}")
         if not all(map(math.isfinite, mean)):
-            raise UsageError(f"--mean must be finite in float32, got {_shown(self.mean)}")
+            raise UsageError(f"--mean must be finite, got {_shown(self.mean)}")
         if not all(math.isfinite(value) and value > 0 for value in std):
-            raise UsageError(f"--std must be finite and above 0 in float32, got {_shown(self.std)}")
+            raise UsageError(f"--std must be finite and above 0, got {_shown(self.std)}")
         # An input of half precision overflows at 65504, which pixels of 255 reach with a small --std.
         if is_float:
             _check_overflow(spec, scale, mean, std)
