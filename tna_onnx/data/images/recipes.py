@@ -236,13 +236,13 @@ class _Reader:
         value = self.config.get(key)
         is_list = isinstance(value, (list, tuple))
         if not is_list or not all(type(part) in (int, float) and math.isfinite(part) for part in value):
-            raise self.refusal(key, "a list of finite numbers, one per channel")
+            raise self.refusal(key, "a list of numbers, one per channel")
         return tuple(float(part) for part in value)
 
     def whole(self, value: object, key: str) -> int:
         """Return a number of pixels."""
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIDE:
-            raise self.refusal(key, f"a number of pixels from 1 to {MAX_SIDE:,}")
+            raise self.refusal(key, f"a positive number of pixels, at most {MAX_SIDE:,},")
         return value
 
     def unsupported(self, key: str, reason: str) -> DataError:
