@@ -18,13 +18,13 @@ from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.runtime import Session
 
 __all__ = ["check_independence", "quantizes_batches", "require_independence"]
@@ -149,9 +149,9 @@ def _limit_of(model: Model, session: Session) -> tuple[float, str]:
         return _DYNAMIC_LIMIT, ", more than quantising each batch by its own range explains"
     if any("Quant" in each or "Integer" in each or "NBits" in each or each.startswith("Q") for each in operators):
         return _QUANTIZED_LIMIT, ", more than quantisation explains"
-    half = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    half = {number for number, name in FLOAT_TYPES.items() if name in ("float16", "bfloat16")}
     casts = {a.i for node in model.proto.graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
-    if session.tf32 or casts & {*half} or any(t.data_type in half for t in model.proto.graph.initializer):
+    if session.tf32 or casts & half or any(t.data_type in half for t in model.proto.graph.initializer):
         return _COARSE_LIMIT, ", more than rounding explains"
     return _LIMIT, ""
 
