@@ -32,13 +32,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from tna_onnx.errors import UsageError
-
 __all__ = [
     "alone_in",
-    "check_name",
     "is_replaced",
     "keep_mode",
+    "name_problem",
     "open_regular",
     "printable",
     "remove_leftovers",
@@ -67,22 +65,20 @@ _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0
 _SHOWN = 60  # characters of a name that is too long to be shown
 
 
-def check_name(name: str | Path) -> None:
-    """Refuse a path that no file can have, whether there is one or not: the first look at it would raise.
+def name_problem(name: str | Path) -> str:
+    """Return why no file can have a path, whether there is one or not; empty where one can.
 
-    Raises:
-        UsageError: a part of it, or all of it, is longer than the system allows, or it holds a NUL.
+    A part of it, or all of it, is longer than the system allows, or it holds a NUL: the first look at it would raise.
     """
     text = str(name)
     try:
         os.lstat(text)
     except ValueError as error:
-        raise UsageError(f"{text[:_SHOWN]!r}: is no name of a file ({error})") from error
+        return f"{text[:_SHOWN]!r}: is no name of a file ({error})"
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise UsageError(
-                f"{text[:_SHOWN]}...: has {len(text):,} characters, which is too long for the name of a file here"
-            ) from error
+            return f"{text[:_SHOWN]}...: has {len(text):,} characters, which is too long for the name of a file here"
+    return ""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -140,7 +136,7 @@ def _open_in_place(path: Path) -> BinaryIO:
     while True:
         try:
             descriptor = os.open(path, os.O_WRONLY | getattr(os, "O_NONBLOCK", 0))
-        except OSError as error:  # noqa: PERF203 - it waits anyway
+        except OSError as error:
             if error.errno != errno.ENXIO:
                 raise
             if time.monotonic() > end:

@@ -28,7 +28,7 @@ from tna_onnx.data.choices import EngineFields
 from tna_onnx.data.options import Data
 from tna_onnx.errors import ResultError, UsageError
 from tna_onnx.fields import check_settings
-from tna_onnx.files import check_name, write_file
+from tna_onnx.files import name_problem, write_file
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers
@@ -343,7 +343,8 @@ def check_targets(*paths: str | Path | None) -> None:
     for path in paths:
         if path is None:
             continue
-        check_name(path)
+        if problem := name_problem(path):
+            raise UsageError(problem)
         file = Path(path).absolute()
         if not file.parent.is_dir():
             raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")

@@ -21,7 +21,7 @@ from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import documented
-from tna_onnx.files import check_name
+from tna_onnx.files import name_problem
 from tna_onnx.numerics.checks import check_choice
 
 __all__ = ["Data"]
@@ -43,7 +43,8 @@ class Data(DataFields):
         for name in (self.samples, self.labels, self.preprocessing, self.classes, self.tokenizer, self.data_root):
             # a pattern may be longer than each of the names that it stands for
             if isinstance(name, Path) or (isinstance(name, str) and not is_url(local_path(name)) and "{" not in name):
-                check_name(local_path(str(name)))
+                if problem := name_problem(local_path(str(name))):
+                    raise UsageError(problem)
         expected = self.expect_accuracy
         if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")

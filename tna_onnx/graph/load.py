@@ -28,7 +28,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.files import check_name
+from tna_onnx.files import name_problem
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs
 from tna_onnx.graph.large_values import take_apart
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
@@ -405,7 +405,8 @@ def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, 
 
 
 def _read(path: Path, limits: ModelLimits, *, whole: bool) -> Model:
-    check_name(path)
+    if problem := name_problem(path):
+        raise UsageError(problem)
     if path.is_dir():
         raise UsageError(f"{path}: is a directory; expected an ONNX model file")
     if not path.is_file():

@@ -28,7 +28,7 @@ from pathlib import Path
 import onnx
 
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.files import alone_in, check_name, keep_mode, open_regular, sync_folder, temporary_folder, write_new
+from tna_onnx.files import alone_in, keep_mode, name_problem, open_regular, sync_folder, temporary_folder, write_new
 from tna_onnx.graph.bounds import MAX_BYTES
 from tna_onnx.graph.external import DIGITS, write_external
 from tna_onnx.graph.large_values import Apart, pieces, total_size
@@ -149,7 +149,8 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
         UsageError: the folder is missing or not writable, the path is a folder, is the input and `overwrite` is not
             given, or would replace the input's external data or something other than a regular file, such as a device.
     """
-    check_name(output)
+    if problem := name_problem(output):
+        raise UsageError(problem)
     folder = output.absolute().parent
     # What many tools take for standard output; here it would become a file of that name.
     if str(output) == "-":
