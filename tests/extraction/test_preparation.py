@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 import tna_onnx
+from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tna_onnx.errors import DataError
 from tna_onnx.results.as_json import to_json
@@ -267,8 +268,19 @@ def test_stored_arrays_255_times_too_large_are_no_improvement(tmp_path: Path, sa
     images, labels = make_images(300)
     np.savez(tmp_path / "data.npz", image=images.transpose(0, 3, 1, 2).astype(np.float32), labels=labels)
     model = saved()
-    with pytest.raises(DataError, match="chance"):
+    with pytest.raises(DataError, match="255 times too large"):
         tna_onnx.calibrate(model, tmp_path / "data.npz", dry_run=True)
+
+
+def test_pixels_255_times_too_large_where_the_accuracy_does_not_tell(demo: Demo, tmp_path: Path) -> None:
+    """A network that is nearly linear far out: the same classes, with an NLL that no trained model has."""
+    data = dict(np.load(demo.calib))
+    np.savez(tmp_path / "data.npz", image=data["image"] * 255, labels=data["labels"])
+    with pytest.raises(DataError, match="255 times too large"):
+        tna_onnx.calibrate(demo.model, tmp_path / "data.npz", dry_run=True, device="cpu")
+    told = tna_onnx.evaluate(demo.model, tmp_path / "data.npz", expect_accuracy=90, device="cpu")
+    assert told.metrics.accuracy > 0.9
+    assert tna_onnx.evaluate(demo.model, demo.calib, device="cpu").metrics.accuracy > 0.9
 
 
 @pytest.mark.parametrize("text", ["[]", "{", '{"resize": "big"}', '{"mean": [[1]]}', '{"scale": true}', '{"other": 1}'])

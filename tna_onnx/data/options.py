@@ -42,9 +42,9 @@ class Data(DataFields):
     def __post_init__(self) -> None:
         for name in (self.samples, self.labels, self.preprocessing, self.classes, self.tokenizer, self.data_root):
             # a pattern may be longer than each of the names that it stands for
-            if isinstance(name, Path) or (isinstance(name, str) and not is_url(local_path(name)) and "{" not in name):
-                if problem := name_problem(local_path(str(name))):
-                    raise UsageError(problem)
+            is_path = isinstance(name, str) and not is_url(local_path(name)) and "{" not in name
+            if (is_path or isinstance(name, Path)) and (problem := name_problem(local_path(str(name)))):
+                raise UsageError(problem)
         expected = self.expect_accuracy
         if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")

@@ -9,9 +9,13 @@ against the known ones in the same way.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data.images.known import (
     COARSE,
@@ -23,8 +27,9 @@ from tna_onnx.data.images.known import (
     recipe_in,
 )
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
+from tna_onnx.data.images.recipes import looks_like_pixels, takes_images
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import InputSpec, Source
+from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.data.sources.images import ImageSource
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.recipe_trials import (
@@ -37,7 +42,9 @@ from tna_onnx.extraction.recipe_trials import (
     best_of,
     hardly_differ,
     is_harmless,
+    nll_of,
     race,
+    worse_than_guessing,
 )
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import head_provenance
@@ -49,6 +56,8 @@ __all__ = ["Preparation"]
 _log = logging.getLogger("tna_onnx")
 
 _ENOUGH = 64  # images after which a recipe that is stated, and the best, needs no more
+_STORED = 64  # stored images that are looked at
+_MIN_GAIN = 0.05  # of the accuracy
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
 
@@ -71,12 +80,9 @@ class Preparation:
             DataError: nothing says how the images are prepared, and the labels do not tell; or what is said is wrong.
         """
         if not isinstance(source, ImageSource):
+            self._check_stored(data, source)
             return data, source
-        spec = next(
-            InputSpec(info.name, info.shape, info.dtype)
-            for info in self._session.inputs
-            if info.name == source.input_name
-        )
+        spec = next(_spec_of(info) for info in self._session.inputs if info.name == source.input_name)
         if self._recipe is None or data.preprocessing != self._stated:
             stated = data.preprocessing
             recipe, source = self._settled(data, source, spec)
@@ -93,6 +99,43 @@ class Preparation:
             return recipe
         written, _ = self._written(data, spec)
         return None if written is None else written.override(**_geometry_and_order(recipe))
+
+    def _check_stored(self, data: Data, source: Source) -> None:
+        """Refuse stored images whose values are 255 times too large for the model, by its own accuracy and confidence.
+
+        Raises:
+            DataError: they are, and the user does not say which accuracy the model has on them.
+        """
+        names = [info.name for info in self._session.inputs if takes_images(_spec_of(info))]
+        if not names or not _labelled(source, self._output) or data.expect_accuracy is not None:
+            return
+        rows = np.unique(np.linspace(0, len(source) - 1, min(_STORED, len(source))).astype(np.int64))
+        batch = next(source.batches(len(rows), rows))
+        large = [name for name in names if name in batch and looks_like_pixels(batch[name])]
+        if not large:
+            return
+        scaled = {name: values / np.float32(255) if name in large else values for name, values in batch.items()}
+        scaled = {name: values.astype(batch[name].dtype) for name, values in scaled.items()}
+        own, other = (self._logs(feeds) for feeds in (batch, scaled))
+        labels = np.asarray(source.labels)[rows]
+        hits, other_hits = (logs.argmax(axis=1) == labels for logs in (own, other))
+        gain = other_hits.astype(float) - hits
+        better = gain.mean() > max(_MIN_GAIN, CLEAR * gain.std() / math.sqrt(len(gain)))
+        losses = nll_of(own, labels), nll_of(other, labels)
+        if better or (gain.mean() >= 0 and worse_than_guessing(*losses, own.shape[1])):
+            raise DataError(
+                f"{source.describe()}: {large[0]!r} seems to be 255 times too large for this model: on {len(rows):,} "
+                f"samples its accuracy is {hits.mean():.1%} and its NLL {losses[0]:.3g}, and divided by 255 they are "
+                f"{other_hits.mean():.1%} and {losses[1]:.3g}; store the samples as the model was trained on them, or "
+                f"say that this is what the model has: --expect-accuracy {100 * hits.mean():.0f}"
+            )
+
+    def _logs(self, feeds: Batch) -> NDArray[np.float64]:
+        (values,) = self._session.run([self._output.name], feeds)
+        if self._output.kind == "logits":
+            return np.asarray(self._output.in_order(values), np.float64)
+        with np.errstate(divide="ignore"):
+            return np.log(self._output.probabilities(values))
 
     def _settled(self, data: Data, source: ImageSource, spec: InputSpec) -> tuple[Recipe | None, ImageSource]:
         """Return the recipe, and the samples with what there is to say about it; no recipe where nothing tells."""
@@ -131,6 +174,10 @@ class Preparation:
         except (DataError, UsageError) as error:
             return None, [f"a file beside the model was left aside: {error}"]
         return recipe, [f"the preprocessing is that of {path}"]
+
+
+def _spec_of(info: Any) -> InputSpec:
+    return InputSpec(info.name, info.shape, info.dtype)
 
 
 def _require_size(resolved: ResolvedRecipe, path: Any) -> None:
@@ -307,29 +354,37 @@ def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> li
         usual = name in COARSE and order in ("", "RGB", "BGR") and (name != "mnist" or not order)
         if usual and not hardly_differ(images, trial, own):
             rivals.append(trial)
+    tried = [own, *rivals]
     count = FIRST
     best = own
     while count <= min(SAMPLES, max(FIRST, len(images.rows))) and rivals:
         images.run([own, *rivals], count)
         best = best_of([own, *rivals])
         if best is own and count >= _ENOUGH:
-            return []
+            break
         rivals = [trial for trial in rivals if trial.z(best) <= DROPPED]
         count *= 2
-    if best is own or own.z(best) <= CLEAR:
-        return []
     labels = images.labels
+    plain_best = min(tried, key=lambda trial: trial.plain_nll(labels))
+    nonsense = worse_than_guessing(own.plain_nll(labels), plain_best.plain_nll(labels), own.logs.shape[1])
+    if nonsense and plain_best.accuracy(labels) >= own.accuracy(labels):
+        best = plain_best
+    elif best is own or own.z(best) <= CLEAR:
+        return []
     text = (
         f"the model seems to be trained with another preprocessing: accuracy is {own.accuracy(labels):.1%} with the "
         f"stated one and {best.accuracy(labels):.1%} with {best.named.name} ({best.named.flags}), on "
         f"{len(own):,} images"
     )
     suspicion = own.suspicion(labels)
-    if suspicion is None or suspicion.kind == "order" or insisted:
+    if insisted or (not nonsense and (suspicion is None or suspicion.kind == "order")):
         return [f"WARNING: {text}"]
+    why = "next to chance with the stated one"
+    if nonsense:
+        why = f"with an NLL of {own.plain_nll(labels):.3g} and {plain_best.plain_nll(labels):.3g}"
     raise DataError(
-        f"{images.source.describe()}: {text}, which is next to chance with the stated one; state the other, or say "
-        f"that this is what the model has: --expect-accuracy {100 * own.accuracy(labels):.0f}"
+        f"{images.source.describe()}: {text}, {why}; state the other, or say that this is what the model has: "
+        f"--expect-accuracy {100 * own.accuracy(labels):.0f}"
     )
 
 

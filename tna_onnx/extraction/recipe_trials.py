@@ -39,7 +39,9 @@ __all__ = [
     "best_of",
     "hardly_differ",
     "is_harmless",
+    "nll_of",
     "race",
+    "worse_than_guessing",
 ]
 
 FloatArray = NDArray[np.float64]
@@ -58,6 +60,9 @@ DROPPED = 5.0
 
 CLEAR = 3.0
 """Standard errors by which a recipe loses clearly."""
+
+_WORSE = 5
+_LEAST = -1e6  # nats: a probability that is 0 in floats is taken for this
 
 _EQUAL = 1e-4  # nats: rounding, as of a model that normalises by itself
 _HARMLESS = 0.005  # nats: half a per cent of the probability of the right class
@@ -116,6 +121,10 @@ class Trial:
     def nll(self) -> float:
         """The NLL at the recipe's own temperature, nats."""
         return float(np.mean(self.losses))
+
+    def plain_nll(self, labels: NDArray[np.int64]) -> float:
+        """The NLL at the model's own temperature, nats."""
+        return nll_of(self.logs, labels[: len(self)])
 
     def behind(self, best: Trial) -> tuple[float, float]:
         """Return how much larger the NLL is than another's on the same images, nats, and its standard error."""
@@ -242,6 +251,23 @@ def race(images: TrialImages, trials: Sequence[Trial], most: int = SAMPLES) -> l
     images.run(running, most)
     best = best_of(running)
     return sorted(running, key=lambda trial: (trial is not best, trial.nll))
+
+
+def nll_of(logs: FloatArray, labels: NDArray[np.int64]) -> float:
+    """Return the NLL, nats, of log-probabilities up to a constant each, (n, C)."""
+    shifted = np.maximum(logs - logs.max(axis=1, keepdims=True), _LEAST)
+    sums = np.log(np.exp(shifted).sum(axis=1))
+    return float(np.mean(sums - shifted[np.arange(len(shifted)), labels]))
+
+
+def worse_than_guessing(own: float, other: float, n_classes: int) -> bool:
+    """Tell whether an NLL at the model's own temperature is none of a trained model, and another one is.
+
+    Overconfident models lose a few times what guessing loses, log C; where pixels are 255 times too large, so are
+    logits, as the layers of most networks are nearly linear that far out, and the accuracy may be as it was.
+    """
+    guess = math.log(n_classes)
+    return own > _WORSE * guess and other < guess
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:

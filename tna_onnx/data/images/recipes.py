@@ -35,7 +35,14 @@ from tna_onnx.errors import DataError, UsageError
 if TYPE_CHECKING:
     from tna_onnx.data.choices import Interpolation, Limits
 
-__all__ = ["preprocessing_notes", "preprocessing_warnings", "read_recipe", "recipe_text"]
+__all__ = [
+    "looks_like_pixels",
+    "preprocessing_notes",
+    "preprocessing_warnings",
+    "read_recipe",
+    "recipe_text",
+    "takes_images",
+]
 
 
 # timm: `resolve_data_config`, for what a configuration leaves out.
@@ -307,6 +314,11 @@ def preprocessing_warnings(
     return []
 
 
+def looks_like_pixels(values: np.ndarray[Any, Any]) -> bool:
+    """Tell whether stored images have values that no usual preprocessing gives, or that nothing has normalised."""
+    return bool(_value_warnings("", values))
+
+
 def recipe_text(recipe: Mapping[str, object]) -> str:
     """Write a resolved recipe.
 
@@ -331,7 +343,7 @@ def _range(recipe: Mapping[str, Any]) -> tuple[float, float]:
 
 def _array_warnings(source: Source, inputs: Sequence[InputSpec]) -> list[str]:
     """Return a warning about the values of the first stored samples, for inputs that take images."""
-    images = [spec.name for spec in inputs if _takes_images(spec)]
+    images = [spec.name for spec in inputs if takes_images(spec)]
     if not images or not len(source):
         return []
     rows = np.arange(min(_PROBED, len(source)))
@@ -339,7 +351,8 @@ def _array_warnings(source: Source, inputs: Sequence[InputSpec]) -> list[str]:
     return [warning for name in images if (warning := _value_warnings(name, batch[name]))]
 
 
-def _takes_images(spec: InputSpec) -> bool:
+def takes_images(spec: InputSpec) -> bool:
+    """Tell whether an input takes images of floats."""
     if spec.dtype.kind != "f" or len(spec.shape) != 4:
         return False
     sides = {1: spec.shape[2:], 3: spec.shape[1:3]}
