@@ -36,7 +36,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.progress import Progress, silent
+from tna_onnx.progress import Progress
 from tna_onnx.results.evaluation import Collection
 from tna_onnx.runtime import parse_device
 
@@ -160,7 +160,8 @@ def _into_files(
         address = check_ray(ray_address(fields.engine), ray_options)
         folder = FeatureFolder(output)
         extractor = TableExtractor(run.extractor, writer)
-        features_by_ray(run.slices, extractor, folder, address, ray_options, bars=advance is not silent)
+        advance("features on Ray", 0, max(1, sum(map(len, run.slices))))
+        features_by_ray(run.slices, extractor, folder, address, ray_options)
         provider = f"Ray ({address})"
     else:
         folder = FeatureFolder(output)

@@ -32,7 +32,7 @@ __all__ = ["OPTIONS", "check_ray", "features_by_ray", "ray_address"]
 OPTIONS = ("accelerator_type", "concurrency", "memory", "num_cpus", "num_gpus")
 """Words of `Dataset.map_batches` that can be passed on."""
 
-_PATIENCE = 25.0  # seconds that a cluster may take to answer
+_PATIENCE = 20.0  # seconds that a cluster may take to answer
 _PURPOSE = "--engine ray"
 _FILE_ROWS = 2**12  # at least, of a file that is written: engines read few large files faster than many small ones
 
@@ -133,8 +133,6 @@ def features_by_ray(
     folder: FeatureFolder,
     address: str,
     options: Mapping[str, Any],
-    *,
-    bars: bool = False,
 ) -> None:
     """Compute features of slices, and write them.
 
@@ -144,7 +142,6 @@ def features_by_ray(
         folder: to write; every machine can.
         address: that `check_ray` gave.
         options: words for `map_batches`.
-        bars: whether Ray shows its progress.
 
     Raises:
         TnaError: of the extractor or of reading, in any process.
@@ -154,7 +151,7 @@ def features_by_ray(
 
     with _connected(address):
         context = ray.data.DataContext.get_current()
-        context.enable_progress_bars = bars
+        context.enable_progress_bars = False  # two displays in one terminal overwrite each other
         context.execution_options.preserve_order = False
         # `label` and `key` of a sample that cannot be read are not made up, and a wrong file is no passing fault
         context.actor_task_retry_on_errors = False
@@ -176,7 +173,10 @@ def _run(slices: Sequence[Slice], extractor: TableExtractor, folder: FeatureFold
     features = samples.map_batches(
         _InActor, fn_constructor_args=[extractor], batch_size=None, batch_format="pyarrow", **words
     )
-    features.write_parquet(folder.root, filesystem=folder.arrow_system(), min_rows_per_file=_FILE_ROWS)
+    # a CPU that is kept for writing is one that no network runs on
+    features.write_parquet(
+        folder.root, filesystem=folder.arrow_system(), min_rows_per_file=_FILE_ROWS, ray_remote_args={"num_cpus": 0}
+    )
 
 
 class _InActor:
@@ -223,8 +223,11 @@ def _connected(address: str) -> Iterator[None]:
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     in_main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if in_main else {}
+    # of C++: an error line says for each pool of actors what its driver should keep, which it does
+    quiet = {"RAY_BACKEND_LOG_LEVEL": "fatal", **os.environ}
     try:
-        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+        with _environment(quiet):
+            ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
         for number, handler in handlers.items():
             signal.signal(number, handler)
         yield
@@ -234,6 +237,18 @@ def _connected(address: str) -> Iterator[None]:
         ray.shutdown()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Set variables of the environment for a while."""
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in set(values) - set(before):
+            del os.environ[name]
 
 
 def _cause(error: BaseException) -> TnaError:
