@@ -239,7 +239,7 @@ def test_too_few_samples_for_a_study_are_refused_before_it_is_made(small: Small,
 def test_without_matplotlib_there_are_no_figures_unless_they_are_asked_for(
     small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tna_onnx.render import study_figures
+    from tna_onnx.render import figures as study_figures
 
     monkeypatch.setattr(study_figures.importlib.util, "find_spec", lambda _: None)
     result = cli(*command(small, folder), *QUICK)

@@ -129,7 +129,7 @@ def calibrate(
                 from tna_onnx.pipeline.recalibrate import recalibrate  # noqa: PLC0415
 
                 return recalibrate(job, callback)
-            from tna_onnx.guarding.recalibrated import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
+            from tna_onnx.guarding.guard import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
 
             return recalibrate_and_guard(job, decisions, unknown, callback)
 

@@ -10,8 +10,7 @@ from click.core import ParameterSource
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
-from tna_onnx.cli.extras import Extras, extra_options
-from tna_onnx.cli.gates import finish_gated, run_gated
+from tna_onnx.cli.extras import Extras, extra_options, finish_gated, run_gated
 from tna_onnx.cli.options import (
     calibration_data_options,
     data_argument,

@@ -56,8 +56,8 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
-    from tna_onnx.render.comparison_text import model_comparison_text  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.render.text import model_comparison_text  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
     inputs = [*arguments["models"], *named_files(arguments)]

@@ -8,7 +8,7 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.gates import run_gated
+from tna_onnx.cli.extras import run_gated
 from tna_onnx.cli.options import (
     bins_option,
     data_argument,

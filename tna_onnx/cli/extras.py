@@ -1,24 +1,30 @@
-"""What a report becomes besides text, JSON and HTML: a diagram in the terminal, figures, a run of MLflow."""
+"""What `calibrate` and `evaluate` do with a result besides showing it: figures, a run of MLflow, the exit code of gates."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tna_onnx.cli.options import together
 from tna_onnx.cli.terminal import check_figure_folder, complain
+from tna_onnx.errors import CheckFailed, ResultError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rich.console import RenderableType
+
+    from tna_onnx.cli.show import Step
     from tna_onnx.results.report import Report
 
-__all__ = ["Extras", "extra_options"]
+__all__ = ["Extras", "extra_options", "finish_gated", "run_gated"]
 
 FIGURE_FORMATS = ("svg", "png", "pdf")
 
@@ -104,3 +110,53 @@ class Extras:
         # Standard output is for results, and MLflow prints a greeting there.
         with contextlib.redirect_stdout(sys.stderr):
             return [f"mlflow   {log_report(report, None, files)}"]
+
+
+def run_gated(function: Callable[..., Any], **arguments: Any) -> tuple[Any, CheckFailed | None]:
+    """Call a function of the API.
+
+    Returns:
+        Its result, and the error to raise once the result is shown if a gate is missed.
+    """
+    from tna_onnx.results.gates import GateMissed  # noqa: PLC0415 - NumPy loads only when a command runs
+
+    try:
+        return function(**arguments), None
+    except GateMissed as missed:
+        return missed.result, missed
+
+
+def finish_gated(
+    text: RenderableType,
+    steps: Iterable[Step],
+    quiet: bool,
+    output: str,
+    missed: CheckFailed | None,
+    earlier: Path | None,
+) -> None:
+    """Write and print the results of a command, then raise the gate that it missed.
+
+    Args:
+        text: as for `finish`.
+        steps: likewise.
+        quiet: likewise.
+        output: likewise.
+        missed: the error of the gate, if one was missed.
+        earlier: the output's path, if a file was there before: it could be taken for the result.
+
+    Raises:
+        CheckFailed: the missed gate.
+        ResultError: a step failed, and no gate was missed.
+    """
+    from tna_onnx.cli.show import finish  # noqa: PLC0415 - NumPy loads only when a command runs
+
+    try:
+        finish(text, steps, quiet, output)
+    except ResultError as error:
+        if not missed:
+            raise
+        complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
+    if missed and earlier is not None:
+        raise CheckFailed(f"{missed}; the earlier {earlier} is unchanged")
+    if missed:
+        raise missed

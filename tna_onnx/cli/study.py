@@ -86,10 +86,10 @@ def study(
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
-    from tna_onnx.render.comparison_text import study_text  # noqa: PLC0415
+    from tna_onnx.render.figures import figure_step, require_formats  # noqa: PLC0415
     from tna_onnx.render.html.comparison import study_page  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
-    from tna_onnx.render.study_figures import figure_step, require_formats  # noqa: PLC0415
+    from tna_onnx.render.text import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
     others = named_files(arguments)

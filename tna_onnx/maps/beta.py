@@ -18,7 +18,7 @@ import array_api_compat
 import numpy as np
 
 from tna_onnx.maps.base import CalibrationMap, Reduce
-from tna_onnx.maps.binary import check_two_classes, not_increasing
+from tna_onnx.maps.platt import check_two_classes, not_increasing
 from tna_onnx.numerics.fitting import fit_logistic
 from tna_onnx.numerics.ops import ArrayOps, Ops
 

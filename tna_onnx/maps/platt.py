@@ -11,14 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import array_api_compat
 import numpy as np
 
+from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
-from tna_onnx.maps.binary import check_two_classes, log_odds_column, not_increasing
 from tna_onnx.numerics.fitting import fit_logistic
+from tna_onnx.numerics.multinomial import shape_of
 from tna_onnx.numerics.ops import Ops
 
-__all__ = ["Platt"]
+__all__ = ["Platt", "check_two_classes", "log_odds_column", "not_increasing"]
 
 
 @dataclass(frozen=True)
@@ -67,3 +69,31 @@ class Platt(CalibrationMap):
         if not slope > 0:
             raise not_increasing(cls.name)
         return cls(slope, fit.intercept)
+
+
+def check_two_classes(name: str, reduce: Reduce) -> None:
+    """Refuse logits of more classes.
+
+    Raises:
+        DataError: there are not two.
+    """
+    classes = shape_of(reduce).classes
+    if classes != 2:
+        raise DataError(
+            f"{name}: this map is for two classes, and the logits have {classes}; "
+            "use --map bias, svs or sms, which are for any number"
+        )
+
+
+def not_increasing(name: str) -> DataError:
+    """Return the error for a probability that falls where the model's rises."""
+    return DataError(
+        f"{name}: the second class is not more frequent where the model says that it is more probable; check the "
+        "labels, the class order and the preprocessing"
+    )
+
+
+def log_odds_column(logits: Any) -> Any:
+    """Return d = s_1 - s_0, (N, 1), in float64."""
+    xp = array_api_compat.array_namespace(logits)
+    return xp.astype(logits[:, 1:] - logits[:, :1], xp.float64)

@@ -11,12 +11,11 @@ from markupsafe import escape
 from tna_onnx.data.files import optional
 from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
-from tna_onnx.render.figures import MOST_ABREAST, STYLE, Panel, draw_reliability
+from tna_onnx.render.figures import MOST_ABREAST, STYLE, Panel, draw_reliability, figure_of
 from tna_onnx.render.html.comparison import comparison_page, study_page
 from tna_onnx.render.html.page import to_html
 from tna_onnx.render.html.short import evaluation_page, report_page
 from tna_onnx.render.reliability import DiagramWords, words_of
-from tna_onnx.render.study_figures import figure_of
 from tna_onnx.results.comparison import ModelComparison
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report

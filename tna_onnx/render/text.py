@@ -1,26 +1,30 @@
-"""Text of `calibrate`, `evaluate` and `features` for a terminal or a pipe, through rich.
-
-Also the rows for each label of a multi-label model, and calibration without bins in words, which pages use too.
-"""
+"""Results of `calibrate`, `evaluate` and `compare` as text for the terminal, and the layout of its lines and tables."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.guard_text import decision_lines, guard_lines
-from tna_onnx.render.lines import lines_text, note_lines, tied
 from tna_onnx.render.reliability import ReliabilityPlot
+from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Collection, Evaluation
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report, Word, changed
+from tna_onnx.results.study import Studies
+
+if TYPE_CHECKING:
+    from tna_onnx.results.report import Verification
 
 __all__ = [
     "MAX_ROWS",
@@ -28,14 +32,20 @@ __all__ = [
     "bin_free_rows",
     "bin_free_sentence",
     "collection_text",
+    "count_text",
     "evaluation_text",
     "label_heads",
     "label_rows",
     "label_title",
+    "lines_text",
+    "model_comparison_text",
+    "note_lines",
     "p_text",
     "report_text",
+    "show",
+    "study_text",
+    "tied",
 ]
-
 
 MAX_ROWS = 20
 """Rows of a table in a terminal; a page and `--json` have all of them."""
@@ -342,3 +352,112 @@ def _parameter(value: float | list[float]) -> str:
     if len(value) > _MAX_VALUES:
         return f"of {len(value)} values"
     return ", ".join(f"{v:.4g}" for v in value)
+
+
+def lines_text(lines: Sequence[str]) -> Text:
+    """Join lines; a break inside one of them came out of a file, and must not look like one of ours."""
+    return Text("\n".join(map(printable, lines)))
+
+
+def note_lines(notes: Sequence[str]) -> list[str]:
+    """Write notes, a line each."""
+    return [f"note     {note}" for note in notes]
+
+
+def tied(checked: Verification) -> str:
+    """Say how many samples the file gives another first class than the numerics, within the bound."""
+    if not checked.other_class:
+        return ""
+    return f"; {count_text(checked.other_class, 'sample')} with another first class, tied to within the bound,"
+
+
+def count_text(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural where it has one."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+"""Rows of a table in a terminal; a page and `--json` have all of them."""
+
+
+def show(console: Console, content: RenderableType) -> None:
+    """Print without wrapping sentences at the width of a pipe.
+
+    What the encoding cannot hold is escaped, and so is what would act on a terminal.
+    """
+    # A name with letters that the terminal's encoding lacks must not end a run that has written its files.
+    if hasattr(console.file, "reconfigure"):
+        console.file.reconfigure(errors="backslashreplace")
+    console.print(_Escaped(content), soft_wrap=not console.is_terminal, highlight=False, crop=False)
+
+
+@dataclass(frozen=True)
+class _Escaped:
+    """Anything, with the characters escaped that would act on a terminal; styles are applied behind this."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.content, options):
+            yield segment._replace(text=printable(segment.text, lines=True))
+
+
+def model_comparison_text(comparison: ModelComparison) -> RenderableType:
+    """Metrics of every model, paired differences to the baseline, notes, one verdict a model."""
+    blocks: list[RenderableType] = [_metrics_table(comparison)]
+    for model in comparison.others:
+        blocks += [Text(), _difference_table(model, comparison)]
+    blocks.append(Text())
+    for model in comparison.models:
+        if model.decisions is not None:
+            blocks.append(Text(printable(f"decisions of {model.name}")))
+            blocks += [Text(printable(line)) for line in decision_lines(model.decisions)]
+    blocks += [Text(printable(f"note     {note}")) for note in comparison.notes]
+    # last: where the reader of a terminal is when the command ends
+    verdicts = "\n".join(printable(f"{model.name}: {model.verdict}") for model in comparison.others)
+    return Group(*blocks, Text(verdicts, style="bold"))
+
+
+def _metrics_table(comparison: ModelComparison) -> Table:
+    metrics = comparison.models[0].metrics
+    table = _table(f"{comparison.data}: N = {metrics.n:,}, {metrics.bins} bins")
+    table.add_column("", overflow="fold")
+    for metric in METRICS.values():
+        table.add_column(metric.title, justify="right", no_wrap=True)
+    table.add_column("agree, %", justify="right", no_wrap=True)
+    for model in comparison.models:
+        values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
+        agreement = f"{100 * model.agreement:.2f}"
+        if model.name == comparison.baseline:
+            agreement = "baseline"
+        table.add_row(Text(printable(model.name)), *values, agreement)
+    return table
+
+
+def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Table:
+    table = _table(f"{model.name} minus {comparison.baseline}")
+    table.add_column("", justify="left", no_wrap=True)
+    for head in ("difference", f"{comparison.confidence_level:g}% interval"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for name, metric in METRICS.items():
+        d = model.differences[name]
+        table.add_row(metric.title, metric.change(d.difference), f"{metric.change(d.low)} to {metric.change(d.high)}")
+    return table
+
+
+def _table(title: str) -> Table:
+    # rich would take [brackets] in a name for markup
+    return Table(title=escape(printable(title)), title_justify="left", box=None, pad_edge=False)
+
+
+def study_text(studies: Studies) -> RenderableType:
+    """Say what each study found, and where the files are."""
+    calibration, held_out = studies.samples
+    head = (
+        f"{studies.model}: n = {studies.features:,}, {studies.classes:,} classes; {calibration:,} calibration and "
+        f"{held_out:,} held-out samples"
+    )
+    width = max(len(study.name) for study in studies.studies)
+    lines = [f"{study.name:<{width}}  {study.sentence}" for study in studies.studies]
+    notes = [f"note: {note}" for note in studies.notes]
+    wrote = [f"wrote {studies.folder}: index.html"] if studies.folder else []
+    return Text("\n".join(printable(line) for line in [head, "", *lines, *notes, *wrote]))
