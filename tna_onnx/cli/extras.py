@@ -1,4 +1,4 @@
-"""What `calibrate` and `evaluate` do with a result besides showing it: figures, a run of MLflow, the exit code of gates."""
+"""What `calibrate` and `evaluate` do with a result besides showing it: figures, MLflow, the exit code of gates."""
 
 from __future__ import annotations
 
