@@ -17,7 +17,7 @@ from tna_onnx.cli.config import setting_flags
 from tna_onnx.cli.terminal import loaded, standard_output
 from tna_onnx.errors import DeviceError, ResultError, TnaError, TrackingError
 from tna_onnx.files import printable, write_file
-from tna_onnx.render.text import show
+from tna_onnx.render.lines import show
 from tna_onnx.results.as_json import to_json
 from tna_onnx.runtime import runtime_version
 

@@ -1,9 +1,8 @@
-"""Results of `calibrate`, `evaluate` and `compare` as text for the terminal, and the layout of its lines and tables."""
+"""Results of `calibrate`, `evaluate`, `compare`, `features` and `study` as text for a terminal or a pipe, by rich."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -15,6 +14,7 @@ from rich.text import Text
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.guard_text import decision_lines, guard_lines
+from tna_onnx.render.lines import lines_text, note_lines, tied
 from tna_onnx.render.reliability import ReliabilityPlot
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import BinFree, LabelMetrics
@@ -24,31 +24,26 @@ from tna_onnx.results.report import Comparison, Report, Word, changed
 from tna_onnx.results.study import Studies
 
 if TYPE_CHECKING:
-    from tna_onnx.results.report import Verification
+    pass
 
 __all__ = [
-    "MAX_ROWS",
     "bin_free_lines",
     "bin_free_rows",
     "bin_free_sentence",
     "collection_text",
-    "count_text",
     "evaluation_text",
     "label_heads",
     "label_rows",
     "label_title",
-    "lines_text",
     "model_comparison_text",
-    "note_lines",
     "p_text",
     "report_text",
-    "show",
     "study_text",
-    "tied",
 ]
 
-MAX_ROWS = 20
-"""Rows of a table in a terminal; a page and `--json` have all of them."""
+
+# Rows of a table in a terminal; a page and `--json` have all of them.
+_MAX_ROWS = 20
 
 _SHOWN = ("accuracy", "ece", "nll", "brier")
 
@@ -298,9 +293,9 @@ def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
     table = _Table(pad_edge=False)
     for k, head in enumerate(label_heads(labels)):
         table.add_column(head, justify="right" if k else "left", no_wrap=True)
-    for row in label_rows(labels, MAX_ROWS):
+    for row in label_rows(labels, _MAX_ROWS):
         table.add_row(*map(printable, row))
-    return Text(), lines_text([label_title(labels, MAX_ROWS)]), table
+    return Text(), lines_text([label_title(labels, _MAX_ROWS)]), table
 
 
 class _Table(Table):
@@ -354,51 +349,7 @@ def _parameter(value: float | list[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in value)
 
 
-def lines_text(lines: Sequence[str]) -> Text:
-    """Join lines; a break inside one of them came out of a file, and must not look like one of ours."""
-    return Text("\n".join(map(printable, lines)))
-
-
-def note_lines(notes: Sequence[str]) -> list[str]:
-    """Write notes, a line each."""
-    return [f"note     {note}" for note in notes]
-
-
-def tied(checked: Verification) -> str:
-    """Say how many samples the file gives another first class than the numerics, within the bound."""
-    if not checked.other_class:
-        return ""
-    return f"; {count_text(checked.other_class, 'sample')} with another first class, tied to within the bound,"
-
-
-def count_text(number: int, noun: str) -> str:
-    """Write a number with its noun, in the plural where it has one."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
-
-
 """Rows of a table in a terminal; a page and `--json` have all of them."""
-
-
-def show(console: Console, content: RenderableType) -> None:
-    """Print without wrapping sentences at the width of a pipe.
-
-    What the encoding cannot hold is escaped, and so is what would act on a terminal.
-    """
-    # A name with letters that the terminal's encoding lacks must not end a run that has written its files.
-    if hasattr(console.file, "reconfigure"):
-        console.file.reconfigure(errors="backslashreplace")
-    console.print(_Escaped(content), soft_wrap=not console.is_terminal, highlight=False, crop=False)
-
-
-@dataclass(frozen=True)
-class _Escaped:
-    """Anything, with the characters escaped that would act on a terminal; styles are applied behind this."""
-
-    content: RenderableType
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for segment in console.render(self.content, options):
-            yield segment._replace(text=printable(segment.text, lines=True))
 
 
 def model_comparison_text(comparison: ModelComparison) -> RenderableType:

@@ -26,7 +26,8 @@ from tna_onnx.render.html.blocks import (
     versions_text,
 )
 from tna_onnx.render.html.svg import IntervalBar
-from tna_onnx.render.text import label_heads, label_rows, tied
+from tna_onnx.render.lines import tied
+from tna_onnx.render.text import label_heads, label_rows
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details
 from tna_onnx.results.report import Comparison, Report
