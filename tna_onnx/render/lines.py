@@ -39,10 +39,6 @@ def count_text(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-MAX_ROWS = 20
-"""Rows of a table in a terminal; a page and `--json` have all of them."""
-
-
 def show(console: Console, content: RenderableType) -> None:
     """Print without wrapping sentences at the width of a pipe.
 
