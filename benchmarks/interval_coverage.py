@@ -11,7 +11,7 @@ Truths come from other samples (`--population`) with the expectation over labels
 errors are those of the same bins, without what label noise adds.
 
     python benchmarks/interval_coverage.py held-out     [--runs 400] [--sizes 200 400 1000 5000] [--classes 2 10 100]
-    python benchmarks/interval_coverage.py cross-fitted [--runs 200] [--maps ts bias irova]
+    python benchmarks/interval_coverage.py cross-fitted [--runs 200] [--maps ts bias isotonic]
     python benchmarks/interval_coverage.py bootstrap    [--runs 400] [--sizes 200 1000]  # ECE, beside a BCa bootstrap
 
 A row is one metric; accuracy, ECE, AdaECE and widths in percentage points. `above` and `below` are shares of intervals
@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--sizes", type=int, nargs="+", default=[200, 400, 1000, 5000])
     parser.add_argument("--classes", type=int, nargs="+", default=[2, 10, 100])
-    parser.add_argument("--maps", nargs="+", default=["ts", "bias", "irova"])
+    parser.add_argument("--maps", nargs="+", default=["ts", "bias", "isotonic"])
     parser.add_argument("--population", type=int, default=50_000)
     parser.add_argument("--cases", type=int, nargs="+", help="numbers of the cases, from 0; all of them by default")
     a = parser.parse_args()

@@ -39,12 +39,12 @@ from tests.runtimes.matrix import (  # noqa: E402
     Runtime,
 )
 
-COLUMNS = ["original", "none", "ts", "ts-node", "ets", "irova", "aar"]
+COLUMNS = ["original", "none", "ts", "ts-node", "ets", "isotonic", "aar"]
 # Header of a table -> the columns that it takes the worst of.
 HEADERS = {
     "original": ["original"],
-    "all maps but `irova`": ["none", "ts", "ts-node", "ets", "aar"],
-    "`irova`": ["irova"],
+    "all maps but `isotonic`": ["none", "ts", "ts-node", "ets", "aar"],
+    "`isotonic`": ["isotonic"],
 }
 
 
@@ -197,14 +197,14 @@ model, in batches of 33 and one alone. A cell has the largest difference of a pr
 
 ## Runtimes, and conversions that keep float32
 
-Compared with ONNX Runtime at its default settings. The tests allow 1e-5, and 1e-4 for `irova`: the steep steps of an
+Compared with ONNX Runtime at its default settings. The tests allow 1e-5, and 1e-4 for `isotonic`: the steep steps of an
 isotonic function magnify rounding in the probability before it. The ONNX checker with `full_check` and strict shape
 inference accepts every file.
 
 {same}
 
 OpenCV 4.14.0, which has the classic engine only, runs all {files} files; the largest difference is 6.5e-06, for
-`irova` 2.7e-05.
+`isotonic` 2.7e-05.
 
 ## Conversions to fewer bits
 
@@ -217,7 +217,7 @@ difference is due to the conversion alone. "Map left out" converts all nodes exc
 Mean differences and changed predictions stay near those of the original, too: the tests allow a mean difference of
 twice the original's plus 1e-3, and two points fewer equal predictions.
 
-For single samples the steep ramps of `irova` magnify what a conversion does to the logits. Where single probabilities
+For single samples steep ramps of `isotonic` magnify what a conversion does to the logits. Where single probabilities
 matter, choose `ts` or `ets`, or convert to float16 first (with onnxconverter-common) and recalibrate the result. For 8
 bits, [quantise first, then recalibrate](how-to/quantized.md). Dynamic quantisation leaves the matrix of `aar` in float;
 for static quantisation, exclude the nodes named `tna_onnx` (`nodes_to_exclude`).

@@ -21,7 +21,7 @@ from tna_onnx import maps
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.scores import SampleScores
 
-MAPS = ["none", "ts", "ets", "irova", "aar"]
+MAPS = ["none", "ts", "ets", "isotonic", "aar"]
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -63,7 +63,7 @@ def test_all_fifteen_are_one_call_and_one_file(small: Small, tmp_path: Path, map
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("map_name", ["ets", "irova", "aar", "auto"])
+@pytest.mark.parametrize("map_name", ["ets", "isotonic", "aar", "auto"])
 def test_cross_fitting_goes_with_every_map(small: Small, tmp_path: Path, map_name: str) -> None:
     for search in ("sparse", "complete"):
         output = tmp_path / f"{search}.onnx"
@@ -78,7 +78,19 @@ def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(
     report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     compared = {each.method for each in report.methods}
     # none of them can be told from the rest at once on so few samples
-    assert compared >= {"none", "ts", "ets", "bias", "svs", "irova", "aar", "refit 1", "tna", "tna + ts", "tna + ets"}
+    assert compared >= {
+        "none",
+        "ts",
+        "ets",
+        "bias",
+        "svs",
+        "isotonic",
+        "aar",
+        "refit 1",
+        "tna",
+        "tna + ts",
+        "tna + ets",
+    }
     assert compared.isdisjoint(name for name in maps.MAPS if maps.MAPS[name].binary)
     assert report.method in compared
     assert any(note.startswith(f"chose {report.method} of {len(compared)} methods") for note in report.notes)
@@ -178,7 +190,7 @@ def test_multi_label_heads_need_a_label_for_each_column(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("opset", [7, 9, 10, 11, 13, 18, 21])
-@pytest.mark.parametrize("map_name", ["ets", "irova", "aar"])
+@pytest.mark.parametrize("map_name", ["ets", "isotonic", "aar"])
 def test_appended_maps_use_the_models_own_opset(small: Small, tmp_path: Path, map_name: str, opset: int) -> None:
     proto = onnx.load(small.model)
     proto.opset_import[0].version = opset
@@ -217,7 +229,7 @@ def test_other_outputs_stay_and_stay_consistent(small: Small, tmp_path: Path) ->
     onnx.save(proto, tmp_path / "m.onnx")
     x = np.load(small.test)["x"]
     before = outputs(tmp_path / "m.onnx", x)
-    for map_name in ("ts", "ets", "irova", "aar"):
+    for map_name in ("ts", "ets", "isotonic", "aar"):
         settings = TILTED | {"map": map_name}
         report = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, eval=small.test, overwrite=True, **settings)
         logits, label, p, features = outputs(Path(report.output), x)
@@ -258,7 +270,7 @@ def test_a_label_read_in_front_of_the_logits_would_miss_the_map(small: Small, tm
     onnx.save(proto, tmp_path / "m.onnx")
     output = tmp_path / "o.onnx"
     with pytest.raises(tna_onnx.UnsupportedModel, match=r"'raw', from which labels are read, would not follow"):
-        tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **PLAIN | {"map": "irova"})
+        tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **PLAIN | {"map": "isotonic"})
     assert not output.exists()
     tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **PLAIN)  # folded: every reader sees it
     logits, label = outputs(output, np.load(small.test)["x"])
@@ -274,7 +286,13 @@ def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Pat
     output = tmp_path / "o.onnx"
     with pytest.raises(tna_onnx.CheckFailed, match=r"--max-accuracy-drop 0.3 missed: .* 2,000 held-out"):
         tna_onnx.calibrate(
-            demo.model, tmp_path / "wrong.npz", eval=demo.test, output=output, map="irova", search="none", device="cpu"
+            demo.model,
+            tmp_path / "wrong.npz",
+            eval=demo.test,
+            output=output,
+            map="isotonic",
+            search="none",
+            device="cpu",
         )
     assert not output.exists()
 

@@ -21,7 +21,7 @@ from tests.support import PLAIN, TILTED
 from tna_onnx.graph.load import load_model
 from tna_onnx.results.as_json import to_json
 
-SETTINGS = [TILTED, TILTED | {"map": "ets"}, PLAIN | {"fold": False}, PLAIN | {"map": "irova"}]
+SETTINGS = [TILTED, TILTED | {"map": "ets"}, PLAIN | {"fold": False}, PLAIN | {"map": "isotonic"}]
 
 
 def _path(path: Path) -> Any:

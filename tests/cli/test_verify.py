@@ -54,7 +54,7 @@ MODES = {
     "weight alone": (["--map", "none"], {WEIGHT, BIAS}),
     "weight alone, as in the paper": (["--map", "none", "--protocol", "paper"], {WEIGHT}),
     "ets": (["--map", "ets"], {WEIGHT, BIAS, BEFORE}),
-    "irova": (["--map", "irova"], {WEIGHT, BIAS, BEFORE}),
+    "isotonic": (["--map", "isotonic"], {WEIGHT, BIAS, BEFORE}),
     "aar": (["--map", "aar"], {WEIGHT, BIAS, BEFORE}),
     "map alone": (["--map", "ets", "--search", "none"], {BEFORE}),
     "aar alone": (["--map", "aar", "--search", "none"], {BEFORE}),
@@ -93,7 +93,7 @@ def test_a_recalibrated_file_passes(small: Small, written: Callable[[str], Path]
     assert (found["head"], found["nodes"], found["tensors"], found["notes"]) == ("head", 3, 3, [])
 
 
-@pytest.mark.parametrize("mode", ["folded", "irova", "map alone"])
+@pytest.mark.parametrize("mode", ["folded", "isotonic", "map alone"])
 def test_numbers_on_data_are_those_of_onnxruntime(
     small: Small, written: Callable[[str], Path], mode: str, tmp_path: Path
 ) -> None:
@@ -102,7 +102,7 @@ def test_numbers_on_data_are_those_of_onnxruntime(
     p, q = (probabilities(path, data["x"]) for path in (small.model, written(mode)))
     o = found["outputs"]
     assert (o["samples"], o["output"], o["output_kind"], o["others"]) == (1500, "logits", "logits", [])
-    # batches of 7 here, of 1,500 there: logits of size 30 move by some roundings of 2^-24, and the ramps of irova
+    # batches of 7 here, of 1,500 there: logits of size 30 move by some roundings of 2^-24, and the ramps of isotonic
     # are steep
     assert o["largest"] == pytest.approx(np.max(np.abs(p - q)), abs=1e-4)
     assert o["mean"] == pytest.approx(np.mean(np.abs(p - q)), abs=1e-5)

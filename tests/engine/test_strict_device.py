@@ -114,7 +114,7 @@ def two_classes(folder: Path) -> tuple[Path, Path]:
     ("made", "words"),
     [
         (None, {"add": ["set", "confidence"], "search": "sparse", "map": "ts"}),
-        (None, {"search": "sparse", "map": "irova"}),
+        (None, {"search": "sparse", "map": "isotonic"}),
         (two_classes, {"search": "none", "map": "beta"}),
         pytest.param(two_classes, {}, marks=pytest.mark.slow),
         (labelled, {}),

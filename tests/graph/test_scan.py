@@ -19,7 +19,7 @@ SCANNER = shutil.which("modelaudit", path=os.pathsep.join([str(Path(sys.executab
 
 @pytest.mark.slow
 @pytest.mark.skipif(SCANNER is None, reason="needs modelaudit")
-@pytest.mark.parametrize("settings", [PLAIN, {**TILTED, "map": "irova"}])
+@pytest.mark.parametrize("settings", [PLAIN, {**TILTED, "map": "isotonic"}])
 def test_a_scanner_finds_nothing(small: Small, settings: dict[str, object], tmp_path: Path) -> None:
     done = cli("calibrate", small.model, "--calib", small.calib, *words_of(settings), "-o", tmp_path / "o.onnx")
     assert done.exit_code == 0, done.output

@@ -1,4 +1,4 @@
-"""IROvA and AAR: the laws of `maps/base.py`, and AAR's oracles from scikit-learn, SciPy and the definition."""
+"""Isotonic maps and AAR: the laws of `maps/base.py`, and AAR's oracles from scikit-learn, SciPy and the definition."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.atypicality import AtypicalityAware
 from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.feature_space import FeatureSpace
-from tna_onnx.maps.isotonic import IsotonicOneVsAll
+from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
 
 Array = np.ndarray
-MAPS = {"irova": IsotonicOneVsAll, "aar": AtypicalityAware}
-# IROvA takes one function for all classes where there are many; here each class has samples for its own
-CASES = {"irova": {}, "irova, many classes": {"classes": 60}, "aar": {}}
+MAPS = {"isotonic": SmoothedIsotonic, "aar": AtypicalityAware}
+# the smoothed one takes one function for all classes where there are many; here each class has samples for its own
+CASES = {"isotonic": {}, "isotonic, many classes": {"classes": 60}, "aar": {}}
 
 
 def softmax(logits: Array) -> Array:
@@ -255,7 +255,7 @@ def test_torch_gives_the_fit_of_numpy(name: str) -> None:
     logits, labels, features = sample(size=400)
     expected = MAPS[name].fit(reduce_of(logits, labels, features))
     found = MAPS[name].fit(reduce_of(torch.from_numpy(logits), labels, torch.from_numpy(features)))
-    # where Newton stops (1e-7), and the float32 in which IROvA keeps probabilities
+    # where Newton stops (1e-7), and the float32 in which isotonic maps keep probabilities
     np.testing.assert_allclose(
         softmax(apply_map(found, logits, features)), softmax(apply_map(expected, logits, features)), atol=1e-5
     )

@@ -1,4 +1,4 @@
-"""IROvA and TvA: the definitions with SciPy and scikit-learn, few samples, many classes, and low precision."""
+"""The smoothed isotonic map and TvA: definitions by SciPy and scikit-learn, few samples, many classes, float16."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.builders import small_model, tensor_info
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.isotonic import IsotonicOneVsAll, TopVersusAll
+from tna_onnx.maps.isotonic import SmoothedIsotonic, TopVersusAll
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import CENTRES, TOLERANCE, isotonic_log_odds
 
@@ -43,14 +43,14 @@ def clusters(classes: int, each: int, held_out: int, n: int = 32) -> tuple[Array
     return logits[:fitted], labels[:fitted], logits[fitted:], labels[fitted:]
 
 
-# IROvA
+# One function a class
 
 
 @pytest.mark.parametrize("classes", [2, 5, 20])
 def test_it_is_each_class_by_its_own_function_and_renormalised(classes: int) -> None:
     logits, labels, _ = sample(classes=classes, size=3000)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
-    assert isinstance(fitted, IsotonicOneVsAll)
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
+    assert isinstance(fitted, SmoothedIsotonic)
     t = Temperature.fit(reduce_of(logits, labels)).temperature
     p = softmax(logits / t, axis=1)
     f = p.copy()
@@ -69,7 +69,7 @@ def test_two_classes_are_scikit_learns_isotonic_regression() -> None:
     z = rng.normal(0, 2, 200_000)
     labels = (rng.random(len(z)) < 0.1 + 0.8 * expit(z) ** 3).astype(np.int64)
     logits = np.stack([np.zeros_like(z), z], axis=1)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
     found = softmax(apply_map(fitted, logits), axis=1)[:, 1]
     expected = IsotonicRegression().fit(z, labels).predict(z)
     # cells are 0.0625 wide at most, blocks of some 1,000 samples off by 0.015, and steps become ramps
@@ -86,25 +86,25 @@ def with_rare(classes: int, rare: int, size: int) -> tuple[Array, Array]:
 
 def test_classes_with_few_samples_keep_the_temperature_and_are_named() -> None:
     logits, labels = with_rare(6, 2, 5000)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
-    assert isinstance(fitted, IsotonicOneVsAll)
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
+    assert isinstance(fitted, SmoothedIsotonic)
     assert fitted.left_alone == (0, 1)
     assert fitted.brief["classes_left_alone"] == [0, 1]
     np.testing.assert_allclose(apply_map(fitted, logits)[:, :2], logits[:, :2] / fitted.temperature, rtol=1e-12)
-    assert "classes_left_alone" not in IsotonicOneVsAll.fit(reduce_of(*sample(size=3000))).brief
+    assert "classes_left_alone" not in SmoothedIsotonic.fit(reduce_of(*sample(size=3000))).brief
 
 
 def test_a_class_that_is_predicted_and_never_there_is_not_left_alone() -> None:
     logits, labels, _ = sample(size=3000)
     keep = labels != 2
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits[keep], labels[keep]))
-    assert isinstance(fitted, IsotonicOneVsAll)
+    fitted = SmoothedIsotonic.fit(reduce_of(logits[keep], labels[keep]))
+    assert isinstance(fitted, SmoothedIsotonic)
     assert fitted.left_alone == ()
     assert softmax(apply_map(fitted, logits[keep]), axis=1)[:, 2].mean() < 0.03
 
 
 def test_many_classes_left_alone_are_counted() -> None:
-    fitted = IsotonicOneVsAll.fit(reduce_of(*with_rare(49, 21, 8000)))
+    fitted = SmoothedIsotonic.fit(reduce_of(*with_rare(49, 21, 8000)))
     assert fitted.brief["classes_left_alone"] == 21
 
 
@@ -112,8 +112,8 @@ def test_many_classes_left_alone_are_counted() -> None:
 def test_on_new_data_it_is_not_far_from_one_temperature(classes: int, each: int) -> None:
     """The clusters need one temperature and nothing else: what is above it is noise."""
     logits, labels, new, truth = clusters(classes, each, 5000, n=8)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
-    assert isinstance(fitted, IsotonicOneVsAll)
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
+    assert isinstance(fitted, SmoothedIsotonic)
     scaled = Temperature.fit(reduce_of(logits, labels)).temperature
     # a class has about 20 cells that matter; each parameter costs half a unit of NLL over the N samples of its fit
     assert more_nll(apply_map(fitted, new), new / scaled, truth) < 10 * classes / len(labels)
@@ -125,7 +125,7 @@ def test_on_new_data_it_is_not_far_from_one_temperature(classes: int, each: int)
 @pytest.mark.parametrize(("classes", "each"), [(100, 10), pytest.param(1000, 10, marks=pytest.mark.slow), (50, 60)])
 def test_with_many_classes_no_nll_and_no_prediction_is_lost(classes: int, each: int) -> None:
     logits, labels, new, truth = clusters(classes, each, 4000)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
     assert isinstance(fitted, TopVersusAll)
     mapped = apply_map(fitted, new)
     np.testing.assert_array_equal(mapped.argmax(axis=1), new.argmax(axis=1))
@@ -135,14 +135,14 @@ def test_with_many_classes_no_nll_and_no_prediction_is_lost(classes: int, each: 
 
 def test_few_samples_of_most_classes_share_one_function() -> None:
     logits, labels, _ = sample(classes=10, size=80)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
     assert isinstance(fitted, TopVersusAll)
     assert fitted.brief["top_versus_all"] == 1
 
 
 def test_the_top_gets_its_isotonic_probability_and_the_others_share_the_rest() -> None:
     logits, labels, new, _ = clusters(60, 50, 1000)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
     assert isinstance(fitted, TopVersusAll)
     p = softmax(logits.astype(np.float64) / fitted.temperature, axis=1)
     values = isotonic_log_odds(p.max(axis=1), logits.argmax(axis=1) == labels)
@@ -197,7 +197,7 @@ def on_onnxruntime(fitted: Any, logits: Array) -> Array:
 @pytest.mark.parametrize("classes", [2, 10, 100])
 def test_float16_and_bfloat16_move_probabilities_by_their_rounding(classes: int) -> None:
     logits, labels, _ = sample(classes=classes, size=3000, scale=2.0)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
     half = logits.astype(np.float16)
     exact = softmax(apply_map(fitted, half.astype(np.float64)), axis=1)
     # logits up to 32 are rounded by 2^-7 of one, probabilities by a quarter of what two logits move by; functions with
@@ -217,7 +217,7 @@ def test_float16_and_bfloat16_move_probabilities_by_their_rounding(classes: int)
 
 def test_thousand_classes_stay_small() -> None:
     logits, labels, _ = sample(classes=1000, n=40, size=3000, scale=2.0)
-    fitted = IsotonicOneVsAll.fit(reduce_of(logits, labels))
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
     ops = NodeOps("float32", 17)
     fitted.forward(ops, "logits")
     assert sum(tensor.ByteSize() for tensor in ops.initializers) < 30_000

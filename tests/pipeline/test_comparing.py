@@ -79,7 +79,7 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     assert np.mean(compared.after.nll, dtype=np.float64) >= np.mean(own.nll, dtype=np.float64)
 
 
-@pytest.mark.parametrize("name", ["ts", "irova"])
+@pytest.mark.parametrize("name", ["ts", "isotonic"])
 def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, name: str) -> None:
     task = opened(small, calib=few(small.calib))
     strategy = dataclasses.replace(strategy_of(task), map=name)

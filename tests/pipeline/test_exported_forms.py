@@ -122,7 +122,7 @@ def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("opset", [7, 8, 18])
-@pytest.mark.parametrize("name", ["ets", "irova", "aar"])
+@pytest.mark.parametrize("name", ["ets", "isotonic", "aar"])
 def test_constants_of_a_map_are_nodes_where_initializers_must_be_inputs(tmp_path: Path, name: str, opset: int) -> None:
     x = samples()
     proto = old_file(opset=opset)
@@ -162,7 +162,9 @@ def both(logit: Array) -> Array:
 
 
 @pytest.mark.parametrize("how", ["flat", "column", "unknown"])
-@pytest.mark.parametrize(("search", "name"), [("none", "ts"), ("none", "ets"), ("none", "platt"), ("sparse", "irova")])
+@pytest.mark.parametrize(
+    ("search", "name"), [("none", "ts"), ("none", "ets"), ("none", "platt"), ("sparse", "isotonic")]
+)
 def test_one_logit_without_a_sigmoid(tmp_path: Path, how: str, search: str, name: str) -> None:
     proto = one_logit(how)
     x = samples()
@@ -268,7 +270,7 @@ def test_labels_that_read_the_layer_would_not_follow_another_map(tmp_path: Path)
     proto = with_labels()
     x = samples()
     with pytest.raises(UnsupportedModel, match=r"'s', from which labels are read, .* use --map ts, ets or none"):
-        recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="irova")
+        recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="isotonic")
 
 
 def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: Path) -> None:

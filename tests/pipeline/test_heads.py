@@ -117,7 +117,7 @@ def _calibrated(
     [
         PLAIN,
         {**PLAIN, "map": "ets"},
-        pytest.param({**PLAIN, "map": "irova"}, marks=pytest.mark.slow),
+        pytest.param({**PLAIN, "map": "isotonic"}, marks=pytest.mark.slow),
         pytest.param({**TILTED, "map": "ets"}, marks=pytest.mark.slow),
     ],
 )

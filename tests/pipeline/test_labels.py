@@ -15,7 +15,7 @@ from tests.conftest import Small
 from tna_onnx.errors import DataError
 
 FAST: dict[str, Any] = {"search": "none"}
-PER_CLASS = ("bias", "svs", "sms", "irova", "aar", "refit")
+PER_CLASS = ("bias", "svs", "sms", "isotonic", "aar", "refit")
 
 
 def drawn(small: Small, classes: int = 5, size: int = 600, seed: int = 0) -> dict[str, NDArray[Any]]:

@@ -224,7 +224,7 @@ def test_labels(method: Method, label: str) -> None:
 def test_only_a_weight_as_it_is_can_keep_the_order() -> None:
     keep = {name for name in ("none", *MAPS) if Method(tilted=False, map=name).keeps_order}
     assert keep >= {"none", "ts", "ets"}
-    assert not keep & {"bias", "svs", "sms", "platt", "refit", "irova"}
+    assert not keep & {"bias", "svs", "sms", "platt", "refit", "isotonic"}
     assert not any(Method(tilted=True, map=name).keeps_order for name in keep)
 
 

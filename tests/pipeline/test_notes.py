@@ -112,7 +112,7 @@ def test_the_note_on_a_choice_names_what_was_allowed_and_what_was_chosen(
         hit = np.arange(40) % 4 > 0
         return SampleScores(np.full(40, 0.6, np.float32), hit, *(np.full(40, nll, np.float32) for _ in range(2)))
 
-    names = ("none", "ts", "ets", "bias", "svs", "aar", "irova")
+    names = ("none", "ts", "ets", "bias", "svs", "aar", "isotonic")
     methods = [Method(tilted=False, map=name) for name in names]
     each = {method: scores(0.9 - 0.1 * k) for k, method in enumerate(methods)}
     several = replace(outcome, method=methods[0], scores=each, left_out={methods[-1]: "accuracy"})
@@ -120,7 +120,7 @@ def test_the_note_on_a_choice_names_what_was_allowed_and_what_was_chosen(
     assert found.startswith("chose none of 7 methods, ")
     # the best of all costs accuracy; the chosen one stands behind the best five
     listed = "aar (0.4000), svs (0.5000), bias (0.6000), ets (0.7000), ts (0.8000), none (0.9000)"
-    assert found.endswith(f"cross-validated NLL: {listed}; left out, as it costs accuracy: irova (0.3000)")
+    assert found.endswith(f"cross-validated NLL: {listed}; left out, as it costs accuracy: isotonic (0.3000)")
 
 
 def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task: Task, outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.pipeline.samples import of_logits, probabilities
 from tna_onnx.graph.nodes import NodeOps
-from tna_onnx.maps.isotonic import IsotonicOneVsAll
+from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
 from tna_onnx.pipeline import checking as rounding
@@ -116,7 +116,7 @@ def test_a_steep_map_has_a_wider_bound_and_a_flat_one_hardly(task: Task) -> None
     assert np.all(flat >= plain)
     middle = float(np.median(probabilities(s)[:, 0]))
     ramp = ((middle, middle + 1e-3), (-2.0, 2.0))
-    steep = probability_bounds(task, z, s, IsotonicOneVsAll((ramp,) * 5))
+    steep = probability_bounds(task, z, s, SmoothedIsotonic((ramp,) * 5))
     assert np.max(steep / plain) > 3
     assert np.all(steep >= plain)
 
@@ -126,7 +126,7 @@ def test_a_map_rounds_in_its_own_steps(small: Small, width: float) -> None:
     """Logits near 0 hardly round, but the probabilities that a steep map reads do: by the unit of their own size."""
     task = of_logits(small)
     s = 1e-4 * np.random.default_rng(0).standard_normal((400, 5))
-    fitted = IsotonicOneVsAll((((0.2 - width, 0.2 + width), (-2.0, 2.0)),) * 5)
+    fitted = SmoothedIsotonic((((0.2 - width, 0.2 + width), (-2.0, 2.0)),) * 5)
     ops = NodeOps("float32", 17)
     result = fitted.forward(ops, "logits")
     model = small_model(ops.nodes, [tensor_info("logits", ["N", 5])], [tensor_info(result)], ops.initializers)

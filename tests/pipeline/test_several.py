@@ -77,7 +77,7 @@ def outputs_of(path: Path, x: NDArray[Any]) -> list[NDArray[Any]]:
     return [np.asarray(each) for each in session.run(None, {"x": x})]
 
 
-@pytest.mark.parametrize("name", ["ts", "ets", "irova", "bias", "svs"])
+@pytest.mark.parametrize("name", ["ts", "ets", "isotonic", "bias", "svs"])
 @pytest.mark.parametrize("kind", ["tokens", "pixels"])
 def test_the_written_file_calibrates_every_position(kind: str, name: str, tmp_path: Path) -> None:
     """Unlabelled positions too, in its own layout; folded or appended."""

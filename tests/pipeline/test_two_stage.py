@@ -155,7 +155,7 @@ def _nll(logits: Array, labels: Array) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORMS)
-@pytest.mark.parametrize("map_", ["ts", "ets", "irova"])
+@pytest.mark.parametrize("map_", ["ts", "ets", "isotonic"])
 def test_a_map_goes_behind_the_scores(tmp_path: Path, name: str, map_: str) -> None:
     """Without a word on what the output holds: the graph tells."""
     model, calib, test = _made(tmp_path, name)

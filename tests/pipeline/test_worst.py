@@ -15,7 +15,7 @@ from tna_onnx.data import InputSpec, open_source
 from tna_onnx.engine.logits import StoredLogits
 from tna_onnx.extraction.samples import Samples
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps.isotonic import IsotonicOneVsAll
+from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.details import class_names, worst_rows, worst_samples
 from tna_onnx.pipeline.task import Collected, Task
@@ -46,7 +46,7 @@ def test_samples_are_named_by_the_classes_that_the_map_predicts(task: Task) -> N
     source = open_source(
         {"x": np.zeros((3, 4), np.float32), "labels": labels}, [InputSpec("x", (None, 4), IMAGE.dtype)], 2
     )
-    swapped = IsotonicOneVsAll((((0.5,), (-9.0,)), ((0.5,), (9.0,))))  # always the second class
+    swapped = SmoothedIsotonic((((0.5,), (-9.0,)), ((0.5,), (9.0,))))  # always the second class
     after = SampleScores.of_logits(np.log(np.float32([[0.3, 0.7]] * 3)), labels)
     stored = StoredLogits(FeatureTable(logits, labels, 2))
     before = stored.scores()

@@ -233,7 +233,7 @@ def test_the_same_report_gives_the_same_bytes_and_matplotlib_is_left_as_it_was(
         ({"search": "none"}, False),
         ({"search": "complete", "max_accuracy_drop": 5.0, "map": "ets"}, False),
         ({"ensemble_size": 10, "map": "none", "max_accuracy_drop": 5.0}, True),
-        ({"map": "irova", "objective": "nll"}, False),
+        ({"map": "isotonic", "objective": "nll"}, False),
         ({"bins": 1}, True),
         ({"bins": 60, "objective": "adaece"}, False),
     ],

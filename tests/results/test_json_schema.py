@@ -236,7 +236,7 @@ def test_a_validator_can_fail(small: Small, change: dict[str, Any], message: str
         (["--map", "ts"], True),
         (["--search", "none", "--map", "auto"], True),
         (["--search", "complete", "--map", "ets", "--max-accuracy-drop", "5"], True),
-        (["--map", "irova"], True),
+        (["--map", "isotonic"], True),
         (["--map", "none", "--ensemble-size", "inf", "--dry-run"], False),
         (["--map", "aar", "--objective", "nll"], False),
     ],

@@ -103,7 +103,7 @@ TILTED = {"search": "sparse", "map": "ts", "fold": False, "angle_step": 10.0, "m
 
 FORMS: dict[str, Callable[[Path], Form]] = {
     "tokens, `ts --no-fold`": partial(positions, "tokens", NODE),
-    "tokens, `irova`": partial(positions, "tokens", {"search": "none", "map": "irova"}),
+    "tokens, `isotonic`": partial(positions, "tokens", {"search": "none", "map": "isotonic"}),
     "pixels, tilted, `ts --no-fold`": partial(positions, "pixels", TILTED),
     "pixels, `ets`": partial(positions, "pixels", {"search": "none", "map": "ets"}),
     "several labels, `label-platt --no-fold`": partial(
@@ -112,7 +112,7 @@ FORMS: dict[str, Callable[[Path], Form]] = {
     "several labels, `label-isotonic`": partial(several_labels, {"search": "none", "map": "label-isotonic"}),
     "two heads, `ets`": partial(two_heads, {"search": "none", "map": "ets"}),
     "cosine, tilted, `ts --no-fold`": partial(cosine, TILTED),
-    "integer operators, `irova`": partial(integer, "operators", {"search": "none", "map": "irova"}),
+    "integer operators, `isotonic`": partial(integer, "operators", {"search": "none", "map": "isotonic"}),
     "dynamic integers, `ts`": partial(integer, "dynamic", {"search": "none", "map": "ts"}),
     "4-bit weights, `ts`": partial(integer, "4 bits", {"search": "none", "map": "ts"}),
 }

@@ -161,19 +161,19 @@ FILES: dict[str, dict[str, Any]] = {
     "digits ts tilted": {"map": "ts", "search": "sparse"},
     "digits ts-node": {"map": "ts", "search": "none", "fold": False},
     "digits ets": {"map": "ets", "search": "none"},
-    "digits irova tilted": {"map": "irova", "search": "sparse"},
+    "digits isotonic tilted": {"map": "isotonic", "search": "sparse"},
     "digits aar": {"map": "aar", "search": "none"},
     "small ts-node tilted": {"map": "ts", "search": "sparse", "fold": False},
-    "small irova": {"map": "irova", "search": "none"},
+    "small isotonic": {"map": "isotonic", "search": "none"},
     "small aar tilted": {"map": "aar", "search": "sparse"},
     "binary ts": {"map": "ts", "search": "none"},
     "binary ets tilted": {"map": "ets", "search": "sparse"},
-    "binary irova": {"map": "irova", "search": "none"},
+    "binary isotonic": {"map": "isotonic", "search": "none"},
     "binary aar": {"map": "aar", "search": "none"},
     "cnn none tilted": {"map": "none", "search": "sparse"},
     "cnn ts-node": {"map": "ts", "search": "none", "fold": False},
     "cnn ets tilted": {"map": "ets", "search": "sparse"},
-    "cnn irova": {"map": "irova", "search": "none"},
+    "cnn isotonic": {"map": "isotonic", "search": "none"},
     "cnn aar tilted": {"map": "aar", "search": "sparse"},
 }
 
@@ -557,10 +557,10 @@ _OPENCV = (
 )
 _ONNX2TORCH = "version 1.5.15 has no reductions of opset 18"
 LIMITS: dict[tuple[str, str], str] = {
-    ("OpenCV classic engine", "small irova"): _OPENCV,
+    ("OpenCV classic engine", "small isotonic"): _OPENCV,
     ("OpenCV classic engine", "small aar tilted"): _OPENCV,
-    ("OpenCV classic engine", "binary irova"): _OPENCV,
+    ("OpenCV classic engine", "binary isotonic"): _OPENCV,
     ("OpenCV classic engine", "binary aar"): _OPENCV,
-    ("onnx2torch", "cnn irova"): _ONNX2TORCH,
+    ("onnx2torch", "cnn isotonic"): _ONNX2TORCH,
     ("onnx2torch", "cnn aar tilted"): _ONNX2TORCH,
 }

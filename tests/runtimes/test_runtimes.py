@@ -28,7 +28,7 @@ from tests.runtimes.matrix import (
 BOUND, ISOTONIC_BOUND = 1e-5, 1e-4
 
 # Files that do not wait for `-m slow`.
-QUICK = ["digits ts tilted", "small irova", "binary ets tilted"]
+QUICK = ["digits ts tilted", "small isotonic", "binary ets tilted"]
 NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow, id=name) for name in FILES]
 
 
@@ -49,7 +49,7 @@ def needs(matrix: Matrix, name: str, tool: object = None) -> Path:
 
 def bound(name: str) -> float:
     """Return the bound on differences in float32."""
-    return ISOTONIC_BOUND if "irova" in name else BOUND
+    return ISOTONIC_BOUND if "isotonic" in name else BOUND
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -103,7 +103,7 @@ def test_coarser_conversions_hurt_the_file_no_more_than_its_source(matrix: Matri
         pytest.xfail(LIMITS[tool, name])
     assert found.agreement >= of_source.agreement - 0.02
     assert found.mean <= 2 * of_source.mean + 1e-3
-    if "irova" not in name:  # a steep ramp magnifies what the conversion does to p
+    if "isotonic" not in name:  # a steep ramp magnifies what the conversion does to p
         assert found.largest <= 2 * of_source.largest + 1e-3
 
 
@@ -124,16 +124,16 @@ def test_left_out_nodes_stay_float32(matrix: Matrix, tmp_path: Path, tool: str, 
 
 def test_a_model_converted_to_float16_first_can_be_recalibrated(matrix: Matrix, tmp_path: Path) -> None:
     conversion = CONVERSIONS["float16 by onnxconverter-common"]
-    needs(matrix, "small irova", conversion)
-    source = matrix.source("small irova")
+    needs(matrix, "small isotonic", conversion)
+    source = matrix.source("small isotonic")
     conversion.convert(source.model, tmp_path / "half.onnx")
     report = tna_onnx.calibrate(
-        tmp_path / "half.onnx", source.calib, eval=source.test, map="irova", search="none", device="cpu"
+        tmp_path / "half.onnx", source.calib, eval=source.test, map="isotonic", search="none", device="cpu"
     )
     assert report.comparison.after.ece < 0.5 * report.comparison.before.ece
 
 
-@pytest.mark.parametrize(("name", "by"), [("digits ts tilted", 1e-3), ("small irova", 1e-3)])
+@pytest.mark.parametrize(("name", "by"), [("digits ts tilted", 1e-3), ("small isotonic", 1e-3)])
 def test_a_file_that_is_slightly_wrong_is_noticed(matrix: Matrix, tmp_path: Path, name: str, by: float) -> None:
     proto = onnx.load(matrix.file(name))
     bias = next(tensor for tensor in proto.graph.initializer if tensor.name in ("bias", "head.bias"))

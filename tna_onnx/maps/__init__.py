@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["MAPS", "MapName", "maps_of"]
 
 MapName = Literal[
-    "ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "irova", "aar", "refit",
+    "ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "isotonic", "irova", "aar", "refit",
     "label-ts", "label-platt", "label-isotonic",
 ]  # fmt: skip
 """Maps by the name that the command line uses."""
@@ -30,7 +30,8 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "sms": ("matrix_scaling", "MatrixScaling"),
     "platt": ("platt", "Platt"),
     "beta": ("beta", "Beta"),
-    "irova": ("isotonic", "IsotonicOneVsAll"),
+    "isotonic": ("isotonic", "SmoothedIsotonic"),
+    "irova": ("irova", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
     "refit": ("refit", "Refit"),
     "label-ts": ("label_temperature", "LabelTemperature"),

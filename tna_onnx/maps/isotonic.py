@@ -1,4 +1,4 @@
-"""Isotonic regression one-vs-all (IROvA): each class's probability through its own non-decreasing function.
+"""Smoothed isotonic regression: each class's probability through its own non-decreasing function, after a temperature.
 
     p = softmax(s / T)        p' = f(p) / sum_c f_c(p_c)        result s_c / T + g_c(p_c),  g_c(p) = log f_c(p) / p
 
@@ -8,8 +8,9 @@ outside of its knots: a probability that is smaller than any seen keeps its prop
 
 A class keeps its tempered probability, f_c(p) = p, where fewer than 25 samples are of it and fewer than 25 were
 expected (the sum of p_c). With many classes, or where most are such, one function of the largest probability takes the
-place of all (`TopVersusAll`).
-Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
+place of all (`TopVersusAll`). The published method, without temperature, cells and prior, is `maps.irova`.
+Source: of one function a class, by isotonic regression, Zadrozny & Elkan (2002), "Transforming classifier scores into
+accurate multiclass probability estimates"; the rest is this package's.
 
 Piecewise linear functions as a chain of ramps, for the maps that need one.
 
@@ -51,7 +52,7 @@ from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.isotonic import CENTRES, isotonic_log_odds, thinned
 from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
 
-__all__ = ["IsotonicOneVsAll", "Knots", "TopVersusAll", "chain", "knot_counts"]
+__all__ = ["Knots", "Probabilities", "SmoothedIsotonic", "TopVersusAll", "chain", "knot_counts"]
 
 
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
@@ -107,7 +108,7 @@ class TopVersusAll(CalibrationMap):
     knots: Knots
     temperature: float = 1.0
 
-    name: ClassVar[str] = "irova"
+    name: ClassVar[str] = "isotonic"
     rank: ClassVar[int] = 110
     # not said, though true of this one: the map of the same name for few classes does not keep it
     keeps_order: ClassVar[bool] = False
@@ -171,7 +172,7 @@ _UNCHANGED: Knots = ((0.5,), (0.0,))
 
 
 @dataclass(frozen=True)
-class IsotonicOneVsAll(CalibrationMap):
+class SmoothedIsotonic(CalibrationMap):
     """Logits over `temperature`, plus a function of each class's probability.
 
     Attributes:
@@ -184,7 +185,7 @@ class IsotonicOneVsAll(CalibrationMap):
     temperature: float = 1.0
     left_alone: tuple[int, ...] = ()
 
-    name: ClassVar[str] = "irova"
+    name: ClassVar[str] = "isotonic"
     rank: ClassVar[int] = 110
     # each class has a function of its own, and may overtake another
     keeps_order: ClassVar[bool] = False
@@ -209,8 +210,8 @@ class IsotonicOneVsAll(CalibrationMap):
 
     @classmethod
     def fit(
-        cls, reduce: Reduce, *, start: IsotonicOneVsAll | TopVersusAll | None = None
-    ) -> IsotonicOneVsAll | TopVersusAll:
+        cls, reduce: Reduce, *, start: SmoothedIsotonic | TopVersusAll | None = None
+    ) -> SmoothedIsotonic | TopVersusAll:
         """Fit T by NLL, then each class by pooling adjacent violators, or all of them as one.
 
         Args:
@@ -227,7 +228,7 @@ class IsotonicOneVsAll(CalibrationMap):
         if len(few) >= _MANY_CLASSES or 2 * few.sum() > len(few):
             return TopVersusAll.fit(reduce, start=temperature)
         # isotonic regression sorts: it needs the probabilities of all samples together
-        pairs = reduce(functools.partial(_Probabilities.of, temperature))
+        pairs = reduce(functools.partial(Probabilities.of, temperature))
         knots = [_UNCHANGED] * len(few)
         for c in np.flatnonzero(~few):
             knots[c] = _correction(pairs.probabilities[:, c], pairs.labels == c)
@@ -252,19 +253,25 @@ def _class_sums(temperature: float, logits: Any, labels: NDArray[np.int64], *_: 
 
 
 @dataclass(frozen=True, eq=False)
-class _Probabilities:
-    """Tempered probabilities (N, C) float32 and labels (N,) of some samples; `+` joins."""
+class Probabilities:
+    """Probabilities (N, C) float32 and labels (N,) of some samples; `+` joins."""
 
     probabilities: NDArray[np.float32]
     labels: NDArray[np.int64]
 
     @classmethod
-    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Probabilities:
+    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Probabilities:
+        """Take the softmax of some logits (B, C) over a temperature."""
         p = ArrayOps(logits).softmax(logits * (1 / temperature))
         # float32: the probabilities of all samples are in memory together
         return cls(np.asarray(to_host(p), np.float32), labels)
 
-    def __add__(self, other: _Probabilities) -> _Probabilities:
-        return _Probabilities(
+    @classmethod
+    def of_logits(cls, logits: Any, labels: NDArray[np.int64], *_: Any) -> Probabilities:
+        """Take the softmax of some logits (B, C)."""
+        return cls.of(1.0, logits, labels)
+
+    def __add__(self, other: Probabilities) -> Probabilities:
+        return Probabilities(
             np.concatenate([self.probabilities, other.probabilities]), np.concatenate([self.labels, other.labels])
         )

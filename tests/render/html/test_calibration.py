@@ -169,7 +169,7 @@ def test_details_change_nothing_else(report: Report, small: Small, tmp_path: Pat
         {"search": "none"},
         {"search": "complete", "max_accuracy_drop": 5.0},
         {"map": "aar"},
-        {"map": "irova"},
+        {"map": "isotonic"},
         {"ensemble_size": 10, "max_accuracy_drop": 5.0},
         {"map": "none", "objective": "nll"},
     ],
