@@ -150,17 +150,20 @@ def features_by_ray(
     import ray  # noqa: PLC0415 - optional
 
     with _connected(address):
-        context = ray.data.DataContext.get_current()
+        before = ray.data.DataContext.get_current()
+        context = before.copy()
         context.enable_progress_bars = False  # two displays in one terminal overwrite each other
         context.execution_options.preserve_order = False
-        # `label` and `key` of a sample that cannot be read are not made up, and a wrong file is no passing fault
-        context.actor_task_retry_on_errors = False
+        context.raise_original_map_exception = True
+        ray.data.DataContext._set_current(context)
         try:
             _run(slices, extractor, folder, options)
         except TnaError as error:
             raise _plain(error) from None
         except ray.exceptions.RayError as error:
             raise _cause(error) from error
+        finally:
+            ray.data.DataContext._set_current(before)
 
 
 def _run(slices: Sequence[Slice], extractor: TableExtractor, folder: FeatureFolder, options: Mapping[str, Any]) -> None:
