@@ -24,7 +24,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
-from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,9 +33,9 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import apply_map
-from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.intervals import bootstrap_interval, paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.metrics import SHARES, Interval, Metrics
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import FOLDS, folds
@@ -174,37 +173,6 @@ def rows(case: str, n: int, runs: list[Run]) -> Iterator[list[str]]:
         ]  # fmt: skip
 
 
-def bca_interval(before: SampleScores, after: SampleScores, seed: int, draws: int = 1000) -> tuple[float, float]:
-    """Return the ends of the 95 % BCa bootstrap interval of the difference of two ECEs of 15 bins.
-
-    Source: Efron & Tibshirani (1993), "An introduction to the bootstrap", section 14.3.
-    """
-    parts = []
-    for scores in (before, after):
-        bins = np.clip(np.ceil(scores.confidence * BINS).astype(int) - 1, 0, BINS - 1)
-        parts.append(np.eye(BINS)[bins] * (scores.hit - scores.confidence)[:, None])
-    spread = np.hstack(parts)
-    n = len(spread)
-
-    def difference(sums: Array, count: int) -> Array:
-        errors = np.abs(sums / count)
-        return np.asarray(errors[..., BINS:].sum(-1) - errors[..., :BINS].sum(-1))
-
-    weights = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), draws).astype(np.float64)
-    resampled = difference(weights @ spread, n)
-    total = spread.sum(0)
-    share = np.clip(np.mean(resampled < difference(total, n)), 1 / draws, 1 - 1 / draws)
-    z0 = NormalDist().inv_cdf(float(share))
-    left_out = difference(total - spread, n - 1)
-    d = left_out.mean() - left_out
-    acceleration = float((d**3).sum() / (6 * (d**2).sum() ** 1.5))
-    ends = []
-    for p in (0.025, 0.975):
-        z = z0 + NormalDist().inv_cdf(p)
-        ends.append(float(np.quantile(resampled, NormalDist().cdf(z0 + z / (1 - acceleration * z)))))
-    return ends[0], ends[1]
-
-
 def beside_bootstrap(runs: int, n: int, classes: int, pair: tuple[float, float], population: int) -> list[str]:
     """Write coverage and mean width of both intervals of the ECE, on the same samples."""
     large = logits_of(np.random.default_rng(classes), population, classes)
@@ -217,7 +185,7 @@ def beside_bootstrap(runs: int, n: int, classes: int, pair: tuple[float, float],
         labels = drawn(rng, logits)
         before, after = (SampleScores.of_logits(factor * logits, labels) for factor in pair)
         ours = paired_differences(before, after, same_predictions=True)["ece"]
-        ends[run] = (ours.low, ours.high), bca_interval(before, after, run)
+        ends[run] = (ours.low, ours.high), bootstrap_interval(before, after, BINS, 0.95, run, SHARES["ece"])
     covered = ((ends[..., 0] <= truth) & (truth <= ends[..., 1])).mean(0)
     wrong = (ends[..., 1] < 0 if truth >= 0 else ends[..., 0] > 0).mean(0)
     width = (ends[..., 1] - ends[..., 0]).mean(0)
