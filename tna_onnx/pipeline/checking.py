@@ -269,11 +269,11 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
     release = None if outputs_beside(task, checked) else runner.close
     verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker, release=release)
     # check 4, within the bound of check 3
-    check_other_outputs(task, checked, rows, runner, path, verification.bound)
+    moved = check_other_outputs(task, checked, rows, runner, path, verification.bound)
     # the comparison multiplies with large weights again
     runner.close()
     trim_memory()
-    return verification
+    return dataclasses.replace(verification, moved=moved)
 
 
 def checked_samples(task: Task) -> Collected:

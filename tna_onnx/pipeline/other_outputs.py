@@ -7,7 +7,7 @@ they were and contradict the new probabilities. Both files are run, and every su
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from tna_onnx.data import Batch
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner, in_rows, open_model
+from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.pipeline.task import Collected, Task
+from tna_onnx.results.report import MovedOutput
 
 __all__ = ["check_other_outputs", "label_relation", "outputs_beside", "relation"]
 
@@ -34,7 +36,7 @@ _MIN_AGREEMENT = 0.99
 
 def check_other_outputs(
     task: Task, checked: Collected, rows: NDArray[np.int64], runner: Runner, path: Path, tolerance: float
-) -> None:
+) -> tuple[MovedOutput, ...]:
     """Run both files with all outputs on some samples and compare what their outputs say of one another.
 
     Args:
@@ -45,12 +47,15 @@ def check_other_outputs(
         path: of the written file; messages name the final one.
         tolerance: to which probabilities of the written file are known.
 
+    Returns:
+        The outputs whose values change.
+
     Raises:
         CheckFailed: an output that followed the probabilities does not any more.
     """
     others = outputs_beside(task, checked)
     if not others:
-        return
+        return tuple(_computed_from(task, ()))
     names = [task.class_output.name, *others]
     new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
     # one session at a time: two may not fit on a device
@@ -77,6 +82,37 @@ def check_other_outputs(
                 f"in {path.name}: it is computed around the head; use another --head, or --search none with a map that "
                 "keeps the order of the classes (ts, ets)"
             )
+    compared = [name for name in others if name in old and name in new]
+    moved = [_moved(name, old[name], new[name]) for name in compared]
+    return (*(each for each in moved if each.moved), *_computed_from(task, compared))
+
+
+# Of |old|, or of 1: less is rounding in a graph that is optimised in another way.
+_ROUNDING = 1e-5
+
+
+def _moved(name: str, old: NDArray[Any], new: NDArray[Any]) -> MovedOutput:
+    n = len(old)
+    if old.shape != new.shape or old.dtype.kind not in "biuf":
+        differing = np.any((old != new).reshape(n, -1), axis=1) if old.shape == new.shape else np.ones(n, np.bool_)
+        return MovedOutput(name, n, int(differing.sum()))
+    with np.errstate(invalid="ignore"):
+        before, after = (values.reshape(n, -1).astype(np.float64) for values in (old, new))
+        change = np.where((before == after) | (np.isnan(before) & np.isnan(after)), 0.0, np.abs(after - before))
+        differing = np.any(~(change <= _ROUNDING * np.maximum(1.0, np.abs(before))), axis=1)
+    largest = float(np.max(change, initial=0))
+    return MovedOutput(name, n, int(differing.sum()), largest if np.isfinite(largest) else None)
+
+
+def _computed_from(task: Task, compared: Collection[str]) -> Iterator[MovedOutput]:
+    """Yield the outputs that were not compared and are computed from the logits, or from the head's own node."""
+    model = task.model
+    changed = {model.producers.get(task.readout.logits)} - {None}
+    if task.head is not None and task.head.node in model.labels:
+        changed.add(model.labels.index(task.head.node))
+    for name in model.outputs:
+        if name not in (task.class_output.name, *compared) and changed & set(ancestors(model, name)):
+            yield MovedOutput(name)
 
 
 def outputs_beside(task: Task, checked: Collected) -> list[str]:

@@ -91,6 +91,7 @@ def report_of(job: Job, finished: Finished) -> Report:
         versions=versions(),
         notes=(
             *notes_on(task, outcome, job, finished.compared, changes, drift, finished.labels.warnings),
+            *(moved.text for moved in finished.verification.moved),
             *batch_size_notes(job.batch_size, task.batch_size),
         ),
         quantization_drift=drift,

@@ -250,6 +250,32 @@ def _points(fraction: float) -> str:
 
 
 @dataclass(frozen=True)
+class MovedOutput:
+    """An output beside the one that classifies, whose values change with it.
+
+    Attributes:
+        name: of the graph output.
+        samples: on which it was compared; 0 where it was not, as what enters is no data for the model's inputs, or it
+            has no row for each sample.
+        moved: those of them on which it changes.
+        largest: largest |new - old| (no unit, or that of the output); None for texts, and where it was not compared.
+    """
+
+    name: str
+    samples: int = 0
+    moved: int = 0
+    largest: float | None = None
+
+    @property
+    def text(self) -> str:
+        """One sentence."""
+        if not self.samples:
+            return f"output '{self.name}' is computed from what changes, and was not compared"
+        far = "" if self.largest is None else f", by up to {self.largest:.3g}"
+        return f"output '{self.name}' changes too, on {self.moved:,} of {self.samples:,} samples{far}"
+
+
+@dataclass(frozen=True)
 class Verification:
     """The written file against the numerics.
 
@@ -259,6 +285,7 @@ class Verification:
         bound: what rounding may make of it at that sample, a probability as a fraction.
         checker: whether the ONNX checker accepts the file; false only where it refuses the input model too.
         other_class: samples to which the file gives another first class than the numerics: ties, to the bound.
+        moved: other outputs whose values change.
     """
 
     samples: int
@@ -266,6 +293,7 @@ class Verification:
     bound: float
     checker: bool
     other_class: int = 0
+    moved: tuple[MovedOutput, ...] = ()
 
 
 How = Literal["held-out", "cross-fitted", "fitted", "unchanged"]

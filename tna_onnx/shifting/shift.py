@@ -21,6 +21,7 @@ from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import Runs, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.extraction.head_check import Probed
+from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
 from tna_onnx.graph.outputs import ClassOutput
@@ -38,6 +39,7 @@ from tna_onnx.pipeline.change import Added, Change, write_change
 from tna_onnx.pipeline.checking import check_file
 from tna_onnx.pipeline.notes import told_in_file
 from tna_onnx.progress import Progress
+from tna_onnx.results.report import MovedOutput
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.runtime import Session, open_session
 from tna_onnx.shifting.estimate import Estimated, estimate, source_counts
@@ -212,9 +214,16 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         placed=placed,
         nodes=len(rewritten.proto.graph.node) - len(model.proto.graph.node),
         max_difference=largest,
-        notes=(*opened.notes, *estimated.notes),
+        notes=(*opened.notes, *estimated.notes, *_moved_notes(opened)),
         provider=opened.session.provider,
     )
+
+
+def _moved_notes(opened: Opened) -> list[str]:
+    """Name the other outputs that are computed from the scores."""
+    scores = opened.probed.readout.logits
+    others = [name for name in opened.model.outputs if name != opened.output.name]
+    return [MovedOutput(name).text for name in others if reads(opened.model, name, scores)]
 
 
 def _method(job: ShiftJob) -> str:
