@@ -50,7 +50,7 @@ from tna_onnx.results.guarding import (
     GuardOutput,
 )
 from tna_onnx.results.recall import ClassRecall, Recall
-from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, Verification
+from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, MovedOutput, Report, Verification
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Studies, Study
 from tna_onnx.search.settings import SearchSettings
@@ -183,6 +183,7 @@ CLASSES = {
     "confusion": fields(details.Confusion),
     "made": fields(details.Made),
     "port": fields(details.Port),
+    "moved_output": fields(MovedOutput),
     "reliability": fields(Reliability),
     "bin_free": fields(BinFree),
     "corp": fields(Corp),

@@ -36,7 +36,7 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.numerics.shift_evidence import Observed, disagreement
 from tna_onnx.pipeline.change import Added, Change, write_change
-from tna_onnx.pipeline.checking import check_file
+from tna_onnx.pipeline.checking import casts_behind, check_file
 from tna_onnx.pipeline.notes import told_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.report import MovedOutput
@@ -136,7 +136,11 @@ def check_result(
     actual = output.probabilities(np.concatenate([session.run([output.name], batch)[0] for batch in batches]))
     largest = float(np.max(np.abs(actual - expected), initial=0))
     readout = rewritten.readout
-    bound = min(_MAX_BOUND, _ROUNDINGS * epsilon(readout.logits_type)) + readout.output_step + 2 * readout.slack
+    casts = casts_behind(model, readout)
+    coarsest = max([epsilon(readout.logits_type), *(eps for eps, behind in casts if not behind)])
+    bound = min(_MAX_BOUND, _ROUNDINGS * coarsest) + readout.output_step + 2 * readout.slack
+    # of the old probability, of the sum that it is divided by, and of the new one
+    bound += 2 * sum(eps for eps, behind in casts if behind)
     if not largest <= bound:
         raise CheckFailed(
             f"verification: the written file gives a probability that is {largest:.3g} off the formula; expected at "
