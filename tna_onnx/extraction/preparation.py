@@ -268,7 +268,7 @@ def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tupl
     """Run more images under the best recipe and those that are tied with it; return the best and what is still tied."""
     count = len(best)
     while True:
-        tied = [trial for trial in ran if trial is not best and len(trial) == count and trial.z(best) <= CLEAR]
+        tied = [trial for trial in ran if trial is not best and len(trial) == count and not trial.loses_clearly(best)]
         # a model that does not care, and sizes that give the same images, need no more of them
         open_ties = [trial for trial in tied if trial.z(best) != 0]
         if not open_ties or count >= len(images.rows):

@@ -2,9 +2,15 @@
 
 Let d be the differences of the NLL of two recipes, each at its own temperature, one for each image, and z the mean of d
 in its standard errors. Images are added, twice as many each time. A recipe is dropped where z > 5, and loses clearly
-where z > 3: one in 700 by chance, so one in 100 where some seven recipes differ. Recipes that do not lose clearly are
-tied. A tie is harmless where the inputs hardly differ (ImageNet, CLIP and CIFAR statistics), or only the way of
-resizing does, or the NLL could hardly be worse.
+
+- where z > 3: one in 700 by chance, so one in 100 where some seven recipes differ;
+- or where z > 2 and the labels are 1,000 times as likely under the other recipe, sum d > log(1000). Labels that are
+  drawn from the probabilities of one recipe are k times as likely under another in one of k cases at most.
+
+Recipes that do not lose clearly are tied. A tie is harmless where the inputs hardly differ (ImageNet, CLIP and CIFAR
+statistics), or only the way of resizing does, or the NLL could hardly be worse.
+
+Source of the bound: R. Royall, Statistical Evidence: A Likelihood Paradigm (1997), section 1.4.
 """
 
 from __future__ import annotations
@@ -63,6 +69,8 @@ CLEAR = 3.0
 
 _WORSE = 5
 _LEAST = -1e6  # nats: a probability that is 0 in floats is taken for this
+_LIKELY = 2.0  # standard errors beside a likelihood ratio: one image alone decides nothing
+_RATIO = math.log(1000)
 
 _EQUAL = 1e-4  # nats: rounding, as of a model that normalises by itself
 _HARMLESS = 0.005  # nats: half a per cent of the probability of the right class
@@ -140,6 +148,12 @@ class Trial:
         if abs(mean) <= _EQUAL:
             return 0.0
         return mean / error if error else math.copysign(math.inf, mean)
+
+    def loses_clearly(self, best: Trial) -> bool:
+        """Whether it is behind another by more than chance explains."""
+        z = self.z(best)
+        mean, _ = self.behind(best)
+        return z > CLEAR or (z > _LIKELY and mean * min(len(self), len(best)) > _RATIO)
 
     def suspicion(self, labels: NDArray[np.int64]) -> Suspicion | None:
         """Why predictions under this recipe do not go with the labels, if so."""
