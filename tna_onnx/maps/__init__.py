@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["MAPS", "MapName", "maps_of"]
 
 MapName = Literal[
-    "ts", "ets", "bias", "svs", "svs-mix", "sms", "platt", "beta", "isotonic", "irova", "aar", "refit",
+    "ts", "ets", "bias", "svs", "bias-floor", "sms", "platt", "beta", "isotonic", "irova", "aar", "refit",
     "label-ts", "label-platt", "label-isotonic",
 ]  # fmt: skip
 """Maps by the name that the command line uses."""
@@ -26,7 +26,7 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "ets": ("ensemble_temperature", "EnsembleTemperature"),
     "bias": ("bias", "Bias"),
     "svs": ("vector_scaling", "VectorScaling"),
-    "svs-mix": ("smoothed_scaling", "SmoothedScaling"),
+    "bias-floor": ("noise_floor", "NoiseFloor"),
     "sms": ("matrix_scaling", "MatrixScaling"),
     "platt": ("platt", "Platt"),
     "beta": ("beta", "Beta"),

@@ -25,10 +25,12 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
-from tna_onnx.numerics.multinomial import Scalar, fit_scores, shape_of
+from tna_onnx.numerics.multinomial import Scalar, Shape, fit_scores, shape_of
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, to_host
 
-__all__ = ["Bias"]
+__all__ = ["Bias", "first_fit", "temperature_of"]
+
+FloatArray = NDArray[np.float64]
 
 # N times the ridge, 1 / (2 tau^2), of the first fit and the range of the second: tau = 0.32, 0.02 and 1.
 # A bias of 1 makes a class nearly three times as frequent; one of 0.02 moves no probability by more than half a point.
@@ -81,26 +83,45 @@ class Bias(CalibrationMap):
         Raises:
             DataError: every sample is right (T -> 0), the logits do not differ, or no T > 0 fits.
         """
-        size = shape_of(reduce)
-        if not size.spread > 0:
-            raise DataError("bias: the logits do not differ from one another; check the head and the preprocessing")
-        if size.gap == 0:
-            raise DataError(
-                "bias: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
-                "expected data with some errors (were these samples trained on?), or use --map none"
-            )
-        # in a unit of the logits' own size: x = s / spread, s' = (1 + d) x + c, and d has no ridge
-        begin = (np.array([size.spread / start.temperature - 1]), start.bias) if start else None
-        first = fit_scores(reduce, Scalar(), size, size.spread, (0.0, _FIRST_RIDGE / size.samples), start=begin)
-        ridge = _ridge(reduce, (1 + float(first[0][0])) / size.spread)
-        slope, bias = fit_scores(reduce, Scalar(), size, size.spread, (0.0, ridge / size.samples), start=first)
-        beta = (1 + float(slope[0])) / size.spread
-        if not (beta > 0 and np.all(np.isfinite(bias))):
-            raise DataError(
-                "bias: the class frequencies explain the labels better than the logits do; check the labels, the "
-                "class order and the preprocessing"
-            )
-        return cls(1 / beta, bias)
+        size, first, ridge = first_fit(reduce, start)
+        slope, bias = fit_scores(reduce, Scalar(), size, size.spread, (0.0, ridge), start=first)
+        return cls(temperature_of(slope, bias, size), bias)
+
+
+def first_fit(reduce: Reduce, start: Any = None) -> tuple[Shape, tuple[FloatArray, FloatArray], float]:
+    """Return the size of the samples, (d, c) of a fit with a usual ridge, and the ridge 1 / (2 N tau^2) of the samples.
+
+    d is in a unit of the logits' own size, x = P s / spread and s' = (1 + d) x + c, and has no ridge.
+
+    Raises:
+        DataError: every sample is right (T -> 0), or the logits do not differ.
+    """
+    size = shape_of(reduce)
+    if not size.spread > 0:
+        raise DataError("bias: the logits do not differ from one another; check the head and the preprocessing")
+    if size.gap == 0:
+        raise DataError(
+            "bias: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
+            "expected data with some errors (were these samples trained on?), or use --map none"
+        )
+    begin = (np.array([size.spread / start.temperature - 1]), start.bias) if start else None
+    first = fit_scores(reduce, Scalar(), size, size.spread, (0.0, _FIRST_RIDGE / size.samples), start=begin)
+    return size, first, _ridge(reduce, (1 + float(first[0][0])) / size.spread) / size.samples
+
+
+def temperature_of(slope: FloatArray, bias: FloatArray, size: Shape) -> float:
+    """Return T of a fitted d, (1,).
+
+    Raises:
+        DataError: it is not positive, or the bias is not finite.
+    """
+    beta = (1 + float(slope[0])) / size.spread
+    if not (beta > 0 and np.all(np.isfinite(bias))):
+        raise DataError(
+            "bias: the class frequencies explain the labels better than the logits do; check the labels, the "
+            "class order and the preprocessing"
+        )
+    return 1 / beta
 
 
 def _ridge(reduce: Reduce, beta: float) -> float:

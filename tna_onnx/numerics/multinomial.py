@@ -60,6 +60,7 @@ __all__ = [
     "Matrix",
     "Scalar",
     "Shape",
+    "fit_above_floor",
     "fit_scores",
     "principal_axes",
     "ridge_path",
@@ -195,14 +196,43 @@ def fit_scores(
     Returns:
         D in its shape and c (C,), float64. They are finite if the logits are.
     """
-    shape = form.shape(size.classes)
-    ridge = _joined((np.broadcast_to(strength[0], shape), np.full(size.classes, strength[1])))
-    objective = _Objective(reduce, form, shape, temperature, size.samples, 2 * ridge)
-    first = np.zeros(len(ridge))
-    if start is not None:
-        first = _joined(start)
-    theta = convex_minimum(objective.loss, first)
-    return _split(theta, shape)
+    objective = _Objective.of(reduce, form, size, temperature, strength)
+    first = np.zeros(len(objective.ridge)) if start is None else _joined(start)
+    return _split(convex_minimum(objective.loss, first), objective.shape)
+
+
+def fit_above_floor(
+    reduce: Callable[..., Any],
+    form: Form,
+    size: Shape,
+    temperature: float,
+    strength: tuple[Any, float],
+    share: float,
+    *,
+    start: tuple[Any, FloatArray] | None = None,
+) -> tuple[FloatArray, FloatArray, float]:
+    """Return (D, c, e), a minimum of the loss with noise in the labels.
+
+    Args:
+        reduce: runs over chunks of (logits, labels).
+        form: what D is.
+        size: of the samples.
+        temperature: T.
+        strength: of D (a number, or an array of its shape) and of c.
+        share: e where the steps begin, between 0 and 1.
+        start: (D, c) where they begin; zeros otherwise.
+
+    Returns:
+        D in its shape and c (C,), float64, and e.
+    """
+    objective = _Objective.of(reduce, form, size, temperature, strength)
+    linear = np.zeros(len(objective.ridge)) if start is None else _joined(start)
+    theta = convex_minimum(objective.loss_above_floor, np.append(linear, math.log(share / (1 - share))))
+    return *_split(theta[:-1], objective.shape), _logistic(theta[-1])
+
+
+def _logistic(x: float) -> float:
+    return 1 / (1 + math.exp(-min(max(x, -500.0), 500.0)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,6 +255,42 @@ class _Objective:
     size: int
     ridge: FloatArray
 
+    @classmethod
+    def of(
+        cls,
+        reduce: Callable[..., Any],
+        form: Form,
+        size: Shape,
+        temperature: float | None,
+        strength: tuple[Any, float],
+    ) -> _Objective:
+        """Return the loss for samples of a size, with a strength for D and one for c."""
+        shape = form.shape(size.classes)
+        ridge = _joined((np.broadcast_to(strength[0], shape), np.full(size.classes, strength[1])))
+        return cls(reduce, form, shape, temperature, size.samples, 2 * ridge)
+
+    def loss_above_floor(self, theta: FloatArray) -> tuple[float, FloatArray, DiagonalCurvature]:
+        """Return the same of (theta, log(e / (1 - e))) where a share e of the labels is noise."""
+        share = _logistic(theta[-1])
+        linear = theta[:-1]
+        of = functools.partial(_loss_sums, self.form, self.temperature, *_split(linear, self.shape), share=share)
+        *sums, right = self.reduce(Blocked(of)) / self.size
+        sums = np.array(sums)
+        k = len(linear)
+        diagonal = np.maximum(sums[1 + k :] + self.ridge, _MIN_CURVATURE)
+        # both logarithms from theta: e may be too small for 1 - e to differ from 1
+        prior = (math.log1p(math.exp(-abs(theta[-1]))) * 2 + abs(float(theta[-1]))) / self.size
+        value = float(sums[0] + linear @ (self.ridge * linear) / 2) + prior
+        slope = share - (1 - right) - (1 - 2 * share) / self.size
+        gradient = np.append(sums[1 : 1 + k] + self.ridge * linear, slope)
+        steepness = share * (1 - share) * (1 + 2 / self.size) + _MIN_CURVATURE
+
+        def product(direction: FloatArray) -> FloatArray:
+            moved = self.product(linear, direction[:-1], share)
+            return np.append(moved, steepness * direction[-1])
+
+        return value, gradient, DiagonalCurvature(product, np.append(diagonal, steepness))
+
     def loss(self, theta: FloatArray) -> tuple[float, FloatArray, DiagonalCurvature]:
         """Return the value, the gradient and the curvature."""
         of = functools.partial(_loss_sums, self.form, self.temperature, *_split(theta, self.shape))
@@ -236,10 +302,11 @@ class _Objective:
         curvature = DiagonalCurvature(functools.partial(self.product, theta), diagonal)
         return value, sums[1 : 1 + k] + self.ridge * theta, curvature
 
-    def product(self, theta: FloatArray, direction: FloatArray) -> FloatArray:
-        """Return the Hessian at theta times a direction."""
+    def product(self, theta: FloatArray, direction: FloatArray, share: float | None = None) -> FloatArray:
+        """Return the Hessian at theta times a direction; with a share of noise, the curvature in its place."""
         along = _split(direction, self.shape)
-        of = functools.partial(_hessian_sums, self.form, self.temperature, *_split(theta, self.shape), *along)
+        at = _split(theta, self.shape)
+        of = functools.partial(_hessian_sums, self.form, self.temperature, *at, *along, share=share)
         turned: FloatArray = self.reduce(Blocked(of)) / self.size + self.ridge * direction
         return turned
 
@@ -255,9 +322,16 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
 
 
 def _loss_sums(
-    form: Form, temperature: float | None, d: FloatArray, c: FloatArray, logits: Any, labels: NDArray[np.int64], *_: Any
+    form: Form,
+    temperature: float | None,
+    d: FloatArray,
+    c: FloatArray,
+    logits: Any,
+    labels: NDArray[np.int64],
+    *_: Any,
+    share: float | None = None,
 ) -> FloatArray:
-    """Sums over samples of (NLL, its gradient, the diagonal of its Hessian)."""
+    """Sums over samples of (NLL, its gradient, the diagonal of its Hessian), with a share of noise also of a_i."""
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)
     x = _tempered(op, logits, temperature)
@@ -271,12 +345,25 @@ def _loss_sums(
     index = xp.asarray(labels, device=array_api_compat.device(logits))
     is_label = index[:, None] == xp.arange(logits.shape[1], device=array_api_compat.device(logits))
     r = q - xp.astype(is_label, q.dtype)
+    curved = q - q * q
+    spread = x
+    rest: tuple[Any, ...] = ()
+    if share is not None:
+        own = (1 - share) * xp.exp(-nll)
+        right = own / (own + share / logits.shape[1])
+        nll = -xp.log(own + share / logits.shape[1])
+        weight = xp.astype(right, q.dtype)
+        r = r * weight
+        curved = curved * weight
+        spread = x * xp.sqrt(weight)  # curvatures are quadratic in x
+        rest = (xp.sum(right),)
     parts = (
         xp.sum(nll),
         form.against(r, x),
         xp.sum(r, axis=0, dtype=xp.float64),
-        form.curvature(q, x),
-        xp.sum(q - q * q, axis=0, dtype=xp.float64),
+        form.curvature(q, spread),
+        xp.sum(curved, axis=0, dtype=xp.float64),
+        *rest,
     )
     return _joined(parts)
 
@@ -289,15 +376,20 @@ def _hessian_sums(
     along_d: FloatArray,
     along_c: FloatArray,
     logits: Any,
+    labels: NDArray[np.int64],
     *_: Any,
+    share: float | None = None,
 ) -> FloatArray:
-    """Sums over samples of the Hessian of the NLL at (d, c), times (along_d, along_c)."""
+    """Sums over samples of the Hessian of the NLL at (d, c), times (along_d, along_c); a_i before it with noise."""
     xp = array_api_compat.array_namespace(logits)
     op = ArrayOps(logits)
     x = _tempered(op, logits, temperature)
     q = op.softmax(_scores(op, form, d, c, x))
     t = form.times(op.const(along_d), x) + op.const(along_c)
     r = q * (t - xp.vecdot(q, t)[:, None])
+    if share is not None:
+        own = (1 - share) * own_column(q, labels)
+        r = r * (own / (own + share / logits.shape[1]))
     return _joined((form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64)))
 
 
