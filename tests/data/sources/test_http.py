@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ import pytest
 from tests.data.samples import encoded, gather, spec
 from tna_onnx.data import Recipe, open_precomputed, open_source
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.sources import remote as http
+from tna_onnx.data.sources import web as http
 from tna_onnx.errors import DataError, UsageError
 
 X = np.random.default_rng(0).random((4, 4), np.float32)
@@ -141,12 +143,96 @@ def test_no_more_than_the_limit(server: str) -> None:
 
 
 def test_a_slow_server(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match=r"slow\.npz: cannot be .*timed out"):
-        http.download(f"{server}/slow.npz", tmp_path / "a", 10**6, timeout=0.1)
-    monkeypatch.setattr(http, "_PERIOD", -1.0)
-    monkeypatch.setattr(http, "_MIN_RATE", -1e9)
-    with pytest.raises(DataError, match="sends less than"):
-        http.download(f"{server}/a.npz", tmp_path / "a", 10**6)
+    monkeypatch.setattr(http, "_TIMEOUT", 0.1)
+    with pytest.raises(DataError, match=r"slow\.npz: (cannot be .*timed out|has not answered)"):
+        http.download(f"{server}/slow.npz", tmp_path / "a", 10**6)
+
+
+# Hostile servers: what they send at once, and what they drip, a piece each hundredth of a second, for ever.
+OK = b"HTTP/1.1 200 OK\r\n"
+CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
+HOSTILE: dict[str, tuple[bytes, bytes]] = {
+    "silent": (b"", b""),
+    "status line": (b"HTTP/1.1 200 ", b"O"),
+    "bytes of a header": (OK + b"X: ", b"a"),
+    "many headers": (OK, b"A: b\r\n"),
+    "endless 100 Continue": (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+    "redirects": (b"", b""),
+    "body by bytes": (OK + b"Content-Length: 1000000\r\n\r\n", b"x"),
+    "body without a length": (OK + b"\r\n", b"x"),
+    "chunk extension": (CHUNKED + b"5;a=", b"b"),
+    "size of a chunk": (CHUNKED, b"0"),
+    "chunks of one byte": (CHUNKED, b"1\r\nx\r\n"),
+    "trailers": (CHUNKED + b"5\r\nhello\r\n0\r\n", b"A: b\r\n"),
+    "silent after the head": (CHUNKED, b""),
+}
+
+
+@contextlib.contextmanager
+def hostile(kind: str) -> Iterator[str]:
+    """Run a server of a kind, and give its URL."""
+    first, drip = HOSTILE[kind]
+    over = threading.Event()
+
+    def serve(line: socket.socket) -> None:
+        with line, contextlib.suppress(OSError):
+            line.recv(1 << 16)
+            if kind == "redirects":
+                time.sleep(0.05)
+                line.sendall(b"HTTP/1.1 302 Found\r\nLocation: /%f\r\nContent-Length: 0\r\n\r\n" % time.monotonic())
+                return
+            line.sendall(first)
+            while not over.wait(0.01):
+                line.sendall(drip)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                line, _ = listener.accept()
+                threading.Thread(target=serve, args=(line,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/a.npz"
+        over.set()
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_no_server_holds_a_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a second in place of 30 and of 60."""
+    monkeypatch.setattr(http, "_TIMEOUT", 1.0)
+    monkeypatch.setattr(http, "_PERIOD", 1.0)
+    start = time.monotonic()
+    with hostile(kind) as url, pytest.raises(DataError) as refused:
+        http.download(url, tmp_path / "a", 10**9)
+    assert time.monotonic() - start < 4
+    assert "redirect" in str(refused.value) if kind == "redirects" else "a" in str(refused.value)
+    assert threading.active_count() < 40
+    assert not [thread for thread in threading.enumerate() if thread.name == "tna-onnx-web"]
+
+
+INSIDE = [
+    "127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "::1", "fe80::1", "fd00::1",
+    "::ffff:10.0.0.1",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("address", INSIDE)
+def test_a_server_outside_leads_to_none_inside(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the address, whatever the name: a name may stand for another one the second time it is looked up."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    place = [(family, socket.SOCK_STREAM, 6, "", (address, 80))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_: place)
+    watch = http._Watch()
+    watch.outside = True
+    with pytest.raises(DataError, match="redirects to example"):
+        watch.connect(("example", 80), 0.1)
+    assert not http._is_public(address)
+    assert http._is_public("93.184.216.34")
+    request = http.urllib.request.Request("http://93.184.216.34/a")
+    host = f"[{address}]" if ":" in address else address
+    with pytest.raises(DataError, match="redirects to"):
+        http._Redirects().redirect_request(request, None, 302, "", {}, f"http://{host}/a")
 
 
 ODD = [
