@@ -13,8 +13,7 @@ from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
 from tna_onnx.render.figures import MOST_ABREAST, STYLE, Panel, draw_reliability, figure_of
 from tna_onnx.render.html.comparison import comparison_page, study_page
-from tna_onnx.render.html.page import to_html
-from tna_onnx.render.html.short import evaluation_page, report_page
+from tna_onnx.render.html.page import evaluation_page, to_html
 from tna_onnx.render.reliability import DiagramWords, words_of
 from tna_onnx.results.comparison import ModelComparison
 from tna_onnx.results.evaluation import Evaluation
@@ -74,9 +73,9 @@ def _reliability(panels: Sequence[Panel], words: DiagramWords) -> Any:
 
 
 def page(result: Any) -> str:
-    """Return the page of a result: of a report the long one, if it has the details."""
+    """Return the page of a result."""
     if isinstance(result, Report):
-        return to_html(result) if result.details is not None else report_page(result)
+        return to_html(result)
     if isinstance(result, Evaluation):
         return evaluation_page(result)
     if isinstance(result, ModelComparison):

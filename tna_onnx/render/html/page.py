@@ -19,14 +19,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tna_onnx.files import printable
-from tna_onnx.render.html.sections.classes import confidence, reliability, samples
+from tna_onnx.render.html.sections.classes import confidence, measured_reliability, reliability, samples
 from tna_onnx.render.html.sections.decisions import promised
-from tna_onnx.render.html.sections.result import changes, result, run
+from tna_onnx.render.html.sections.result import changes, measured, measured_run, result, run
 from tna_onnx.render.html.sections.search import angles, search
 from tna_onnx.render.html.sections.use import use
+from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report
 
-__all__ = ["Section", "environment", "render_page", "sections_of", "to_html"]
+__all__ = ["Section", "environment", "evaluation_page", "render_page", "sections_of", "to_html"]
 
 
 @dataclass(frozen=True)
@@ -97,38 +98,45 @@ def environment() -> Environment:
 
 
 def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
-    """Write a report as a page.
+    """Write a report as a page; a report without details has fewer sections.
 
     Args:
-        report: made with details.
+        report: of `calibrate`.
         command: command line that made it, if there was one.
         sources: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
-
-    Raises:
-        ValueError: the report has no details.
     """
     sections = sections_of(report, command, sources)
     return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
 
 
 def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> list[Section]:
-    """Return the sections of the page; the arguments, and what is raised, are those of `to_html`."""
+    """Return the sections of the page; the arguments are those of `to_html`."""
     details = report.details
-    if details is None:
-        raise ValueError("the report has no details; call calibrate with details=True")
-    # a file that was not written has not changed
-    changes_title = "What changed in the file" if report.output else "What the new file changes"
-    decisions = () if report.guard is None else (("decisions", "Decisions", promised(report.guard)),)
-    parts = (
-        ("result", "Result", result(report)),
-        *decisions,
-        ("reliability", "Reliability", reliability(report, details)),
-        ("confidence", "Confidence", confidence(report, details)),
-        ("search", "Search over the angle", search(report, details)),
-        ("angles", "Angles between features and class vectors", angles(report, details)),
-        ("samples", "Samples to look at", samples(details)),
-        ("use", "Use it", use(report, details)),
-        ("changes", changes_title, changes(report, details)),
-        ("run", "How it was made", run(report, details, command, sources)),
-    )
+    parts: list[tuple[str, str, object]] = [("result", "Result", result(report))]
+    if report.guard is not None:
+        parts.append(("decisions", "Decisions", promised(report.guard)))
+    parts.append(("reliability", "Reliability", reliability(report, details)))
+    if details is not None:
+        # a file that was not written has not changed
+        changes_title = "What changed in the file" if report.output else "What the new file changes"
+        parts += [
+            ("confidence", "Confidence", confidence(report, details)),
+            ("search", "Search over the angle", search(report, details)),
+            ("angles", "Angles between features and class vectors", angles(report, details)),
+            ("samples", "Samples to look at", samples(details)),
+            ("use", "Use it", use(report, details)),
+            ("changes", changes_title, changes(report, details)),
+        ]
+    parts.append(("run", "How it was made", run(report, details, command, sources)))
     return [Section(name, title, f"calibration/{name}.html", values) for name, title, values in parts]
+
+
+def evaluation_page(evaluation: Evaluation) -> str:
+    """Write an evaluation as a page."""
+    name = PurePath(evaluation.model).name
+    sections = [
+        Section("result", "Result", "evaluation/result.html", measured(evaluation)),
+        Section("reliability", "Reliability", "calibration/reliability.html", measured_reliability(evaluation)),
+        Section("run", "How it was made", "calibration/run.html", measured_run(evaluation)),
+    ]
+    return render_page(f"Evaluation of {name}", sections, "")

@@ -29,9 +29,19 @@ from tna_onnx.render.html.svg import Series, line_chart
 from tna_onnx.render.reliability import OF_CLASSES, OF_EACH, OF_LABELS, DiagramWords, words_of
 from tna_onnx.render.text import bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Sample
+from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report
 
-__all__ = ["Confidence", "Reliability", "Samples", "classes_table", "confidence", "reliability", "samples"]
+__all__ = [
+    "Confidence",
+    "Reliability",
+    "Samples",
+    "classes_table",
+    "confidence",
+    "measured_reliability",
+    "reliability",
+    "samples",
+]
 
 
 _HEADS = ("class", "N", "accuracy, %", "precision, %", "recall, %")
@@ -271,21 +281,21 @@ class Classes:
 
 @dataclass(frozen=True)
 class Reliability:
-    """What the section shows."""
+    """What the section shows: of one model, or of both before and after; `tested` and `classes` may be missing."""
 
     data: str
     how: str
-    tested: tuple[str, str]
+    tested: tuple[str, ...]
     several: bool
     keys: tuple[Key, ...]
-    figures: Pair
-    numbers: tuple[Table, Table]
+    figures: tuple[Figure, ...]
+    numbers: tuple[Table, ...]
     bin_free: Table
-    classes: Classes
+    classes: Classes | None
 
 
-def reliability(report: Report, details: Details) -> Reliability:
-    """Return the values of the section."""
+def reliability(report: Report, details: Details | None) -> Reliability:
+    """Return the values of the section; single classes are drawn from the details."""
     words = words_of(report.labels)
     cross_fitted = report.comparison.how == "cross-fitted"
     return Reliability(
@@ -298,19 +308,40 @@ def reliability(report: Report, details: Details) -> Reliability:
         bool(report.labels),
         diagram_keys(words),
         (
-            _top_label(details.before, report.bin_free_before, report.comparison.before.ece, "before", words),
-            _top_label(details.after, report.bin_free_after, report.comparison.after.ece, "after", words),
+            _top_label(
+                report.reliability.before, report.bin_free_before, report.comparison.before.ece, "before", words
+            ),
+            _top_label(report.reliability.after, report.bin_free_after, report.comparison.after.ece, "after", words),
         ),
-        (bins_table(details.before, "Bins before", words), bins_table(details.after, "Bins after", words)),
+        (
+            bins_table(report.reliability.before, "Bins before", words),
+            bins_table(report.reliability.after, "Bins after", words),
+        ),
         table(("", "before", "after"), bin_free_rows(report.bin_free_before, report.bin_free_after), "Without bins"),
-        _classes(details),
+        None if details is None else _classes(details),
+    )
+
+
+def measured_reliability(evaluation: Evaluation) -> Reliability:
+    """Return the values of the section for one model."""
+    words = words_of(bool(evaluation.labels))
+    return Reliability(
+        evaluation.data,
+        "",
+        (),
+        bool(evaluation.labels),
+        diagram_keys(words),
+        (_top_label(evaluation.reliability, evaluation.bin_free, evaluation.metrics.ece, "", words),),
+        (bins_table(evaluation.reliability, "Bins", words),),
+        table(("", "value"), bin_free_rows(evaluation.bin_free), "Without bins"),
+        None,
     )
 
 
 def _top_label(bins: Bins, bin_free: BinFree, ece: float, word: str, words: DiagramWords) -> Figure:
-    drawing = reliability_diagram(bins, f"Reliability {word}", words, curve=bin_free.corp.curve)
+    drawing = reliability_diagram(bins, f"Reliability {word}".rstrip(), words, curve=bin_free.corp.curve)
     # the ECE of the first table: cross-fitted, it is corrected, and is not what the bars add up to
-    return Figure(drawing, f"{word.capitalize()}: ECE {100 * ece:.2f} %")
+    return Figure(drawing, f"{f'{word.capitalize()}: ' if word else ''}ECE {100 * ece:.2f} %")
 
 
 def _classes(details: Details) -> Classes:

@@ -29,10 +29,22 @@ from tna_onnx.render.html.svg import IntervalBar
 from tna_onnx.render.lines import tied
 from tna_onnx.render.text import label_heads, label_rows
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.details import Details
+from tna_onnx.results.details import Details, Made
+from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Comparison, Report
 
-__all__ = ["Changes", "Result", "Run", "changes", "data_text", "members_text", "result", "run"]
+__all__ = [
+    "Changes",
+    "Result",
+    "Run",
+    "changes",
+    "data_text",
+    "measured",
+    "measured_run",
+    "members_text",
+    "result",
+    "run",
+]
 
 
 _HOW = {
@@ -279,37 +291,33 @@ class Run:
     name: str
 
 
-def run(report: Report, details: Details, command: str, sources: Mapping[str, str] | None = None) -> Run:
+def run(report: Report, details: Details | None, command: str, sources: Mapping[str, str] | None = None) -> Run:
     """Return the values of the section; the arguments are those of `_terms`."""
     # mtime: the same report gives the same page
-    packed = gzip.compress(to_json(report, details=True).encode(), mtime=0)
+    packed = gzip.compress(to_json(report, details=details is not None).encode(), mtime=0)
     name = f"{PurePath(report.model).stem}.report.json.gz"
     return Run(_run_terms(report, details, command, sources), base64.b64encode(packed).decode(), name)
 
 
-def _run_terms(report: Report, details: Details, command: str, sources: Mapping[str, str] | None) -> tuple[Term, ...]:
+def _run_terms(
+    report: Report, details: Details | None, command: str, sources: Mapping[str, str] | None
+) -> tuple[Term, ...]:
     """Return what was run, on what, and when.
 
     Args:
-        report: made with details.
-        details: its details.
+        report: of a run.
+        details: its details, if it has them.
         command: command line that made it, if there was one.
         sources: settings that are not on it -> their values, and where these come from.
     """
-    provenance = details.made
     terms = [
-        Term(
-            "Date",
-            f"{provenance.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(provenance.seconds)}",
-        ),
         Term("Model", report.model),
         Term("SHA-256", report.model_sha256, code=True),
         Term("Calibration data", f"{report.calibration.data} (N = {report.calibration.before.n:,})"),
-        Term("SHA-256 of calibration data", provenance.calibration_sha256, code=True),
         Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
     ]
-    if provenance.held_out_sha256:
-        terms.append(Term("SHA-256 of held-out data", provenance.held_out_sha256, code=True))
+    if details is not None:
+        terms[:0] = _made_terms(details.made)
     terms.append(Term("Preprocessing", recipe_text(report.preprocessing)))
     if sources:
         values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
@@ -317,14 +325,14 @@ def _run_terms(report: Report, details: Details, command: str, sources: Mapping[
     if command:
         terms.insert(0, Term("Command to repeat it", command, code=True))
     # held-out data can have a recipe of their own
-    if details.preprocessing != report.preprocessing:
+    if details is not None and details.preprocessing != report.preprocessing:
         terms.append(Term("Preprocessing, held-out", recipe_text(details.preprocessing)))
     terms += [
         Term("Search", f"{report.search}, objective {report.objective.upper()}, on {report.settings['computed_on']}"),
         Term("Seed", str(report.settings["seed"])),
         Term("Settings", _settings_text(report)),
         Term("Gates", _gates_text(report)),
-        Term("Device asked for", details.device),
+        *([] if details is None else [Term("Device asked for", details.device)]),
         Term("Provider obtained", report.provider),
         Term("Versions", versions_text(report.versions)),
     ]
@@ -332,6 +340,14 @@ def _run_terms(report: Report, details: Details, command: str, sources: Mapping[
         values = ", ".join(f"{entry.method} {entry.metrics.nll:.4f}" for entry in report.methods)
         terms.append(Term("Methods compared", f"cross-validated NLL: {values}"))
     return tuple(terms)
+
+
+def _made_terms(made: Made) -> list[Term]:
+    when = f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"
+    terms = [Term("Date", when), Term("SHA-256 of calibration data", made.calibration_sha256, code=True)]
+    if made.held_out_sha256:
+        terms.append(Term("SHA-256 of held-out data", made.held_out_sha256, code=True))
+    return terms
 
 
 def _duration(seconds: float) -> str:
@@ -381,3 +397,37 @@ def _gates_text(report: Report) -> str:
         elif value is not None and value is not False:
             texts.append(f"{flag} {plain(value)}")
     return ", ".join(texts) or "none"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Metrics of one model on some data; `missed` has a line for each gate that was missed."""
+
+    missed: tuple[str, ...]
+    data: str
+    metrics: Table
+    notes: tuple[str, ...]
+
+
+def measured(evaluation: Evaluation) -> Measured:
+    """Return the values of the first section of an evaluation."""
+    metrics = evaluation.metrics
+    rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
+    data = f"{evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins"
+    numbers = table(("", "value"), rows, "Metrics", "metrics")
+    return Measured(tuple(map(capital, evaluation.missed)), data, numbers, evaluation.notes)
+
+
+def measured_run(evaluation: Evaluation) -> Run:
+    """Return what was evaluated, on what."""
+    terms = (
+        Term("Model", evaluation.model),
+        Term("SHA-256", evaluation.model_sha256, code=True),
+        Term("Output", f"{evaluation.output} ({evaluation.output_kind.replace('_', ' ')})"),
+        Term("Data", evaluation.data),
+        Term("Preprocessing", recipe_text(evaluation.preprocessing)),
+        Term("Provider obtained", evaluation.provider),
+    )
+    packed = gzip.compress(to_json(evaluation).encode(), mtime=0)
+    name = f"{PurePath(evaluation.model).stem}.evaluation.json.gz"
+    return Run(terms, base64.b64encode(packed).decode(), name)
