@@ -183,6 +183,7 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(cache)
             stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
             store.restore("r+")
             _replace_file(folder / _LABELS, _npy(labels))
@@ -387,13 +388,26 @@ def _replace_file(path: Path, content: bytes) -> None:
         OSError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        # Without this a crash of the machine could leave the new name with no content.
-        os.fsync(file.fileno())
-    # a rename: a reader finds the old file or the new one, never a part
-    temporary.replace(path)
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            # Without this a crash of the machine could leave the new name with no content.
+            os.fsync(file.fileno())
+        # a rename: a reader finds the old file or the new one, never a part
+        temporary.replace(path)
+    except OSError:  # a full disk; a process that is killed leaves it to `_remove_leftovers`
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+
+
+def _remove_leftovers(cache: Path) -> None:
+    """Remove temporary files of processes that were killed, from all stores of a cache that nobody fills now."""
+    found = [path for name in (_LABELS, _CHECKSUMS, _MANIFEST) for path in cache.glob(f"*/.{name}.tmp")]
+    for path in found:
+        with contextlib.suppress(OSError, UsageError), _locked(path.parent):
+            path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
