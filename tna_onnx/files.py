@@ -36,6 +36,7 @@ __all__ = [
     "alone_in",
     "is_replaced",
     "keep_mode",
+    "model_file",
     "name_problem",
     "open_regular",
     "printable",
@@ -63,6 +64,15 @@ _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0
 
 
 _SHOWN = 60  # characters of a name that is too long to be shown
+
+
+def model_file(path: Path) -> Path:
+    """Return the model in a folder as the Hub keeps it, `model.onnx` or `onnx/model.onnx`; any other path as it is."""
+    try:
+        found = [path / name for name in ("model.onnx", "onnx/model.onnx") if path.is_dir() and (path / name).is_file()]
+    except (OSError, ValueError):  # no name of a file
+        return path
+    return found[0] if found else path
 
 
 def name_problem(name: str | Path) -> str:

@@ -50,6 +50,12 @@ def tree(shares: bool) -> onnx.ModelProto:
     return small_model([node], [tensor_info("X", ["N", 4])], outputs, domains={"ai.onnx.ml": 3})
 
 
+def unequal(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Make one leaf of a tree give less than the others."""
+    next(a for a in model.graph.node[0].attribute if a.name == "class_weights").floats[0] = 0.5
+    return model
+
+
 def regressor() -> onnx.ModelProto:
     node = helper.make_node("LinearRegressor", ["X"], ["y"], domain="ai.onnx.ml", coefficients=[1.0] * 4)
     return small_model([node], [tensor_info("X", ["N", 4])], [tensor_info("y", ["N", 1])], domains={"ai.onnx.ml": 1})
@@ -74,7 +80,6 @@ def embedding() -> onnx.ModelProto:
 
 
 MODELS: dict[str, Any] = {
-    "forest": lambda: tree(shares=True),
     "boosted trees": lambda: tree(shares=False),
     "two heads": lambda: linear(3, "a", "b"),
 }
@@ -114,8 +119,37 @@ def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None
     assert any(cli(*told).exit_code == 0 for told in commands)
 
 
-def test_a_forest_is_told_one_kind(tmp_path: Path) -> None:
+def test_a_forest_of_shares_is_probabilities(tmp_path: Path) -> None:
     onnx.save(tree(shares=True), tmp_path / "model.onnx")
+    words = ["--search", "none", "--map", "ts", "-o", tmp_path / "new.onnx", "--trust-labels"]
+    done = cli("calibrate", tmp_path / "model.onnx", data(tmp_path), *words)
+    assert done.exit_code == 0, done.output
+    assert "adds up the shares in the leaves of trees" in done.output
+
+
+def test_boxes_beside_scores_are_a_detector(tmp_path: Path) -> None:
+    """As YOLO writes them: (N, 4 + C, A), the boxes times the stride, and a sigmoid for each class."""
+    nodes = [
+        helper.make_node("Conv", ["X", "w"], ["all"]),
+        helper.make_node("Reshape", ["all", "shape"], ["flat"]),
+        helper.make_node("Split", ["flat", "sizes"], ["box", "cls"], axis=1),
+        helper.make_node("Mul", ["box", "stride"], ["boxes"]),
+        helper.make_node("Sigmoid", ["cls"], ["scores"]),
+        helper.make_node("Concat", ["boxes", "scores"], ["output0"], axis=1),
+    ]
+    tensors = {
+        "w": RNG.standard_normal((7, 3, 1, 1)).astype(np.float32), "shape": np.array([0, 7, 20]),
+        "sizes": np.array([4, 3]), "stride": np.float32(8),
+    }  # fmt: skip
+    model = small_model(nodes, [tensor_info("X", ["N", 3, 4, 5])], [tensor_info("output0", ["N", 7, 20])], tensors)
+    onnx.save(model, tmp_path / "yolo.onnx")
+    done = cli("inspect", tmp_path / "yolo.onnx")
+    assert "detector" in done.output
+    assert "classes" not in done.output.replace("classes with confidences", "")
+
+
+def test_a_forest_is_told_one_kind(tmp_path: Path) -> None:
+    onnx.save(unequal(tree(shares=True)), tmp_path / "model.onnx")
     error = cli("evaluate", tmp_path / "model.onnx", data(tmp_path)).stderr
     assert "a tree ensemble" in error
     assert "--output-kind probabilities" in error

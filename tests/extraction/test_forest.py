@@ -23,7 +23,7 @@ def test_shares_that_end_a_rounding_below_zero(tmp_path: Path) -> None:
     model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
     shares = ort.InferenceSession(model, providers=["CPUExecutionProvider"]).run(["probabilities"], {"X": x})[0]
     assert -1e-6 < shares.min() < 0
-    words = {"output_kind": "probabilities", "output_name": "probabilities", "device": "cpu"}
+    words = {"device": "cpu"}
     report = tna_onnx.calibrate(model, (x[500:], y[500:]), output=tmp_path / "o.onnx", search="none", map="ts", **words)
     assert report.comparison.after.nll < report.comparison.before.nll
 
@@ -37,3 +37,16 @@ def test_values_that_are_none_say_so(tmp_path: Path) -> None:
         tna_onnx.calibrate(
             model, (x, np.arange(100) % 3), output=tmp_path / "o.onnx", search="none", output_kind="probabilities"
         )
+
+
+@pytest.mark.parametrize("kind", ["RandomForestClassifier", "ExtraTreesClassifier"])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_a_forest_needs_no_word(kind: str, classes: int, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((900, 4)).astype(np.float32)
+    y = np.digitize(x[:, 0] + x[:, 1] + rng.standard_normal(900), [-0.7, 0.7] if classes == 3 else [0.0])
+    forest = getattr(ensemble, kind)(20, random_state=0).fit(x[:300], y[:300])
+    model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": False}).SerializeToString()
+    report = tna_onnx.calibrate(model, (x[300:], y[300:]), output=tmp_path / "o.onnx", device="cpu")
+    assert report.comparison.after.nll <= report.comparison.before.nll
+    assert any("shares in the leaves" in note for note in report.notes)

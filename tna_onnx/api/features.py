@@ -104,7 +104,7 @@ def features(
     if readout.several:  # a store does not say which rows are of one sample
         raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
     opened = OpenModel(loaded, readout, where)
-    names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)
+    names = labelled.class_names(loaded.said_of_classes, readout.labels, readout.n_classes)
     samples = open_samples(opened, labelled, names)
     source = samples.source
     labelled = samples.data or labelled
@@ -150,7 +150,7 @@ def _into_files(
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     opened = OpenModel(loaded, readout, parse_device("cpu" if ray else device))
-    names = labelled.class_names(loaded.metadata, readout.labels, readout.n_classes)
+    names = labelled.class_names(loaded.said_of_classes, readout.labels, readout.n_classes)
     choice = Choice(fields.max_samples, fields.stratify)
     run = open_run(opened, model, options, labelled, names, choice, device=device, batch_size=batch_size, apart=ray)
     writer = run.check()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tna_onnx.extraction.sessions import open_source
-from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.head import find_heads, purpose
 from tna_onnx.graph.load import Model, tensor_types
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelOptions, ModelSource
@@ -38,6 +38,8 @@ def inspect(
     heads, refusals = find_heads(loaded)
     # several outputs may lead to one node: the first of them is shown
     by_node = {head.node: head for head in reversed(heads)}
+    scores = () if heads else _scores(loaded)
+    subject = "" if heads or scores else purpose(loaded)
     return Inspection(
         model=loaded.name,
         sha256=loaded.sha256,
@@ -45,8 +47,8 @@ def inspect(
         opset=loaded.opset,
         inputs=tuple(_input_lines(loaded)),
         heads=tuple(_info(head) for head in by_node.values()),
-        scores=() if heads else _scores(loaded),
-        refusals=tuple(_refusal(loaded, refusal) for refusal in refusals),
+        scores=scores,
+        refusals=tuple(_refusal(loaded, refusal, subject) for refusal in refusals),
         provenance=provenance(loaded),
     )
 
@@ -70,8 +72,12 @@ def _scores(model: Model) -> tuple[ScoresInfo, ...]:
     )
 
 
-def _refusal(model: Model, refusal: Refusal) -> Refusal:
-    """Say of an output that its type already tells to hold no scores what it holds; where the walk ended says less."""
+def _refusal(model: Model, refusal: Refusal, subject: str) -> Refusal:
+    """Say what the model is, where its file tells, and of an output without scores what it holds: more than where the
+    walk ended.
+    """
+    if subject:
+        return replace(refusal, reason=subject)
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
     mapped = model.proto.graph.output[model.outputs.index(refusal.output)].type.HasField("sequence_type")
     if mapped or kinds[refusal.output] in (0, *FLOAT_TYPES):  # 0 is a type that the file does not say

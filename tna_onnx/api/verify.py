@@ -229,7 +229,7 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Data, Source
     kind = options.output_kind or _missing_kind(files.readout, files.known)
     output = class_output(files.old, options.head, options.output_name, kind)
     session = in_rows(open_model(files.old, device), output, files.old.name)
-    names = data.class_names(files.old.metadata, output.labels, output.n_classes)
+    names = data.class_names(files.old.said_of_classes, output.labels, output.n_classes)
     source = data.open(
         input_specs(session), output.n_classes, names, several=output.several, multi_label=output.multi_label
     )

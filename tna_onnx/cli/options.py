@@ -31,6 +31,7 @@ from tna_onnx.cli.types import (
 from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, EngineFields, Interpolation, Layout
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
+from tna_onnx.files import model_file
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.settings import ADDITIONS
 from tna_onnx.pipeline.settings import Settings
@@ -212,7 +213,14 @@ _PARSED: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
 }
 
 
-model_argument = click.argument("model", type=click.Path())
+def _in_folder(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001 - as click calls
+    """Return the model in a folder, of which the default name of an output is made."""
+    path = Path(value)
+    found = model_file(path)
+    return value if found == path else str(found)
+
+
+model_argument = click.argument("model", type=click.Path(), callback=_in_folder)
 
 
 def calibration_data_options(calib: str, held_out: str, *, required: bool = False) -> Callable[[F], F]:

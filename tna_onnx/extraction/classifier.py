@@ -76,7 +76,7 @@ class Classifier:
             DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
             UsageError, DataError: see `Data.class_names`.
         """
-        names = data.class_names(model.metadata, output.labels, output.n_classes)
+        names = data.class_names(model.said_of_classes, output.labels, output.n_classes)
         session = in_rows(open_model(model, device), output, model.name)
         _log.info("open: %s, provider %s", model.name, session.provider)
         return cls(model, output, session, input_specs(session), names, Preparation(model, output, session))

@@ -27,6 +27,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import onnx
+
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import is_linear
@@ -180,6 +182,9 @@ def purpose(model: Model) -> str:
     if box or boxed:
         source = box or f"output '{boxed}'"
         return f"this is a detector ({source}): it gives boxes, and no one distribution over classes for a sample"
+    beside = next((info.name for info in model.proto.graph.output if _boxes_beside_scores(model, info)), None)
+    if beside is not None:
+        return f"this is a detector (boxes beside scores in '{beside}'): it gives no one distribution for a sample"
     if any(node.op_type == "LpNormalization" and set(node.output) & set(outputs) for node in model.proto.graph.node):
         return "this is an embedding model (LpNormalization): it gives unit vectors, and no scores of classes"
     regressor = next((kind for kind in operators if kind.endswith("Regressor")), None)
@@ -188,6 +193,35 @@ def purpose(model: Model) -> str:
     if classifier or regressor is None or not _gives_one_number(model):
         return ""
     return f"this is a regressor ({regressor}): it gives one number a sample, and no classes with confidences"
+
+
+# What changes the shape alone, and what takes a part.
+_MOVED = frozenset({"Cast", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"})
+_MAX_JOINS = 32  # YOLO joins three scales of three parts
+
+
+def _boxes_beside_scores(model: Model, info: onnx.ValueInfoProto) -> bool:
+    """Tell whether an output (N, 4 + C, A), or (N, A, 4 + C), puts sigmoids beside other numbers, as YOLO does."""
+    dims = info.type.tensor_type.shape.dim
+    if len(dims) != 3:
+        return False
+    pending = [info.name]
+    joined = sigmoids = others = 0
+    while pending and joined < _MAX_JOINS:
+        index = model.producers.get(pending.pop())
+        if index is None:
+            return False
+        node = model.proto.graph.node[index]
+        if node.op_type == "Concat":
+            joined += 1
+            pending += node.input
+        elif node.op_type in _MOVED:
+            pending.append(node.input[0])
+        elif node.op_type == "Sigmoid":
+            sigmoids += 1
+        else:
+            others += 1
+    return bool(joined and sigmoids and others)
 
 
 def _gives_one_number(model: Model) -> bool:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import graphlib
 import hashlib
+import json
+import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -28,7 +30,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.files import name_problem
+from tna_onnx.files import model_file, name_problem, open_regular
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs
 from tna_onnx.graph.large_values import take_apart
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
@@ -210,6 +212,9 @@ _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tfl
 _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
 
+_MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
+
+
 @dataclass(frozen=True, eq=False)
 class Model:
     """An ONNX model and the lookups that head finding and rewriting need. Never modified.
@@ -249,6 +254,24 @@ class Model:
     def metadata(self) -> dict[str, str]:
         """The model's metadata_props."""
         return {entry.key: entry.value for entry in self.proto.metadata_props}
+
+    @cached_property
+    def said_of_classes(self) -> dict[str, str]:
+        """The metadata, and `id2label` of a `config.json` in the model's folder, where they do not name the classes."""
+        said = self.metadata
+        if self.path is None or "id2label" in said:
+            return said
+        folder = self.path.parent
+        for place in (folder, folder.parent) if folder.name == "onnx" else (folder,):
+            try:
+                with open_regular(place / "config.json") as stream:
+                    labels = json.loads(stream.read(_MAX_CONFIG))["id2label"]
+            except (OSError, ValueError, TypeError, KeyError, RecursionError):  # none, or one about other things
+                continue
+            # what the library writes where nobody named them
+            if isinstance(labels, dict) and not all(re.fullmatch(r"LABEL_\d+", str(name)) for name in labels.values()):
+                return {**said, "id2label": json.dumps(labels)}
+        return said
 
     @cached_property
     def producers(self) -> dict[str, int]:
@@ -397,7 +420,8 @@ def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, 
         UnsupportedModel: not an ONNX file, or a damaged one.
     """
     if isinstance(source, (str, Path)):
-        model = _read(Path(source), limits, whole=whole)
+        source = model_file(Path(source))
+        model = _read(source, limits, whole=whole)
         # Before anything opens the files: what is no part of the model must not become one.
         check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
         return model
@@ -408,7 +432,7 @@ def _read(path: Path, limits: ModelLimits, *, whole: bool) -> Model:
     if problem := name_problem(path):
         raise UsageError(problem)
     if path.is_dir():
-        raise UsageError(f"{path}: is a directory; expected an ONNX model file")
+        raise UsageError(f"{path}: is a directory; expected an ONNX model file, or a folder with model.onnx in it")
     if not path.is_file():
         problem = "is not a regular file" if path.exists() else "no such file"
         raise UsageError(f"{path}: {problem}; expected an ONNX model file")

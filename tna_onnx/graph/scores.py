@@ -19,6 +19,7 @@ import contextlib
 from collections.abc import Iterable
 from dataclasses import replace
 
+import numpy as np
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
@@ -37,6 +38,7 @@ from tna_onnx.graph.walk.steps import Refusal
 
 __all__ = [
     "CannotInsert",
+    "adds_up_to_one",
     "behind_outputs",
     "can_insert",
     "can_scale",
@@ -406,7 +408,7 @@ def _holds(model: Model, walked: Walked, kind: str | None, columns: int, options
         return kind.removeprefix("label-")
     if kind is None and integer_layer(model, walked.node) is not None:
         return "logits"
-    holds = kind or _known_kind(walked.node)
+    holds = kind or _known_kind(walked.node) or ("probabilities" if adds_up_to_one(walked.node) else "")
     if not holds:
         if _adds_up_shares(walked.node):
             raise Refused(
@@ -471,6 +473,30 @@ def _known_kind(node: onnx.NodeProto | None) -> str:
     if node.op_type == "SVMClassifier" and any(a.name == "prob_a" for a in node.attribute):
         return "probabilities"
     return ""
+
+
+def adds_up_to_one(node: onnx.NodeProto | None) -> bool:
+    """Tell whether a node is a forest in which every leaf gives its classes shares of 1 / (number of trees).
+
+    Of two classes the second one's share alone may be stored: then no leaf gives more, and one gives all of it.
+    """
+    if not _adds_up_shares(node):
+        return False
+    assert node is not None  # noqa: S101 - `_adds_up_shares` says so
+    said = {a.name: a for a in node.attribute}
+    if any(said[name].floats for name in ("base_values",) if name in said):
+        return False
+    if "post_transform" in said and said["post_transform"].s != b"NONE":
+        return False
+    trees = np.array(said["class_treeids"].ints)
+    places = np.array(said["class_nodeids"].ints)
+    weights = np.array(said["class_weights"].floats)
+    if not len(trees) == len(places) == len(weights):
+        return False
+    _, leaf = np.unique(np.stack([trees, places]), axis=1, return_inverse=True)
+    share = np.bincount(np.ravel(leaf), weights) * len(np.unique(trees))
+    one_class = len(set(said["class_ids"].ints)) == 1
+    return bool(np.allclose(share.max(), 1, atol=1e-3) and (one_class or np.allclose(share, 1, atol=1e-3)))
 
 
 def _adds_up_shares(node: onnx.NodeProto | None) -> bool:

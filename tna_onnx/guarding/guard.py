@@ -264,7 +264,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
     require_one_prediction(model, readout, PROMISES)
     opened = OpenModel(model, readout, parse_device(job.device))
-    names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
+    names = job.calib.class_names(model.said_of_classes, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)
     if samples.given:
         raise UsageError(

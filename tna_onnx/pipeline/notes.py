@@ -18,6 +18,8 @@ from tna_onnx.data.source import Source
 from tna_onnx.data.suspicion import read_sketch, sketch_of, sketch_overlap
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
+from tna_onnx.graph.scores import adds_up_to_one
+from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import objective_value
@@ -117,6 +119,11 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
         notes.append(
             f"a Clip or constant behind the probabilities of '{task.readout.output}' stays: it moves a calibrated one "
             f"by up to {task.readout.slack:.2g}"
+        )
+    if adds_up_to_one(walk_back(task.model, task.readout.output).node):
+        notes.append(
+            f"output '{task.readout.output}' adds up the shares in the leaves of trees, and is taken for "
+            "probabilities; --output-kind says otherwise"
         )
     recipe = task.source.recipe()
     if recipe is not None:

@@ -98,7 +98,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     device = parse_device(job.device)
     model, readout, target = _open_model(job)
     opened = OpenModel(model, readout, device)
-    names = job.calib.class_names(model.metadata, readout.labels, readout.n_classes)
+    names = job.calib.class_names(model.said_of_classes, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)
     held_out = _open_held_out(job, opened, names)
     training = None if job.training is None else open_samples(opened, job.training, names)
@@ -235,7 +235,7 @@ def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -
         return None
     if data.classes is not None:
         readout = opened.readout
-        own = data.class_names(opened.model.metadata, readout.labels, readout.n_classes)
+        own = data.class_names(opened.model.said_of_classes, readout.labels, readout.n_classes)
         if own != names:
             raise UsageError(
                 "eval has other class names than calib; both must be the model's, in the order of its output"

@@ -124,7 +124,7 @@ def open_shift(job: ShiftJob) -> Opened:
     readout = _readout(model, job.options, output)
     device = parse_device(job.device)
     opened = OpenModel(model, readout, device)
-    names = job.calib.class_names(model.metadata, output.labels, output.n_classes)
+    names = job.calib.class_names(model.said_of_classes, output.labels, output.n_classes)
     classifier = Classifier(model, output, opened.session, opened.inputs, names, opened.preparation)
     _, source = classifier.open(job.calib)
     # labels that the samples of the target bring are not read: an estimate must not know them

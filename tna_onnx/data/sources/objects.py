@@ -6,6 +6,7 @@
 | `(X, y)`, or an array with `labels=` | arrays of all samples; X may be a data frame |
 | mapping of arrays by input name | arrays of all samples; if the arrays are (N,), a table |
 | data set of `datasets` | a Parquet file, with its images, in a temporary folder |
+| data set of Ray Data | batches; its samples come to this machine |
 | data set of torch, or anything else with `[i]` and a length | its items, in batches |
 | iterable, function without arguments, calibration data reader | batches |
 
@@ -243,6 +244,8 @@ def open_object(data: Any, request: Request) -> Source:
         UsageError: it is none of those in the module's docstring, or an argument does not apply.
         DataError: the samples or labels do not fit the model.
     """
+    if type(data).__module__.startswith("ray.data") and hasattr(data, "iter_batches"):
+        data = data.iter_batches(batch_size=_ITEMS, batch_format="numpy")
     if _is_pair(data, request):
         data, labels = data
         if isinstance(data, list):
