@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from PIL import Image
 from sklearn.datasets import load_digits
-from torchvision import transforms  # type: ignore[import-not-found,unused-ignore]
+from torchvision import transforms  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
 import tna_onnx
 from tna_onnx.errors import DataError

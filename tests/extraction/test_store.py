@@ -386,9 +386,7 @@ def test_a_second_array_that_finds_no_room(tmp_path: Path, monkeypatch: pytest.M
     assert_right(kept(tmp_path))
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_process_left_is_removed_by_the_next_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the store of another key, too; not where somebody fills it, and nothing that is no file of a store."""
     with open_store(tmp_path, {**KEY, "other": 1}, LABELS, BATCH) as store:
         names = {path.name for path in store.folder.iterdir()}

@@ -201,18 +201,18 @@ def _slices_source(slices: Sequence[Slice]) -> Any:
         metadata = BlockMetadata(num_rows=len(part) or None, size_bytes=None, exec_stats=None)
         return ReadTask(part.tables, metadata)
 
-    class Slices(Datasource):  # type: ignore[misc]  # no types
+    class Slices(Datasource):  # type: ignore[misc, unused-ignore]  # no types
         """What Ray asks of a source."""
 
         def estimate_inmemory_data_size(self) -> int | None:
             """Return None: not known."""
             return None
 
-        def get_read_tasks(self, _parallelism: int, *_: Any, **__: Any) -> list[Any]:
+        def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:  # noqa: ARG002 - Ray's word
             """Return the tasks."""
             return [task(part) for part in slices]
 
-    return Slices()
+    return Slices()  # type: ignore[no-untyped-call, unused-ignore]
 
 
 @contextmanager

@@ -204,7 +204,7 @@ def _noted(source: ImageSource, notes: Iterable[str]) -> ImageSource:
     return replace(source, notes=(*source.notes, *notes))
 
 
-def _labelled(source: ImageSource, output: ClassOutput) -> bool:
+def _labelled(source: Source, output: ClassOutput) -> bool:
     """Whether labels can tell a right recipe from a wrong one."""
     labels = source.labels
     return bool(len(labels)) and labels.ndim == 1 and labels.min() >= 0 and not (output.several or output.multi_label)

@@ -138,7 +138,7 @@ def set_scores(
     order = np.argsort(-p, axis=1, kind="stable")
     # float32, as ties of the graph count
     falling = np.take_along_axis(p, order, axis=1).astype(np.float32)
-    scores = 1 - falling
+    scores: NDArray[Any] = 1 - falling
     if name != "lac":
         scores = np.cumsum(falling, axis=1, dtype=np.float32) - falling / 2
         if penalty is not None:

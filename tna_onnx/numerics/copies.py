@@ -152,7 +152,8 @@ class _Classes:
         size = self.size[candidates].min(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
             expected = size / 4 * (distance / width) ** dimension
-        return candidates[(expected < _CHANCE) & (distance < _CLOSEST * width)]
+        near: Pairs = candidates[(expected < _CHANCE) & (distance < _CLOSEST * width)]
+        return near
 
 
 def _distances(features: NDArray[Any], first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:

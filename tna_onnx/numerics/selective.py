@@ -131,7 +131,8 @@ class _Ranked:
 
     def threshold(self, count: int) -> np.float32:
         """Return the smallest number above the confidence of the surest sample that is not accepted."""
-        return np.maximum(np.nextafter(self._confidence[count], np.float32(np.inf)), np.float32(0))
+        above: np.float32 = np.nextafter(self._confidence[count], np.float32(np.inf))
+        return max(above, np.float32(0))
 
     def accepted(self, risk: float, delta: float) -> int:
         """Return how many samples the lowest threshold that passes accepts; 0 for none."""

@@ -241,8 +241,9 @@ class _Reader:
     def numbers(self, key: str) -> tuple[float, ...]:
         """Return one number per channel."""
         value = self.config.get(key)
-        is_list = isinstance(value, (list, tuple))
-        if not is_list or not all(type(part) in (int, float) and math.isfinite(part) for part in value):
+        if not isinstance(value, (list, tuple)) or not all(
+            type(part) in (int, float) and math.isfinite(part) for part in value
+        ):
             raise self.refusal(key, "a list of numbers, one per channel")
         return tuple(float(part) for part in value)
 

@@ -159,7 +159,7 @@ class _Http(urllib.request.HTTPHandler):
     def http_open(self, req: Any) -> Any:
         """Open http."""
         kind = functools.partial(_connection, http.client.HTTPConnection, self._watch, proxied=_proxied(req))
-        return self.do_open(kind, req)  # type: ignore[arg-type]  # called with a host, as the class is
+        return self.do_open(kind, req)  # type: ignore[arg-type, unused-ignore]  # called with a host, as the class is
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -172,7 +172,7 @@ class _Https(urllib.request.HTTPSHandler):
     def https_open(self, req: Any) -> Any:
         """Open https."""
         kind = functools.partial(_connection, http.client.HTTPSConnection, self._watch, proxied=_proxied(req))
-        return self.do_open(kind, req)  # type: ignore[arg-type]  # likewise
+        return self.do_open(kind, req)  # type: ignore[arg-type, unused-ignore]  # likewise
 
 
 def _proxied(request: Any) -> bool:
