@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.studies.problems import problem
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics import averages as averages_module
@@ -342,3 +343,28 @@ def test_a_head_with_one_vector_of_zeros_has_angles_for_the_other() -> None:
     labels = data.held_out.labels
     assert row(study, weight="original", kind="own class")["samples"] == (labels == 1).sum()
     assert made("rotations", data).rows
+
+
+@pytest.mark.parametrize("protocol", ["default", "paper"])
+def test_a_table_tells_how_far_its_searches_are(protocol: str) -> None:
+    told: list[tuple[int, int]] = []
+    settings = StudySettings(repeats=2, protocol=protocol, n_t=3 if protocol == "paper" else None)  # type: ignore[arg-type]
+    table.study(problem(n=8, samples=150), settings, lambda done, total: told.append((done, total)))
+    shares = [done / total for done, total in told]
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    # within the searches of the first repeat, too
+    assert len([share for share in shares if 0 < share < 0.35]) >= 5
+
+
+def test_members_and_rotations_are_those_that_were_asked_for() -> None:
+    settings = StudySettings(protocol="paper", theta_s=0.5, n_t=20, ensemble_size=3)
+    search = settings.search(0)
+    assert (search.tilt.theta_s, search.tilt.n_t, search.ensemble_size) == (0.5, 20, 3)
+    result = methods.sparse(problem(n=12, samples=150), settings, 0)
+    assert result.members in (1, 3)
+    plain = settings.by_default.search(0)
+    assert (plain.tilt.theta_s, plain.tilt.n_t, plain.ensemble_size) == (0.9, 1, 10)
+    for wrong in ({"theta_s": -1.0}, {"n_t": 0}, {"ensemble_size": 0}):
+        with pytest.raises(UsageError):
+            StudySettings(**wrong)  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,7 @@ __all__ = [
     "Printed",
     "Recalibration",
     "Stop",
+    "Tick",
     "angles_of",
     "chosen",
     "complete",
@@ -61,6 +62,13 @@ __all__ = [
 
 MEMBERS = 10
 """The paper's n_e."""
+
+Tick: TypeAlias = Callable[[float], None]
+"""Called with the share of a search that is done."""
+
+
+def _unseen(_: float) -> None:
+    """Report no progress."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +94,13 @@ class Stop:
 
 @dataclass(frozen=True, eq=False)
 class Printed:
-    """Result of the printed search: weight (C, n), mean mRC in degrees, index of the choice, number of candidates."""
+    """Result of the printed search: weight (C, n), mean mRC in degrees, index of the choice, candidates, and n_e."""
 
     weight: NDArray[Any]
     angle: float
     index: int
     candidates: int
+    members: int = MEMBERS
 
 
 def walk(
@@ -140,13 +149,15 @@ def search_printed(
     weight: NDArray[Any],
     score: Callable[[NDArray[Any]], SampleScores | None],
     settings: SearchSettings,
+    tick: Tick = _unseen,
 ) -> Printed:
     """Score the average of n_e members after every n_t rotations, and return the best.
 
     Args:
         weight: (C, n) class vectors.
         score: scores all calibration samples with a weight; None where that cannot be done, and it is no candidate.
-        settings: objective, bins, seed and rotations.
+        settings: objective, bins, seed, members and rotations.
+        tick: called with the share of the search that is done.
     """
     best = weight
     angle = 0.0
@@ -155,7 +166,7 @@ def search_printed(
     count = 1
     rng = np.random.default_rng(settings.seed)
     last = settings.tilt.max_rotations(weight.shape[1])
-    for stop in walk(weight, MEMBERS, settings.tilt, rng, last, settings.tilt.n_t):
+    for stop in walk(weight, settings.ensemble_size, settings.tilt, rng, last, settings.tilt.n_t):
         average = np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype)
         value = _value(score(average), settings)
         if value < least:
@@ -164,7 +175,8 @@ def search_printed(
             angle = float(stop.mrc.mean())
             index = count
         count += 1
-    return Printed(best, angle, index, count)
+        tick(stop.rotations / last)
+    return Printed(best, angle, index, count, settings.ensemble_size)
 
 
 def _value(scores: SampleScores | None, settings: SearchSettings) -> float:
@@ -238,36 +250,47 @@ def fit(name: str, logits: Logits, settings: StudySettings, start: Any = None) -
     return kind.fit(logits.reduce(features=kind.needs_features), start=start, **options)
 
 
-def sparse(data: StudyData, settings: StudySettings, seed: int) -> Recalibration:
-    """Search the weight alone."""
+def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = _unseen) -> Recalibration:
+    """Search the weight alone; `tick` is called with the share that is done."""
     search = settings.search(seed)
 
     def score(weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
         return score_all([data.logits(data.calibration, weight) for weight in weights])
 
     if settings.printed:
-        return _from_printed(search_printed(data.weight, lambda weight: score([weight])[0], search))
+        return _from_printed(search_printed(data.weight, lambda weight: score([weight])[0], search, tick))
     scaled = functools.partial(data.logits(data.calibration).scaled_scores, with_bias=data.tilt_bias)
-    candidates = search_sparse(Scored(search.ensemble(data.weight), score, scaled), search, _silent)
+
+    def scored_so_far(done: int, total: int) -> None:
+        tick(min(1.0, done / max(1, total)))
+
+    candidates = search_sparse(Scored(search.ensemble(data.weight), score, scaled), search, scored_so_far)
     best = candidates[choose(candidates, search)]
     return _from_candidate(best, candidate_weight(data.weight, best, search), len(candidates))
 
 
-def complete(data: StudyData, names: Sequence[str], settings: StudySettings, seed: int) -> dict[str, Recalibration]:
+def complete(
+    data: StudyData, names: Sequence[str], settings: StudySettings, seed: int, tick: Tick = _unseen
+) -> dict[str, Recalibration]:
     """Search pairs of a weight and a map fitted for it; one pass over the grid serves all maps.
 
-    A map that cannot be fitted on the original weight is left out.
+    `tick` is called with the share that is done. A map that cannot be fitted on the original weight is left out.
     """
     search = settings.search(seed)
     if settings.printed:
-        pairs = {name: _complete_printed(data, name, settings, search) for name in names}
+        pairs = {}
+        for k, name in enumerate(names):
+            pairs[name] = _complete_printed(
+                data, name, settings, search, lambda share, k=k: tick((k + share) / len(names))
+            )
         return {name: result for name, result in pairs.items() if result is not None}
     # of all weights, a walk keeps the best
     walks: dict[str, Walk] = {}
     members = search.ensemble_size
     original = Average(0.0, data.weight, 0.0, 0.0)
     grid = np.arange(GRID_STEP, 90, GRID_STEP).tolist()
-    for average in itertools.chain([original], averages(data.weight, grid, members, search.draws)):
+    for k, average in enumerate(itertools.chain([original], averages(data.weight, grid, members, search.draws))):
+        tick(k / (1 + len(grid)))
         logits = data.logits(data.calibration, average.weight)
         for name in names if average is original else [*walks]:
             # the map changes little with the angle: the neighbour's is a good start
@@ -290,7 +313,7 @@ def complete(data: StudyData, names: Sequence[str], settings: StudySettings, see
 
 
 def _complete_printed(
-    data: StudyData, name: str, settings: StudySettings, search: SearchSettings
+    data: StudyData, name: str, settings: StudySettings, search: SearchSettings, tick: Tick
 ) -> Recalibration | None:
     """Search pairs by the printed algorithm; return None if no map can be fitted."""
     fitted_maps: list[CalibrationMap | None] = []
@@ -305,7 +328,7 @@ def _complete_printed(
             return None
         return logits.mapped_scores(fitted_maps[-1])
 
-    printed = search_printed(data.weight, score, search)
+    printed = search_printed(data.weight, score, search, tick)
     fitted = fitted_maps[printed.index]
     if fitted is None:
         return None
@@ -341,8 +364,4 @@ def _from_candidate(candidate: Candidate, weight: Any, candidates: int) -> Recal
 
 
 def _from_printed(printed: Printed, fitted: CalibrationMap | None = None) -> Recalibration:
-    return Recalibration(printed.weight, fitted, printed.angle, MEMBERS, printed.candidates)
-
-
-def _silent(done: int, total: int) -> None:
-    """Report no progress: a study has its own progress bar."""
+    return Recalibration(printed.weight, fitted, printed.angle, printed.members, printed.candidates)

@@ -136,7 +136,7 @@ def data_of_task(task: Task) -> StudyData:
 _log = logging.getLogger("tna_onnx")
 
 # Raised when a study's numbers or columns change: older files are then not taken for new ones.
-_FORM = 3
+_FORM = 4
 
 
 class MakeStudy(Protocol):

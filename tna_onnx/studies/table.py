@@ -24,7 +24,18 @@ from tna_onnx.numerics.metrics import Metrics, debiased_ece
 from tna_onnx.numerics.reliability import CumulativeTest
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Cell, Column, Footnote, Study
-from tna_onnx.studies.methods import PAPER_MAPS, Recalibration, chosen, complete, fit, maps_for, plain, scored, sparse
+from tna_onnx.studies.methods import (
+    PAPER_MAPS,
+    Recalibration,
+    Tick,
+    chosen,
+    complete,
+    fit,
+    maps_for,
+    plain,
+    scored,
+    sparse,
+)
 from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
 
@@ -297,11 +308,13 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     for repeat in range(settings.repeats):
         split = data.split(repeat, settings.seed)
         seed = settings.seed + repeat
-        tilted = sparse(split, settings, seed)
-        pairs = complete(split, PAPER_MAPS, settings, seed)
+        shown = _Shown(progress, repeat, settings.repeats)
+        shown(0.0)
+        tilted = sparse(split, settings, seed, shown.part(*_SPARSE))
+        pairs = complete(split, PAPER_MAPS, settings, seed, shown.part(*_COMPLETE))
         for k, row in enumerate(rows):
             _run(row, split, settings, seed, tilted, pairs, runs)
-            progress(repeat * len(rows) + k + 1, settings.repeats * len(rows))
+            shown(_COMPLETE[1] + (1 - _COMPLETE[1]) * (k + 1) / len(rows))
     complete_rows = [row for row in rows if row not in runs.failed]
     sizes = (len(data.calibration), len(data.held_out))
     cells = tuple(tuple(cells_of(row, runs, sizes)) for row in complete_rows)
@@ -320,6 +333,28 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
         notes=tuple(notes),
         footnotes=footnotes_of(complete_rows, runs, sizes),
     )
+
+
+# Shares of a repeat, roughly as long as they take: both searches, and behind them the rows.
+_SPARSE = (0.0, 0.2)
+_COMPLETE = (0.2, 0.7)
+_UNITS = 1000
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """Progress of one repeat, as a share of it."""
+
+    progress: Callable[[int, int], None]
+    repeat: int
+    repeats: int
+
+    def __call__(self, share: float) -> None:
+        self.progress(self.repeat * _UNITS + round(_UNITS * share), self.repeats * _UNITS)
+
+    def part(self, start: float, end: float) -> Tick:
+        """Return what a search calls with its own share."""
+        return lambda share: self(start + (end - start) * share)
 
 
 def _rows(names: tuple[str, ...]) -> Iterator[Row]:
