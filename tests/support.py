@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import subprocess
 import sys
+from collections.abc import Iterable
 from typing import Any, get_args, get_type_hints
 
 import click
@@ -12,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from tna_onnx.cli.group import group
 
-__all__ = ["PLAIN", "TILTED", "WALKED", "arguments_of", "cli", "program", "run", "words_of"]
+__all__ = ["PLAIN", "TILTED", "WALKED", "arguments_of", "cli", "pairwise", "program", "run", "words_of"]
 
 # Without a search, a choice or samples held back for them. For what is true of every method.
 PLAIN: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu"}
@@ -28,6 +30,28 @@ TILTED: dict[str, Any] = {
 
 # The same with members, which the seed decides on.
 WALKED: dict[str, Any] = {**TILTED, "ensemble_size": 10}
+
+
+def pairwise(*choices: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Return combinations of one of each choice, in which every two values of two choices occur together.
+
+    >>> len(pairwise("ab", "cd", "ef", "gh")) < 16
+    True
+    """
+    values = [list(each) for each in choices]
+    places = [*itertools.combinations(range(len(values)), 2)]
+
+    def pairs(row: tuple[int, ...]) -> set[tuple[int, int, int, int]]:
+        return {(i, j, row[i], row[j]) for i, j in places}
+
+    rows = [*itertools.product(*(range(len(each)) for each in values))]
+    missing = set().union(*map(pairs, rows))
+    taken = []
+    while missing:
+        best = max(rows, key=lambda row: len(pairs(row) & missing))
+        missing -= pairs(best)
+        taken.append(tuple(each[k] for each, k in zip(values, best, strict=True)))
+    return taken
 
 
 def words_of(settings: dict[str, Any]) -> list[str]:

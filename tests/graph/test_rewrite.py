@@ -28,6 +28,7 @@ from tests.graph.samples import (
     run,
     softmax,
 )
+from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import load_model
@@ -281,12 +282,13 @@ def _consumed(activation: str | None, opset: int, dtype: str) -> Sample:
 _PRECISIONS = [(opset, "float32") for opset in (9, 10, 11, 13, 17, 18)] + [(17, "float16"), (17, "float64")]
 
 
-@pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize(("opset", "dtype"), _PRECISIONS)
-@pytest.mark.parametrize("activation", [None, "Softmax", "LogSoftmax"])
+@pytest.mark.parametrize(
+    ("activation", "precision", "name"), pairwise([None, "Softmax", "LogSoftmax"], _PRECISIONS, MAPS)
+)
 def test_map_in_every_opset_and_precision(
-    activation: str | None, opset: int, dtype: str, name: str, tmp_path: Path
+    activation: str | None, precision: tuple[int, str], name: str, tmp_path: Path
 ) -> None:
+    opset, dtype = precision
     sample = _consumed(activation, opset, dtype)
     model = sample.write(tmp_path)
     head = choose_head(model)

@@ -18,6 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from tests.maps.faces import on_numpy, on_onnxruntime, on_reference_evaluator, on_torch
 from tests.maps.samples import reduce_of
+from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
@@ -120,19 +121,20 @@ def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> N
 FACES = [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator]
 
 
+@pytest.mark.parametrize(
+    ("name", "classes", "dtype", "face"), pairwise(NAMES, (2, 10, 1000), (np.float16, np.float32, np.float64), FACES)
+)
+def test_every_face_runs_it(name: str, classes: int, dtype: Any, face: Any) -> None:
+    fitted = drawn_map(name, classes)
+    # rounded to the dtype first: parameters and logits are then what the graph has
+    logits = (3 * np.random.default_rng(1).normal(size=(20, classes))).astype(dtype)
+    result = face(fitted, logits)
+    assert result.dtype == dtype
+    assert_calibrated(fitted, logits, result)
+
+
 @pytest.mark.parametrize("name", NAMES)
 class TestFormula:
-    @pytest.mark.parametrize("face", FACES, ids=["numpy", "torch", "onnxruntime", "reference"])
-    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-    @pytest.mark.parametrize("classes", [2, 10, 1000])
-    def test_every_face_runs_it(self, name: str, classes: int, dtype: Any, face: Any) -> None:
-        fitted = drawn_map(name, classes)
-        # rounded to the dtype first: parameters and logits are then what the graph has
-        logits = (3 * np.random.default_rng(1).normal(size=(20, classes))).astype(dtype)
-        result = face(fitted, logits)
-        assert result.dtype == dtype
-        assert_calibrated(fitted, logits, result)
-
     @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
     def test_every_opset_gives_the_same_values(self, name: str, opset: int) -> None:
         fitted = drawn_map(name, 10)

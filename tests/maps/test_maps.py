@@ -1,6 +1,5 @@
 """TS and ETS: the laws of `maps/base.py` over one table of maps, and each fit against independent solvers."""
 
-import functools
 import itertools
 import json
 import math
@@ -17,6 +16,7 @@ from scipy import optimize, special
 
 from tests.maps.faces import on_numpy, on_onnxruntime, on_reference_evaluator, on_torch, onnx_model
 from tests.maps.samples import reduce_of
+from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
@@ -98,42 +98,26 @@ def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> N
 # ---- laws ----
 
 
-@functools.cache
-def case(name: str, logits: str, dtype: Any, face: Any) -> tuple[CalibrationMap, Array, Array]:
-    """A map of the table, logits in a dtype, and what a face makes of them."""
+@pytest.mark.parametrize(("name", "logits", "dtype", "face"), pairwise(TABLE, LOGITS, (np.float32, np.float64), FACES))
+def test_every_face_runs_the_same_formula(name: str, logits: str, dtype: Any, face: Any) -> None:
     s = LOGITS[logits].astype(dtype)
     fitted = TABLE[name](s.shape[1])
-    return fitted, s, face(fitted, s)
-
-
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("logits", LOGITS)
-@pytest.mark.parametrize("name", TABLE)
-class TestLaws:
-    def test_every_face_runs_the_same_formula(self, name: str, logits: str, dtype: Any, face: Any) -> None:
-        fitted, s, result = case(name, logits, dtype, face)
-        assert result.dtype == dtype
-        assert_calibrated(fitted, s, result)
-
-    def test_softmax_of_the_result_is_the_calibrated_distribution(
-        self, name: str, logits: str, dtype: Any, face: Any
-    ) -> None:
-        fitted, s, result = case(name, logits, dtype, face)
-        p = special.softmax(result.astype(np.float64), axis=1)
-        expected = np.exp(by_definition(fitted, s, float(np.finfo(dtype).tiny)))
-        np.testing.assert_allclose(p.sum(axis=1), 1, rtol=0, atol=1e-12)  # at most 1000 terms of float64
-        # as in assert_calibrated, with p <= 1: 6e-3 of p in float32 where logits of 2.5e4 are rounded, elsewhere 1e-5
-        eps = float(np.finfo(dtype).eps) / 2
-        np.testing.assert_allclose(p, expected, rtol=0, atol=(4 * size_of(fitted, s) + 32) * eps)
-        if isinstance(fitted, EnsembleTemperature):  # log p, and not only up to a constant per row
-            # p is rounded a few times in the dtype; its logarithm is, by 2^-24 of itself
-            np.testing.assert_allclose(np.exp(result.astype(np.float64)).sum(axis=1), 1, rtol=0, atol=128 * eps)
-
-    def test_the_largest_logit_stays_the_largest(self, name: str, logits: str, dtype: Any, face: Any) -> None:
-        _, s, result = case(name, logits, dtype, face)
-        top = np.take_along_axis(result, s.argmax(axis=1)[:, None], axis=1)[:, 0]
-        np.testing.assert_array_equal(top, result.max(axis=1))
+    result = face(fitted, s)
+    assert result.dtype == dtype
+    assert_calibrated(fitted, s, result)
+    # the softmax of the result is the calibrated distribution
+    p = special.softmax(result.astype(np.float64), axis=1)
+    expected = np.exp(by_definition(fitted, s, float(np.finfo(dtype).tiny)))
+    np.testing.assert_allclose(p.sum(axis=1), 1, rtol=0, atol=1e-12)  # at most 1000 terms of float64
+    # as in assert_calibrated, with p <= 1: 6e-3 of p in float32 where logits of 2.5e4 are rounded, elsewhere 1e-5
+    eps = float(np.finfo(dtype).eps) / 2
+    np.testing.assert_allclose(p, expected, rtol=0, atol=(4 * size_of(fitted, s) + 32) * eps)
+    if isinstance(fitted, EnsembleTemperature):  # log p, and not only up to a constant per row
+        # p is rounded a few times in the dtype; its logarithm is, by 2^-24 of itself
+        np.testing.assert_allclose(np.exp(result.astype(np.float64)).sum(axis=1), 1, rtol=0, atol=128 * eps)
+    # the largest logit stays the largest
+    top = np.take_along_axis(result, s.argmax(axis=1)[:, None], axis=1)[:, 0]
+    np.testing.assert_array_equal(top, result.max(axis=1))
 
 
 @pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
