@@ -39,7 +39,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import array_api_compat
@@ -343,6 +343,22 @@ class SampleScores:
             _joined([chunk.predicted for chunk in chunks]),
             _joined([chunk.labels for chunk in chunks]),
         )
+
+    @classmethod
+    def in_places(cls, places: list[NDArray[np.intp]], parts: list[SampleScores]) -> SampleScores:
+        """Join parts whose samples lie at `places`, which together are all samples, each once."""
+        count = sum(map(len, places))
+
+        def joined(name: str) -> NDArray[Any] | None:
+            columns = [getattr(part, name) for part in parts]
+            if any(column is None for column in columns):
+                return None
+            whole = np.empty((count, *columns[0].shape[1:]), columns[0].dtype)
+            for rows, column in zip(places, columns, strict=True):
+                whole[rows] = column
+            return whole
+
+        return cls(**{field.name: joined(field.name) for field in fields(cls)})  # type: ignore[arg-type]
 
     def take(self, rows: NDArray[Any]) -> SampleScores:
         """Return the scores of the chosen rows: integer indices, or a (N,) bool mask."""
