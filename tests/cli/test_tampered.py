@@ -42,6 +42,28 @@ FILES: dict[str, dict[str, object]] = {
 }
 
 
+# Of a source whose weight is stored as integers.
+QUANTISED: dict[str, dict[str, object]] = {
+    "requantised": {"map": "refit", "search": "none"},
+    "kept in float": {"map": "refit", "search": "none", "quantized_head": "float"},
+}
+
+
+def _quantised(source: Path) -> Path:
+    """Write the source with its weight in int8, a scale for each class."""
+    model = onnx.load(source)
+    weight = _weight(model)
+    scale = (np.abs(weight).max(axis=1) / 127).astype(np.float32)
+    codes = np.round(weight / scale[:, None]).astype(np.int8)
+    model.graph.initializer.remove(_tensor(model, "weight"))
+    for name, values in (("codes", codes), ("scale", scale), ("zero", np.zeros(5, np.int8))):
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    names = ["codes", "scale", "zero"]
+    model.graph.node.insert(0, helper.make_node("DequantizeLinear", names, ["weight"], name="dequantize", axis=0))
+    onnx.save(model, source.with_name("quantised.onnx"))
+    return source.with_name("quantised.onnx")
+
+
 @pytest.fixture(scope="session")
 def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """Return (source, file) of each kind."""
@@ -52,10 +74,25 @@ def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, t
         made[kind] = (source, folder / f"{kind}.onnx")
         words = {"fail_if_worse": False, "output_name": "logits", "device": "cpu", **own}
         tna_onnx.calibrate(source, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
+    common = {"output_name": "logits", "device": "cpu"}
+    made["shifted"] = (source, folder / "shifted.onnx")
+    prior = [0.4, 0.3, 0.15, 0.1, 0.05]
+    tna_onnx.shift(source, small.calib, target_prior=prior, output=made["shifted"][1], **common)  # type: ignore[arg-type]
+    made["dialled"] = (source, folder / "dialled.onnx")
+    levels = {"add": ("accept", "set"), "risk": 20.0, "dials": True}
+    tna_onnx.guard(source, small.calib, output=made["dialled"][1], **levels, **common)  # type: ignore[arg-type]
+    quantised = _quantised(source)
+    for kind, own in QUANTISED.items():
+        made[kind] = (quantised, folder / f"{kind}.onnx")
+        words = {"fail_if_worse": False, **common, **own}
+        tna_onnx.calibrate(quantised, small.calib, output=made[kind][1], **words)  # type: ignore[arg-type]
     return made
 
 
-@pytest.mark.parametrize("kind", FILES)
+OTHERS = ("shifted", "dialled", *QUANTISED)
+
+
+@pytest.mark.parametrize("kind", [*FILES, *OTHERS])
 def test_the_files_themselves_are_intact(files: dict[str, tuple[Path, Path]], kind: str) -> None:
     found = tna_onnx.verify(*files[kind], output_name="logits", device="cpu")
     assert found.passed, (found.verdict, found.unexplained)
@@ -341,9 +378,9 @@ def step_with_a_huge_array(m: Proto) -> None:
 
 def step_at_another_tensor(m: Proto) -> None:
     def edit(step: dict[str, object]) -> None:
-        readout = step["readout"]
+        readout = step["readout"] if "readout" in step else step["guarded"]["output"]  # type: ignore[index]
         assert isinstance(readout, dict)
-        readout["logits"] = "features"
+        readout["logits" if "logits" in readout else "name"] = "features"
 
     _edit_step(m, edit)
 
@@ -525,6 +562,146 @@ IN_BLOCK: list[Tamper] = [
 UNSEALED: list[Tamper] = [entry_added, entries_in_another_order]
 
 
+# --- what is done to files of shift, of dials, and of quantised weights
+
+
+def prior_of_another_class(m: Proto) -> None:
+    """Move the class frequencies by one place, wherever they are: in the bias, or in a node of the block."""
+    for tensor in m.graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        if values.shape[-1:] == (5,) and values.dtype == np.float32 and tensor.name != "scale":
+            tensor.CopyFrom(numpy_helper.from_array(np.roll(values, 1, axis=-1), tensor.name))
+            return
+
+
+def prior_in_the_metadata(m: Proto) -> None:
+    entry = _entry(m, "shift")
+    values = json.loads(entry.value)
+    values["target"] = values["target"][::-1]
+    entry.value = json.dumps(values)
+
+
+def shift_twice(m: Proto) -> None:
+    change = json.loads(_entry(m, "change").value)
+    change["steps"].append(change["steps"][-1])
+    _entry(m, "change").value = json.dumps(change, separators=(",", ":"))
+
+
+def _dial(m: Proto) -> onnx.ValueInfoProto:
+    return next(i for i in m.graph.input if i.name in ("coverage", "risk", "class_prior"))
+
+
+def dial_has_another_default(m: Proto) -> None:
+    tensor = _tensor(m, _dial(m).name)
+    tensor.CopyFrom(numpy_helper.from_array((0.5 * numpy_helper.to_array(tensor)).astype(np.float32), tensor.name))
+
+
+def dial_is_no_input(m: Proto) -> None:
+    m.graph.input.remove(_dial(m))
+
+
+def dial_has_no_default(m: Proto) -> None:
+    m.graph.initializer.remove(_tensor(m, _dial(m).name))
+
+
+def dial_renamed(m: Proto) -> None:
+    name = _dial(m).name
+    for info in (_dial(m), _tensor(m, name)):
+        info.name = "level"
+    for node in m.graph.node:
+        node.input[:] = ["level" if each == name else each for each in node.input]
+
+
+def dial_with_other_thresholds(m: Proto) -> None:
+    """Turn around the longest constant of the block that is not all one number."""
+    constants = [n.attribute[0].t for n in m.graph.node if n.op_type == "Constant" and n.name.startswith("tna_onnx/")]
+    tensors = [t for t in constants if len(np.unique(numpy_helper.to_array(t))) > 1]
+    tensor = max(tensors, key=lambda t: len(t.raw_data))
+    values = numpy_helper.to_array(tensor)
+    tensor.CopyFrom(numpy_helper.from_array(np.flip(values).copy(), tensor.name))
+
+
+def dial_of_another_output(m: Proto) -> None:
+    names = [o.name for o in m.graph.output]
+    first, second = (k for k, name in enumerate(names) if name in ("accept", "set"))
+    m.graph.output[first].name, m.graph.output[second].name = names[second], names[first]
+
+
+def codes_negated(m: Proto) -> None:
+    for tensor in m.graph.initializer:
+        if tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2:
+            tensor.raw_data = (-numpy_helper.to_array(tensor)).tobytes()
+            return
+    head_negated(m)
+
+
+def a_code(m: Proto) -> None:
+    for tensor in m.graph.initializer:
+        if tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2:
+            tensor.raw_data = bytes([tensor.raw_data[0] ^ 1]) + tensor.raw_data[1:]
+            return
+    tensor = next(t for t in m.graph.initializer if list(t.dims) == [5, 32])
+    tensor.raw_data = bytes([tensor.raw_data[0] ^ 1]) + tensor.raw_data[1:]
+
+
+def scale_doubled(m: Proto) -> None:
+    for tensor in m.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT and list(tensor.dims) == [5]:
+            tensor.raw_data = (2 * numpy_helper.to_array(tensor)).tobytes()
+            return
+
+
+def zero_point_moved(m: Proto) -> None:
+    zero = next((t for t in m.graph.initializer if t.data_type == TensorProto.INT8 and list(t.dims) == [5]), None)
+    if zero is None:
+        bias_raised(m)
+        return
+    zero.raw_data = (numpy_helper.to_array(zero) + np.int8(3)).tobytes()
+
+
+def weight_per_feature(m: Proto) -> None:
+    for node in m.graph.node:
+        if node.op_type == "DequantizeLinear":
+            for attribute in node.attribute:
+                attribute.i = 1
+            return
+    attributes_gone(m)
+
+
+def head_reads_the_old_weight(m: Proto) -> None:
+    """Leave the weight of the change in the file, and let the head read another."""
+    head = _node(m, "head")
+    old = numpy_helper.from_array(np.ones((5, 32), np.float32), "tna_onnx/old")
+    m.graph.initializer.append(old)
+    head.input[1] = "tna_onnx/old"
+
+
+OF_KIND: dict[str, list[Tamper]] = {
+    "shifted": [prior_of_another_class, prior_in_the_metadata, shift_twice],
+    "dialled": [
+        dial_has_another_default, dial_is_no_input, dial_has_no_default, dial_renamed, dial_with_other_thresholds,
+        dial_of_another_output,
+    ],
+    "requantised": [codes_negated, a_code, scale_doubled, zero_point_moved, weight_per_feature],
+    "kept in float": [codes_negated, a_code, scale_doubled, zero_point_moved],
+}  # fmt: skip
+# What needs a tensor of floats by the name of `weight`.
+_OF_FLOATS = {"constant_shadows_the_head", "constant_behind_shadows", "head_nan", "head_in_float64",
+              "head_of_another_shape", "head_in_typed_fields"}  # fmt: skip
+
+
+def _of_others() -> list[tuple[str, Tamper, bool]]:
+    pairs = []
+    for kind in OTHERS:
+        anywhere = [how for how in ANYWHERE[1::2] if kind not in QUANTISED or how.__name__ not in _OF_FLOATS]
+        pairs += [(kind, how, sealed) for how in anywhere for sealed in (False, True)]
+        pairs += [
+            (kind, how, sealed) for how in (*OF_KIND[kind], head_reads_the_old_weight) for sealed in (False, True)
+        ]
+        pairs += [(kind, how, False) for how in UNSEALED]
+    return pairs
+
+
 def _pairs() -> list[tuple[str, Tamper, bool]]:
     """Return (file, change, whether the seal is computed anew); those kinds that take all are few."""
     pairs = [(kind, how, sealed) for kind in ("recomputed", "guarded") for how in ANYWHERE for sealed in (False, True)]
@@ -533,7 +710,7 @@ def _pairs() -> list[tuple[str, Tamper, bool]]:
     # the weight of these is not a free number: it is computed of the source
     pairs += [(kind, how, True) for kind in ("recomputed", "appended", "guarded") for how in NUMBERS]
     pairs += [(kind, how, sealed) for kind in ("appended", "guarded") for how in IN_BLOCK for sealed in (False, True)]
-    return [*pairs, *(("features", how, False) for how in IN_BLOCK)]
+    return [*pairs, *(("features", how, False) for how in IN_BLOCK), *_of_others()]
 
 
 def _seal_anew(m: Proto) -> None:
@@ -570,6 +747,26 @@ def test_no_tampered_file_is_intact(
     assert not found.intact
     assert not found.passed
     assert found.verdict.startswith(("not intact: ", "cannot be proved: "))
+
+
+@pytest.mark.parametrize("kind", ["recomputed", "shifted", "dialled", "requantised"])
+def test_a_file_of_another_version_cannot_be_proved(
+    files: dict[str, tuple[Path, Path]], kind: str, tmp_path: Path
+) -> None:
+    """It says nothing of its making, or in words that this version does not know."""
+    source, file = files[kind]
+    for edit in (no_words, change_of_another_format, change_that_is_no_json):
+        model = onnx.load(file)
+        edit(model)
+        _seal_anew(model)
+        onnx.save(model, tmp_path / "older.onnx")
+        found = tna_onnx.verify(source, tmp_path / "older.onnx", output_name="logits", device="cpu")
+        assert not found.passed
+        assert found.verdict.startswith("cannot be proved: ")
+
+
+def no_words(m: Proto) -> None:
+    m.metadata_props.remove(_entry(m, "change"))
 
 
 def test_numbers_of_a_large_array_are_what_a_proof_leaves_open(

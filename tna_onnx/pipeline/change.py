@@ -46,12 +46,32 @@ from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import TopVersusAll
 from tna_onnx.numerics import outliers
 from tna_onnx.numerics.ops import Ops
+from tna_onnx.numerics.prior_shift import log_ratio
 
 __all__ = ["Added", "Change", "Proof", "can_recompute", "prove", "write_change", "write_decisions"]
 
 _FORMAT = 1
 _CHANGE = "change"
 _SEAL = "seal"
+_SHIFT = "shift"
+
+# Words of a step: with any more it is not what this version writes.
+_WORDS = {
+    "head": {
+        "step",
+        "source",
+        "readout",
+        "weight",
+        "bias",
+        "folded",
+        "maps",
+        "keeps_order",
+        "shape",
+        "block",
+        "digests",
+    },
+    "decisions": {"step", "source", "guarded", "thresholds", "names", "dials", "digests"},
+}
 
 # Numbers of one array, and of all, that the metadata hold; whole numbers are shorter.
 _MAX_ARRAY = 1024
@@ -223,7 +243,8 @@ def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
     try:
         change = json.loads(text)
         steps = list(change["steps"])
-        if change["format"] == _FORMAT and steps and all(isinstance(step["source"], str) for step in steps):
+        known = all(isinstance(step["source"], str) and set(step) == _WORDS[step["step"]] for step in steps)
+        if set(change) == {"format", "steps"} and change["format"] == _FORMAT and steps and known:
             return steps
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -470,16 +491,35 @@ def _decision_digests(model: Model) -> dict[str, str]:
 
 
 def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str], size: int) -> Iterator[Difference]:
-    """Yield the entries that say another number of a fitted map than the one that was written."""
+    """Yield the entries that say another number of a fitted map, or other class frequencies, than were written."""
+    added: list[NDArray[Any]] | None = []
     for step in steps:
         decoder = _Decoder(size)
         maps = (decoder.decoded(step["folded"]), *decoder.decoded(step["maps"])) if step["step"] == "head" else ()
         if decoder.placeholders:
+            added = None  # of many classes, the numbers are not in the metadata
             continue
+        if added is not None:
+            added += [each.bias for each in maps if isinstance(each, Added)]
         for fitted in filter(None, maps):
             for key, value in getattr(fitted, "brief", {}).items():
                 if entries.get(key, json.dumps(value)) != json.dumps(value):
                     yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the map in the file")
+    if added is not None and _SHIFT in entries and not _is_among(entries[_SHIFT], added):
+        yield Difference("metadata", f"{PREFIX}.{_SHIFT}", "changed", "not the class frequencies of the file")
+
+
+def _is_among(text: str, added: Sequence[NDArray[Any]]) -> bool:
+    """Whether class frequencies before and after, as JSON, are those of numbers that are added to the logits."""
+    try:
+        words = json.loads(text)
+        source, target = (np.array(words[name], np.float64) for name in ("source", "target"))
+        with np.errstate(all="ignore"):
+            ratio = log_ratio(source, target)
+    except (LookupError, RecursionError, TypeError, ValueError):
+        return False
+    # a logarithm may differ by a rounding from one machine to another
+    return any(bias.shape == ratio.shape and np.allclose(bias, ratio, rtol=1e-9, atol=1e-12) for bias in added)
 
 
 def _size(file: Model) -> int:
