@@ -496,8 +496,9 @@ def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str],
     for step in steps:
         decoder = _Decoder(size)
         maps = (decoder.decoded(step["folded"]), *decoder.decoded(step["maps"])) if step["step"] == "head" else ()
+        if decoder.placeholders or step.get("bias") == "file":
+            added = None  # of many classes, or behind another change, the numbers are not in the metadata
         if decoder.placeholders:
-            added = None  # of many classes, the numbers are not in the metadata
             continue
         if added is not None:
             added += [each.bias for each in maps if isinstance(each, Added)]
