@@ -500,13 +500,14 @@ def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str],
             added = None  # of many classes, or behind another change, the numbers are not in the metadata
         if decoder.placeholders:
             continue
-        if added is not None:
+        if added is not None and step["step"] == "head" and not step["weight"]:
             added += [each.bias for each in maps if isinstance(each, Added)]
         for fitted in filter(None, maps):
             for key, value in getattr(fitted, "brief", {}).items():
                 if entries.get(key, json.dumps(value)) != json.dumps(value):
                     yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the map in the file")
-    if added is not None and _SHIFT in entries and not _is_among(entries[_SHIFT], added):
+    # of a file that is guarded after it was shifted, the steps are about the decisions alone
+    if added and _SHIFT in entries and not _is_among(entries[_SHIFT], added):
         yield Difference("metadata", f"{PREFIX}.{_SHIFT}", "changed", "not the class frequencies of the file")
 
 
