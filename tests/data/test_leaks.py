@@ -21,7 +21,7 @@ from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.suspicion import overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.graph.load import load_model
-from tna_onnx.pipeline.sample_checks import Told, check_leaks
+from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 
 FAST = ["--method", "tna", "--search", "none", "--device", "cpu", "-q"]
 LISTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 2)), max_size=30)
@@ -138,7 +138,7 @@ def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small
     words = ["--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json"]
     done = cli("calibrate", small.model, "--calib", tmp_path / "calib.npz", *words)
     assert done.exit_code == 0, done.output
-    calib = Told(open_source(small.calib, [spec("x", (None, 8))], 5), "values of the model's inputs")
+    calib = DigestedSamples(open_source(small.calib, [spec("x", (None, 8))], 5), "values of the model's inputs")
     (note,) = check_leaks(load_model(tmp_path / "o.onnx"), calib, None, DEFAULT_LIMITS)
     assert note.endswith("it tells them apart by logits, and these by values of the model's inputs")
     held = replace(calib, form="logits")

@@ -46,7 +46,7 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.notes import decided_on
-from tna_onnx.pipeline.sample_checks import Told
+from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
@@ -251,7 +251,7 @@ def run_model(
     )
     suspicion = data.check(classes, source.labels, classifier.names, output.n_classes)
     more = preprocessing_notes(source, classifier.inputs, data.preprocessing)
-    more += decided_on(model, Told.of(source), data.limits)
+    more += decided_on(model, DigestedSamples.of(source), data.limits)
     return Run(
         name=given.name,
         model=model.name,

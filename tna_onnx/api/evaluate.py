@@ -39,7 +39,7 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.notes import decided_on, decided_thresholds
-from tna_onnx.pipeline.sample_checks import Told
+from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Evaluation
@@ -127,9 +127,9 @@ class _Opened:
     notes: tuple[str, ...]
 
     @functools.cached_property
-    def told(self) -> Told:
+    def digested(self) -> DigestedSamples:
         """What tells these samples from others."""
-        return Told.of(self.source)
+        return DigestedSamples.of(self.source)
 
 
 def _open(
@@ -145,7 +145,7 @@ def _open(
 def _scored(
     opened: _Opened, data: Data, unknown: Source | None, progress: Progress
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
-    gave_thresholds = decided_thresholds(opened.classifier.model, opened.told, data.limits)
+    gave_thresholds = decided_thresholds(opened.classifier.model, opened.digested, data.limits)
     return score_guarded(
         opened.classifier.session,
         opened.classifier.model,
@@ -185,7 +185,7 @@ def _evaluation(
         notes=(
             *notes,
             *preprocessing_notes(source, opened.classifier.inputs, data.preprocessing),
-            *decided_on(opened.classifier.model, opened.told, data.limits),
+            *decided_on(opened.classifier.model, opened.digested, data.limits),
         ),
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,

@@ -20,10 +20,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.dials import ClassSetDial, DecisionOps, DialOps, Dials, SetDial, below
-from tna_onnx.graph.given import Given
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
 from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.written_values import WrittenValues
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.outliers import OutlierScore
 
@@ -124,7 +124,7 @@ def add_decisions(
     names: Mapping[str, str],
     metadata: Mapping[str, str],
     dials: Dials | None = None,
-    given: Model | None = None,
+    from_file: Model | None = None,
 ) -> onnx.ModelProto:
     """Return a model that has the decisions as outputs too.
 
@@ -137,7 +137,7 @@ def add_decisions(
             `accept`, `set`, `ood` and `ood_alarm`; those without a name are left out.
         metadata: all entries of this tool, written into metadata_props under `tna_onnx.`.
         dials: in place of the thresholds `accept` and `set`, and of the class frequencies; none by default.
-        given: a file that was written in this way, and is made again: large constants are taken from there.
+        from_file: a file that was written in this way, and is made again: large constants are taken from there.
 
     Raises:
         UnsupportedModel: as `add_scores`; or an output has such a name already.
@@ -145,7 +145,7 @@ def add_decisions(
     """
     dials = dials or Dials()
     _refuse_names(model, [*names.values(), *(dial.name for dial in dials)])
-    ops, results = _block(model, guarded, dials, None if given is None else Given(given, rename=_ours))
+    ops, results = _block(model, guarded, dials, None if from_file is None else WrittenValues(from_file, rename=_ours))
     if "accept" in names:
         limit = ops.const(below(thresholds["accept"])) if dials.accept is None else ops.accepted_above(dials.accept)
         # what is no number is not accepted; in a set it is, and it raises the alarm
@@ -183,7 +183,9 @@ def _set_limit(ops: DialOps, dials: Dials, threshold: NDArray[np.float32], resul
     return ops.const(threshold)
 
 
-def _block(model: Model, guarded: Guarded, dials: Dials, given: Given | None = None) -> tuple[DialOps, dict[str, str]]:
+def _block(
+    model: Model, guarded: Guarded, dials: Dials, from_file: WrittenValues | None = None
+) -> tuple[DialOps, dict[str, str]]:
     """Write the nodes of the scores.
 
     Raises:
@@ -192,7 +194,7 @@ def _block(model: Model, guarded: Guarded, dials: Dials, given: Given | None = N
     _require_opset(model, guarded, dials)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
-    ops = DialOps("float32", model.opset, given=given)
+    ops = DialOps("float32", model.opset, from_file=from_file)
     values = _values(ops, model, guarded.output)
     p = _probabilities(ops, values, guarded.output)
     scores = {}

@@ -18,8 +18,8 @@ from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import subgraphs
-from tna_onnx.graph.given import PLACEHOLDER_INT, Given
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.written_values import PLACEHOLDER_INT, WrittenValues
 
 __all__ = [
     "METADATA_PREFIX",
@@ -96,7 +96,7 @@ class NodeOps:
         opset: the model's opset; Clip takes its bounds as attributes before 11, reductions their axes before 18.
         ir_version: of the model; before 4 an initializer has to be an input too, so constants become nodes.
         prefix: how names begin.
-        given: a file that is made again, for constants that are no numbers; None where all are.
+        from_file: a file that is made again, for constants that are no numbers; None where all are.
 
     Raises:
         UnsupportedModel: the opset is too old.
@@ -108,14 +108,14 @@ class NodeOps:
         opset: int,
         ir_version: int = MIN_IR_OF_INITIALIZERS,
         prefix: str = PREFIX,
-        given: Given | None = None,
+        from_file: WrittenValues | None = None,
     ) -> None:
         if not can_append(dtype, opset):
             raise UnsupportedModel(too_old(dtype, opset))
         self._dtype = np.dtype(dtype)
         self._opset = opset
         self._prefix = prefix
-        self._given = given
+        self._from_file = from_file
         self._as_nodes = ir_version < MIN_IR_OF_INITIALIZERS
         self._stored = 0
         self._axes = ""
@@ -221,10 +221,10 @@ class NodeOps:
     def _tensor(self, value: NDArray[Any], name: str) -> onnx.TensorProto:
         """Return a constant; where it comes of what is not known, that of the file that is made again."""
         tensor = numpy_helper.from_array(value, name)
-        if self._given is None:
+        if self._from_file is None:
             return tensor
         unknown = np.isnan(value) if value.dtype.kind == "f" else value == PLACEHOLDER_INT
-        return self._given.taken(tensor, infinite=True) if np.any(unknown) else tensor
+        return self._from_file.taken(tensor, infinite=True) if np.any(unknown) else tensor
 
     def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
         name = f"{self._prefix}/{op_type.lower()}_{len(self.nodes)}"

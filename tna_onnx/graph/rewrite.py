@@ -35,7 +35,6 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import input_at
 from tna_onnx.graph.constants import Quantized
 from tna_onnx.graph.external import hollow_copy, keep_words
-from tna_onnx.graph.given import Given
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
@@ -52,6 +51,7 @@ from tna_onnx.graph.scores import require_no_other_readers
 from tna_onnx.graph.several import CLASSES_FIRST, Layout
 from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import epsilon, float_tensor, large_tensor
+from tna_onnx.graph.written_values import WrittenValues
 
 __all__ = ["Rewritten", "WriteMap", "adapted", "new_floats", "rewrite", "unchanged"]
 
@@ -148,7 +148,7 @@ class Rewritten:
         opset: version of the default operator set imported for new nodes; 0 where the source has its own.
         apart: values whose keys stand in the new model (`graph.large_values`), the source's among them.
         aside: whether new values may be there.
-        given: a file that is made again, for the values that are taken from it; None where they are new.
+        from_file: a file that is made again, for the values that are taken from it; None where they are new.
         roles: initializer or Constant output -> what its new value is: `weight`, `weight, scale`, `bias`.
         digests: the same names, those of nodes with new attributes, and the block -> SHA-256 of the new values.
     """
@@ -163,7 +163,7 @@ class Rewritten:
     opset: int = 0
     apart: dict[bytes, Any] = field(default_factory=dict)
     aside: bool = False
-    given: Given | None = None
+    from_file: WrittenValues | None = None
     roles: dict[str, str] = field(default_factory=dict)
     digests: dict[str, str] = field(default_factory=dict)
 
@@ -192,7 +192,7 @@ def rewrite(
     block: str = PREFIX,
     metadata: Mapping[str, str],
     aside: bool = False,
-    given: Given | None = None,
+    from_file: WrittenValues | None = None,
 ) -> Rewritten:
     """Write a new weight, bias and map into a copy of the model.
 
@@ -210,7 +210,7 @@ def rewrite(
         block: how the names of the map's nodes begin.
         metadata: provenance, written into metadata_props under `tna_onnx.`.
         aside: whether a new value may be kept apart from the protobuf, where the old one is.
-        given: a file that was written in this way, and is made again: values that it has to give are taken from there.
+        from_file: a file that was written in this way, and is made again: its own values are taken from there.
 
     Raises:
         UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
@@ -220,9 +220,9 @@ def rewrite(
     if isinstance(readout, Head) and weight is not None and readout.stored_weight.overwritten:
         left_out.append(readout.stored_weight.name)
     proto = hollow_copy(model.proto, left_out)
-    result = Rewritten(proto, readout, apart={**model.apart}, aside=aside, given=given)
-    if given is not None:
-        result.apart |= given.model.apart
+    result = Rewritten(proto, readout, apart={**model.apart}, aside=aside, from_file=from_file)
+    if from_file is not None:
+        result.apart |= from_file.model.apart
     if isinstance(readout, Head) and not (weight is None and bias is None):
         _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
     if write_map is not None:
@@ -290,8 +290,8 @@ def _write(
         attribute = next(a for a in node.attribute if a.name == place.attribute)
         # Fields of the message are edited, so that those unknown to this version of ONNX stay.
         numbers = stored.astype(np.float32).reshape(-1)
-        if result.given is not None and role in result.given.roles:
-            numbers = result.given.taken_attribute(node, place.attribute)
+        if result.from_file is not None and role in result.from_file.roles:
+            numbers = result.from_file.taken_attribute(node, place.attribute)
         result.digests[f"{place.name}:{place.attribute}"] = hashlib.sha256(numbers.tobytes()).hexdigest()
         attribute.floats[:] = numbers.tolist()
         return None
@@ -313,7 +313,7 @@ def _write_quantized(
     integers, scale, zero = quantized.quantize(stored)
     _overwrite(model, name, numpy_helper.from_array(integers, name), role, result)
     scale = _replace_input(model, quantized.node, 1, scale, f"{role}, scale", result)
-    again = result.given is not None and _own_name(f"{role}, zero point") in result.given.model.initializers
+    again = result.from_file is not None and _own_name(f"{role}, zero point") in result.from_file.model.initializers
     if quantized.zero_point or zero.any() or again:  # where there is none, it is 0
         _replace_input(model, quantized.node, 2, zero, f"{role}, zero point", result)
     if quantized.axis is not None and scale.ndim:  # one scale has no axis
@@ -326,8 +326,8 @@ def _write_quantized(
 
 def _new_value(result: Rewritten, tensor: onnx.TensorProto, role: str) -> onnx.TensorProto:
     """Return a new value, or that of the file that is made again; `role` may go on behind a comma."""
-    if result.given is not None and role.partition(",")[0] in result.given.roles:
-        tensor = result.given.taken(tensor)
+    if result.from_file is not None and role.partition(",")[0] in result.from_file.roles:
+        tensor = result.from_file.taken(tensor)
     result.roles[tensor.name] = role
     value = result.apart.get(tensor.raw_data)
     digest = hashlib.sha256(tensor.raw_data if value is None else memoryview(value).cast("B"))
@@ -401,7 +401,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     proto = result.proto
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)
-    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.given)
+    ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.from_file)
     raw = raw_logits(block)
     features = readout.features if isinstance(readout, Head) else ""
     last = write_map(ops, raw, features)

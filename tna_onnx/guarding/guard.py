@@ -48,7 +48,7 @@ from tna_onnx.guarding.thresholds import (
 from tna_onnx.pipeline.change import write_decisions
 from tna_onnx.pipeline.checking import FinalFile, check_file
 from tna_onnx.pipeline.job import Job, refuse_finished, target_of
-from tna_onnx.pipeline.notes import told_in_file
+from tna_onnx.pipeline.notes import digests_in_file
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.progress import Progress
 from tna_onnx.results.guarding import Decisions, Guard
@@ -222,7 +222,7 @@ def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
         "guard_source_sha256": opened.model.sha256,
-        **told_in_file(opened.source, "guard"),
+        **digests_in_file(opened.source, "guard"),
         **found,
     }
 

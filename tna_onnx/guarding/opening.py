@@ -34,7 +34,7 @@ from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.job import FileJob
 from tna_onnx.pipeline.notes import decided_on
-from tna_onnx.pipeline.sample_checks import Told, check_leaks
+from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 
@@ -152,10 +152,10 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
 
 
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
-    told = Told.of(source)
-    judging = None if held_out is None else Told.of(held_out)
-    notes = check_leaks(model, told, judging, job.calib.limits, cross_fits=False)
-    notes += decided_on(model, told, job.calib.limits)
+    calib = DigestedSamples.of(source)
+    judging = None if held_out is None else DigestedSamples.of(held_out)
+    notes = check_leaks(model, calib, judging, job.calib.limits, cross_fits=False)
+    notes += decided_on(model, calib, job.calib.limits)
     if judging is not None:
         notes += decided_on(model, judging, job.calib.limits)
     return notes

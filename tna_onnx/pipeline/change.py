@@ -30,7 +30,6 @@ from tna_onnx.graph import decisions, dials, outputs
 from tna_onnx.graph.decisions import Guarded, add_decisions
 from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.difference import content_digest, differences, same_models
-from tna_onnx.graph.given import PLACEHOLDER_INT, Given, NotRebuilt
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, annotate, provenance
@@ -40,6 +39,7 @@ from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.scores import choose_readout
 from tna_onnx.graph.several import Layout
+from tna_onnx.graph.written_values import PLACEHOLDER_INT, NotRebuilt, WrittenValues
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import Folding
 from tna_onnx.maps.feature_space import FeatureSpace
@@ -251,7 +251,9 @@ def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
     raise NotRebuilt("it says how it was made in a form that this version of tna-onnx does not know")
 
 
-def _applied(model: Model, readout: Readout, change: Change, given: Given | None, *, aside: bool = False) -> Rewritten:
+def _applied(
+    model: Model, readout: Readout, change: Change, from_file: WrittenValues | None, *, aside: bool = False
+) -> Rewritten:
     weight, bias, factor = change.weight, change.bias, change.bias_factor
     maps = change.maps
     keeps_order = change.keeps_order
@@ -272,7 +274,7 @@ def _applied(model: Model, readout: Readout, change: Change, given: Given | None
         block=change.block,
         metadata={},
         aside=aside,
-        given=given,
+        from_file=from_file,
     )
 
 
@@ -455,7 +457,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tup
         change = replace(change, bias_factor=float(step["bias"]))
     if change.folded is not None and not can_recompute(change.folded.folded()):
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
-    result = _applied(model, readout, change, Given(file, tuple(taken)))
+    result = _applied(model, readout, change, WrittenValues(file, tuple(taken)))
     return result.proto, result.roles, result.digests
 
 

@@ -27,7 +27,7 @@ from tna_onnx.pipeline.comparing import Compared
 from tna_onnx.pipeline.crossfit import FOLDS, SEEN
 from tna_onnx.pipeline.job import Job
 from tna_onnx.pipeline.methods import Method, Reason
-from tna_onnx.pipeline.sample_checks import MIN_TOLD, SKETCH_MARGIN, Told
+from tna_onnx.pipeline.sample_checks import MIN_SHARED_DIGESTS, SKETCH_MARGIN, DigestedSamples
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.pipeline.task import Task, class_names
@@ -35,7 +35,7 @@ from tna_onnx.results.gates import differences_text
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, Standing
 
-__all__ = ["decided_on", "decided_thresholds", "notes_on", "sources_between", "told_in_file"]
+__all__ = ["decided_on", "decided_thresholds", "digests_in_file", "notes_on", "sources_between"]
 
 
 # Methods that the note on a choice lists.
@@ -302,17 +302,17 @@ def _dry_run_note(changes: Changes, max_names: int = 8) -> str:
     )
 
 
-def told_in_file(source: Source, prefix: str) -> dict[str, str]:
+def digests_in_file(source: Source, prefix: str) -> dict[str, str]:
     """Return what a file says of samples that decided on something in it: a few digests, and what they are of."""
     return {f"{prefix}_sketch": sketch_of(sample_digests(source)), f"{prefix}_form": sample_form(source)}
 
 
-def decided_thresholds(model: Model, each: Told, limits: Limits) -> bool | None:
+def decided_thresholds(model: Model, each: DigestedSamples, limits: Limits) -> bool | None:
     """Return whether samples gave the thresholds of a guarded model; None where nothing tells."""
     return _among(provenance(model), "guard", each, limits)
 
 
-def decided_on(model: Model, each: Told, limits: Limits) -> tuple[str, ...]:
+def decided_on(model: Model, each: DigestedSamples, limits: Limits) -> tuple[str, ...]:
     """Say which decisions of a file came from some of these samples, so that they are no test of them."""
     notes = []
     if decided_thresholds(model, each, limits):
@@ -347,11 +347,11 @@ def _shift_of(model: Model) -> dict[str, Any]:
     return found
 
 
-def _among(entries: dict[str, Any], prefix: str, each: Told, limits: Limits) -> bool | None:
+def _among(entries: dict[str, Any], prefix: str, each: DigestedSamples, limits: Limits) -> bool | None:
     text = entries.get(f"{prefix}_sketch")
     if not isinstance(text, str) or entries.get(f"{prefix}_form") != each.form:
         return None
     overlap = sketch_overlap(each.digests, read_sketch(text))
-    if overlap.n < MIN_TOLD:  # a full sketch tells only of digests below its largest
+    if overlap.n < MIN_SHARED_DIGESTS:  # a full sketch tells only of digests below its largest
         return None
-    return overlap.shared >= MIN_TOLD and 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN
+    return overlap.shared >= MIN_SHARED_DIGESTS and 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN

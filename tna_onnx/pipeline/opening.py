@@ -30,7 +30,7 @@ from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.pipeline.crossfit import FOLDS
 from tna_onnx.pipeline.job import Job, refuse_finished, refuse_readers, shift_notes, target_of
-from tna_onnx.pipeline.sample_checks import Told, check_leaks, grouped
+from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
 from tna_onnx.pipeline.settings import QuantizedHead
 from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.progress import Progress
@@ -105,9 +105,9 @@ def open_task(job: Job, progress: Progress) -> Task:
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
-    told = Told(samples.source, samples.form)
-    judging = _told(held_out)
-    leaks = check_leaks(model, told, judging, job.calib.limits, logits=readout.logits)
+    calib_digests = DigestedSamples(samples.source, samples.form)
+    judging = _digested(held_out)
+    leaks = check_leaks(model, calib_digests, judging, job.calib.limits, logits=readout.logits)
 
     session = opened.session_from(samples.given)
     probed, size, more = _probed(job, opened, samples, session)
@@ -118,7 +118,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     training_features = network.collect_beside(training, "training data")
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
-    both = [told] if judging is None else [told, judging]
+    both = [calib_digests] if judging is None else [calib_digests, judging]
     calibration, held_out_features, copies = grouped(calibration, held_out_features, both, job.calib.limits)
     return Task(
         opened=opened,
@@ -148,8 +148,8 @@ def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:
     return model, readout, target
 
 
-def _told(samples: Samples | None) -> Told | None:
-    return None if samples is None else Told(samples.source, samples.form)
+def _digested(samples: Samples | None) -> DigestedSamples | None:
+    return None if samples is None else DigestedSamples(samples.source, samples.form)
 
 
 def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:

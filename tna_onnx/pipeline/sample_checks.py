@@ -33,7 +33,15 @@ from tna_onnx.pipeline.crossfit import FOLDS, SEEN
 from tna_onnx.pipeline.job import Job
 from tna_onnx.pipeline.task import Collected, Task
 
-__all__ = ["MIN_TOLD", "SKETCH_MARGIN", "LabelCheck", "Told", "check_labels", "check_leaks", "grouped"]
+__all__ = [
+    "MIN_SHARED_DIGESTS",
+    "SKETCH_MARGIN",
+    "DigestedSamples",
+    "LabelCheck",
+    "check_labels",
+    "check_leaks",
+    "grouped",
+]
 
 
 @dataclass(frozen=True)
@@ -147,7 +155,7 @@ def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, 
 SKETCH_MARGIN = 0.05
 """A sketch tells a small share only roughly: an estimate may be above it by this much by chance."""
 
-MIN_TOLD = 3
+MIN_SHARED_DIGESTS = 3
 """Or by fewer samples than these."""
 
 # One equal sample is no leak, however few there are.
@@ -161,7 +169,7 @@ _MOST_SEARCHED = SEEN
 
 
 @dataclass(frozen=True, eq=False)
-class Told:
+class DigestedSamples:
     """A data set as far as leaks are concerned.
 
     Attributes:
@@ -173,7 +181,7 @@ class Told:
     form: str
 
     @classmethod
-    def of(cls, source: Source) -> Told:
+    def of(cls, source: Source) -> DigestedSamples:
         """Return a data set of samples for the model's inputs."""
         return cls(source, sample_form(source))
 
@@ -190,8 +198,8 @@ class Told:
 
 def check_leaks(
     model: Model,
-    calib: Told,
-    held_out: Told | None,
+    calib: DigestedSamples,
+    held_out: DigestedSamples | None,
     limits: Limits,
     *,
     cross_fits: bool = True,
@@ -222,7 +230,7 @@ def check_leaks(
     return tuple(notes)
 
 
-def _refuse_shared(calib: Told, held_out: Told, limits: Limits, *, cross_fits: bool) -> list[str]:
+def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Limits, *, cross_fits: bool) -> list[str]:
     """Refuse held-out data that are calibration data; note a small share that is.
 
     Raises:
@@ -249,7 +257,7 @@ def _refuse_shared(calib: Told, held_out: Told, limits: Limits, *, cross_fits: b
     return []
 
 
-def _refuse_earlier(model: Model, entries: Mapping[str, str], each: Told, limits: Limits) -> list[str]:
+def _refuse_earlier(model: Model, entries: Mapping[str, str], each: DigestedSamples, limits: Limits) -> list[str]:
     """Refuse data that the model was recalibrated on before: it looks better on them than it is.
 
     Raises:
@@ -265,7 +273,7 @@ def _refuse_earlier(model: Model, entries: Mapping[str, str], each: Told, limits
             f"apart by {form}, and these by {each.form}"
         ]
     overlap = sketch_overlap(each.digests, read_sketch(entries.get("calibration_sketch", "")))
-    certain = 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN and overlap.shared >= MIN_TOLD
+    certain = 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN and overlap.shared >= MIN_SHARED_DIGESTS
     # Files of earlier versions have no sketch.
     if (certain or each.source.digest() == own) and limits.overlap < 100:
         raise DataError(
@@ -278,7 +286,7 @@ def _refuse_earlier(model: Model, entries: Mapping[str, str], each: Told, limits
     return []
 
 
-def _repeats(each: Told) -> list[str]:
+def _repeats(each: DigestedSamples) -> list[str]:
     """Say how many samples are copies of others, and how many of those have another label."""
     repeats = repeats_of(each.digests, sample_labels(each.source))
     notes = []
@@ -292,14 +300,14 @@ def _repeats(each: Told) -> list[str]:
 
 
 def grouped(
-    calib: Collected, held_out: Collected | None, told: Sequence[Told], limits: Limits
+    calib: Collected, held_out: Collected | None, digested: Sequence[DigestedSamples], limits: Limits
 ) -> tuple[Collected, Collected | None, tuple[str, ...]]:
     """Put equal samples and near copies into clusters, and say how many near copies there are.
 
     Args:
         calib: calibration samples, with their features.
         held_out: samples for the report, if given.
-        told: the same sets, whose digests tell which samples are equal.
+        digested: the same sets, whose digests tell which samples are equal.
         limits: how many held-out samples may be copies of calibration samples.
 
     Returns:
@@ -315,9 +323,9 @@ def grouped(
     near, across = _near_pairs(sets)
     notes = []
     if held_out is not None and len(across):
-        notes.append(_near_leak(held_out, told[-1], told[0], across, limits))
+        notes.append(_near_leak(held_out, digested[-1], digested[0], across, limits))
     clustered = []
-    for each, digests, pairs in zip(sets, (each.digests for each in told), near, strict=True):
+    for each, digests, pairs in zip(sets, (each.digests for each in digested), near, strict=True):
         n = len(each.table)
         equal = equal_pairs(digests)
         clusters = connected(n, np.concatenate([equal, pairs]))
@@ -368,7 +376,9 @@ def _classes(each: Collected) -> NDArray[np.int64]:
     return labels if labels.ndim == 1 else np.zeros(len(labels), np.int64)
 
 
-def _near_leak(held_out: Collected, judging: Told, calib: Told, rows: NDArray[np.int64], limits: Limits) -> str:
+def _near_leak(
+    held_out: Collected, judging: DigestedSamples, calib: DigestedSamples, rows: NDArray[np.int64], limits: Limits
+) -> str:
     """Refuse held-out samples of which many are near copies of calibration samples; note a few.
 
     Raises:

@@ -41,7 +41,7 @@ from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps import MAPS
 from tna_onnx.pipeline.job import FileJob
-from tna_onnx.pipeline.sample_checks import Told
+from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 from tna_onnx.shifting.settings import ShiftSettings
@@ -171,16 +171,16 @@ def _leak_notes(
     model: Model, source: Source, unlabelled: Source | None, held_out: Source | None, data: Data
 ) -> tuple[str, ...]:
     """Refuse samples that serve two purposes that exclude each other; note harmless overlaps."""
-    calib = Told.of(source)
+    calib = DigestedSamples.of(source)
     notes = []
     if unlabelled is not None:
-        target = Told.of(unlabelled)
+        target = DigestedSamples.of(unlabelled)
         notes += _earlier_notes(model, calib, data.limits)
         _refuse_shared(target, calib, data.limits, "labelled samples of --calib, so they tell nothing of a target")
         if _seen_before(model, target, data.limits):
             raise DataError(f"{target.name}: {model.name} was recalibrated on these samples; give those of the target")
     if held_out is not None:
-        judging = Told.of(held_out)
+        judging = DigestedSamples.of(held_out)
         reason = "samples of --calib too; --eval must come from the target, as its samples will"
         _refuse_shared(judging, calib, data.limits, reason)
         if unlabelled is not None and overlap_of(judging.digests, target.digests).shared:
@@ -188,7 +188,7 @@ def _leak_notes(
     return tuple(notes)
 
 
-def _earlier_notes(model: Model, calib: Told, limits: Limits) -> list[str]:
+def _earlier_notes(model: Model, calib: DigestedSamples, limits: Limits) -> list[str]:
     """Look for samples that the model was recalibrated on: their confusion matrix looks better than it is.
 
     Raises:
@@ -211,7 +211,7 @@ def _earlier_notes(model: Model, calib: Told, limits: Limits) -> list[str]:
     )
 
 
-def _seen_before(model: Model, samples: Told, limits: Limits) -> bool:
+def _seen_before(model: Model, samples: DigestedSamples, limits: Limits) -> bool:
     entries = provenance(model)
     if entries.get("calibration_form", samples.form) != samples.form or limits.overlap >= 100:
         return False
@@ -219,7 +219,7 @@ def _seen_before(model: Model, samples: Told, limits: Limits) -> bool:
     return overlap.shared >= _MIN_SHARED and 100 * overlap.share > limits.overlap
 
 
-def _refuse_shared(samples: Told, calib: Told, limits: Limits, reason: str) -> None:
+def _refuse_shared(samples: DigestedSamples, calib: DigestedSamples, limits: Limits, reason: str) -> None:
     if samples.form != calib.form:
         return
     overlap = overlap_of(samples.digests, calib.digests)

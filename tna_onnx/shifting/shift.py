@@ -37,7 +37,7 @@ from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.numerics.shift_evidence import Observed, disagreement
 from tna_onnx.pipeline.change import Added, Change, write_change
 from tna_onnx.pipeline.checking import casts_behind, check_file
-from tna_onnx.pipeline.notes import told_in_file
+from tna_onnx.pipeline.notes import digests_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.report import MovedOutput
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect
@@ -315,13 +315,13 @@ def _metadata(job: ShiftJob, opened: Opened, estimated: _Estimate) -> dict[str, 
         "target": estimated.target.tolist(),
         "samples": len(opened.source),
         "calib_sha256": opened.source.digest(),
-        **told_in_file(opened.source, "calib"),
+        **digests_in_file(opened.source, "calib"),
         "source_sha256": opened.model.sha256,
     }
     if estimated.estimated is not None and opened.unlabelled is not None:
         entries["interval"] = estimated.estimated.interval.tolist()
         entries["target_samples"] = len(opened.unlabelled)
         entries["target_sha256"] = opened.unlabelled.digest()
-        entries |= told_in_file(opened.unlabelled, "target")
+        entries |= digests_in_file(opened.unlabelled, "target")
     output = {**opened.output.provenance, "output_kind": opened.output.kind}
     return {**provenance(opened.model), **output, "shift": json.dumps(entries)}

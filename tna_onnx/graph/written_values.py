@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, is_external
 
-__all__ = ["PLACEHOLDER_INT", "Given", "NotRebuilt"]
+__all__ = ["PLACEHOLDER_INT", "NotRebuilt", "WrittenValues"]
 
 PLACEHOLDER_INT = int(np.iinfo(np.int64).min)
 """What stands for a whole number that is not there; NaN stands for others."""
@@ -27,7 +27,7 @@ class NotRebuilt(Exception):
 
 
 @dataclass(frozen=True)
-class Given:
+class WrittenValues:
     """A file of which values are taken.
 
     Attributes:
