@@ -227,15 +227,6 @@ def test_logits_that_only_the_graph_can_compute_are_refused(small: Small, tmp_pa
     assert result.exit_code in (2, 3, 4)
 
 
-def test_too_few_samples_for_a_study_are_refused_before_it_is_made(small: Small, tmp_path: Path) -> None:
-    for name, source in (("calib", small.calib), ("test", small.test)):
-        with np.load(source) as stored:
-            np.savez(tmp_path / f"{name}.npz", **{key: stored[key][:24] for key in stored})
-    words = ["study", small.model, "--calib", tmp_path / "calib.npz", "--eval", tmp_path / "test.npz"]
-    result = cli(*words, "--out", tmp_path / "out", "--only", "dimension")
-    assert (result.exit_code, "study dimension: 12 of all samples" in result.stderr) == (4, True)
-
-
 def test_without_matplotlib_there_are_no_figures_unless_they_are_asked_for(
     small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

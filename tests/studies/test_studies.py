@@ -175,26 +175,39 @@ def test_rotations_come_near_their_expectation() -> None:
     assert gaps.max() < 2
 
 
-def test_features_are_narrowed_and_the_head_is_overconfident() -> None:
-    data = narrowed(problem(samples=1200), 6, np.random.default_rng(0))
+def test_features_and_class_vectors_are_narrowed_together() -> None:
+    base = problem(samples=1200)
+    data = narrowed(base, 6, np.random.default_rng(0))
     assert data.weight.shape == (4, 6)
-    assert data.calibration.features.shape == (600, 6)
-    assert abs(len(data.held_out) - 600) <= 1
-    accuracy = data.scores().hit.mean()
-    assert accuracy > 1.2 / 4
+    assert data.calibration.features.shape == (1200, 6)
+    assert abs(len(data.held_out) - 1200) <= 1
+    assert data.scores().hit.mean() > 1.2 / 4
 
 
-def test_a_feature_that_is_hardly_ever_active_does_not_take_over() -> None:
-    base = problem(n=30, samples=1500)
+def test_the_whole_dimension_is_the_head_itself(studies: dict[str, Study]) -> None:
+    base = problem(samples=300)
+    data = narrowed(base, 24, np.random.default_rng(0))
+    np.testing.assert_array_equal(data.weight, base.weight)
+    hits = [each.scores().hit.sum() for each in (data, replace(data, held_out=data.calibration))]
+    both = [base.scores().hit.sum(), replace(base, held_out=base.calibration).scores().hit.sum()]
+    assert sum(hits) == sum(both)
+
+
+def test_a_narrow_head_loses_more_by_a_tilt() -> None:
+    """As in the paper: the noise of a tilt is spread over fewer dimensions. Features lie around means of classes."""
+    rng = np.random.default_rng(0)
+    means = rng.standard_normal((10, 128)).astype(np.float32)
     tables = []
-    for part in (base.calibration, base.held_out):
-        features = part.features.copy()
-        features[5:, 7] = 0
-        features[:, 7] *= 1e-3
-        tables.append(FeatureTable(features, part.labels))
-    data = narrowed(replace(base, calibration=tables[0], held_out=tables[1]), 30, np.random.default_rng(0))
-    lengths = np.linalg.norm(data.weight, axis=0)
-    assert lengths[7] < np.median(lengths)
+    for _ in range(2):
+        labels = rng.integers(0, 10, 1500)
+        tables.append(FeatureTable(means[labels] + rng.standard_normal((1500, 128)).astype(np.float32), labels))
+    data = StudyData(means, np.zeros(10, np.float32), *tables)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dimension, "_SHARES", (8, 1))
+        study = made("dimension", data)
+    narrow, whole = (row(study, n=n) for n in (16, 128))
+    for angle in (30, 45, 60):
+        assert narrow[f"change_1_{angle}"] < whole[f"change_1_{angle}"] - 0.02
 
 
 def test_overshoot_grows_with_the_rotations_between_looks(studies: dict[str, Study]) -> None:

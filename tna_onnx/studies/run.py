@@ -25,7 +25,7 @@ from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, Placement
-from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -136,7 +136,7 @@ def data_of_task(task: Task) -> StudyData:
 _log = logging.getLogger("tna_onnx")
 
 # Raised when a study's numbers or columns change: older files are then not taken for new ones.
-_FORM = 4
+_FORM = 5
 
 
 class MakeStudy(Protocol):
@@ -198,7 +198,6 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
     require_one_prediction(task.model, task.readout, "studies are of models with one prediction each")
     data = data_of_task(task)
     assert task.held_out is not None  # noqa: S101 - `StudyJob` has held-out data
-    _check_samples(names, data, job.settings.bins)
     with one_thread(allowed_cores()):
         studies = tuple(_studies(names, job, task, data, progress))
     return Studies(
@@ -215,21 +214,6 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
         notes=task.data_notes,
         folder="" if job.folder is None else str(job.folder),
     )
-
-
-def _check_samples(names: Sequence[str], data: StudyData, bins: int) -> None:
-    """Refuse too few samples before any study is computed.
-
-    Raises:
-        DataError: a study that splits them further would score fewer samples than there are bins.
-    """
-    # half for the head, and half of the rest to be scored
-    scored = (len(data.calibration) + len(data.held_out)) // 4
-    if "dimension" in names and scored - 1 < bins:
-        raise DataError(
-            f"study dimension: {scored} of all samples would be scored; expected more than {bins}, the number of bins; "
-            "use more samples or fewer --bins, or leave it out of --only"
-        )
 
 
 def _studies(names: Sequence[str], job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Iterator[Study]:
