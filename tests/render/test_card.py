@@ -68,6 +68,24 @@ def test_the_hub_reads_it(result: Path, tmp_path: Path) -> None:
     assert card.data.library_name == "onnx"
 
 
+def test_results_go_where_the_hub_looks_for_them(report: Report, result: Path, tmp_path: Path) -> None:
+    results = pytest.importorskip("huggingface_hub._eval_results")
+    yaml = pytest.importorskip("yaml")
+    path = tmp_path / "README.md"
+    done = cli("card", result, "-o", path, "--dataset", "my-org/digits", "--base-model", "my-org/net")
+    assert done.exit_code == 0, done.output
+    written = yaml.safe_load((tmp_path / ".eval_results/digits.yaml").read_text("utf-8"))
+    entries = results.parse_eval_result_entries(written)
+    assert {entry.task_id: entry.value for entry in entries} == {
+        name: getattr(report.comparison.after, name) for name in ("accuracy", "ece", "adaece", "nll", "brier")
+    }
+    assert {entry.dataset_id for entry in entries} == {"my-org/digits"}
+    assert header(path.read_text("utf-8"))["base_model_relation"] == "finetune"
+    for words in (["--dataset", "a b", "-o", path], ["--dataset", "../x/y", "-o", path], ["--dataset", "x"]):
+        assert cli("card", result, *words).exit_code == 2
+    assert "base_model_relation" not in header(cli("card", result).stdout)
+
+
 def test_the_same_from_python(report: Report, result: Path) -> None:
     assert tna_onnx.card(report).text == tna_onnx.card(result).text == cli("card", result).stdout.removesuffix("\n")
 

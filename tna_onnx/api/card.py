@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from tna_onnx.api.arguments import check_targets, write_text
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import ResultError, UsageError
 from tna_onnx.files import open_regular
 from tna_onnx.results.report import Report
 from tna_onnx.results.stored import Card, stored_report
@@ -21,6 +22,7 @@ def card(
     task: str | None = None,
     license: str | None = None,  # noqa: A002 - the word of the command line, and of the Hub
     base_model: str | None = None,
+    dataset: str | None = None,
     overwrite: bool = False,
 ) -> Card:
     """Write a model card for the Hugging Face Hub.
@@ -32,6 +34,8 @@ def card(
         task: task of the model on the Hub, such as `image-classification`.
         license: identifier of the model's licence on the Hub.
         base_model: name of the input model on the Hub.
+        dataset: name of the data set on the Hub, such as `cifar10` or `ORG/NAME`; the metrics then also go into
+            `.eval_results/NAME.yaml` beside `output`, as the pages of models and data sets show them.
         overwrite: replace a card that someone else wrote.
 
     Raises:
@@ -39,10 +43,15 @@ def card(
             unknown task.
         ResultError: a file cannot be written.
     """
-    from tna_onnx.render.card import TASKS, CardWords, figures_of, model_card  # noqa: PLC0415 - loads what reads models
+    from tna_onnx.render.card import TASKS, CardWords, eval_results, figures_of, model_card  # noqa: PLC0415 - loads what reads models
 
     if task is not None and task not in TASKS:
         raise UsageError(f"task '{task}': expected {', '.join(TASKS)}")
+    if dataset is not None:
+        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", dataset):
+            raise UsageError(f"dataset '{dataset}': expected the name of a data set on the Hub, such as ORG/NAME")
+        if output is None:
+            raise UsageError("dataset: its results lie beside the card; give the card a path")
     check_targets(output)
     target = Path(output) if output is not None else None
     if target is not None and not overwrite:
@@ -54,6 +63,13 @@ def card(
     text = model_card(report, CardWords(task, license, base_model), figures_of(Path(folder), target))
     if target is not None:
         write_text(target, text)
+    if target is not None and dataset is not None:
+        results = target.parent / ".eval_results" / f"{dataset.rpartition('/')[2]}.yaml"
+        try:
+            results.parent.mkdir(exist_ok=True)
+        except OSError as error:
+            raise ResultError(f"{results.parent}: cannot be written: {error.strerror}") from error
+        write_text(results, eval_results(report, dataset))
     return Card(text)
 
 

@@ -19,7 +19,7 @@ from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.stored import Change, StoredReport
 
-__all__ = ["MARK", "TASKS", "CardWords", "figures_of", "model_card"]
+__all__ = ["MARK", "TASKS", "CardWords", "eval_results", "figures_of", "model_card"]
 
 MARK = "<!-- written by tna-onnx card -->"
 """Tells a card that this module wrote from one that a person did."""
@@ -81,6 +81,9 @@ def task_of(report: StoredReport, words: CardWords) -> str:
 def _header(report: StoredReport, words: CardWords) -> dict[str, Any]:
     task = task_of(report, words)
     optional = {"license": words.license, "base_model": words.base_model}
+    if words.base_model:
+        # of the Hub's words the nearest: the same network, with other numbers in its last layer or nodes behind it
+        optional["base_model_relation"] = "finetune"
     if task != "other":
         optional["pipeline_tag"] = task
     return {
@@ -100,6 +103,31 @@ def _header(report: StoredReport, words: CardWords) -> dict[str, Any]:
             }
         ],
     }
+
+
+def eval_results(report: StoredReport, dataset: str) -> str:
+    """Return the metrics in the form of the Hub's `.eval_results/NAME.yaml`, one task of the data set for each.
+
+    Args:
+        report: of the calibration.
+        dataset: its name on the Hub.
+
+    Source: https://huggingface.co/docs/hub/eval-results
+    """
+    entries = []
+    for change in report.changes:
+        metric = _metric(change, report)
+        notes = metric["name"]
+        if "args" in metric:
+            notes += f", {metric['args']['bins']} bins"
+        entries.append(
+            {
+                "dataset": {"id": dataset, "task_id": change.metric},
+                "value": change.after,
+                "notes": f"{notes}; after recalibration with tna-onnx",
+            }
+        )
+    return "".join(_yaml(entries))
 
 
 def _metric(change: Change, report: StoredReport) -> dict[str, Any]:
