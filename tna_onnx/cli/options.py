@@ -167,11 +167,13 @@ def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable
     text = f"{about.meaning}  [default: {about.note}]" if about.note else about.meaning
     typed = _typed(kind, default, about)
     shows = not about.note and typed.get("default") not in (None, "", ()) and not typed.get("is_flag")
+    # a setting for Python alone that a command names all the same stands with the first ones of its class
+    section = about.section or next(each.section for _, each in settings_of(cls).values() if each.section)
     option = click.option(*words, cls=FieldOption, help=text, **{"show_default": shows, **typed})
 
     def add(command: F) -> F:
         command = option(command)
-        command.__click_params__[-1].section = about.section  # type: ignore[attr-defined]  # click keeps options there
+        command.__click_params__[-1].section = section  # type: ignore[attr-defined]  # click keeps options there
         return command
 
     return add
