@@ -5,9 +5,13 @@ from __future__ import annotations
 import signal
 import threading
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from tna_onnx.cli.command import Command, Group
 from tna_onnx.cli.terminal import loaded, loading
+from tna_onnx.errors import INTERRUPTED
 
 
 def test_ctrl_c_ends_the_process_while_modules_load() -> None:
@@ -35,3 +39,21 @@ def test_another_thread_changes_no_handler() -> None:
     thread.start()
     thread.join()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("linked", ["cause", "context"])
+def test_an_interruption_that_a_library_has_made_another_error_of(linked: str) -> None:
+    """A compiled module that is loaded when the signal comes raises ImportError."""
+
+    @click.command(cls=Command)
+    def work() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interruption:
+            if linked == "cause":
+                raise ImportError("initialization failed") from interruption
+            raise ImportError("initialization failed")  # noqa: B904 - that is what is tested
+
+    ended = CliRunner().invoke(Group(commands={"work": work}), ["work"])
+    assert ended.exit_code == INTERRUPTED
+    assert "bug" not in ended.output

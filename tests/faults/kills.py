@@ -1,10 +1,12 @@
-"""SIGKILL at random moments of real runs, and what is there afterwards.
+"""SIGKILL, SIGINT and SIGTERM at random moments of real runs, and what is there afterwards.
 
     python -m tests.faults.kills --kills 200 [--seed 0]
+    python -m tests.faults.kills --kills 50 --signal SIGINT --signal SIGTERM
 
 A command runs in a process that was forked when everything was loaded, so each kill falls into the work and none into
 the start-up. Moments are drawn evenly over the time that a whole run takes. After each kill every file must be the old
-one or the new one, and the next run must succeed and leave what a run leaves that nobody killed, byte for byte.
+one or the new one, and the next run must succeed and leave what a run leaves that nobody killed, byte for byte. A run
+that is interrupted ends with 128 and the number of the signal, or with 0 where it was done.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ import onnxruntime  # noqa: F401 - loaded before the fork
 
 import tna_onnx.api.calibrate
 import tna_onnx.api.features
+import tna_onnx.api.guard
 import tna_onnx.cli.show
 import tna_onnx.render.html.page
 import tna_onnx.render.text  # noqa: F401 - loaded before the fork
@@ -89,8 +92,8 @@ def finish(words: list[str], log: Path) -> float:
     return time.monotonic() - begin
 
 
-def killed(run: Run, folder: Path, kills: int, seed: int) -> Counter[tuple[int, str]]:
-    """Kill a command at random moments; returns how often which state was there, by the part of the run.
+def killed(run: Run, folder: Path, kills: int, seed: int, number: int = signal.SIGKILL) -> Counter[tuple[int, str]]:
+    """Send a command a signal at random moments; returns how often which state was there, by the part of the run.
 
     States are `old`, `new`, `mixed` (some results old, some new, each of them whole), or what is wrong.
     """
@@ -109,10 +112,17 @@ def killed(run: Run, folder: Path, kills: int, seed: int) -> Counter[tuple[int, 
         delay = rng.uniform(0, seconds)
         process = start(run.words(out, True), log)
         time.sleep(delay)
-        os.kill(process, signal.SIGKILL)
-        if not os.WIFSIGNALED(os.waitpid(process, 0)[1]):
+        os.kill(process, number)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        if number == signal.SIGKILL and code >= 0:
             continue  # it was faster this time
         state = _state(run.results(out), older, newer)
+        # as a shell has it: before the program has its handlers, a signal ends it
+        if number != signal.SIGKILL and (128 - code if code < 0 else code) not in (0, 128 + number):
+            state = f"exit code {code}: {log.read_text()[-200:]}"
+        left = {name for name in _listing(out) if name.endswith(".tmp")}
+        if number != signal.SIGKILL and left and "cache" not in str(left):
+            state = f"left over: {sorted(left)}"
         finish(run.words(out, True), log)
         if run.results(out) != newer:
             state = "wrong after the next run"
@@ -228,9 +238,29 @@ def _stored(out: Path) -> Files:
     return {**rows, "labels": _digest(stored.labels.tobytes())}
 
 
+# --- guard, and calibrate with everything that it can write
+
+
+def _guard(out: Path, new: bool) -> list[str]:
+    files = ["-o", out / "o.onnx", "--json", out / "r.json"]
+    settings = ["--coverage", "90" if new else "80", "--device", "cpu", "-q"]
+    return [str(word) for word in ("guard", out / "model.onnx", "--calib", Demo.calib, *files, *settings)]
+
+
+def _guarded(out: Path) -> Files:
+    onnx.checker.check_model(onnx.load(out / "o.onnx"))
+    return {name: _digest(_undated((out / name).read_bytes())) for name in ("o.onnx", "r.json")}
+
+
+def _cached(out: Path, new: bool) -> list[str]:
+    return [*_calibrate(out, new), "--cache", str(out / "cache")]
+
+
 RUNS = {
     "calibrate": Run(_embedded, _calibrate, _calibrated),
     "calibrate, external data": Run(_external, _calibrate, _calibrated),
+    "calibrate --cache --report": Run(_embedded, _cached, _calibrated),
+    "guard": Run(_embedded, _guard, _guarded),
     "features, many chunks": Run(_many, _features, _stored),
 }
 
@@ -254,15 +284,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=30, help="in total")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--signal", choices=("SIGKILL", "SIGINT", "SIGTERM"), action="append")
     options = parser.parse_args()
+    signals = options.signal or ["SIGKILL"]
     print("| command | part of the run | kills | old | new | each file whole, old or new | anything else |")  # noqa: T201
     print("|---|---|---|---|---|---|---|", flush=True)  # noqa: T201
     bad = 0
-    for k, (name, run) in enumerate(RUNS.items()):
-        share = options.kills // len(RUNS) + (k < options.kills % len(RUNS))
+    pairs = [(name, each) for name in RUNS for each in signals]
+    for k, (name, each) in enumerate(pairs):
+        share = options.kills // len(pairs) + (k < options.kills % len(pairs))
         with tempfile.TemporaryDirectory() as folder:
-            counts = killed(run, Path(folder), share, options.seed)
-        print(kill_table(name, counts), flush=True)  # noqa: T201
+            counts = killed(RUNS[name], Path(folder), share, options.seed, getattr(signal, each))
+        print(kill_table(f"{name}, {each}", counts), flush=True)  # noqa: T201
         bad += sum(n for (_, state), n in counts.items() if state not in ("old", "new", "mixed"))
     sys.exit(bad > 0)
 

@@ -25,6 +25,7 @@ REQUIRED = {
     "compare": ["m.onnx", "n.onnx", "--data", "a.npz"],
     "evaluate": ["m.onnx", "--data", "a.npz"],
     "features": ["m.onnx", "--data", "a.npz", "--cache", "c"],
+    "fit": ["a.npz", "-o", "m.onnx"],
     "guard": ["m.onnx", "--calib", "a.npz"],
     "shift": ["m.onnx", "--calib", "a.npz"],
     "study": ["m.onnx", "--calib", "a.npz", "--eval", "b.npz", "--out", "study"],

@@ -8,7 +8,7 @@ import contextlib
 import errno
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import click
@@ -221,6 +221,22 @@ _FEW = 10  # options that one screen holds
 _SHOWN = 60  # characters of a name that is too long to be shown
 
 
+def _interruptible(run: Callable[[click.Context], Any], ctx: click.Context) -> Any:
+    """Run a command; an interruption that compiled code has made another error of is one again.
+
+    A library that is loaded when the signal comes says that it could not be loaded.
+    """
+    try:
+        return run(ctx)
+    except Exception as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, (KeyboardInterrupt, Stopped)):
+            cause = cause.__cause__ or cause.__context__
+        if cause is None:
+            raise
+        raise cause from None
+
+
 class Command(click.Command):
     """A command that reads the environment, whose help may be cut off, and whose unexpected errors reach `main`."""
 
@@ -260,7 +276,7 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return super().invoke(ctx)
+            return _interruptible(super().invoke, ctx)
         except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:
             missing = shortage(error)
             if missing is not None:
