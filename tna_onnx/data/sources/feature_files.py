@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.files import foreign_json, is_url, local_path, optional, parsing, reason
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.request import Request
@@ -60,7 +59,8 @@ _KINDS: tuple[Kind, ...] = ("features", "logits")  # features first: logits foll
 _UNUSED = ("group", "weight")  # may be there; nothing is fitted with them yet
 _FILE = 2**28  # bytes of values after which a new file is begun
 _ROWS = 2**14  # read at a time
-_GATHERED = 2**15  # rows put in order at a time: each may touch a page of its own
+_DIGESTED = 2**15  # rows whose digests are computed at a time
+_GATHERED = 2**12  # rows put in order at a time: each may bring 16 pages of a mapped file into memory
 _IN_MEMORY = 2**27  # bytes of values up to which they are in memory, and not in a temporary file
 _DIGEST = 16  # bytes of a row's digest
 
@@ -126,13 +126,13 @@ def open_feature_files(
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
     request = Request([spec], n_classes, class_names=class_names)
     source = open_columns(f"{kind} {Path(where).name}", where, request, {kind: values}, labels, hashed=lambda _: "")
-    ordered, order = _sorted(values, source.labels)
+    ordered, order, tree = _sorted(values, source.labels)
     del values
     indices = source.labels[order]
     request = Request([spec], n_classes)
 
     def digest(labels: NDArray[np.int64]) -> str:
-        return arrays_sha256({kind: ordered}, labels)
+        return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()
 
     notes = tuple(f"column {name!r} is not used" for name in left_out)
     source = open_columns(source.title, where, request, {kind: ordered}, indices, hashed=digest, notes=notes)
@@ -432,7 +432,7 @@ def read_lists(files: TableFiles, name: str, label: str, where: str) -> tuple[ND
         raise DataError(f"{where}: column {name!r} must hold lists of floating-point numbers, one for each class")
     values, labels = _read(files, name, label, where)
     _, places = np.unique(labels, return_inverse=True)
-    values, order = _sorted(values, places)
+    values, order, _ = _sorted(values, places)
     return values, labels[order]
 
 
@@ -449,13 +449,13 @@ def _matrix(column: Any, where: str) -> NDArray[Any]:
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), width)
 
 
-def _sorted(values: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.intp]]:
-    """Return the rows in the order of their digests and labels, and that order."""
+def _sorted(values: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.intp], bytes]:
+    """Return the rows in the order of their digests and labels, that order, and the digest of these digests."""
     digests = np.empty(len(values), [("low", "<u8"), ("high", "<u8")])
     raw = digests.data.cast("B")
     size = values.dtype.itemsize * values.shape[1]
-    for start in range(0, len(values), _GATHERED):
-        block = np.ascontiguousarray(values[start : start + _GATHERED]).data.cast("B")
+    for start in range(0, len(values), _DIGESTED):
+        block = np.ascontiguousarray(values[start : start + _DIGESTED]).data.cast("B")
         digested = b"".join(
             hashlib.blake2b(block[place : place + size], digest_size=_DIGEST).digest()
             for place in range(0, len(block), size)
@@ -469,7 +469,10 @@ def _sorted(values: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[An
         ordered[start : start + len(rows)] = values[rows]
         _release(values)
         _release(ordered)
-    return ordered, order
+    tree = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
+    for start in range(0, len(order), _DIGESTED):
+        tree.update(digests[order[start : start + _DIGESTED]].tobytes())
+    return ordered, order, tree.digest()
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
