@@ -31,7 +31,6 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, pending
-from tna_onnx.graph.tensors import placeless
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
@@ -509,15 +508,6 @@ def test_without_an_output_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.M
 
 
 # --- the comparison
-
-
-def test_placeless_keeps_the_length_alone(tmp_path: Path) -> None:
-    model = model_of(tmp_path, one_file)
-    tensor = model.initializers["weight"]
-    bare = placeless(tensor)
-    assert {e.key: e.value for e in bare.external_data} == {"length": str(CLASSES * FEATURES * 4)}
-    assert (bare.name, bare.dims, bare.data_type) == (tensor.name, tensor.dims, tensor.data_type)
-    assert len(tensor.external_data) == 4
 
 
 # --- end to end

@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.tensors import Place, place_of, placeless
+from tna_onnx.graph.tensors import Place, place_of
 
 
 def tensor(**entries: str) -> TensorProto:
@@ -52,8 +52,3 @@ def test_overlap(location: str, offset: int, length: int, overlaps: bool) -> Non
     other = Place(location, offset, length)
     assert place.overlaps(other) is overlaps
     assert other.overlaps(place) is overlaps
-
-
-def test_placeless_leaves_a_tensor_inside_the_model_alone() -> None:
-    inside = TensorProto(name="w", dims=[1], data_type=TensorProto.INT8, raw_data=b"\1")
-    assert placeless(inside) == inside

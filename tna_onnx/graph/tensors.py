@@ -48,7 +48,6 @@ __all__ = [
     "numpy_type",
     "open_data",
     "place_of",
-    "placeless",
     "require_bytes",
     "rounded",
     "type_name",
@@ -259,17 +258,6 @@ def place_of(tensor: TensorProto) -> Place:
     if "length" in entries:
         length = _number(tensor, "length", entries["length"])
     return Place(entries.get("location", ""), offset, length)
-
-
-def placeless(tensor: TensorProto) -> TensorProto:
-    """Return a tensor that says how long external data are, but not in which file, and where in it, they lie."""
-    if not is_external(tensor):
-        return tensor
-    copy = TensorProto()
-    copy.CopyFrom(tensor)
-    del copy.external_data[:]
-    copy.external_data.add(key="length", value=str(place_of(tensor).length))
-    return copy
 
 
 def _number(tensor: TensorProto, key: str, text: str) -> int:

@@ -35,7 +35,7 @@ from tna_onnx.results.gates import differences_text
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, Standing
 
-__all__ = ["decided_on", "decided_thresholds", "digests_in_file", "notes_on", "sources_between"]
+__all__ = ["decided_on", "decided_thresholds", "digests_in_file", "notes_on"]
 
 
 # Methods that the note on a choice lists.
@@ -329,12 +329,6 @@ def decided_on(model: Model, each: DigestedSamples, limits: Limits) -> tuple[str
                 "test of its class frequencies; give others"
             )
     return tuple(notes)
-
-
-def sources_between(model: Model) -> tuple[str, ...]:
-    """Return the SHA-256 of the files that were shifted or guarded on the way to this one, as far as it tells."""
-    found = (_shift_of(model).get("source_sha256"), provenance(model).get("guard_source_sha256"))
-    return tuple(each for each in found if isinstance(each, str))
 
 
 def _shift_of(model: Model) -> dict[str, Any]:
