@@ -112,7 +112,7 @@ class Preparation:
         rows = np.unique(np.linspace(0, len(source) - 1, min(_STORED, len(source))).astype(np.int64))
         batch = next(source.batches(len(rows), rows))
         large = [name for name in names if name in batch and looks_like_pixels(batch[name])]
-        if not large:
+        if not large or len(rows) < FIRST:  # a few samples tell nothing of a mean
             return
         scaled = {name: values / np.float32(255) if name in large else values for name, values in batch.items()}
         scaled = {name: values.astype(batch[name].dtype) for name, values in scaled.items()}
@@ -366,7 +366,8 @@ def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> li
         count *= 2
     labels = images.labels
     plain_best = min(tried, key=lambda trial: trial.plain_nll(labels))
-    nonsense = worse_than_guessing(own.plain_nll(labels), plain_best.plain_nll(labels), own.logs.shape[1])
+    enough = len(own) >= FIRST  # a few images tell nothing of a mean
+    nonsense = enough and worse_than_guessing(own.plain_nll(labels), plain_best.plain_nll(labels), own.logs.shape[1])
     if nonsense and plain_best.accuracy(labels) >= own.accuracy(labels):
         best = plain_best
     elif best is own or own.z(best) <= CLEAR:
