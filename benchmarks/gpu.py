@@ -8,7 +8,11 @@
 - calibrate: the demo from end to end, on CUDA and on the CPU: angle, members, held-out figures, files;
 - memory: features that do not fit, and a torch that is out of memory: the same result, with a note;
 - batch: `--batch-size auto`;
-- search: sparse and complete searches at the size of ImageNet in torch, against NumPy on the host.
+- search: sparse and complete searches at the size of ImageNet in torch, against NumPy on the host;
+- auto: the default choice at a tenth of that size, on both.
+
+Each check runs in a process of its own, cheap ones first, with a time limit each and 45 minutes for all. Its verdict is
+pass, fail or skipped, with the reason; the file is whole after each.
 
     python benchmarks/gpu.py --output gpu.json
     python benchmarks/gpu.py --device cpu --samples 500 --features 64 --classes 20   # is the script itself right?
@@ -20,7 +24,10 @@ import argparse
 import functools
 import json
 import platform
+import subprocess
+import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -51,12 +58,27 @@ DISTRIBUTIONS = ("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "tna-onnx", 
 
 
 def environment(_: argparse.Namespace) -> dict[str, Any]:
-    """Versions and device."""
+    """Versions of libraries and driver, and the device."""
     found = {name: metadata.version(name) for name in DISTRIBUTIONS if _installed(name)}
     device = "none"
     if torch.cuda.is_available():
         device = torch.cuda.get_device_name()
-    return {"python": platform.python_version(), **found, "torch's CUDA": torch.version.cuda, "device": device}
+    return {
+        "python": platform.python_version(),
+        **found,
+        "torch's CUDA": torch.version.cuda,
+        "torch's cuDNN": torch.backends.cudnn.version(),
+        "driver": _driver(),
+        "device": device,
+    }
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"unknown: {error}"
 
 
 def _installed(name: str) -> bool:
@@ -264,6 +286,21 @@ def search(a: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def auto(a: argparse.Namespace) -> dict[str, Any]:
+    """Seconds of the default choice on the device and on the host."""
+    table, weight, bias = make(a.samples // 10, a.features // 4, a.classes // 10, lean=0.125, sharpness=0.15)
+    found: dict[str, Any] = {}
+    places: dict[str, Placement] = {a.device: OnDevice(torch, a.device), "host": Host()}
+    for where, placement in places.items():
+        strategy = Strategy(
+            functools.partial(_logits, table, bias, placement), weight, "auto", "auto", SearchSettings(objective="nll")
+        )
+        outcomes: list[Outcome] = []
+        seconds = timed(lambda strategy=strategy, outcomes=outcomes: outcomes.append(strategy.run(lambda *_: None)))
+        found[where] = {"seconds": seconds, "chosen": outcomes[-1].label}
+    return found
+
+
 CHECKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "environment": environment,
     "session": session,
@@ -275,31 +312,70 @@ CHECKS: dict[str, Callable[[argparse.Namespace], dict[str, Any]]] = {
     "batch": batch,
     "spread": spread,
     "limits": limits,
+    "auto": auto,
     "search": search,
 }
+LIMITS = {"calibrate": 600, "memory": 600, "auto": 600, "search": 1200}
+_LIMIT = 240  # seconds of every other check
+_ALL = 45 * 60
+
+
+def run_apart(name: str, a: argparse.Namespace, limit: float) -> dict[str, Any]:
+    """Run a check in a process of its own, and return its verdict with what it found."""
+    if limit <= 0:
+        return {"verdict": "skipped", "why": f"the {_ALL // 60} minutes of all checks are over"}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "found.json"
+        sizes = [f"--{word}={getattr(a, word)}" for word in ("device", "samples", "features", "classes", "repeats")]
+        command = [sys.executable, __file__, "--child", name, "--output", str(path), *sizes]
+        start = time.monotonic()
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+        except subprocess.TimeoutExpired:
+            return {"verdict": "fail", "why": f"took longer than {limit:.0f} seconds"}
+        seconds = {"seconds": round(time.monotonic() - start, 1)}
+        if not path.is_file():
+            said = (done.stderr or done.stdout)[-4000:]
+            return {"verdict": "fail", "why": f"ended with {done.returncode}", "said": said, **seconds}
+        return {**json.loads(path.read_text("utf-8")), **seconds}
+
+
+def child(name: str, a: argparse.Namespace) -> dict[str, Any]:
+    """Run a check in this process."""
+    if a.device == "cuda" and name != "environment" and not torch.cuda.is_available():
+        return {"verdict": "skipped", "why": "torch sees no CUDA device"}
+    if a.device == "cpu" and name == "bfloat16":
+        return {"verdict": "skipped", "why": "ONNX Runtime has no kernels of bfloat16 for the CPU"}
+    try:
+        return {"verdict": "pass", "found": CHECKS[name](a)}
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the verdict
+        return {"verdict": "fail", "why": f"{type(error).__name__}: {error}", "said": traceback.format_exc()}
 
 
 def main() -> None:
-    """Run every check; a failure is part of the result."""
+    """Run every check in a process of its own; a failure is part of the result."""
     parser = arguments(__doc__)
     parser.add_argument("--output", type=Path)
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--only", choices=[*CHECKS], action="append")
+    parser.add_argument("--child", choices=[*CHECKS], help=argparse.SUPPRESS)
     parser.add_argument("--samples", type=int, default=12_500)
     parser.add_argument("--features", type=int, default=2048)
     parser.add_argument("--classes", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
     a = parser.parse_args()
+    if a.child:
+        a.output.write_text(json.dumps(child(a.child, a)), encoding="utf-8")
+        return
     found: dict[str, Any] = {}
+    end = time.monotonic() + _ALL
     for name in a.only or CHECKS:
-        try:
-            found[name] = CHECKS[name](a)
-        except Exception:  # noqa: BLE001 - whatever it is, the other checks are to run
-            found[name] = {"failed": traceback.format_exc()}
-        text = json.dumps(found, indent=1)
+        found[name] = run_apart(name, a, min(LIMITS.get(name, _LIMIT), end - time.monotonic()))
         if a.output:
-            a.output.write_text(text + "\n", encoding="utf-8")
-        print(json.dumps({name: found[name]}, indent=1), flush=True)
+            beside = a.output.with_name(f"{a.output.name}.part")
+            beside.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+            beside.replace(a.output)
+        print(f"{name}: {found[name]['verdict']} {found[name].get('why', '')}", flush=True)
 
 
 if __name__ == "__main__":
