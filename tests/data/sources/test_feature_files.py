@@ -58,8 +58,8 @@ def test_one_array_and_digest_for_any_order_of_files_and_rows(
     pq.write_table(table(), tmp_path / "one.parquet")
     one = opened(tmp_path / "one.parquet").precomputed
     if mapped:
-        monkeypatch.setattr(module, "_IN_MEMORY", 0)
-        monkeypatch.setattr(module, "_GATHERED", 64)
+        monkeypatch.setattr(module, "_IN_MEMORY", 1000)
+        monkeypatch.setattr(module, "_DIGESTED", 64)
     for count, suffix in [(1, "parquet"), (37, "parquet"), (4, "arrow")]:
         other = opened(write_shuffled(tmp_path / f"{count}", count, suffix)).precomputed
         assert other.digest() == one.digest()

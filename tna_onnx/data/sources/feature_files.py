@@ -60,7 +60,6 @@ _UNUSED = ("group", "weight")  # may be there; nothing is fitted with them yet
 _FILE = 2**28  # bytes of values after which a new file is begun
 _ROWS = 2**14  # read at a time
 _DIGESTED = 2**15  # rows whose digests are computed at a time
-_GATHERED = 2**12  # rows put in order at a time: each may bring 16 pages of a mapped file into memory
 _IN_MEMORY = 2**27  # bytes of values up to which they are in memory, and not in a temporary file
 _DIGEST = 16  # bytes of a row's digest
 
@@ -463,16 +462,45 @@ def _sorted(values: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[An
         raw[start * _DIGEST : start * _DIGEST + len(digested)] = digested
         _release(values)
     order = np.lexsort((labels, digests["low"], digests["high"]))
-    ordered = _room(values.shape, values.dtype)
-    for start in range(0, len(values), _GATHERED):
-        rows = order[start : start + _GATHERED]
-        ordered[start : start + len(rows)] = values[rows]
-        _release(values)
-        _release(ordered)
+    ordered = _in_order(values, order)
     tree = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
     for start in range(0, len(order), _DIGESTED):
         tree.update(digests[order[start : start + _DIGESTED]].tobytes())
     return ordered, order, tree.digest()
+
+
+def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
+    """Return values[order]; mapped files are read and written from start to end, since random rows bring in all pages.
+
+    Rows are first dealt out to ranges of places, in the order in which they are read, and then put in order in each.
+    """
+    ordered = _room(values.shape, values.dtype)
+    size = max(1, math.ceil(len(values) / max(1, 4 * values.nbytes // _IN_MEMORY)))
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    dealt = np.empty_like(order)  # rank of the row at each place
+    ends = np.arange(0, len(values), size)
+    for start in range(0, len(values), _DIGESTED):
+        ranks = rank[start : start + _DIGESTED]
+        by_range = np.argsort(ranks // size, kind="stable")
+        counts = np.bincount(ranks // size, minlength=len(ends))
+        block = values[start : start + _DIGESTED][by_range]
+        first = 0
+        for number in np.flatnonzero(counts).tolist():
+            count = int(counts[number])
+            places = slice(int(ends[number]), int(ends[number]) + count)
+            ordered[places] = block[first : first + count]
+            dealt[places] = ranks[by_range[first : first + count]]
+            ends[number] += count
+            first += count
+        _release(values)
+        _release(ordered)
+    for start in range(0, len(values), size):
+        block = np.empty_like(ordered[start : start + size])
+        block[dealt[start : start + size] - start] = ordered[start : start + size]
+        ordered[start : start + size] = block
+        _release(ordered)
+    return ordered
 
 
 def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
