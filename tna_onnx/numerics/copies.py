@@ -7,10 +7,11 @@ class lie. Where features have D dimensions, about
     e(d) = (m / 4) (d / r)^D
 
 of them are expected within a smaller distance d by chance. Two samples are near copies if e(d), by the smaller r and m
-of the two, is below 1/1000, and d below r/4. D is estimated from distances within classes, as log(5) / log(r / r') and
-as log(2) / log(r'' / r), where r' and r'' are the distances that hold a twentieth and a half: the larger of the two, as
-copies among the data only make either smaller. Of many samples, all are held against each other only where some of 400
-have near copies.
+of the two, is below 1/1000, and d below r/4; and only if there are more such pairs than chance gives, about N / 2000 of
+N samples: a few are no harm. D is estimated from distances within classes, as log(5) / log(r / r') and as log(2) /
+log(r'' / r), where r' and r'' are the distances that hold a twentieth and a half: the larger of the two, as copies
+among the data only make either smaller. Of many samples, all are held against each other only where some of 400 have
+near copies.
 
 Source of D: P. Grassberger & I. Procaccia, Measuring the strangeness of strange attractors, Physica D 9 (1983).
 """
@@ -76,7 +77,7 @@ def connected(n: int, pairs: Pairs) -> IntArray:
 
 
 def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pairs:
-    """Return the pairs (P, 2) of samples that are near copies; of large groups, enough of them to connect it.
+    """Return the pairs (P, 2) of samples that are near copies; of a large group, enough of them to connect it.
 
     Args:
         features: (N, n) finite numbers.
@@ -85,9 +86,9 @@ def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pair
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.standard_normal((200, 16))
-    >>> features[7] = features[3] + 0.01
-    >>> near_copies(features, np.zeros(200, np.int64)).tolist()
-    [[3, 7]]
+    >>> features[100:150] = features[:50] + 0.01
+    >>> near_copies(features, np.zeros(200, np.int64))[:2].tolist()
+    [[0, 100], [1, 101]]
     """
     none = np.zeros((0, 2), np.int64)
     if len(features) < _FEW or features.shape[1] < MIN_FEATURES:
@@ -109,7 +110,9 @@ def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pair
     points = _Points(features, limit, rng)
     if len(features) > _MANY and not len(classes.near(points.closer(probes), dimension)):
         return none
-    return classes.near(points.closer(), dimension)
+    pairs = classes.near(points.closer(), dimension)
+    by_chance = len(features) * _CHANCE / 2
+    return pairs if len(pairs) > by_chance + 4 * math.sqrt(by_chance) + 2 else none
 
 
 class _Classes:

@@ -211,11 +211,17 @@ def _table(report: StoredReport) -> Iterator[str]:
         yield "A sample has several labels; each metric is the mean over the labels.\n"
     yield f"| metric | before | after | difference ({level:g}% interval) |\n|---|---|---|---|"
     for change in report.changes:
-        row = METRICS[change.metric]
-        ends = change.interval
-        interval = f"{row.change(ends.difference)} ({row.change(ends.low)} to {row.change(ends.high)})"
-        yield f"| {row.title} | {row.number(change.before)} | {row.number(change.after)} | {interval} |"
+        yield _row(change, METRICS[change.metric].title)
+        if change.metric == "accuracy" and report.balanced is not None:
+            yield _row(report.balanced, "balanced accuracy, %")
     yield ""
+
+
+def _row(change: Change, title: str) -> str:
+    metric = METRICS[change.metric]
+    ends = change.interval
+    interval = f"{metric.change(ends.difference)} ({metric.change(ends.low)} to {metric.change(ends.high)})"
+    return f"| {title} | {metric.number(change.before)} | {metric.number(change.after)} | {interval} |"
 
 
 def _snippet(name: str) -> Iterator[str]:

@@ -65,6 +65,7 @@ class StoredReport:
         versions: versions of what took part, by package.
         notes: what the user should know, in sentences.
         seed: of all random draws.
+        balanced: balanced accuracy before and after, fractions; None in reports of earlier versions.
         decisions: names of the outputs that decide; empty without.
         output_sha256: SHA-256 of the written file; empty in reports of earlier versions.
         labels: whether a sample has several labels, over which metrics are means.
@@ -87,6 +88,7 @@ class StoredReport:
     versions: dict[str, str]
     notes: tuple[str, ...]
     seed: int
+    balanced: Change | None = None
     decisions: tuple[str, ...] = ()
     output_sha256: str = ""
     labels: bool = False
@@ -146,10 +148,18 @@ def _report(values: dict[str, Any]) -> StoredReport:
         versions={_text(name): _text(version) for name, version in values["versions"].items()},
         notes=tuple(_text(note) for note in values["notes"]),
         seed=int(values["settings"]["seed"]),
+        balanced=_balanced(values.get("recall")),
         decisions=tuple(_text(output["name"]) for output in (values.get("guard") or {}).get("outputs", ())),
         output_sha256=_text(values.get("output_sha256", "")),
         labels=bool(values.get("labels")),
     )
+
+
+def _balanced(recall: dict[str, Any] | None) -> Change | None:
+    if recall is None:
+        return None
+    before, after = float(recall["balanced_before"]), float(recall["balanced_after"])
+    return Change("accuracy", before, after, Interval(**recall["balanced"]))
 
 
 def _changes(comparison: dict[str, Any]) -> list[Change]:

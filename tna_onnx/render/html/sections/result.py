@@ -11,6 +11,7 @@ from pathlib import PurePath
 
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval
 from tna_onnx.render.html.blocks import (
     LOOKS,
     Column,
@@ -31,6 +32,7 @@ from tna_onnx.render.text import label_heads, label_rows
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details, Made
 from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report
 
 __all__ = [
@@ -67,6 +69,7 @@ class Result:
         look: `better`, `worse` or `open`.
         measured_on: the samples, in words.
         metrics: before, after and differences.
+        recalls: recall of each class, the largest loss first; None where no prediction changes.
         labels: each label of samples with several; None for one class a sample.
         notes: what the user should know.
     """
@@ -78,6 +81,7 @@ class Result:
     look: str
     measured_on: str
     metrics: Table
+    recalls: Table | None
     labels: Table | None
     notes: tuple[str, ...]
 
@@ -96,17 +100,47 @@ def result(report: Report) -> Result:
         capital(report.verdict.replace(" -> ", " → ")),
         look,
         _HOW[c.how],
-        _metrics(c),
+        _metrics(c, report.recall),
+        _recalls(report),
         _labels(report),
         report.notes,
     )
 
 
-def _metrics(c: Comparison) -> Table:
+def _metrics(c: Comparison, recall: Recall) -> Table:
     level = next(iter(c.differences.values())).level
     heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
     caption = f"{c.data}: N = {c.before.n:,}, {c.before.bins} bins"
-    return table(heads, [_row(c, name) for name in METRICS], caption, "metrics")
+    rows = {name: _row(c, name) for name in METRICS}
+    balanced = _accuracy_row("balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced)
+    listed = [row for name in rows for row in ([rows[name], balanced] if name == "accuracy" else [rows[name]])]
+    return table(heads, listed, caption, "metrics")
+
+
+def _recalls(report: Report) -> Table | None:
+    """Return the recall of each class, where predictions change."""
+    if not report.changed_predictions:
+        return None
+    kind = "label" if report.labels else "class"
+    level = report.recall.balanced.level
+    heads = (kind, "samples", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
+    rows = []
+    for each in sorted(report.recall.classes, key=lambda one: one.difference.difference):
+        name, *values = _accuracy_row(each.name, each.before, each.after, each.difference)
+        rows.append((name, f"{each.samples:,}", *values))
+    return table(heads, rows, f"Recall of each {kind}, %: the largest loss first", "sortable numbers")
+
+
+def _accuracy_row(name: str, before: float, after: float, d: Interval) -> tuple[str | IntervalBar, ...]:
+    """Return a row of a share of right predictions, in per cent."""
+    metric = METRICS["accuracy"]
+    return (
+        name,
+        metric.number(before),
+        metric.number(after),
+        f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})",
+        interval_cell("accuracy", d, reach_of(d), "no significant change"),
+    )
 
 
 def _labels(report: Report) -> Table | None:
