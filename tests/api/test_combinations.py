@@ -77,7 +77,7 @@ def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(
     settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu", "predictions": "change"}
     report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     compared = {each.method for each in report.methods}
-    # none of them can be told from the rest at once on so few samples
+    # none of them can be told from the rest at once on so few samples; a tilt that nothing chooses is not shown
     assert compared >= {
         "none",
         "ts",
@@ -87,13 +87,10 @@ def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(
         "isotonic",
         "aar",
         "refit 1",
-        "tna",
-        "tna + ts",
-        "tna + ets",
     }
     assert compared.isdisjoint(name for name in maps.MAPS if maps.MAPS[name].binary)
     assert report.method in compared
-    assert any(note.startswith(f"chose {report.method} of {len(compared)} methods") for note in report.notes)
+    assert any(note.startswith(f"chose {report.method} of {len(compared)} methods, ") for note in report.notes)
 
 
 def test_the_limit_of_many_members_is_the_scaled_weight(small: Small, tmp_path: Path) -> None:
