@@ -40,12 +40,14 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     return folder / "many", by_key(folder / "f")
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    "options", [{"concurrency": 1}, {"concurrency": 2}, {"concurrency": 4, "num_cpus": 0.5}], ids=["1", "2", "4"]
+)
 def test_features_are_those_of_a_local_run(
-    cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path, workers: int
+    cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path, options: dict[str, Any]
 ) -> None:
     data, samples = expected
-    made = features(MODEL, data, output=tmp_path / "f", engine="ray", ray_options={"concurrency": workers})
+    made = features(MODEL, data, output=tmp_path / "f", engine="ray", ray_options=options)
     assert made.shape == (len(samples), 256)
     assert by_key(tmp_path / "f") == samples
 

@@ -172,7 +172,9 @@ def _run(slices: Sequence[Slice], extractor: TableExtractor, folder: FeatureFold
     words = {"num_cpus": 1, **options} if "num_gpus" not in options else dict(options)
     if "concurrency" not in words:  # as many actors as the cluster has room for, now and later
         words["compute"] = ray.data.ActorPoolStrategy(min_size=1)
-    samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices))
+    # without a GPU both are one step of one worker; with other shares of a CPU, workers would leave none to read with
+    reading = {} if "num_gpus" in options else {"num_cpus": words["num_cpus"]}
+    samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices), ray_remote_args=reading)
     features = samples.map_batches(
         _InActor, fn_constructor_args=[extractor], batch_size=None, batch_format="pyarrow", **words
     )
