@@ -67,7 +67,7 @@ def environment(_: argparse.Namespace) -> dict[str, Any]:
         "python": platform.python_version(),
         **found,
         "torch's CUDA": torch.version.cuda,
-        "torch's cuDNN": torch.backends.cudnn.version(),
+        "torch's cuDNN": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call,unused-ignore]
         "driver": _driver(),
         "device": device,
     }
@@ -286,6 +286,10 @@ def search(a: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+def _run(strategy: Strategy, outcomes: list[Outcome]) -> None:
+    outcomes.append(strategy.run(lambda *_: None))
+
+
 def auto(a: argparse.Namespace) -> dict[str, Any]:
     """Seconds of the default choice on the device and on the host."""
     table, weight, bias = make(a.samples // 10, a.features // 4, a.classes // 10, lean=0.125, sharpness=0.15)
@@ -296,7 +300,7 @@ def auto(a: argparse.Namespace) -> dict[str, Any]:
             functools.partial(_logits, table, bias, placement), weight, "auto", "auto", SearchSettings(objective="nll")
         )
         outcomes: list[Outcome] = []
-        seconds = timed(lambda strategy=strategy, outcomes=outcomes: outcomes.append(strategy.run(lambda *_: None)))
+        seconds = timed(functools.partial(_run, strategy, outcomes))
         found[where] = {"seconds": seconds, "chosen": outcomes[-1].label}
     return found
 

@@ -269,6 +269,11 @@ def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = _un
     return _from_candidate(best, candidate_weight(data.weight, best, search), len(candidates))
 
 
+def _within(tick: Tick, k: int, parts: int, share: float) -> None:
+    """Report the share of part k that is done as a share of all parts."""
+    tick((k + share) / parts)
+
+
 def complete(
     data: StudyData, names: Sequence[str], settings: StudySettings, seed: int, tick: Tick = _unseen
 ) -> dict[str, Recalibration]:
@@ -281,7 +286,7 @@ def complete(
         pairs = {}
         for k, name in enumerate(names):
             pairs[name] = _complete_printed(
-                data, name, settings, search, lambda share, k=k: tick((k + share) / len(names))
+                data, name, settings, search, functools.partial(_within, tick, k, len(names))
             )
         return {name: result for name, result in pairs.items() if result is not None}
     # of all weights, a walk keeps the best

@@ -96,7 +96,12 @@ class StudySettings:
     def calibration(self, seed: int, **words: Any) -> Settings:
         """Return the settings of an equivalent `calibrate` call, with overrides."""
         keywords: dict[str, Any] = {"search": "sparse", "map": "none"}
-        defaults = {"objective": self.objective, "bins": self.bins, "seed": seed, "tilt_bias": self.tilt_bias}
+        defaults: dict[str, Any] = {
+            "objective": self.objective,
+            "bins": self.bins,
+            "seed": seed,
+            "tilt_bias": self.tilt_bias,
+        }
         if self.printed:
             defaults["n_t"] = PAPER["n_t"]
         asked = {"theta_s": self.theta_s, "n_t": self.n_t, "ensemble_size": self.ensemble_size}
