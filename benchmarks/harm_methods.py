@@ -26,7 +26,7 @@ from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName, maps_of
 from tna_onnx.maps.base import apply_map
-from tna_onnx.numerics.averages import kept_part
+from tna_onnx.numerics.averages import TurnedWeight, kept_part
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.pipeline.crossfit import folds
@@ -132,10 +132,12 @@ def ours(name: str, problem: Problem) -> Ours:
     )
 
 
-def _logits(problem: Problem, part: Part, weight: NDArray[Any] | None) -> Logits:
+def _logits(problem: Problem, part: Part, weight: NDArray[Any] | TurnedWeight | None) -> Logits:
     table = FeatureTable(part.features, part.labels)
     if weight is None or problem.bias is None:
         return StoredLogits(table)
+    if isinstance(weight, TurnedWeight):
+        weight = weight.product()
     kept = 1.0 if weight is problem.weight else kept_part(problem.weight, weight)
     return HeadLogits(table, weight, problem.bias * np.float32(kept))
 
