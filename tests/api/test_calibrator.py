@@ -158,3 +158,24 @@ def test_importing_it_loads_no_scikit_learn() -> None:
     code = "import sys, tna_onnx; tna_onnx.Calibrator; print('sklearn' in sys.modules, 'onnx' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_probabilities_are_told_from_logits() -> None:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(0, 4, 800)
+    logits = 5 * (np.eye(4)[labels] + rng.standard_normal((800, 4)))
+    given = Calibrator(scores="probabilities", map="ts").fit(softmax(logits, axis=1), labels)
+    found = Calibrator(map="ts").fit(softmax(logits, axis=1), labels)
+    assert (found.scores_, Calibrator(map="ts").fit(logits, labels).scores_) == ("probabilities", "logits")
+    rows = softmax(logits[:7], axis=1)
+    np.testing.assert_array_equal(found.predict_proba(rows), given.predict_proba(rows))
+    np.testing.assert_array_equal(Calibrator.from_dict(found.to_dict()).predict_proba(rows), given.predict_proba(rows))
+
+
+def test_one_column_of_shares_is_the_probability_of_the_second_class() -> None:
+    rng = np.random.default_rng(4)
+    labels = rng.integers(0, 2, 500)
+    second = 1 / (1 + np.exp(-6 * (labels - 0.5 + 0.5 * rng.standard_normal(500))))
+    fitted = Calibrator(map="ts").fit(second, labels)
+    assert fitted.scores_ == "probabilities"
+    assert fitted.predict_proba(second)[labels == 1, 1].mean() > 0.7

@@ -21,6 +21,7 @@ from tna_onnx.results.report import Report
 
 __all__ = ["Calibrator", "calibrated", "checked_scores", "column_numbers"]
 
+_ROUNDING = 1e-3  # of the sum of a row of probabilities
 _FORM = 1  # of `to_dict`; goes up when an older version would misread it
 
 
@@ -31,7 +32,8 @@ class Calibrator:
     pipelines, without importing it.
 
     Args:
-        scores: what the columns are: `logits`, natural logarithms before a softmax, or `probabilities`.
+        scores: what the columns are: `logits`, natural logarithms before a softmax, or `probabilities`. None takes
+            rows that are not negative and add up to 1 for probabilities, and others for logits.
         map: a map's name, or `auto` for the choice by cross-validation, as in `tna_onnx.Settings`.
         predictions: `auto`, `keep` or `change`, as there.
         bins: of ECE and AdaECE.
@@ -41,6 +43,7 @@ class Calibrator:
     Attributes:
         classes_: the labels in the order of the columns.
         n_features_in_: number of columns C.
+        scores_: what the columns are.
         method_: what was chosen, in a word.
         parameters_: what a reader wants to know of the fitted map.
         report_: the whole `Report`; None after `from_dict`.
@@ -58,7 +61,7 @@ class Calibrator:
     def __init__(
         self,
         *,
-        scores: ScoresWord = "logits",
+        scores: ScoresWord | None = None,
         map: str = "auto",  # noqa: A002 - the word of `Settings`
         predictions: str = "auto",
         bins: int = 15,
@@ -90,11 +93,12 @@ class Calibrator:
         for name, value in (("features", features), ("sample_weight", sample_weight), ("groups", groups)):
             if value is not None:
                 raise UsageError(f"Calibrator.fit does not use {name} yet; leave it out")
-        values = checked_scores(X, self.scores)
+        self.scores_ = self.scores or _kind_of(X)
+        values = checked_scores(X, self.scores_)
         labels, self.classes_ = column_numbers(y, values)
         self.n_features_in_ = int(values.shape[1])
         settings = {"map": self.map, "predictions": self.predictions, "bins": self.bins, "seed": self.seed}
-        report = calibrated(values, labels, self.scores, trust_labels=self.trust_labels, **settings)
+        report = calibrated(values, labels, self.scores_, trust_labels=self.trust_labels, **settings)
         self.report_: Report | None = report
         self.method_ = report.method
         self.parameters_ = dict(report.parameters)
@@ -108,7 +112,7 @@ class Calibrator:
             DataError: other columns than those of the fit.
         """
         self._require_fitted()
-        values = checked_scores(X, self.scores)
+        values = checked_scores(X, self.scores_)
         if values.shape[1] != self.n_features_in_:
             raise DataError(f"X has {values.shape[1]} columns, but Calibrator was fitted with {self.n_features_in_}")
         from tna_onnx.numerics.ops import softmax  # noqa: PLC0415
@@ -116,7 +120,7 @@ class Calibrator:
 
         session = open_session(self._model, "calibrator", parse_device("cpu"))
         given = session.run(["calibrated"], {"scores": values})[0].astype(np.float64)
-        return softmax(given) if self.scores == "logits" else given / given.sum(axis=1, keepdims=True)
+        return softmax(given) if self.scores_ == "logits" else given / given.sum(axis=1, keepdims=True)
 
     def transform(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities, as `predict_proba` does: for a step in the middle of a pipeline."""
@@ -148,6 +152,7 @@ class Calibrator:
             "form": _FORM,
             "version": __version__,
             "settings": self.get_params(),
+            "scores": self.scores_,
             "classes": self.classes_.tolist(),
             "method": self.method_,
             "parameters": self.parameters_,
@@ -166,6 +171,7 @@ class Calibrator:
                 raise DataError(f"state of form {state['form']!r}; expected {_FORM}: it is of another version")
             restored = cls(**state["settings"])
             restored.classes_ = np.array(state["classes"])
+            restored.scores_ = state["scores"]
             restored.n_features_in_ = len(restored.classes_)
             restored.method_ = state["method"]
             restored.parameters_ = dict(state["parameters"])
@@ -258,9 +264,19 @@ def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
         row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise DataError(f"X: row {row} holds NaN or infinite values")
     sums = values.sum(axis=1, dtype=np.float64)
-    if scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > 1e-3)):
+    if scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > _ROUNDING)):
         raise DataError("X: rows are no probabilities, which add up to 1; for logits, use scores='logits'")
     return values
+
+
+def _kind_of(X: Any) -> ScoresWord:
+    """Return what scores (N, C) look like; one column alone is that of a logit, unless it lies within 0 to 1."""
+    values = np.asarray(X)
+    if values.dtype.kind not in "iuf" or not values.size or values.min() < 0 or values.max() > 1:
+        return "logits"
+    several = values.ndim == 2 and values.shape[1] > 1
+    sums = values.sum(axis=1, dtype=np.float64) if several else np.ones(1)
+    return "probabilities" if np.all(np.abs(sums - 1) <= _ROUNDING) else "logits"
 
 
 def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
