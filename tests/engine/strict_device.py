@@ -9,9 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import array_api_compat
-import array_api_compat.torch as namespace
 import numpy as np
 import pytest
+
+pytest.importorskip("torch")  # doctests are looked for in every module
+import array_api_compat.torch as namespace
 import torch
 
 from tna_onnx.engine.placement import OnDevice

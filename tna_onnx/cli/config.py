@@ -451,8 +451,15 @@ def _hint(word: str, known: Iterable[str], form: str) -> str:
 
 
 def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: Path) -> dict[str, Setting]:
-    """Return the settings for the options of a command, from flag -> TOML value and source."""
+    """Return the settings for the options of a command, from flag -> TOML value and source.
+
+    Raises:
+        UsageError: a null byte, which no word of a command line can hold.
+    """
     options = options_by_flag(ctx.command)
+    for flag, (value, source) in values.items():
+        if any("\0" in str(item) for item in (value if isinstance(value, list) else [value])):
+            raise UsageError(f"{source}: {flag}: embedded null byte, got {value!r}")
     return {
         str(options[flag].name): Setting(_as_typed(options[flag], value, folder), source)
         for flag, (value, source) in values.items()
@@ -470,6 +477,6 @@ def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
 
 def _word(option: click.Option, value: Any, folder: Path) -> str:
     # Relative to the file, so that it means the same in every working folder; a URL is not relative.
-    if isinstance(option.type, click.Path) and "://" not in str(value) and "\0" not in str(value):
+    if isinstance(option.type, click.Path) and "://" not in str(value):
         return str(folder / Path(str(value)).expanduser())
     return str(value)

@@ -76,12 +76,12 @@ def connected(n: int, pairs: Pairs) -> IntArray:
     return group
 
 
-def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pairs:
+def near_copies(features: NDArray[Any], classes: IntArray, seed: int = 0) -> Pairs:
     """Return the pairs (P, 2) of samples that are near copies; of a large group, enough of them to connect it.
 
     Args:
         features: (N, n) finite numbers.
-        labels: class indices (N,); classes of few samples are taken together.
+        classes: (N,) which samples look alike, as predicted: labels may be wrong. Small classes are taken together.
         seed: of the samples that distances are estimated from, and of a projection.
 
     >>> rng = np.random.default_rng(0)
@@ -94,9 +94,9 @@ def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pair
     if len(features) < _FEW or features.shape[1] < MIN_FEATURES:
         return none
     rng = np.random.default_rng(seed)
-    classes = _Classes(features, labels, rng)
+    groups = _Classes(features, classes, rng)
     probes = rng.permutation(len(features))[:_PROBES]
-    fifth, fourth, half = classes.quantiles(probes, (0.05, 0.25, 0.5))
+    fifth, fourth, half = groups.quantiles(probes, (0.05, 0.25, 0.5))
     usable = (fourth > 0) & np.isfinite(half)
     fourth, fifth, half = (values[usable] for values in (fourth, fifth, half))
     # nearly all features are the same: there is no width to hold a distance against
@@ -105,12 +105,12 @@ def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pair
     ratios = ((5, np.median(fourth / np.maximum(fifth, 1e-30))), (2, np.median(half / fourth)))
     dimension = max(math.log(count) / math.log(max(float(ratio), 1 + 1e-6)) for count, ratio in ratios)
     largest = float(np.quantile(fourth, 0.9))
-    usual = float(np.median(classes.size[probes]))
+    usual = float(np.median(groups.size[probes]))
     limit = min(_CLOSEST, (4 * _CHANCE / usual) ** (1 / dimension)) * largest
     points = _Points(features, limit, rng)
-    if len(features) > _MANY and not len(classes.near(points.closer(probes), dimension)):
+    if len(features) > _MANY and not len(groups.near(points.closer(probes), dimension)):
         return none
-    pairs = classes.near(points.closer(), dimension)
+    pairs = groups.near(points.closer(), dimension)
     by_chance = len(features) * _CHANCE / 2
     return pairs if len(pairs) > by_chance + 4 * math.sqrt(by_chance) + 2 else none
 
@@ -118,10 +118,10 @@ def near_copies(features: NDArray[Any], labels: IntArray, seed: int = 0) -> Pair
 class _Classes:
     """Distances of samples to others of their class."""
 
-    def __init__(self, features: NDArray[Any], labels: IntArray, rng: np.random.Generator) -> None:
-        _, number, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    def __init__(self, features: NDArray[Any], classes: IntArray, rng: np.random.Generator) -> None:
+        _, number, counts = np.unique(classes, return_inverse=True, return_counts=True)
         if np.median(counts[number]) < _FEW:
-            number, counts = np.zeros(len(labels), np.int64), np.array([len(labels)])
+            number, counts = np.zeros(len(classes), np.int64), np.array([len(classes)])
         self._features = features
         self._rng = rng
         self._order = np.argsort(number, kind="stable")
