@@ -36,6 +36,7 @@ __all__ = [
     "can_append",
     "constant_node",
     "free_block",
+    "head_key",
     "head_provenance",
     "identity_model",
     "insert_nodes",
@@ -323,6 +324,11 @@ def calibrations(model: Model) -> dict[str, dict[str, str]]:
     if "calibration_sha256" in entries:
         return {entries.get("output", ""): entries}
     return {}
+
+
+def head_key(output: str) -> str:
+    """Return how the keys of one output's entries begin in a file of several calibrated heads."""
+    return f"{_HEAD}/{_quoted(output)}/"
 
 
 def calibrated_heads(model: Model) -> tuple[str, ...]:

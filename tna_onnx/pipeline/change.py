@@ -32,7 +32,7 @@ from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.difference import content_digest, differences, same_models
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, annotate, provenance
+from tna_onnx.graph.nodes import PREFIX, annotate, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, requantized
@@ -441,6 +441,8 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tup
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
     )
+    if change.keeps_order and not all(_keeps_order(fitted) for fitted in change.maps):
+        raise NotRebuilt("it says that predictions stay, and holds a map that may change them")
     taken = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
@@ -459,6 +461,11 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tup
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
     result = _applied(model, readout, change, WrittenValues(file, tuple(taken)))
     return result.proto, result.roles, result.digests
+
+
+def _keeps_order(fitted: Any) -> bool:
+    """Whether a map never changes which class comes first."""
+    return bool(getattr(fitted, "keeps_order", False) and getattr(fitted, "for_classes", False))
 
 
 def _again_decisions(
@@ -497,6 +504,7 @@ def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str],
     added: list[NDArray[Any]] | None = []
     for step in steps:
         decoder = _Decoder(size)
+        words = _words_on(step, entries)
         maps = (decoder.decoded(step["folded"]), *decoder.decoded(step["maps"])) if step["step"] == "head" else ()
         if decoder.placeholders or step.get("bias") == "file":
             added = None  # of many classes, or behind another change, the numbers are not in the metadata
@@ -506,11 +514,19 @@ def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str],
             added += [each.bias for each in maps if isinstance(each, Added)]
         for fitted in filter(None, maps):
             for key, value in getattr(fitted, "brief", {}).items():
-                if entries.get(key, json.dumps(value)) != json.dumps(value):
+                if words.get(key, json.dumps(value)) != json.dumps(value):
                     yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the map in the file")
     # of a file that is guarded after it was shifted, the steps are about the decisions alone
     if added and _SHIFT in entries and not _is_among(entries[_SHIFT], added):
         yield Difference("metadata", f"{PREFIX}.{_SHIFT}", "changed", "not the class frequencies of the file")
+
+
+def _words_on(step: Mapping[str, Any], entries: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the entries on the head of a step, which has keys of its own in a file of several calibrated heads."""
+    if step["step"] != "head":
+        return entries
+    start = head_key(step["readout"]["output"])
+    return {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)} or entries
 
 
 def _is_among(text: str, added: Sequence[NDArray[Any]]) -> bool:
@@ -641,7 +657,9 @@ class _Decoder:
         cls = _classes().get(value["is"])
         if cls is None:
             raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
-        return cls(**{key: self.decoded(each) for key, each in value.items() if key != "is"})
+        fitted = cls(**{key: self.decoded(each) for key, each in value.items() if key != "is"})
+        _require_fit(fitted)
+        return fitted
 
     def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...], values: Any) -> NDArray[Any]:
         count = 1
@@ -650,9 +668,39 @@ class _Decoder:
         if dtype.kind not in "fi" or not 0 <= count <= self._size:
             raise NotRebuilt(f"expected an array of numbers that the file can hold, found {dtype} {shape}")
         if values is not None:
-            return np.array(values, dtype).reshape(shape)
+            array = np.array(values, dtype).reshape(shape)
+            # a placeholder would take the number of the file
+            if dtype.kind == "f" and np.isnan(array).any():
+                raise NotRebuilt("it holds values that are no numbers")
+            return array
         self.placeholders += 1
         return np.full(shape, np.nan if dtype.kind == "f" else PLACEHOLDER_INT, dtype)
+
+
+def _require_fit(fitted: Any) -> None:
+    """Refuse a map with numbers that no fit gives, which could turn its predictions round.
+
+    Raises:
+        NotRebuilt: such a number.
+    """
+    for name, value in vars(fitted).items():
+        if name not in _RANGES or value is None:
+            continue
+        low, high = _RANGES[name]
+        numbers = np.asarray(value, np.float64)
+        numbers = numbers[~np.isnan(numbers)] if np.ndim(value) else numbers  # NaN stands for those of the file
+        if not np.all((numbers >= low) & (numbers <= high)):
+            raise NotRebuilt(f"it holds a {type(fitted).__name__} whose {name} no fit gives")
+
+
+# Least and largest value of a map's field, by its name.
+_RANGES = {
+    "temperature": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
+    "temperatures": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
+    "weights": (0.0, 1.0),
+    "share": (0.0, 1.0),
+    "slope": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
+}
 
 
 @functools.cache

@@ -167,9 +167,9 @@ _MIN_CLUSTERS = 2 * FOLDS
 # Samples among which near copies are looked for: the search is quadratic. Of more, only equal ones are found.
 _MOST_SEARCHED = SEEN
 
-# A class of fewer samples does not show how wide it is.
-_FEW_A_CLASS = 16
-_ROWS = 4096
+# Per cent of held-out samples that must be near copies of calibration samples to be refused: features may be alike for
+# other reasons, and a note says of fewer what they are.
+_MOST_NEAR = 50.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -356,17 +356,11 @@ def _near_pairs(sets: Sequence[Collected]) -> tuple[list[NDArray[np.int64]], NDA
     features = [_searched(each) for each in sets]
     n = len(features[0])
     if len(sets) == 2 and sum(map(len, features)) <= _MOST_SEARCHED and features[0].shape[1] == features[1].shape[1]:
-        pairs = near_copies(
-            np.concatenate(features),
-            np.concatenate([_classes(each, values) for each, values in zip(sets, features, strict=True)]),
-        )
+        pairs = near_copies(np.concatenate(features))
         groups = connected(n + len(features[1]), pairs)
         return [pairs[pairs[:, 1] < n], pairs[pairs[:, 0] >= n] - n], np.flatnonzero(groups[n:] < n)
     none = np.zeros((0, 2), np.int64)
-    each_alone = [
-        near_copies(values, _classes(each, values)) if len(values) <= _MOST_SEARCHED else none
-        for each, values in zip(sets, features, strict=True)
-    ]
+    each_alone = [near_copies(values) if len(values) <= _MOST_SEARCHED else none for values in features]
     return each_alone, none[:, 0]
 
 
@@ -376,22 +370,6 @@ def _searched(each: Collected) -> NDArray[Any]:
     if not isinstance(each.samples.readout, Head):
         return features.reshape(len(features), -1)[:, :0]
     return features.reshape(len(features), -1)
-
-
-def _classes(each: Collected, features: NDArray[Any]) -> NDArray[np.int64]:
-    """Return what the head predicts of features (N, n), roughly: labels may be wrong, and say less of what is alike."""
-    head = each.samples.readout
-    classes = np.zeros(len(features), np.int64)
-    # where classes have few samples, they are not told apart
-    if not isinstance(head, Head) or len(features) < _FEW_A_CLASS * head.n_classes:
-        return classes
-    if head.weight.shape[1] != features.shape[1]:
-        return classes
-    weight, bias = head.weight.T.astype(np.float32), np.asarray(head.bias, np.float32)
-    for start in range(0, len(features), _ROWS):
-        rows = slice(start, start + _ROWS)
-        classes[rows] = np.argmax(features[rows].astype(np.float32) @ weight + bias, axis=1)
-    return classes
 
 
 def _near_leak(
@@ -411,10 +389,10 @@ def _near_leak(
         f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({shared / n:.2%}) are near copies of calibration"
     )
     what = f"{what} samples"
-    if 100 * shared / n > limits.overlap + 100 * SKETCH_MARGIN:
+    if 100 * shared / n > max(limits.overlap, _MOST_NEAR):
         raise DataError(
             f"{what} by their features, as frames of one video are, so they cannot judge the result; expected other "
             "videos, patients or scenes than those of the calibration samples. Leave out --eval to have the result "
             "cross-fitted, or allow them with --data-limit overlap=PERCENT"
         )
-    return what
+    return f"{what} by their features, as frames of one video are, and may flatter the result"
