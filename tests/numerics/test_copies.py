@@ -40,7 +40,7 @@ def test_equal_digests_are_one_group(digests: list[int]) -> None:
         assert len(np.unique(values[groups == group])) == 1
 
 
-@pytest.mark.parametrize("dimensions", [8, 16, 64, 512])
+@pytest.mark.parametrize("dimensions", [16, 64, 512])
 @pytest.mark.parametrize("seed", range(3))
 def test_independent_samples_are_no_copies(dimensions: int, seed: int) -> None:
     features, _labels = blobs(2000, dimensions, seed=seed)
@@ -79,7 +79,7 @@ def test_features_that_are_all_the_same_tell_nothing() -> None:
 
 
 def test_few_features_or_samples_tell_nothing() -> None:
-    assert len(near_copies(np.zeros((100, 7)))) == 0
+    assert len(near_copies(np.zeros((100, 15)))) == 0
     assert len(near_copies(np.zeros((15, 16)))) == 0
 
 
@@ -116,7 +116,7 @@ def test_copies_are_found_in_tight_classes_too() -> None:
 
 
 def test_equal_features_of_unequal_samples_are_no_copies() -> None:
-    bits = np.random.default_rng(5).integers(0, 2, (1500, 10)).astype(np.float32)
+    bits = np.random.default_rng(5).integers(0, 2, (1500, 20)).astype(np.float32)
     assert len(near_copies(bits)) == 0
 
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 __all__ = ["MIN_FEATURES", "connected", "equal_pairs", "near_copies"]
 
-MIN_FEATURES = 8
+MIN_FEATURES = 16
 """With fewer features, distinct samples are often as close as copies, and no head learns a sample by heart."""
 
 IntArray = NDArray[np.int64]

@@ -164,6 +164,9 @@ _MIN_SHARED = 2
 # Fewer clusters than two a fold show nothing of new ones.
 _MIN_CLUSTERS = 2 * FOLDS
 
+# A share of copies that decides nothing. Features that are all zero may be equal by chance.
+_FEW_COPIES = 0.01
+
 # Samples among which near copies are looked for: the search is quadratic. Of more, only equal ones are found.
 _MOST_SEARCHED = SEEN
 
@@ -344,7 +347,7 @@ def grouped(
         # nothing can be said of new samples by so few, and there may be few distinct rows by design
         if count < min(n, _MIN_CLUSTERS):
             notes.append(f"{name}: {count} distinct samples are too few for folds of these; copies count one by one")
-        elif count < n:
+        elif n - count > _FEW_COPIES * n:
             notes.append(f"{name}: copies share a fold, and count as one in intervals")
             each = replace(each, table=replace(each.table, clusters=clusters))  # noqa: PLW2901
         clustered.append(each)
