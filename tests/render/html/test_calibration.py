@@ -396,26 +396,16 @@ def test_the_closer_look_is_where_the_candidates_are(report: Report) -> None:
 
 
 @pytest.mark.slow
-def test_any_class_can_be_chosen_and_the_page_stays_small(report: Report) -> None:
+def test_ten_classes_are_drawn_and_the_page_stays_small(report: Report) -> None:
     details = details_of(report)
     classes = tuple(replace(details.classes[k % 5], name=f"class {k}") for k in range(1000))
     page = to_html(replace(report, details=replace(details, classes=classes)))
     check_page(page)
-    assert page.count("<figcaption>Class class ") == 2 * (1 + 10)  # the one chosen first, and ten that need no script
-    data = re.findall(r'<script type="application/json">(.*?)</script>', page)
-    numbers = json.loads(data[0])
-    assert numbers["bins"] == len(classes[0].before.count)
-    for k, (before, after) in enumerate(numbers["classes"]):
-        assert f'<option value="{k}"' in page
-        assert f'<th scope="row">class {k}</th>' in page
-        for flat, bins in ((before, classes[k].before), (after, classes[k].after)):
-            filled = [j for j, n in enumerate(bins.count) if n]
-            assert flat[0::4] == filled
-            assert flat[1::4] == [bins.count[j] for j in filled]
-            np.testing.assert_allclose(np.array(flat[2::4]) / 1e4, [bins.confidence[j] for j in filled], atol=5.1e-5)
-            np.testing.assert_allclose(np.array(flat[3::4]) / 1e4, [bins.accuracy[j] for j in filled], atol=5.1e-5)
+    assert page.count("<figcaption>Class class ") == 2 * 10
+    # the table has them all
+    assert all(f'<th scope="row">class {k}</th>' in page for k in range(1000))
     few = to_html(report)
-    assert (len(page) - len(few)) / 995 < 1500  # bytes a class: all of its bins, its row and its option
+    assert (len(page) - len(few)) / 995 < 1500  # bytes a class
 
 
 def test_the_accuracy_of_fewer_members_is_that_of_their_average(report: Report, small: Small) -> None:
