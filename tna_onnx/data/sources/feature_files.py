@@ -241,7 +241,8 @@ class FeatureFolder:
             raise DataError(f"{self.place}: no sample was written; give data with samples")
         kind = next(kind for kind in _KINDS if kind in files.schema.names)
         lists = files.schema.field(kind).type
-        dtype = np.dtype(lists.value_type.to_pandas_dtype())
+        # floating-point numbers of 16, 32 or 64 bits; pyarrow's own way to a dtype asks for pandas in older versions
+        dtype = np.dtype(f"f{lists.value_type.bit_width // 8}")
         return kind, _count(files, [kind]), lists.list_size, dtype
 
 
