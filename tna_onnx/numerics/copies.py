@@ -36,6 +36,7 @@ _CLOSEST = 0.25  # of r
 _NEIGHBOURS = 32  # k
 _PROBES = 400
 _OTHERS = 4096
+_MOST_NUMBERS = 2**25  # 128 MB
 _MANY = 5000
 _PROJECTED = 16
 _SLACK = 1.6  # projected distances vary: a copy is missed beyond this many times the expected one
@@ -92,7 +93,9 @@ def near_copies(features: NDArray[Any], seed: int = 0) -> Pairs:
     if n <= 2 * _NEIGHBOURS or features.shape[1] < MIN_FEATURES:
         return none
     rng = np.random.default_rng(seed)
-    others = np.sort(rng.permutation(n)[:_OTHERS])
+    # of very wide features fewer, which are copied
+    most = min(_OTHERS, max(4 * _NEIGHBOURS, _MOST_NUMBERS // features.shape[1]))
+    others = np.sort(rng.permutation(n)[:most])
     probes = np.sort(rng.permutation(n)[:_PROBES])
     closer, width = _neighbours(features, probes, others)
     usable = closer > 0
@@ -119,6 +122,7 @@ def _neighbours(
     origin = np.asarray(features[others[:_NEIGHBOURS]], np.float32).mean(axis=0)
     there = np.asarray(features[others], np.float32) - origin
     squares = np.einsum("ij,ij->i", there, there)
+    ranks = (_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1)
     parts = []
     step = max(1, _BLOCK // max(len(others), features.shape[1]))
     for start in range(0, len(rows), step):
@@ -127,8 +131,9 @@ def _neighbours(
         distance = squares - 2 * here @ there.T + np.einsum("ij,ij->i", here, here)[:, None]
         # a sample is no neighbour of itself
         distance[others[None] == part[:, None]] = np.inf
-        parts.append(np.partition(distance, (_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1), axis=1))
-    found = np.concatenate([part[:, (_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1)] for part in parts]).astype(np.float64)
+        # two columns alone are kept: all of them would be as many numbers as there are pairs
+        parts.append(np.partition(distance, ranks, axis=1)[:, ranks])
+    found = np.concatenate(parts).astype(np.float64)
     closer, width = np.sqrt(np.maximum(found, 0)).T
     return closer, width
 

@@ -330,7 +330,7 @@ def grouped(
     near, across = _near_pairs(sets)
     notes = []
     if held_out is not None and len(across):
-        notes.append(_near_leak(held_out, digested[-1], digested[0], across, limits))
+        notes += _near_leak(held_out, digested[-1], digested[0], across, limits)
     clustered = []
     for each, digests, pairs in zip(sets, (each.digests for each in digested), near, strict=True):
         n = len(each.table)
@@ -377,7 +377,7 @@ def _searched(each: Collected) -> NDArray[Any]:
 
 def _near_leak(
     held_out: Collected, judging: DigestedSamples, calib: DigestedSamples, rows: NDArray[np.int64], limits: Limits
-) -> str:
+) -> list[str]:
     """Refuse held-out samples of which many are near copies of calibration samples; note a few.
 
     Raises:
@@ -388,6 +388,8 @@ def _near_leak(
     shared = len(rows)
     if judging.form == calib.form:
         shared = int(np.count_nonzero(~np.isin(judging.digests[rows], calib.digests)))
+    if not shared:
+        return []
     what = (
         f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({shared / n:.2%}) are near copies of calibration"
     )
@@ -398,4 +400,4 @@ def _near_leak(
             "videos, patients or scenes than those of the calibration samples. Leave out --eval to have the result "
             "cross-fitted, or allow them with --data-limit overlap=PERCENT"
         )
-    return f"{what} by their features, as frames of one video are, and may flatter the result"
+    return [f"{what} by their features, as frames of one video are, and may flatter the result"]
