@@ -12,7 +12,6 @@ errors are those of the same bins, without what label noise adds.
 
     python benchmarks/interval_coverage.py held-out     [--runs 400] [--sizes 200 400 1000 5000] [--classes 2 10 100]
     python benchmarks/interval_coverage.py cross-fitted [--runs 200] [--maps ts bias isotonic]
-    python benchmarks/interval_coverage.py bootstrap    [--runs 400] [--sizes 200 1000]  # ECE, beside a BCa bootstrap
 
 A row is one metric; accuracy, ECE, AdaECE and widths in percentage points. `above` and `below` are shares of intervals
 wholly on that side of the truth, `improved` of those wholly on the better side of zero though the truth is not. Biases
@@ -33,9 +32,9 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import apply_map
-from tna_onnx.numerics.intervals import bootstrap_interval, paired_differences
+from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import SHARES, Interval, Metrics
+from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import FOLDS, folds
@@ -173,35 +172,10 @@ def rows(case: str, n: int, runs: list[Run]) -> Iterator[list[str]]:
         ]  # fmt: skip
 
 
-def beside_bootstrap(runs: int, n: int, classes: int, pair: tuple[float, float], population: int) -> list[str]:
-    """Write coverage and mean width of both intervals of the ECE, on the same samples."""
-    large = logits_of(np.random.default_rng(classes), population, classes)
-    p = _softmax(large)
-    truth = truth_of(p, Metrics.of(expected(p, pair[0] * large)), pair[1] * large)["ece"]
-    ends = np.empty((runs, 2, 2))
-    for run in range(runs):
-        rng = np.random.default_rng([1, run])
-        logits = logits_of(rng, n, classes)
-        labels = drawn(rng, logits)
-        before, after = (SampleScores.of_logits(factor * logits, labels) for factor in pair)
-        ours = paired_differences(before, after, same_predictions=True)["ece"]
-        ends[run] = (ours.low, ours.high), bootstrap_interval(before, after, BINS, 0.95, run, SHARES["ece"])
-    covered = ((ends[..., 0] <= truth) & (truth <= ends[..., 1])).mean(0)
-    wrong = (ends[..., 1] < 0 if truth >= 0 else ends[..., 0] > 0).mean(0)
-    width = (ends[..., 1] - ends[..., 0]).mean(0)
-    figures = [cell for k in (0, 1) for cell in (100 * covered[k], 100 * wrong[k], 100 * width[k])]
-    return [
-        f"C = {classes}, {pair[0]:g} to {pair[1]:g}",
-        f"{n:,}",
-        f"{100 * truth:.2f}",
-        *(f"{v:.1f}" for v in figures),
-    ]
-
-
 def main() -> None:
     """Print the table."""
     parser = arguments(__doc__)
-    parser.add_argument("kind", choices=["held-out", "cross-fitted", "bootstrap"])
+    parser.add_argument("kind", choices=["held-out", "cross-fitted"])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--sizes", type=int, nargs="+", default=[200, 400, 1000, 5000])
     parser.add_argument("--classes", type=int, nargs="+", default=[2, 10, 100])
@@ -209,12 +183,6 @@ def main() -> None:
     parser.add_argument("--population", type=int, default=50_000)
     parser.add_argument("--cases", type=int, nargs="+", help="numbers of the cases, from 0; all of them by default")
     a = parser.parse_args()
-    if a.kind == "bootstrap":
-        head = ["case", "N", "true difference"]
-        head += [f"{name} {what}" for name in ("ours", "BCa") for what in ("coverage, %", "wrong sign, %", "width")]
-        cases = [(n, c, pair) for c in a.classes for pair in PAIRS for n in a.sizes]
-        print(markdown(head, [beside_bootstrap(a.runs, n, c, pair, a.population) for n, c, pair in cases]))
-        return
     table: list[list[str]] = []
     for classes in a.classes:
         for n in a.sizes:

@@ -55,12 +55,13 @@ def pairwise(*choices: Iterable[Any]) -> list[tuple[Any, ...]]:
 
 
 def words_of(settings: dict[str, Any]) -> list[str]:
-    """Return settings as words of the command line.
+    """Return settings as words of the command line; the step of the grid has none.
 
-    >>> words_of({"search": "none", "angle_step": 15.0})
-    ['--search', 'none', '--angle-step', '15.0']
+    >>> words_of({"search": "none", "angle_step": 15.0, "bins": 10})
+    ['--search', 'none', '--bins', '10']
     """
-    return [word for name, value in settings.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    flags = {name: value for name, value in settings.items() if name != "angle_step"}
+    return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
 
 
 def arguments_of(function: Any) -> set[str]:

@@ -209,14 +209,3 @@ def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:
     assert report.angle == 0
     assert report.map in ("ts", "ets", "aar", "none")
     assert not any("predicted classes change" in note for note in report.notes)
-
-
-def test_the_interval_of_a_bootstrap_is_that_of_the_report(small: Small, tmp_path: Path) -> None:
-    found = {}
-    for kind in ("debiased", "bootstrap"):
-        words = {"search": "none", "map": "ts", "device": "cpu", "interval": kind}
-        report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "m.onnx", **words)
-        found[kind] = report.comparison.differences
-    assert found["bootstrap"]["ece"] != found["debiased"]["ece"]
-    assert found["bootstrap"]["ece"].difference == found["debiased"]["ece"].difference
-    assert found["bootstrap"]["nll"] == found["debiased"]["nll"]

@@ -44,7 +44,7 @@ def closed_early(words: list[str]) -> subprocess.CompletedProcess[str]:
 @posix
 def test_a_reader_that_left_costs_nothing(small: Small, tmp_path: Path) -> None:
     files = ["--json", tmp_path / "r.json", "--report", tmp_path / "r.html"]
-    done = closed_early(command(small, tmp_path / "o.onnx", "--plot", *files))
+    done = closed_early(command(small, tmp_path / "o.onnx", *files))
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o.onnx", "r.html", "r.json"]
     assert json.loads((tmp_path / "r.json").read_text())["output"] == str(tmp_path / "o.onnx")

@@ -72,7 +72,6 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     (folder / "settings/calib.npz").write_bytes(small.calib.read_bytes())
     (folder / "settings/tna.toml").write_text(
         'device = "cpu"\n[calibrate]\ncalib = "calib.npz"\noutput = "../o.onnx"\nmap = "ets"\nsearch = "none"\n'
-        "fold = false\n"
         'json = "r.json"\nensemble_size = 12\nmax-ece = 50\nrequire_improvement = true\nconfidence-level = 90\n'
         f'eval = "{small.test.as_posix()}"\n[evaluate]\nmin-accuracy = 100\n'
     )
@@ -264,7 +263,7 @@ BAD_FILES = {
         "[calibrate]\nmax_ecee = 3\n",
         "tna.toml: unknown key 'max_ecee' in [calibrate]; did you mean 'max-ece'?",
     ),
-    "key of another command": ("[evaluate]\nangle-step = 3\n", "tna.toml: unknown key 'angle-step' in [evaluate]"),
+    "key of another command": ("[evaluate]\nseed = 3\n", "tna.toml: unknown key 'seed' in [evaluate]"),
     "nothing near": ("qqq = 3\n", "tna.toml: unknown key 'qqq'\n"),
     "unknown table": ("[evaluat]\nbins = 3\n", "tna.toml: unknown table [evaluat]; did you mean [evaluate]?"),
     "the file itself": ('config = "x.toml"\n', "tna.toml: unknown key 'config'"),
@@ -325,8 +324,8 @@ def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
         ("TNA_ONNX_EVALUATE_MAX_ECE", "-1", "TNA_ONNX_EVALUATE_MAX_ECE: -1.0 is not in the range 0<=x<=100"),
         ("TNA_ONNX_SKIP_BAD", "perhaps", "TNA_ONNX_SKIP_BAD: 'perhaps' is not a valid boolean"),
         ("TNA_ONNX_MAX_ECCE", "1", "TNA_ONNX_MAX_ECCE: unknown setting; did you mean TNA_ONNX_MAX_ECE?"),
-        ("TNA_ONNX_NO_FOLD", "1", "TNA_ONNX_NO_FOLD: unknown setting; did you mean TNA_ONNX_FOLD?"),
-        ("TNA_ONNX_CALIBRATE_NO_FOLD", "1", "did you mean TNA_ONNX_CALIBRATE_FOLD?"),
+        ("TNA_ONNX_NO_FAIL_IF_WORSE", "1", "did you mean TNA_ONNX_FAIL_IF_WORSE?"),
+        ("TNA_ONNX_CALIBRATE_NO_FAIL_IF_WORSE", "1", "did you mean TNA_ONNX_CALIBRATE_FAIL_IF_WORSE?"),
         ("TNA_ONNX_CONFIG", "none.toml", "none.toml: cannot be read"),
     ):
         with monkeypatch.context() as patch:

@@ -24,6 +24,7 @@ from onnx import TensorProto, helper
 import tna_onnx
 from tests import support
 from tests.builders import small_model, tensor_info
+from tna_onnx.data import Recipe
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -693,7 +694,14 @@ RECIPES: dict[str, tuple[dict[str, Any], list[object]]] = {
             "image_mean": [10, 20, 30],
             "image_std": [0.5, 0.25, 2],
         },
-        ["--resize", "8,8", "--interpolation", "bicubic", "--scale", 0.5, "--mean", "10,20,30", "--std", "0.5,0.25,2"],
+        Recipe(
+            resize=(8, 8),
+            interpolation="bicubic",
+            scale=0.5,
+            mean=(10.0, 20.0, 30.0),
+            std=(0.5, 0.25, 2.0),
+            color="RGB",
+        ),
     ),
     "config.json": (
         {
@@ -707,14 +715,14 @@ RECIPES: dict[str, tuple[dict[str, Any], list[object]]] = {
                 "crop_mode": "center",
             },
         },
-        ["--crop-pct", 0.8, "--interpolation", "lanczos", "--mean", "0.5,0.4,0.3", "--std", "0.002,0.003,0.004"],
+        Recipe(crop_pct=0.8, interpolation="lanczos", mean=(0.5, 0.4, 0.3), std=(0.002, 0.003, 0.004)),
     ),
 }
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_preprocessing_file_is_the_same_as_its_flags(animals: Animals, tmp_path: Path, name: str) -> None:
-    config, flags = RECIPES[name]
+def test_a_preprocessing_file_is_the_same_as_its_recipe(animals: Animals, tmp_path: Path, name: str) -> None:
+    config, recipe = RECIPES[name]
     rng = np.random.default_rng(0)
     for k in range(40):
         path = tmp_path / f"photos/{k % 4}/{k}.png"
@@ -722,15 +730,14 @@ def test_a_preprocessing_file_is_the_same_as_its_flags(animals: Animals, tmp_pat
         Image.fromarray(rng.integers(0, 256, (12, 15, 3), dtype=np.uint8)).save(path)
     (tmp_path / name).write_text(json.dumps(config))
     found = evaluated(animals.model, [tmp_path / "photos"], tmp_path, "--preprocessing", tmp_path / name)
-    expected = evaluated(animals.model, [tmp_path / "photos"], tmp_path, *flags)
-    assert found == expected
+    words = {"device": "cpu", "preprocessing": recipe}
+    expected = tna_onnx.evaluate(animals.model, tmp_path / "photos", **words).to_dict()
+    assert found["metrics"] == expected["metrics"]
     assert found["preprocessing"]["interpolation"] in ("bicubic", "lanczos")
-    from_python = tna_onnx.evaluate(animals.model, tmp_path / "photos", preprocessing=tmp_path / name, device="cpu")
-    assert from_python.metrics.nll == expected["metrics"]["nll"]
     flagged = evaluated(
-        animals.model, [tmp_path / "photos"], tmp_path, "--preprocessing", tmp_path / name, "--interpolation", "nearest"
+        animals.model, [tmp_path / "photos"], tmp_path, "--preprocessing", tmp_path / name, "--mean", "1,2,3"
     )
-    assert flagged["preprocessing"] == {**expected["preprocessing"], "interpolation": "nearest"}  # flags win
+    assert flagged["preprocessing"] == {**found["preprocessing"], "mean": [1.0, 2.0, 3.0]}  # flags win
 
 
 # --- wrong paths and words

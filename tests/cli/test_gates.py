@@ -244,7 +244,7 @@ def test_a_missed_gate_says_that_an_earlier_file_is_unchanged(small: Small, tmp_
 # Dry run
 
 
-@pytest.mark.parametrize("flags", [["--map", "ts"], ["--map", "ets"], ["--map", "ts", "--no-fold"]])
+@pytest.mark.parametrize("flags", [["--map", "ts"], ["--map", "ets"]])
 def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_path: Path, flags: list[str]) -> None:
     model, output = tmp_path / "m.onnx", tmp_path / "m.tna.onnx"
     model.write_bytes(small.model.read_bytes())

@@ -105,7 +105,7 @@ def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None
     onnx.save(MODELS[name](), model)
     words: list[object] = [command[0], model, data(tmp_path), "--device", "cpu"]
     if command[0] == "calibrate":
-        words += [*FAST, "-o", tmp_path / "o.onnx", "--ensemble-size", "inf", "--angle-step", "30"]
+        words += [*FAST, "-o", tmp_path / "o.onnx", "--ensemble-size", "inf"]
     if command[0] == "features":
         words += ["--cache", tmp_path / "cache"]
     refused = cli(*words, *command[1:])
@@ -199,7 +199,7 @@ def test_one_number_may_be_a_logit(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], hint: str, followed: list[list[str]]) -> None:
     onnx.save(linear(3, "a"), tmp_path / "model.onnx")
-    words = ["calibrate", tmp_path / "model.onnx", data(tmp_path), "-o", tmp_path / "o.onnx", "--angle-step", "30"]
+    words = ["calibrate", tmp_path / "model.onnx", data(tmp_path), "-o", tmp_path / "o.onnx"]
     words += ["--ensemble-size", "inf", "--device", "cpu", "--no-fail-if-worse"]
     refused = cli(*words, *flags)
     assert refused.exit_code in (2, 3), refused.output

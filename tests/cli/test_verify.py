@@ -50,9 +50,7 @@ def lines(found: dict[str, Any], explained: bool) -> set[tuple[str, str, str]]:
 WEIGHT, BIAS, BEFORE = ("tensor", "weight", "values"), ("tensor", "bias", "values"), ("node", "head", "output")
 MODES = {
     "folded": (["--map", "ts"], {WEIGHT, BIAS}),
-    "not folded": (["--map", "ts", "--no-fold"], {WEIGHT, BIAS, BEFORE}),
     "weight alone": (["--map", "none"], {WEIGHT, BIAS}),
-    "weight alone, as in the paper": (["--map", "none", "--protocol", "paper"], {WEIGHT}),
     "ets": (["--map", "ets"], {WEIGHT, BIAS, BEFORE}),
     "isotonic": (["--map", "isotonic"], {WEIGHT, BIAS, BEFORE}),
     "aar": (["--map", "aar"], {WEIGHT, BIAS, BEFORE}),

@@ -154,9 +154,9 @@ def test_every_map_is_written_as_it_was_scored(folder: Path, form: str, name: st
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", [("--no-fold",), ("--search", "sparse"), ("--method", "tna"), ("--objective", "ece")])
+@pytest.mark.parametrize("words", [("--search", "sparse"), ("--method", "tna"), ("--objective", "ece")])
 def test_settings_of_the_search_are_for_labels_too(folder: Path, words: tuple[str, ...]) -> None:
-    report, p = written(folder, "sigmoid", *words, "--angle-step", "15", "--no-fail-if-worse")
+    report, p = written(folder, "sigmoid", *words, "--no-fail-if-worse")
     labels = samples(900, 2)["labels"]
     assert report["comparison"]["after"]["brier"] == pytest.approx(np.mean((p - labels) ** 2), abs=1e-5)
 

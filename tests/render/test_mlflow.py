@@ -19,7 +19,7 @@ from tests import support
 from tests.conftest import Small
 from tna_onnx.errors import TrackingError
 
-FAST = ["--method", "tna", "--objective", "ece", "--angle-step", "9", "--ensemble-size", "40", "--device", "cpu"]
+FAST = ["--method", "tna", "--objective", "ece", "--ensemble-size", "40", "--device", "cpu"]
 
 needs_mlflow = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("mlflow", "sqlalchemy")), reason="MLflow is not installed"

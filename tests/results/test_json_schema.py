@@ -266,8 +266,8 @@ def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: boo
         ([], {"method": "auto", "search": "auto", "map": "auto", "fold": True, "ensemble_size_asked": "auto"}),
         (["--method", "tna"], {"method": "tna", "search": "auto", "map": "auto", "ensemble_size": 10}),
         (
-            ["--map", "auto", "--no-fold", "--ensemble-size", "7"],
-            {"map": "auto", "fold": False, "ensemble_size_asked": 7, "ensemble_size": 7},
+            ["--map", "auto", "--ensemble-size", "7"],
+            {"map": "auto", "ensemble_size_asked": 7, "ensemble_size": 7},
         ),
         (
             ["--ensemble-size", "inf", "--quantized-head", "float"],
@@ -337,7 +337,7 @@ def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:
 def test_verify(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
     data = ["--calib", small.calib, "--eval", small.test]
-    written(tmp_path, "calibrate", small.model, *data, "-o", output, *SEARCHED, "--no-fold")
+    written(tmp_path, "calibrate", small.model, *data, "-o", output, *SEARCHED)
     flags = ["--quiet", "--device", "cpu"]
     found = written(tmp_path, "verify", small.model, output, "--data", small.test, *flags)
     assert found["recalibrated"].endswith("o.onnx")

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
@@ -25,7 +24,7 @@ from tna_onnx.cli.options import (
 )
 from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
 from tna_onnx.guarding.settings import GuardSettings
-from tna_onnx.pipeline.settings import PAPER, Settings
+from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 
 __all__ = ["calibrate"]
@@ -43,16 +42,6 @@ _file_options = together(
     ),
     # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
-)
-
-_protocol_option = click.option(
-    "--protocol",
-    type=click.Choice(("default", "paper")),
-    default="default",
-    show_default=True,
-    help="paper: use the paper's settings for all that is not given: --method tna, 10 members, mRC checked every 50 "
-    "rotations, the ECE as objective, maps fitted as in their sources, the whole grid, an unscaled bias, no limit on "
-    "the accuracy.",
 )
 
 # Half of the samples is kept for the thresholds; `guard` has the other settings.
@@ -76,7 +65,6 @@ _result_options = together(
 @model_argument
 @data_argument
 @_file_options
-@_protocol_option
 @field_options(Settings)
 @field_options(Gates)
 @_decision_options
@@ -90,7 +78,6 @@ def calibrate(
     preset: str | None,
     json_file: str | None,
     details: str | None,
-    plot: bool,
     figures: str | None,
     mlflow: bool,
     quiet: bool,
@@ -117,8 +104,6 @@ def calibrate(
     # Only the drawings need the details, which make the JSON much larger.
     needs_details = details is not None or figures is not None
     recipe = take_recipe(preset, arguments)
-    if arguments.pop("protocol") == "paper":
-        arguments |= _unsaid(PAPER)
     ready()
     output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
     # Looked at before the work: afterwards it could not be told from a file that this run wrote.
@@ -133,14 +118,7 @@ def calibrate(
         page_step(details, lambda: _page(report)),
         *extras.steps(report, details),
     ]
-    finish_gated(report_text(report, plot=plot), steps, quiet or json_file == "-", report.output, missed, earlier)
-
-
-def _unsaid(protocol: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a protocol that nobody gave; a configuration file and the environment count as given."""
-    context = click.get_current_context()
-    given = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
-    return {name: value for name, value in protocol.items() if context.get_parameter_source(name) not in given}
+    finish_gated(report_text(report), steps, quiet or json_file == "-", report.output, missed, earlier)
 
 
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:

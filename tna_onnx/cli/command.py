@@ -38,7 +38,7 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "details", "page", "json_file", "plot", "figures", "figure_formats", "mlflow", "dry_run",
+        "output", "overwrite", "details", "page", "json_file", "figures", "figure_formats", "mlflow", "dry_run",
         "baseline", "out",
     ),
     "Decisions": ("ood_data",),

@@ -34,14 +34,13 @@ __all__ = ["evaluate"]
 @labelled_data_options
 @ood_data_option
 @field_options(Gates, "max_ece", "max_nll", "min_accuracy")
-@click.option("--plot", is_flag=True, help="Print a reliability diagram.")
 @data_options
 @preprocessing_options
 @bins_option
 @model_options
 @run_options
 @config_options
-def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool, **arguments: Any) -> None:
+def evaluate(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""
     from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
@@ -55,7 +54,7 @@ def evaluate(preset: str | None, json_file: str | None, plot: bool, quiet: bool,
     watch([json_file])
     with progress_shown(not quiet) as progress:
         evaluation, missed = run_gated(run, preprocessing=recipe, progress=progress, **arguments)
-    finish(evaluation_text(evaluation, plot=plot), [json_step(json_file, evaluation)], quiet or json_file == "-")
+    finish(evaluation_text(evaluation), [json_step(json_file, evaluation)], quiet or json_file == "-")
     # The numbers are shown first: whoever misses a gate wants to know by how much.
     if missed:
         raise missed

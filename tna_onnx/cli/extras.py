@@ -29,7 +29,6 @@ __all__ = ["Extras", "extra_options", "finish_gated", "run_gated"]
 FIGURE_FORMATS = ("svg", "png", "pdf")
 
 extra_options = together(
-    click.option("--plot", is_flag=True, help="Print the reliability diagrams before and after."),
     click.option(
         "--figures",
         metavar="DIR",

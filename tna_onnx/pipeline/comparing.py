@@ -92,7 +92,6 @@ def compare_heads(
         settings.level,
         cross_fit=cross_fit,
         same_predictions=same,
-        interval=settings.interval,
     )
     recall = Recall.of(
         before.labelled(task.shown.table.labels),

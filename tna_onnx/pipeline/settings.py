@@ -84,7 +84,7 @@ class Settings:
         "class loses recall; change: where accuracy does not fall; keep: never.",
         section=_FITTED,
     )
-    fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.", section=_FITTED)
+    fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.")
     ets_loss: EtsLoss = setting(
         "auto", "Loss that the weights of ETS minimise. auto: nll where that is the objective, else squared."
     )
@@ -120,7 +120,7 @@ class Settings:
         "Scale the bias by what averaging leaves of the weight, cos(mRC) in the limit of many. The paper leaves it as "
         "it is; scaled, the NLL was lower on every model that was measured.",
     )
-    angle_step: float = setting(2.0, "Step of the angle grid, in degrees.", section=_SEARCHED, low=0, high=90)
+    angle_step: float = setting(2.0, "Step of the angle grid, in degrees.", low=0, high=90)
     adaptive: bool = setting(True, "Try the angles from coarse to fine; otherwise the whole grid first.")
     alpha: float = setting(5.0, "First shape parameter of the Beta distribution of the rotation angles.")
     beta: float = setting(1.0, "Second shape parameter of the Beta distribution of the rotation angles.")
@@ -139,12 +139,6 @@ class Settings:
         "requantize",
         "If the weight is stored quantised (QDQ): quantise the new one too, per class, or store it as float.",
         section=_FITTED,
-    )
-    interval: Literal["debiased", "bootstrap"] = setting(
-        "debiased",
-        "Interval of the differences of ECE and AdaECE, which verdict and gates go by. debiased: without the bias of "
-        "binned errors; bootstrap: BCa, as other tools have it, which is too narrow.",
-        section="Results",
     )
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 

@@ -15,7 +15,6 @@ from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.guard_text import decision_lines, guard_lines
 from tna_onnx.render.lines import lines_text, note_lines, tied
-from tna_onnx.render.reliability import ReliabilityPlot
 from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Collection, Evaluation
@@ -191,12 +190,8 @@ _STYLES = {1: "green", 0: "", -1: "red"}
 _WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "", "worse": "red"}
 
 
-def report_text(report: Report, *, plot: bool = False) -> RenderableType:
-    """Table, reliability diagrams if asked, what was chosen, how it was checked, verdict."""
-    diagrams: list[RenderableType] = []
-    if plot:
-        sides = [("before", report.reliability.before), ("after", report.reliability.after)]
-        diagrams = [Text(), ReliabilityPlot(sides)]
+def report_text(report: Report) -> RenderableType:
+    """Table, what was chosen, how it was checked, verdict."""
     checked = report.verification
     lines = [
         f"head     {_head_text(report)}",
@@ -216,11 +211,11 @@ def report_text(report: Report, *, plot: bool = False) -> RenderableType:
         summary.stylize("not bold default")
     verdict = Text(report.verdict, style="bold")
     tables = (*_comparison_table(report.comparison, report.recall), *_label_table(report.labels))
-    return Group(summary, Text(), *tables, *diagrams, Text(), lines_text(lines), verdict)
+    return Group(summary, Text(), *tables, Text(), lines_text(lines), verdict)
 
 
-def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> RenderableType:
-    """Metrics of one model, and its reliability diagram if asked."""
+def evaluation_text(evaluation: Evaluation) -> RenderableType:
+    """Metrics of one model."""
     metrics = evaluation.metrics
     title = lines_text([f"{evaluation.model} on {evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins"])
     table = Table(box=None, pad_edge=False, show_header=False)
@@ -228,12 +223,9 @@ def evaluation_text(evaluation: Evaluation, *, plot: bool = False) -> Renderable
     table.add_column(justify="right", no_wrap=True)
     for name, metric in METRICS.items():
         table.add_row(metric.title, metric.number(getattr(metrics, name)))
-    diagram: list[RenderableType] = []
-    if plot:
-        diagram = [Text(), ReliabilityPlot([("", evaluation.reliability)])]
     decisions = decision_lines(evaluation.decisions) if evaluation.decisions else ()
     lines = [*bin_free_lines(evaluation.bin_free), *decisions, *note_lines(evaluation.notes)]
-    return Group(title, table, *_label_table(evaluation.labels), *diagram, *([lines_text(lines)] if lines else []))
+    return Group(title, table, *_label_table(evaluation.labels), *([lines_text(lines)] if lines else []))
 
 
 def collection_text(collection: Collection) -> RenderableType:

@@ -564,7 +564,7 @@ def test_a_report_without_details_has_fewer_sections(report: Report) -> None:
 
 def test_the_command_writes_the_page(small: Small, tmp_path: Path) -> None:
     options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--device", "cpu"]
-    fast = ["--angle-step", 6, "--ensemble-size", 40, "--quiet"]
+    fast = ["--ensemble-size", 40, "--quiet"]
     result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, *fast])])
     assert result.exit_code == 0, result.output
     check_page((tmp_path / "r.html").read_text("utf-8"))
