@@ -1,6 +1,6 @@
 """Compatibility matrix: every written file in every runtime that is installed, and after every conversion.
 
-    python benchmarks/runtimes.py                  # prints the page and writes docs/compatibility.md
+    python benchmarks/runtimes.py                  # prints the tables of docs/compatibility.md
     python benchmarks/runtimes.py --output ''      # prints only
 
 Packages of Node.js: `npm install` in tests/runtimes/web, or TNA_ONNX_NODE_MODULES names their folder.
@@ -260,7 +260,7 @@ def main() -> None:
     """Parse and run."""
     parser = arguments(__doc__)
     parser.add_argument("--samples", type=int, default=991, help="held-out samples a model")
-    parser.add_argument("--output", default=str(ROOT / "docs/compatibility.md"))
+    parser.add_argument("--output", help="file to write as well")
     a = parser.parse_args()
     logging.disable(logging.WARNING)
     text = page(a.samples)

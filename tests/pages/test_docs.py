@@ -27,6 +27,7 @@ from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined,
 from tests.pages.worlds import WORLDS, World, quick
 from tests.support import cli
 from tna_onnx.cli.group import group
+from tna_onnx.data import FORMATS
 
 # Languages of blocks that hold nothing to run.
 SHOWN = ("text", "json", "yaml", "toml", "diff", "{toctree}", "{eval-rst}")
@@ -359,3 +360,9 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
         f'id="tna_onnx.{name}"' in python_page
         for name in ("calibrate", "card", "compare", "evaluate", "features", "inspect", "study", "verify")
     )
+
+
+def test_the_table_of_data_names_every_format() -> None:
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    table = page[page.index("| `--format` |") : page.index("If a library is missing")]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(FORMATS)
