@@ -1,6 +1,6 @@
 """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
 
-The functions mirror the command line: `calibrate`, `card`, `compare`, `evaluate`, `features`, `fit`,
+The functions mirror the command line: `apply`, `calibrate`, `card`, `compare`, `evaluate`, `features`, `fit`,
 `guard`, `inspect`, `shift`, `study`, `verify`. They load on first use, so that importing the package stays light.
 
 >>> import tna_onnx
@@ -18,6 +18,7 @@ from tna_onnx.drawing import draw_with as _draw_with
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
 
 if TYPE_CHECKING:
+    from tna_onnx.api.apply import apply
     from tna_onnx.api.calibrate import calibrate
     from tna_onnx.api.calibrator import Calibrator
     from tna_onnx.api.card import card
@@ -81,6 +82,7 @@ __all__ = [
     "TnaError",
     "UnsupportedModel",
     "UsageError",
+    "apply",
     "calibrate",
     "card",
     "compare",
@@ -122,6 +124,7 @@ _HOMES = {
     "Inspection": "results.evaluation",
     "ModelComparison": "results.comparison",
     "ModelDifference": "results.evaluation",
+    "apply": "api.apply",
     "calibrate": "api.calibrate",
     "Calibrator": "api.calibrator",
     "card": "api.card",

@@ -10,7 +10,7 @@ from tests.support import cli
 from tna_onnx.cli.command import SECTIONS
 from tna_onnx.cli.group import group
 
-MANY = [name for name in group.commands if name not in ("card", "inspect")]
+MANY = [name for name in group.commands if name not in ("apply", "card", "inspect")]
 
 
 def flags_of(text: str) -> set[str]:

@@ -263,7 +263,7 @@ def _model(cls: type) -> type[pydantic.BaseModel]:
     lines, hints = attributes(cls), get_type_hints(cls)
     fields: dict[str, Any] = {}
     for field in dataclasses.fields(cls):
-        if cls is Report and field.name == "recalibrated":  # a protobuf; it never goes into JSON
+        if cls is Report and field.name in ("recalibrated", "patch"):  # a protobuf, and bytes: never in JSON
             continue
         hint = STAND_INS.get((cls, field.name), STAND_INS.get((None, field.name), hints[field.name]))
         fields[field.name] = (_modelled(hint), pydantic.Field(description=_sentence(lines[field.name])))

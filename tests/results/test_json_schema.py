@@ -135,7 +135,7 @@ def fields(cls: type) -> set[str]:
 
 HEAD = {"schema", "kind"}
 CLASSES = {
-    "report": fields(Report) - {"recalibrated"} | HEAD | {"verdict"},
+    "report": fields(Report) - {"recalibrated", "patch"} | HEAD | {"verdict"},
     "evaluation": fields(Evaluation) | HEAD,
     "collection": fields(Collection) | HEAD,
     "inspection": fields(Inspection) | HEAD,

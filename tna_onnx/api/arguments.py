@@ -76,6 +76,7 @@ __all__ = [
     "shift_settings_of",
     "shown",
     "with_json",
+    "write_bytes",
     "write_text",
 ]
 
@@ -353,13 +354,22 @@ def check_targets(*paths: str | Path | None) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
+    """Write a text.
+
+    Raises:
+        ResultError: it cannot be written.
+    """
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a result.
 
     Raises:
         ResultError: it cannot be written.
     """
     try:
-        write_file(Path(path), text.encode())
+        write_file(Path(path), content)
     except OSError as error:
         raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
 

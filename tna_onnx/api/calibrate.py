@@ -17,12 +17,13 @@ from tna_onnx.api.arguments import (
     refuse_unknown,
     shown,
     with_json,
+    write_bytes,
     write_text,
 )
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelSource
-from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.settings import Settings, check_patch_name
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
 
@@ -44,6 +45,7 @@ def calibrate(
     batch_size: BatchSize = 64,
     cache: str | Path | None = None,
     overwrite: bool = False,
+    patch: str | Path | None = None,
     details: bool = False,
     report: str | Path | None = None,
     json: str | Path | None = None,
@@ -73,6 +75,8 @@ def calibrate(
         batch_size: samples per run; `auto` finds them by a short probe.
         cache: folder that keeps the features; interrupted runs continue from them, and later runs start from them.
         overwrite: allow the output to be the input.
+        patch: file for the change alone, `NAME.npz` or `NAME.safetensors`, of which `apply` makes the new file; also
+            in a dry run.
         details: collect the numbers behind the figures of the HTML report too, as `Report.details`.
         report: HTML page to write.
         json: JSON file to write.
@@ -91,7 +95,7 @@ def calibrate(
         UnsupportedModel: no head that can be replaced.
         DataError: the data do not fit the model, or a map cannot be fitted on them.
         DeviceError: ONNX Runtime or the device is missing.
-        ResultError: `report`, `json` or `figures` cannot be written; the model is.
+        ResultError: `patch`, `report`, `json` or `figures` cannot be written; the model is.
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
@@ -112,12 +116,13 @@ def calibrate(
         device=device,
         batch_size=batch_size,
         cache=cache,
+        patch="" if patch is None else check_patch_name(patch),
     )
     job = replace(job, training=beside_of(train_features, job.calib, words))
     unknown = beside_of(ood_data, job.calib, words)
     if unknown is not None and decisions is None:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
-    check_targets(report)
+    check_targets(report, patch)
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 
@@ -133,10 +138,12 @@ def calibrate(
 
             return recalibrate_and_guard(job, decisions, unknown, callback)
 
-        return with_json(json, run, lambda result: _write(result, report, figures))
+        return with_json(json, run, lambda result: _write(result, report, figures, patch))
 
 
-def _write(result: Report, page: str | Path | None, figures: str | Path | None) -> None:
+def _write(result: Report, page: str | Path | None, figures: str | Path | None, patch: str | Path | None) -> None:
+    if patch is not None and result.patch is not None:
+        write_bytes(patch, result.patch)
     # what draws loads only where it is asked for
     if page is not None:
         from tna_onnx.render.html.page import to_html  # noqa: PLC0415

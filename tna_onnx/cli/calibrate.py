@@ -40,6 +40,12 @@ _file_options = together(
     click.option(
         "-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]"
     ),
+    click.option(
+        "--patch",
+        metavar="FILE",
+        type=click.Path(),
+        help="Write the change alone too, .npz or .safetensors; `tna-onnx apply MODEL FILE` makes the new file of it.",
+    ),
     # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
 )
@@ -109,7 +115,7 @@ def calibrate(
     # Looked at before the work: afterwards it could not be told from a file that this run wrote.
     earlier = output if output is not None and output.is_file() and not arguments["dry_run"] else None
     # the last step before the work: what changes from here on was written by this run
-    watch([output, json_file, details], arguments["cache"])
+    watch([output, arguments["patch"], json_file, details], arguments["cache"])
     with progress_shown(not quiet) as progress:
         report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
     # MLflow comes last: it takes the files that the other steps have written.
@@ -117,12 +123,14 @@ def calibrate(
         json_step(json_file, report, details=needs_details),
         page_step(details, lambda: _page(report)),
         *extras.steps(report, details),
+        lambda: () if report.patch is None else [f"patch    {arguments['patch']}: {len(report.patch):,} bytes"],
     ]
     finish_gated(report_text(report), steps, quiet or json_file == "-", report.output, missed, earlier)
 
 
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:
     others = named_files(arguments, ".tna.onnx")
+    check_result_file(arguments["patch"], *others, json_file, page, kind="patch")
     check_result_file(json_file, *others, page)
     check_result_file(page, *others, kind="HTML")
     extras.check(*others, json_file, page)

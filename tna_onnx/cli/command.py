@@ -38,8 +38,8 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "details", "page", "json_file", "figures", "figure_formats", "mlflow", "dry_run",
-        "baseline", "out",
+        "output", "overwrite", "patch", "details", "page", "json_file", "figures", "figure_formats", "mlflow",
+        "dry_run", "baseline", "out",
     ),
     "Decisions": ("ood_data",),
     "Class frequencies": ("target",),

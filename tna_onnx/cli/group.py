@@ -15,6 +15,7 @@ __all__ = ["group"]
 
 # Each is a module of this package and, under the same name, the command in it.
 COMMANDS = (
+    "apply",
     "calibrate",
     "card",
     "compare",

@@ -48,7 +48,7 @@ from tna_onnx.numerics import outliers
 from tna_onnx.numerics.ops import Ops
 from tna_onnx.numerics.prior_shift import log_ratio
 
-__all__ = ["Added", "Change", "Proof", "can_recompute", "prove", "write_change", "write_decisions"]
+__all__ = ["Added", "Change", "Proof", "can_recompute", "make_again", "prove", "write_change", "write_decisions"]
 
 _FORMAT = 1
 _CHANGE = "change"
@@ -352,6 +352,18 @@ def prove(source: Model, file: Model) -> Proof:
     wrong = (*differences(rebuilt.model, file), *rebuilt.wrong)
     made = _explained(differences(source, rebuilt.model), rebuilt)
     return Proof((*made, *wrong))
+
+
+def make_again(source: Model, file: Model) -> Model:
+    """Return a file that is made of its source, of what it says of its making, and of values that only it has.
+
+    Raises:
+        NotRebuilt: there is no way to, or something of it is not so.
+    """
+    rebuilt = _rebuilt(source, file)
+    if rebuilt.wrong:
+        raise NotRebuilt("; ".join(f"{each.part} {each.name}: {each.change}" for each in rebuilt.wrong))
+    return rebuilt.model
 
 
 @dataclass(frozen=True, eq=False)

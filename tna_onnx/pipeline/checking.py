@@ -56,6 +56,7 @@ from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.rotations import class_blocks
 from tna_onnx.pipeline.change import Proof, prove
 from tna_onnx.pipeline.other_outputs import check_other_outputs, outputs_beside
+from tna_onnx.pipeline.patch import patch_of
 from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.results.report import Changes, Report, Verification
@@ -72,7 +73,7 @@ __all__ = [
     "checked_samples",
     "logit_sizes",
     "probability_bounds",
-    "with_digest",
+    "with_file",
 ]
 
 
@@ -490,9 +491,18 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
     return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])
 
 
-def with_digest(report: Report, path: Path) -> Report:
-    """Return a report that tells the file at `path` by its digest, if it is one on a written file."""
-    return dataclasses.replace(report, output_sha256=file_sha256(path).hex() if report.output else "")
+def with_file(report: Report, path: Path, model: Model, patch: str) -> Report:
+    """Return a report that tells the file at `path` by its digest, if it is one on a written file, and has its patch.
+
+    Args:
+        report: on the file.
+        path: of the file.
+        model: what it was made of.
+        patch: ending of the patch's name; empty for none.
+    """
+    content = patch_of(model, load_model(path, NO_MODEL_LIMITS), patch) if patch else None
+    digest = file_sha256(path).hex() if report.output else ""
+    return dataclasses.replace(report, output_sha256=digest, patch=content)
 
 
 @dataclass(frozen=True, eq=False)
@@ -503,11 +513,13 @@ class FinalFile:
         task: what was opened.
         checked: samples of which a part is run through it.
         shipped: what the recalibration should compute for them.
+        patch: ending of the name of its patch; empty for none.
     """
 
     task: Task
     checked: Collected
     shipped: Shipped
+    patch: str = ""
 
     def report(self, report: Report, path: Path) -> Report:
         """Return the report with differences and checks of the file at `path` in place of those before it.
@@ -521,7 +533,7 @@ class FinalFile:
         details = None if report.details is None else dataclasses.replace(report.details, changes=found)
         changes = None if report.changes is None else _with_added(report.changes, found)
         changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
-        return with_digest(changed, path)
+        return with_file(changed, path, task.model, self.patch)
 
 
 def _with_added(changes: Changes, found: tuple[Difference, ...]) -> Changes:

@@ -61,6 +61,7 @@ class Job(FileJob):
         gates: limits on the result.
         details: collect the numbers behind the figures.
         cache: folder of feature stores.
+        patch: ending of the name of a patch to make (`pipeline.patch`); empty for none.
     """
 
     training: Data | None = None
@@ -68,6 +69,7 @@ class Job(FileJob):
     gates: Gates = field(default_factory=Gates)
     details: bool = False
     cache: str | Path | None = None
+    patch: str = ""
 
     @property
     def folder(self) -> Path | None:

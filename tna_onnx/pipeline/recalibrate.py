@@ -17,7 +17,7 @@ from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.threads import one_thread
-from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_digest
+from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_file
 from tna_onnx.pipeline.comparing import compare_heads, require_plausible
 from tna_onnx.pipeline.crossfit import seen
 from tna_onnx.pipeline.details import Started, collect_details
@@ -102,9 +102,10 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         report = report_of(job, finished)
         if report.missed:
             raise GateMissed(report, "; no file was written")
-        report = with_digest(report, path)
-        if finish is not None:
-            report = finish(path, report, FinalFile(task, checked, shipped))
+        if finish is None:
+            report = with_file(report, path, task.model, job.patch)
+        else:
+            report = finish(path, report, FinalFile(task, checked, shipped, job.patch))
     _log.info("done: %s", report.verdict)
     return report
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tna_onnx.errors import UsageError
@@ -24,6 +25,7 @@ __all__ = [
     "QuantizedHead",
     "Search",
     "Settings",
+    "check_patch_name",
 ]
 
 Method: TypeAlias = Literal["auto", "tna"]
@@ -33,6 +35,8 @@ Predictions: TypeAlias = Literal["auto", "change", "keep"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
+
+_PATCHES = (".npz", ".safetensors")
 
 
 FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")
@@ -281,3 +285,15 @@ PAPER: dict[str, Any] = {
     "adaptive": False,
 }
 """Fields of `Settings` as the paper prints them, in "Hyperparameters" and "Methods"; see docs/explanation/paper.md."""
+
+
+def check_patch_name(path: str | Path) -> str:
+    """Return the ending of a patch's name, which says what it is stored in.
+
+    Raises:
+        UsageError: an ending that stands for nothing.
+    """
+    ending = Path(path).suffix
+    if ending not in _PATCHES:
+        raise UsageError(f"{path}: expected the name of a patch, NAME{' or NAME'.join(_PATCHES)}")
+    return ending

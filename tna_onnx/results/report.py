@@ -447,6 +447,7 @@ class Report(Shown):
         quantization_drift: largest change of a probability, a fraction, that quantising the new weight made; None if it
             is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
+        patch: bytes of the file of `patch`, where that was asked for.
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
         changed_predictions: share of the samples of `comparison` whose predicted class is another one, a fraction.
@@ -493,6 +494,7 @@ class Report(Shown):
     notes: tuple[str, ...]
     quantization_drift: float | None = None
     recalibrated: Any = field(default=None, repr=False, compare=False)
+    patch: bytes | None = field(default=None, repr=False, compare=False)
     details: Details | None = field(default=None, repr=False, compare=False)
     changes: Changes | None = None
     changed_predictions: float = 0.0

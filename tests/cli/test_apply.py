@@ -1,0 +1,201 @@
+"""A patch gives the file that it was made of, byte for byte; of another model, or damaged, nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+from tests.cli.test_verify import scattered
+from tests.conftest import Small
+from tests.pipeline.test_exported_forms import old_file
+from tests.pipeline.test_integer_heads import FORMS, quantized, samples
+from tests.support import PLAIN, TILTED, WALKED, cli
+
+LENIENT: dict[str, Any] = {"fail_if_worse": False, "trust_labels": True}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "temperature": PLAIN,
+    "refit": {**PLAIN, "map": "refit"},
+    "appended": {**PLAIN, "map": "ets"},
+    "appended, not folded": {**PLAIN, "fold": False},
+    "isotonic": {**PLAIN, "map": "irova"},
+    "features": {**PLAIN, "map": "aar"},
+    "tilted": {**WALKED, "map": "ets"},
+    "decisions": {**PLAIN, "add": ("accept", "set", "ood")},
+}
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+@pytest.mark.parametrize("name", SETTINGS)
+def test_it_gives_the_same_bytes(small: Small, tmp_path: Path, name: str, ending: str) -> None:
+    both = tmp_path / "model.onnx", tmp_path / "applied.onnx"
+    patch = tmp_path / f"head.{ending}"
+    tna_onnx.calibrate(small.model, small.calib, output=both[0], patch=patch, **SETTINGS[name])
+    result = tna_onnx.apply(small.model, patch, output=both[1])
+    assert both[0].read_bytes() == both[1].read_bytes()
+    assert result.intact
+
+
+def test_weight_and_bias_are_under_their_names_for_other_readers(small: Small, tmp_path: Path) -> None:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    for ending, load in (("npz", np.load), ("safetensors", safetensors.load_file)):
+        patch = tmp_path / f"head.{ending}"
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", patch=patch, **PLAIN)
+        written = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(tmp_path / "o.onnx").graph.initializer}
+        values = load(patch)
+        for name in ("weight", "bias"):
+            np.testing.assert_array_equal(values[name], written[name])
+        assert "hidden" not in values
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_heads_of_integers(tmp_path: Path, form: str) -> None:
+    _same_bytes(quantized(form, tmp_path), samples(3), tmp_path, **PLAIN)
+    if form == "QDQ":
+        _same_bytes(tmp_path / "model.onnx", samples(3), tmp_path, **TILTED)
+
+
+def _same_bytes(model: Path, calib: Any, folder: Path, **settings: Any) -> Path:
+    (folder / "x").mkdir(exist_ok=True)
+    report = tna_onnx.calibrate(
+        model,
+        calib,
+        output=folder / "o.onnx",
+        patch=folder / "p.npz",
+        fail_if_worse=False,
+        trust_labels=True,
+        **settings,
+    )
+    # external data are named after the model
+    tna_onnx.apply(model, folder / "p.npz", output=folder / "x/o.onnx")
+    for path in (folder / "x").iterdir():
+        assert path.read_bytes() == (folder / path.name).read_bytes()
+    assert report.patch == (folder / "p.npz").read_bytes()
+    return folder / "o.onnx"
+
+
+@pytest.mark.parametrize("settings", [PLAIN, TILTED])
+def test_external_data(small: Small, tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = scattered(small.model, tmp_path, "a.bin", "b.bin")
+    _same_bytes(model, small.calib, tmp_path, **settings)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_constants_that_are_nodes(tmp_path: Path, tied: bool) -> None:
+    onnx.save(old_file(tied=tied), tmp_path / "m.onnx")
+    _drawn_samples(tmp_path)
+    for name in ("ts", "irova"):
+        _same_bytes(tmp_path / "m.onnx", tmp_path / "calib.npz", tmp_path, **{**PLAIN, "map": name})
+
+
+def _drawn_samples(folder: Path) -> None:
+    """Write samples with labels drawn at temperature 2."""
+    session = onnxruntime.InferenceSession(folder / "m.onnx")
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((800, session.get_inputs()[0].shape[1])).astype(np.float32)
+    (p,) = session.run(["p"], {"x": x})
+    labels = np.argmax(np.log(p + 1e-9) / 2 + rng.gumbel(size=p.shape), axis=1)
+    np.savez(folder / "calib.npz", x=x, labels=labels)
+
+
+@pytest.mark.parametrize("name", ["ts", "bias", "refit"])
+def test_numbers_in_attributes(tmp_path: Path, name: str) -> None:
+    rng = np.random.default_rng(2)
+    coefficients = (3 * rng.standard_normal(12)).tolist()
+    node = helper.make_node(
+        "LinearClassifier", ["x"], ["label", "p"], name="lc", domain="ai.onnx.ml", coefficients=coefficients,
+        intercepts=[0.1, 0.2, -0.3], classlabels_ints=[0, 1, 2], multi_class=1, post_transform="SOFTMAX",
+    )  # fmt: skip
+    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", 3])]
+    onnx.save(
+        small_model([node], [tensor_info("x", ["N", 4])], outputs, domains={"ai.onnx.ml": 3}), tmp_path / "m.onnx"
+    )
+    _drawn_samples(tmp_path)
+    _same_bytes(tmp_path / "m.onnx", tmp_path / "calib.npz", tmp_path, **{**PLAIN, "map": name})
+
+
+def test_nothing_to_change_is_a_patch_too(small: Small, tmp_path: Path) -> None:
+    x = np.load(small.calib)["x"]
+    values = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
+    logits = np.maximum(x @ values["hidden"], 0) @ values["weight"].T + values["bias"]
+    labels = np.argmax(logits + np.random.default_rng(3).gumbel(size=logits.shape), axis=1)
+    output = _same_bytes(small.model, {"x": x, "labels": labels}, tmp_path, search="none", device="cpu")
+    assert output.read_bytes() == small.model.read_bytes()
+
+
+def test_a_model_in_memory(small: Small, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    report = tna_onnx.calibrate(proto, small.calib, patch=tmp_path / "p.npz", **PLAIN)
+    tna_onnx.apply(proto, report.patch, output=tmp_path / "o.onnx")
+    assert (tmp_path / "o.onnx").read_bytes() == report.recalibrated.SerializeToString()
+
+
+def test_the_commands(small: Small, tmp_path: Path) -> None:
+    patch = tmp_path / "head.npz"
+    dry = cli("calibrate", small.model, small.calib, "--patch", patch, "--dry-run", "--search", "none", "--map", "ts")
+    assert dry.exit_code == 0, dry.output
+    assert (f"patch    {patch}" in dry.output, "wrote    nothing" in dry.output) == (True, True)
+    done = cli("apply", small.model, patch, "-o", tmp_path / "n.onnx", "--json", tmp_path / "r.json")
+    assert (done.exit_code, "intact" in done.output) == (0, True), done.output
+    assert json.loads((tmp_path / "r.json").read_text())["recalibrated"] == str(tmp_path / "n.onnx")
+    assert cli("verify", small.model, tmp_path / "n.onnx").exit_code == 0
+    # the calibrated file is another model, and so is one with another head
+    again = cli("apply", tmp_path / "n.onnx", patch, "-o", tmp_path / "no.onnx")
+    assert (again.exit_code, "belongs to the model with SHA-256" in again.output) == (1, True)
+    missing = cli("apply", small.model, tmp_path / "none.npz", "-o", tmp_path / "no.onnx")
+    assert (missing.exit_code, "cannot be read" in missing.output) == (2, True)
+    other = cli("apply", small.model, small.calib, "-o", tmp_path / "no.onnx")
+    assert (other.exit_code, "no patch of tna-onnx" in other.output) == (4, True)
+    ending = cli("calibrate", small.model, small.calib, "--patch", tmp_path / "head.bin")
+    assert (ending.exit_code, ".safetensors" in ending.output) == (2, True)
+    assert not (tmp_path / "no.onnx").exists()
+
+
+@pytest.mark.parametrize("ending", ["npz", "safetensors"])
+def test_damage_is_refused_or_does_no_harm(small: Small, tmp_path: Path, ending: str) -> None:
+    patch = tmp_path / f"p.{ending}"
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", patch=patch, **PLAIN)
+    good, random = patch.read_bytes(), Random(0)
+    refused = 0
+    for k in range(60):
+        bad = bytearray(good)
+        at = random.randrange(len(bad))
+        bad[at] ^= 1 << random.randrange(8)
+        content = bytes(bad if k % 3 else bad[:at])
+        try:
+            tna_onnx.apply(small.model, content, output=tmp_path / "n.onnx")
+        except tna_onnx.TnaError:
+            refused += 1
+        else:
+            assert (tmp_path / "n.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
+    assert refused > 40
+
+
+def test_a_value_of_another_calibration_is_refused(small: Small, tmp_path: Path) -> None:
+    """The text is of one patch, and the weight of another."""
+    for k, name in enumerate(("ts", "refit")):
+        tna_onnx.calibrate(
+            small.model, small.calib, dry_run=True, patch=tmp_path / f"{k}.npz", **{**PLAIN, "map": name}
+        )
+    first, second = (dict(np.load(tmp_path / f"{k}.npz")) for k in (0, 1))
+    np.savez(tmp_path / "mixed.npz", **{**second, "weight": first["weight"]})
+    result = cli("apply", small.model, tmp_path / "mixed.npz", "-o", tmp_path / "n.onnx")
+    assert (result.exit_code, "damaged" in result.output) == (4, True)
+    assert not (tmp_path / "n.onnx").exists()
+
+
+def test_a_gate_that_is_missed_leaves_no_patch(small: Small, tmp_path: Path) -> None:
+    result = cli("calibrate", small.model, small.calib, "--patch", tmp_path / "p.npz", "--max-nll", "0.01",
+                 "-o", tmp_path / "o.onnx", "--search", "none", "--map", "ts")  # fmt: skip
+    assert result.exit_code == 1
+    assert not (tmp_path / "p.npz").exists()

@@ -1,0 +1,186 @@
+"""A patch: what a recalibration changes, without the model. It is small, and belongs to one source.
+
+A written file is its source and a change (`pipeline.change`). A patch holds what the file says of its making, and the
+values that only the file has, so that the same writer makes the same file again of the source. Two containers:
+
+    NAME.npz           an array for each value under its name in the file, and `tna_onnx.patch`, a text
+    NAME.safetensors   the same, with the text in `__metadata__`
+
+The text is JSON: {"format": 1, "source": SHA-256, "entries": {metadata of the file}, "types": {name: [type, *shape]}};
+the types are those that NumPy lacks, whose bytes are stored.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import CheckFailed, DataError, UsageError
+from tna_onnx.files import open_regular
+from tna_onnx.graph.difference import same_models
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import METADATA_PREFIX, provenance
+from tna_onnx.graph.written_values import NotRebuilt, new_values, stand_in
+from tna_onnx.pipeline.change import make_again
+from tna_onnx.pipeline.settings import check_patch_name
+
+__all__ = ["apply_patch", "patch_of", "read_patch"]
+
+_FORMAT = 1
+_TEXT = "tna_onnx.patch"
+
+# NumPy type -> its word in a safetensors file.
+_WORDS = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
+    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
+}  # fmt: skip
+
+
+def patch_of(source: Model, file: Model, ending: str) -> bytes:
+    """Return a patch, as the bytes of a file.
+
+    Args:
+        source: what the file was made of.
+        file: the file.
+        ending: of the patch's name.
+
+    Raises:
+        CheckFailed: the file cannot be made again of source and patch.
+    """
+    values = new_values(source, file)
+    text = {
+        "format": _FORMAT,
+        "source": source.sha256,
+        "entries": {} if same_models(source, file) else provenance(file),
+        "types": {name: kind for name, (_, kind) in values.items() if kind},
+    }
+    arrays = {name: array for name, (array, _) in values.items()}
+    write = _npz if ending == ".npz" else _safetensors
+    content = write(arrays, json.dumps(text))
+    # what is not the file must not be taken for it
+    if not same_models(file, apply_patch(source, content, "the patch")):
+        raise CheckFailed(f"verification: {source.name} and the patch do not give the written file")
+    return content
+
+
+def apply_patch(source: Model, content: bytes, name: str) -> Model:
+    """Return the file that a patch was made of; the source itself where the patch changes nothing.
+
+    Args:
+        source: the model that the patch belongs to.
+        content: of the patch.
+        name: what messages call the patch.
+
+    Raises:
+        CheckFailed: the patch belongs to another model.
+        DataError: it is damaged, or no patch.
+    """
+    arrays, text = _read(content, name)
+    belongs = text["source"]
+    if belongs != source.sha256:
+        raise CheckFailed(
+            f"{name}: belongs to the model with SHA-256 {belongs}, and {source.name} has {source.sha256}; "
+            "give the model that the patch was made for"
+        )
+    if not text["entries"] and not arrays:
+        return source
+    metadata = {METADATA_PREFIX + key: value for key, value in text["entries"].items()}
+    values = {key: (array, text["types"].get(key, [])) for key, array in arrays.items()}
+    try:
+        return make_again(source, stand_in(source, values, metadata))
+    except NotRebuilt as error:
+        raise DataError(f"{name}: the patch is damaged, or of another version of tna-onnx: {error}") from error
+
+
+def read_patch(path: str | Path) -> bytes:
+    """Return the bytes of a patch.
+
+    Raises:
+        UsageError: there is no such file, or it has another ending.
+    """
+    check_patch_name(path)
+    try:
+        with open_regular(Path(path)) as stream:
+            return stream.read()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _read(content: bytes, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+    """Return arrays and text of a patch.
+
+    Raises:
+        DataError: it is none.
+    """
+    try:
+        arrays, text = _read_npz(content) if content.startswith(b"PK") else _read_safetensors(content)
+        said = json.loads(text)
+        if said["format"] == _FORMAT and _is_text(said["entries"]) and set(said["types"]) <= set(arrays):
+            return arrays, {**said, "source": str(said["source"])}
+    # whatever bytes may do to readers of zip, NumPy and JSON
+    except (
+        ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,
+        RecursionError, TypeError, ValueError, zipfile.BadZipFile,
+    ) as error:  # fmt: skip
+        raise DataError(f"{name}: the patch is damaged, or no patch of tna-onnx ({error})") from error
+    raise DataError(f"{name}: the patch has a form that this version of tna-onnx does not know")
+
+
+def _is_text(entries: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, str) for value in entries.values())
+
+
+def _npz(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, array in {**arrays, _TEXT: np.array(text.encode())}.items():
+            member = io.BytesIO()
+            np.lib.format.write_array(member, np.asarray(array, order="C"), allow_pickle=False)
+            # without the time: the same run writes the same bytes
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy"), member.getvalue())
+    return stream.getvalue()
+
+
+def _read_npz(content: bytes) -> tuple[dict[str, NDArray[Any]], str]:
+    arrays: dict[str, NDArray[Any]] = {}
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        for info in archive.infolist():
+            # a few bytes may unpack to any number of them
+            if info.compress_type != zipfile.ZIP_STORED:
+                raise ValueError(f"{info.filename} is compressed")
+            member = io.BytesIO(archive.read(info))
+            arrays[info.filename.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+    return arrays, arrays.pop(_TEXT).item().decode()
+
+
+def _safetensors(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
+    header: dict[str, Any] = {"__metadata__": {_TEXT: text}}
+    at = 0
+    # the largest items first, as the format's own writer has them: every value is then aligned
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
+    for name, array in ordered:
+        place = [at, at + array.nbytes]
+        header[name] = {"dtype": _WORDS[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
+        at += array.nbytes
+    line = json.dumps(header, separators=(",", ":")).encode()
+    line += b" " * (-len(line) % 8)
+    return b"".join([len(line).to_bytes(8, "little"), line, *(array.tobytes() for _, array in ordered)])
+
+
+def _read_safetensors(content: bytes) -> tuple[dict[str, NDArray[Any]], str]:
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    text = header.pop("__metadata__")[_TEXT]
+    types = {word: np.dtype(name) for name, word in _WORDS.items()}
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, about in header.items():
+        low, high = about["data_offsets"]
+        arrays[name] = np.frombuffer(content[start + low : start + high], types[about["dtype"]]).reshape(about["shape"])
+    return arrays, text
