@@ -85,7 +85,8 @@ def arrays_sha256(arrays: Mapping[str, AnyArray], labels: IntArray) -> str:
         digest.update(len(header).to_bytes(8, "big") + header)
         rows = max(1, _PIECE // max(1, array.nbytes // max(1, len(array))))
         for start in range(0, len(array), rows):
-            digest.update(np.ascontiguousarray(array[start : start + rows]).data)
+            piece = np.ascontiguousarray(array[start : start + rows])
+            digest.update(repr(piece.tolist()).encode() if piece.dtype == object else piece.data)
     digest.update(labels.astype(">i8").tobytes())
     return digest.hexdigest()
 
@@ -129,6 +130,10 @@ def row_digests(batch: Batch) -> NDArray[np.uint64]:
     columns = []
     for name in sorted(batch):
         array = batch[name]
+        if array.dtype == object:  # text of any length
+            digests = b"".join(hashlib.sha256(repr(row).encode()).digest() for row in array.tolist())
+            columns.append(np.frombuffer(digests, np.uint8).reshape(len(array), -1))
+            continue
         # In one byte order, so that every machine gets the same digest.
         ordered = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         columns.append(ordered.reshape(len(array), array.size // max(1, len(array))).view(np.uint8))

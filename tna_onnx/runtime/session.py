@@ -29,6 +29,7 @@ _C_NAMES = {"float": "float32", "double": "float64"}
 _INTEGERS = ("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64")
 _ELEMENTS = ("float", "float16", "double", *_INTEGERS, "bool")
 _DTYPES = {f"tensor({element})": np.dtype(_C_NAMES.get(element, element)) for element in _ELEMENTS}
+_DTYPES["tensor(string)"] = np.dtype(object)
 
 # Operators that a message names.
 _SHOWN = 4

@@ -75,12 +75,31 @@ class ArrowColumn:
             shape = tuple(kind.shape)
         return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
 
+    def texts(self) -> ArrowTexts:
+        """Return the column as text."""
+        return ArrowTexts(self.chunked, self.shape)
+
     def _ragged(self, row: int, first: object, second: object) -> DataError:
         """Return the error for two rows of different shapes."""
         return DataError(
             f"{self.where}: every row must have the shape of row 0, {first}, but row {row} has {second}; pad or cut "
             "the lists to one length"
         )
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowTexts:
+    """Text in a column, as objects."""
+
+    chunked: Any = field(repr=False)
+    shape: tuple[int]
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(object))
+
+    def __getitem__(self, rows: IntArray) -> AnyArray:
+        """Return the values of `rows` as a new array."""
+        values = np.empty(len(rows), object)
+        values[:] = self.chunked.take(rows).to_pylist()
+        return values
 
 
 @dataclass(frozen=True, eq=False)

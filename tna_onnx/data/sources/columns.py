@@ -2,11 +2,12 @@
 
 Stored arrays are used as they are. A dtype is only widened without loss within its kind (float16 to float32, int32 to
 int64). A cast across kinds would hide missing preprocessing and a narrowing cast would change the samples, so both are
-refused.
+refused. An input of text takes text: `str` in an array of objects or of dtype `str`.
 
 `Stacked` places columns of single numbers side by side as one array. Tables do not have the model's dtype (pandas
 counts in float64, CSV files have no dtype), so these numbers are converted to the dtype of the input. A conversion that
-would lose more than the last digits of a fraction is refused, and the message names the column and row.
+would lose more than the last digits of a fraction is refused, and the message names the column and row. In an input of
+text a whole number is its digits; what other numbers looked like in training is not known, so they are refused.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ __all__ = [
     "labels_name",
     "only_other",
     "open_columns",
+    "require_text",
     "stack",
 ]
 
@@ -161,7 +163,10 @@ class ArraySource:
                     f"{self.where}: {self.noun} {spec.name!r} must be finite, but row {row} holds NaN or infinity; "
                     "remove or repair that sample"
                 )
-        return np.ascontiguousarray(part, dtype=spec.dtype)
+        part = np.ascontiguousarray(part, dtype=spec.dtype)
+        if part.dtype == object:
+            require_text(f"{self.where}: {self.noun} {spec.name!r}", part, pick)
+        return part
 
 
 def open_columns(
@@ -305,13 +310,30 @@ def _check_column(column: Column, spec: InputSpec, where: str) -> None:
 
 def _widens(stored: np.dtype[Any], target: np.dtype[Any]) -> bool:
     # NumPy also calls int16 -> float32 safe. The values survive, but they are pixels or codes, not model inputs.
+    if target.kind == "O":
+        return stored.kind in "OU"
     same_kind = any(stored.kind in kind and target.kind in kind for kind in _KINDS)
     return stored == target or (same_kind and np.can_cast(stored, target, "safe"))
 
 
+def require_text(where: str, values: AnyArray, rows: IntArray) -> None:
+    """Refuse cells of an input of text, (B, ...), that hold something else.
+
+    Raises:
+        DataError: there is such a cell.
+    """
+    width = max(1, values.size // max(1, len(values)))
+    for place, cell in enumerate(values.ravel().tolist()):
+        if not isinstance(cell, str):
+            raise DataError(
+                f"{where}: expected text, found {cell!r} in row {rows[place // width]} (None and nan are empty cells); "
+                "store it as it was in training, or remove the row"
+            )
+
+
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """Columns (N,) of numbers as one array (N, n), or (N,); a `Column`.
+    """Columns (N,) of numbers or text as one array (N, n), or (N,); a `Column`.
 
     Attributes:
         where: what messages start with.
@@ -339,6 +361,10 @@ class Stacked:
         return values.reshape(len(rows), *self.shape[1:])
 
     def _converted(self, name: str, part: AnyArray, rows: IntArray) -> AnyArray:
+        if self.dtype == object:
+            converted = part.astype(str if part.dtype.kind in "iu" else object).astype(object)
+            require_text(f"{self.where}: column {name!r}", converted, rows)
+            return converted
         with np.errstate(over="ignore", invalid="ignore"):
             converted = part.astype(self.dtype)
         if self.dtype.kind == "f":
@@ -357,7 +383,7 @@ class Stacked:
 
 
 def stack(where: str, spec: InputSpec, names: Sequence[str], parts: Sequence[Column]) -> Stacked:
-    """Put columns of numbers side by side for an input of one axis or two."""
+    """Put columns of numbers or text side by side for an input of one axis or two."""
     n_rows = parts[0].shape[0]
     shape = (n_rows,) if len(spec.shape) == 1 else (n_rows, len(parts))
     return Stacked(where, tuple(names), tuple(parts), shape, spec.dtype)

@@ -18,10 +18,11 @@ from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.files import parse_json, parsing, read_text, whole_numbers
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.inmemory import open_in_memory
+from tna_onnx.data.sources.layout import by_user, folded
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tna_onnx.data.choices import Limits
@@ -46,14 +47,37 @@ def open_delimited(path: Path, request: Request) -> ArraySource:
         UsageError: a recipe is given, or a library is missing.
         DataError: the file cannot be read, or its columns or labels do not fit the model.
     """
-    columns = read_columns(path, request.limits)
+    columns = read_columns(path, request.limits, texts_for(request))
     return open_in_memory(
         f"table {path.name}", str(path), columns, request, hashed=lambda indices: files_sha256([path], indices)
     )
 
 
-def read_columns(path: Path, limits: Limits) -> dict[str, AnyArray]:
+def texts_for(request: Request) -> Callable[[str], bool]:
+    """Return which columns fill inputs of text, as far as names tell: their cells are text, also where they are digits.
+
+    In CSV "0150" may be a number or a code, and only the model can tell which.
+    """
+    texts = [spec for spec in request.inputs if spec.dtype == object]
+    if not texts:
+        return lambda _: False
+    if request.columns:
+        columns = by_user("columns", dict.fromkeys(request.columns, "text"), request.inputs, request.columns)
+        named = {name for spec in texts for name in columns[spec.name]}
+        return lambda name: name in named
+    if len(request.inputs) == 1:
+        return lambda name: name not in (request.label_column, "label", "labels")
+    named = {folded(spec.name) for spec in texts}
+    return lambda name: folded(name) in named
+
+
+def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool]) -> dict[str, AnyArray]:
     """Return name -> values (N,) of each column: numbers, or objects that are text, lists or None.
+
+    Args:
+        path: of the file.
+        limits: how large it may be.
+        is_text: tells of the name of a column of CSV whether its cells are text, whatever they look like.
 
     Raises:
         DataError: the file cannot be read as a table.
@@ -62,7 +86,7 @@ def read_columns(path: Path, limits: Limits) -> dict[str, AnyArray]:
     text = read_text(path, limits)
     with parsing(str(path), "cannot be read as a table", "write it again"):
         if suffix in (".csv", ".tsv"):
-            return _from_rows(path, text, _delimiter(text, suffix))
+            return _from_rows(path, text, _delimiter(text, suffix), is_text)
         if suffix == ".jsonl":
             lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
             return _from_objects(path, [parse_json(line, f"{path}: line {n}") for n, line in lines if line.strip()])
@@ -76,7 +100,7 @@ def _delimiter(text: str, suffix: str) -> str:
     return next((sign for sign in (",", ";", "\t") if sign in first), ",")
 
 
-def _from_rows(path: Path, text: str, delimiter: str) -> dict[str, AnyArray]:
+def _from_rows(path: Path, text: str, delimiter: str, is_text: Callable[[str], bool]) -> dict[str, AnyArray]:
     # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
     rows = [row for row in reader if row]
@@ -96,7 +120,14 @@ def _from_rows(path: Path, text: str, delimiter: str) -> dict[str, AnyArray]:
             f"{path}: expected {len(header)} cells in each row ({listed(header)}), found {len(rows[wrong])} in row "
             f"{wrong}; put text that holds {delimiter!r} in double quotes"
         )
-    return {name: _parsed([row[at].strip() for row in rows], f"{path}: {name}") for at, name in enumerate(header)}
+    columns = {}
+    for at, name in enumerate(header):
+        cells = [row[at].strip() for row in rows]
+        if is_text(name):
+            columns[name] = _objects([cell or None for cell in cells])
+        else:
+            columns[name] = _parsed(cells, f"{path}: {name}")
+    return columns
 
 
 def _is_sample(cells: list[str]) -> bool:

@@ -9,6 +9,7 @@ Padding has the id 0, which a model with a mask ignores. Without a mask the padd
 
 from __future__ import annotations
 
+import math
 import numbers
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from tna_onnx.data.files import whole_numbers
 from tna_onnx.data.label_arrays import joined_columns, marked_labels
 from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
-from tna_onnx.data.sources.layout import Kind, lay_out, texts_of
+from tna_onnx.data.sources.layout import Kind, lay_out, plain_kinds, texts_of
 from tna_onnx.data.sources.tokens import roles_of, text_columns, tokenized
 from tna_onnx.errors import DataError
 
@@ -199,6 +200,10 @@ def plain_column(values: Any) -> AnyArray:
     return np.array([np.nan if gone else float(cell) for cell, gone in zip(cells, missing, strict=True)])
 
 
+def _is_missing(cell: Any) -> bool:
+    return type(cell).__name__ in _MISSING or (isinstance(cell, float) and math.isnan(cell))
+
+
 def _kind(values: AnyArray) -> Kind:
     if values.ndim > 1:
         return "list"
@@ -206,7 +211,7 @@ def _kind(values: AnyArray) -> Kind:
         return "number"
     if values.dtype.kind != "O":
         return "other"
-    filled = [cell for cell in values if type(cell).__name__ not in _MISSING]
+    filled = [cell for cell in values.tolist() if not _is_missing(cell)]
     if filled and all(isinstance(cell, str) for cell in filled):
         return "text"
     if filled and all(isinstance(cell, (list, tuple, np.ndarray)) for cell in filled):
@@ -218,7 +223,7 @@ def _filled(
     where: str, spec: InputSpec, names: tuple[str, ...], columns: Mapping[str, AnyArray], kinds: Mapping[str, Kind]
 ) -> AnyArray:
     """Return the values of one input."""
-    if all(kinds[name] == "number" for name in names):
+    if all(kinds[name] in plain_kinds(spec) for name in names):
         stacked = stack(where, spec, names, [columns[name] for name in names])
         return stacked[np.arange(stacked.shape[0])]
     values = columns[names[0]]

@@ -4,8 +4,9 @@
 2. Every input has a column of its name; case, spaces and signs do not count where that is unambiguous.
    A column of single numbers is not the one of an input of several.
 3. The model has one input: the only column that there is, or the only one with lists.
-4. The model has one input (N, n): all columns of numbers but the label, in the order of the table, if they are n.
-   Where n is open, none of them may be called as row numbers are (`id`, `index`, `row_id`): that is refused.
+4. The model has one input (N, n): all columns of numbers but the label, in the order of the table, if they are n; for
+   an input of text also those of text, or those of text alone if they are n. Where n is open, none
+   of them may be called as row numbers are (`id`, `index`, `row_id`): that is refused.
 
 Row numbers that pandas has stored as a column, which has no name then, are never an input.
 """
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import InputSpec
 
-__all__ = ["Kind", "Layout", "lay_out", "texts_of"]
+__all__ = ["Kind", "Layout", "by_user", "folded", "lay_out", "plain_kinds", "texts_of"]
 
 Kind: TypeAlias = Literal["number", "list", "text", "other"]
 """What the cells of a column hold."""
@@ -71,7 +72,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
     order = "in the model's order, as told"
     if request.columns:
-        columns = _by_user(where, kinds, inputs, request.columns)
+        columns = by_user(where, kinds, inputs, request.columns)
     elif (by_name := _by_name(data_columns, inputs)) and _wide_enough(data_columns, inputs, by_name):
         columns = by_name
         order = "by name"
@@ -83,6 +84,11 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
     return Layout(columns, _note(columns, kinds, label, order))
+
+
+def plain_kinds(spec: InputSpec) -> tuple[Kind, ...]:
+    """Return what columns hold that stand side by side in an input: of text, both text and numbers."""
+    return ("number", "text") if spec.dtype == object else ("number",)
 
 
 def texts_of(kinds: Mapping[str, Kind]) -> list[str]:
@@ -99,9 +105,14 @@ def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> st
     return None
 
 
-def _by_user(
+def by_user(
     where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
+    """Return the columns of each input where the user names them, in the model's order.
+
+    Raises:
+        DataError: a name is no column or stands twice, or they are not as many as the model takes.
+    """
     unknown = [name for name in names if name not in kinds]
     if unknown:
         raise DataError(f"{where}: no column {listed(unknown)}, which --columns names; the columns are {listed(kinds)}")
@@ -130,10 +141,10 @@ def _by_user(
 def _by_name(data_columns: Mapping[str, Kind], inputs: Sequence[InputSpec]) -> dict[str, tuple[str, ...]] | None:
     if all(spec.name in data_columns for spec in inputs):
         return {spec.name: (spec.name,) for spec in inputs}
-    folded: dict[str, list[str]] = {}
+    spelled: dict[str, list[str]] = {}
     for name in data_columns:
-        folded.setdefault(_folded(name), []).append(name)
-    matches = [folded.get(_folded(spec.name), []) for spec in inputs]
+        spelled.setdefault(folded(name), []).append(name)
+    matches = [spelled.get(folded(spec.name), []) for spec in inputs]
     # two columns that differ in signs only: which of them is meant is not for us to say
     if any(len(names) != 1 for names in matches) or len({names[0] for names in matches}) < len(matches):
         return None
@@ -149,14 +160,19 @@ def _wide_enough(
     spec = inputs[0]
     multi_column = len(spec.shape) == 2 and spec.shape[1] not in (None, 1)
     # with one column alone there is nothing else that the name could mean
-    return not multi_column or len(data_columns) == 1 or data_columns[columns[spec.name][0]] != "number"
+    return not multi_column or len(data_columns) == 1 or data_columns[columns[spec.name][0]] not in plain_kinds(spec)
 
 
 def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec) -> dict[str, tuple[str, ...]]:
     lists = [name for name, kind in data_columns.items() if kind == "list"]
     if len(data_columns) == 1 or len(lists) == 1:
         return {spec.name: tuple(lists or data_columns)}
-    numbers = [name for name, kind in data_columns.items() if kind == "number"]
+    numbers = [name for name, kind in data_columns.items() if kind in plain_kinds(spec)]
+    texts = [name for name in numbers if data_columns[name] == "text"]
+    if len(numbers) != _width(spec) and len(texts) == (_width(spec) or 1):
+        numbers = texts
+    if len(numbers) == 1 and len(spec.shape) == 1:
+        return {spec.name: tuple(numbers)}
     if len(spec.shape) == 2 and numbers and spec.shape[1] in (None, len(numbers)):
         _check_ids(where, numbers, spec)
         return {spec.name: tuple(numbers)}
@@ -206,14 +222,14 @@ def _missing(
 def _check(where: str, spec: InputSpec, columns: Sequence[str], kinds: Mapping[str, Kind]) -> None:
     """Check that columns of single numbers have an input that takes them."""
     for name in columns:
-        if kinds[name] == "text":
+        if kinds[name] == "text" and "text" not in plain_kinds(spec):
             advice = "store numbers"
             if spec.dtype.kind == "i":
                 advice = "--tokenizer FOLDER turns text into tokens"
             raise DataError(
                 f"{where}: column {name!r} holds text, and the model's input {spec.name!r} takes {spec.dtype}; {advice}"
             )
-    if any(kinds[name] != "number" for name in columns):
+    if any(kinds[name] not in plain_kinds(spec) for name in columns):
         return  # one column of lists, whose shape is checked when it is read, or one that is refused there
     fits = len(spec.shape) == 1 or (len(spec.shape) == 2 and spec.shape[1] in (None, len(columns)))
     if not fits:
@@ -225,7 +241,7 @@ def _check(where: str, spec: InputSpec, columns: Sequence[str], kinds: Mapping[s
 
 def _note(columns: Mapping[str, tuple[str, ...]], kinds: Mapping[str, Kind], label: str | None, order: str) -> str:
     used = [name for names in columns.values() for name in names]
-    if all(kinds[name] != "number" for name in used):
+    if not any(kinds[name] in ("number", "text") for name in used):
         return ""
     unused = [name or "(no name)" for name in kinds if name not in used and name != label]
     parts = [f"columns: {_few(used)} {order}"]
@@ -263,5 +279,10 @@ def _shapes(inputs: Sequence[InputSpec]) -> str:
     return ", ".join(text)
 
 
-def _folded(name: str) -> str:
+def folded(name: str) -> str:
+    """Return a name without case, spaces and signs.
+
+    >>> folded("Sepal length (cm)")
+    'sepallengthcm'
+    """
     return re.sub(r"[\W_]+", "", name.casefold())

@@ -28,7 +28,7 @@ from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
 from tna_onnx.data.sources.inmemory import open_in_memory, padded, plain_column, token_columns
-from tna_onnx.data.sources.layout import Kind, Layout, lay_out, texts_of
+from tna_onnx.data.sources.layout import Kind, Layout, lay_out, plain_kinds, texts_of
 from tna_onnx.data.sources.tokens import text_columns, tokenized
 from tna_onnx.errors import DataError
 
@@ -265,13 +265,14 @@ def _open_numbers(
     request.check_arrays(str(path))
     used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
     table, labels = _map(path, files, request, used, label_name)
-    numbers = {name: ArrowColumn(table.column(name), f"{path}: column {name!r}").numbers() for name in used}
+    stored = {name: ArrowColumn(table.column(name), f"{path}: column {name!r}") for name in used}
+    parts = {name: column.texts() if kinds[name] == "text" else column.numbers() for name, column in stored.items()}
     arrays: dict[str, Column] = {}
     for spec in request.inputs:
         names = layout.columns[spec.name]
-        arrays[spec.name] = numbers[names[0]]
-        if any(kinds[name] == "number" for name in names):
-            arrays[spec.name] = stack(str(path), spec, names, [numbers[name] for name in names])
+        arrays[spec.name] = parts[names[0]]
+        if any(kinds[name] in plain_kinds(spec) for name in names):
+            arrays[spec.name] = stack(str(path), spec, names, [parts[name] for name in names])
     return open_columns(
         _title(path),
         str(path),
