@@ -65,7 +65,7 @@ def texts_for(request: Request) -> Callable[[str], bool]:
         columns = by_user("columns", dict.fromkeys(request.columns, "text"), request.inputs, request.columns)
         named = {name for spec in texts for name in columns[spec.name]}
         return lambda name: name in named
-    if len(request.inputs) == 1:
+    if len(request.inputs) == 1 and len(texts[0].shape) == 2 and (texts[0].shape[1] or 1) > 1:
         return lambda name: name not in (request.label_column, "label", "labels")
     named = {folded(spec.name) for spec in texts}
     return lambda name: folded(name) in named
