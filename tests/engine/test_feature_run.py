@@ -84,13 +84,13 @@ def test_images_in_folders_and_behind_a_url(tmp_path: Path) -> None:
 
 
 def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, seen = Session.run, []
+    compute, seen = Session._compute, []
 
     def counted(self: Session, outputs: object, feeds: dict[str, np.ndarray]) -> object:
         seen.append(len(next(iter(feeds.values()))))
-        return run(self, outputs, feeds)
+        return compute(self, outputs, feeds)
 
-    monkeypatch.setattr(Session, "run", counted)
+    monkeypatch.setattr(Session, "_compute", counted)
     everything = write_files(tmp_path / "many", 4)
     features(MODEL, everything, output=tmp_path / "f", device="cpu", max_samples=100, stratify=True)
     assert sum(seen) < N

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.extraction.independence import _cycle
 
 CLASSES, SIZE = 6, 8
 Nodes = list[onnx.NodeProto]
@@ -79,6 +80,21 @@ def _data(folder: Path) -> Path:
     return folder / "data.npz"
 
 
+def _last_place(ones: Any) -> Nodes:
+    """Add 3 to the first class of the sample at place 60 of its batch, far behind the first ones."""
+    places = np.zeros_like(ones)
+    places[60 % len(ones)] = 3
+    tensors = {"p": places, "only": np.array([0]), "start": np.array([0]), "one_more": np.array([1])}
+    return [
+        *(helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in tensors.items()),
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Slice", ["s", "start", "one_more", "only"], ["end"]),
+        helper.make_node("Slice", ["p", "start", "end", "only"], ["q"]),
+        helper.make_node("Mul", ["q", "first"], ["q_first"]),
+        helper.make_node("Add", ["z", "q_first"], ["logits"]),
+    ]
+
+
 ROUTES: dict[str, Callable[[Path, Path, Path], object]] = {
     "calibrate": lambda m, d, o: tna_onnx.calibrate(
         m, d, output=o / "c.onnx", map="ts", search="none", output_kind="logits", device="cpu", fail_if_worse=False
@@ -86,6 +102,10 @@ ROUTES: dict[str, Callable[[Path, Path, Path], object]] = {
     "evaluate": lambda m, d, _: tna_onnx.evaluate(m, d, output_kind="logits", device="cpu"),
     "compare": lambda m, d, _: tna_onnx.compare([m, m], d, output_kind="logits", device="cpu"),
     "guard": lambda m, d, o: tna_onnx.guard(m, d, output=o / "g.onnx", output_kind="logits", device="cpu"),
+    "guard ood": lambda m, d, o: tna_onnx.guard(
+        m, d, output=o / "g.onnx", output_kind="logits", add=("ood",), device="cpu", ood_score="energy"
+    ),
+    "verify": lambda m, d, _: tna_onnx.verify(m, m, data=d, output_kind="logits", device="cpu"),
     "shift": lambda m, d, o: tna_onnx.shift(
         m, d, output=o / "s.onnx", target_prior="uniform", output_kind="logits", device="cpu"
     ),
@@ -103,6 +123,50 @@ def test_scores_with_a_mean_over_the_batch_are_refused_on_every_route(route: str
     with pytest.raises(UnsupportedModel, match=r"differs by 0\.\d+ when it is run alone"):
         ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
     assert not list(tmp_path.glob("[cgs].onnx"))
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_scores_that_differ_at_one_place_of_a_whole_batch_are_refused_on_every_route(
+    route: str, tmp_path: Path
+) -> None:
+    onnx.save(_model(_last_place), tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedModel, match="when it is run in another order"):
+        ROUTES[route](tmp_path / "m.onnx", _data(tmp_path), tmp_path)
+
+
+def _same_for_all_classes(_: Any) -> Nodes:
+    return [
+        helper.make_node("ReduceMean", ["z"], ["m"], axes=[0, 1], keepdims=1),
+        helper.make_node("Mul", ["m", "ten"], ["ten_m"]),
+        helper.make_node("Sub", ["z", "ten_m"], ["logits"]),
+    ]
+
+
+@pytest.mark.parametrize("route", ["calibrate", "features", "extractor", "guard ood"])
+def test_what_the_probabilities_do_not_show_is_compared_where_it_is_used(route: str, tmp_path: Path) -> None:
+    onnx.save(_model(_same_for_all_classes), tmp_path / "m.onnx")
+    data = _data(tmp_path)
+    with pytest.raises(UnsupportedModel, match="of the distance between samples when it is run alone"):
+        ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
+    ROUTES["evaluate"](tmp_path / "m.onnx", data, tmp_path)  # reads probabilities alone
+
+
+def test_the_first_batch_of_an_extractor_may_be_short(tmp_path: Path) -> None:
+    onnx.save(_model(_last_place), tmp_path / "m.onnx")
+    extractor = tna_onnx.FeatureExtractor(tmp_path / "m.onnx", output_kind="logits", kind="logits", device="cpu")
+    with pytest.raises(UnsupportedModel, match="when it is run in another order"):
+        extractor({"x": np.load(_data(tmp_path))["x"][:5]})
+
+
+def test_the_order_is_one_cycle_over_all_places() -> None:
+    for samples in (2, 3, 24, 64, 97):
+        order = _cycle(samples)
+        place = 0
+        visited = set()
+        while place not in visited:
+            visited.add(place)
+            place = int(order[place])
+        assert visited == set(range(samples))
 
 
 @pytest.mark.parametrize("behind", [_place, _largest, _noise])

@@ -40,7 +40,7 @@ from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.guarding.measure import require_outlier_score, score_guarded
+from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -245,7 +245,7 @@ def run_model(
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(given.name, done, total)
 
-    size, about_model = classifier.batch_size(settings.batch_size, source)
+    size, about_model = classifier.batch_size(settings.batch_size, source, outlier_scores(model, output))
     scores, classes, decisions = score_guarded(
         classifier.session, model, output, source, size, advance, settings.level, unknown
     )

@@ -33,7 +33,7 @@ from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.guarding.measure import require_outlier_score, score_guarded
+from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
@@ -138,7 +138,8 @@ def _open(
     classifier = Classifier.of(*read_classifier(given, options), device, data)
     data, source = classifier.open(data)
     require_samples(source, bins)
-    size, notes = classifier.batch_size(batch_size, source)
+    beside = outlier_scores(classifier.model, classifier.output)
+    size, notes = classifier.batch_size(batch_size, source, beside)
     return _Opened(classifier, source, data, size, notes)
 
 

@@ -163,7 +163,7 @@ def _compared(
         if proof.intact:
             raise
         return None, (), (*notes, f"outputs not compared: {error}")  # say first in what the file is wrong
-    return moved.outputs, _missed(moved, gates), notes
+    return moved.outputs, _missed(moved, gates), (*notes, *moved.notes)
 
 
 def _missed(moved: Moved, gates: Gates) -> tuple[str, ...]:

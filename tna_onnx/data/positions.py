@@ -187,6 +187,14 @@ class PositionSource:
         fitting = int(np.searchsorted(ends, max_rows, side="right"))
         return int(ends[max(0, fitting - 1)])
 
+    def first_rows(self, size: int, max_rows: int) -> IntArray:
+        """Return the first rows of each sample of the first batch: `max_rows` in all, but at least one of each."""
+        _, starts = np.unique(self.owner, return_index=True)
+        samples = min(size, self.batch_samples, len(starts))
+        ends = np.append(starts, len(self))[1:]
+        most = max(1, max_rows // samples)
+        return np.concatenate([np.arange(starts[k], min(ends[k], starts[k] + most)) for k in range(samples)])
+
     def _placed(self, batch: Batch, rows: IntArray, samples: IntArray) -> Batch:
         """Add the positions of the rows to a batch; `samples` are the indices of their samples in it."""
         shape = self.shape

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import clusters_of
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
+from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
@@ -129,18 +130,20 @@ class NotFinite(CheckFailed):
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """How far the outputs moved, and the scores of both files."""
+    """How far the outputs moved, the scores of both files, and notes on what they make of a batch."""
 
     outputs: OutputDifference
     before: SampleScores
     after: SampleScores
+    notes: tuple[str, ...]
 
 
 def run_both(both: Both, device: Device, source: Source, batch_size: int, progress: Progress) -> Moved:
     """Run both files on all samples.
 
     Raises:
-        UnsupportedModel: the new file cannot be loaded, or has not the inputs and outputs of the old one.
+        UnsupportedModel: the new file cannot be loaded, or has not the inputs and outputs of the old one; or scores of
+            a sample depend on the others of its batch.
         DataError: an output of the wrong shape, or NaN or infinite values in that of the original.
         NotFinite: such values in that of the new file.
     """
@@ -149,6 +152,9 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
     if input_specs(both.session) != input_specs(other) or not {*both.old.outputs} <= {*both.new.outputs}:
         raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")
     output = both.output
+    notes = []
+    for model, session in ((both.old, both.session), (both.new, other)):
+        notes += require_independence(model, session, output, source, batch_size)
     sums = _Sums()
     scores: tuple[list[SampleScores], list[SampleScores]] = ([], [])
     tallies = {name: _Tally() for name in both.old.outputs if name != output.name}
@@ -191,7 +197,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         preprocessing=source.recipe(),
         provider=other.provider,
     )
-    return Moved(outputs, before_scores, after_scores)
+    return Moved(outputs, before_scores, after_scores, tuple(notes))
 
 
 class _Sums:

@@ -109,8 +109,13 @@ class Classifier:
         """Open samples that the model should not know; the arguments are those of `open_unknown`."""
         return self.preparation.settle(data, open_unknown(data, self.inputs, known))[1]
 
-    def batch_size(self, wanted: BatchSize, source: Source) -> tuple[int, tuple[str, ...]]:
+    def batch_size(self, wanted: BatchSize, source: Source, beside: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
         """Return the samples per run, and notes on it and on what the model makes of a batch.
+
+        Args:
+            wanted: a number, or `auto`.
+            source: the samples; the first batch is run.
+            beside: outputs that are used beside the one that classifies.
 
         Raises:
             UnsupportedModel: the scores of a sample depend on the others of its batch.
@@ -119,7 +124,7 @@ class Classifier:
         size = choose_batch_size(wanted, self.session, [self.output.name], source)
         _log.debug("open: output %s (%s), samples per run: %d", self.output.name, self.output.kind, size)
         _log.info("data: %s", source.describe())
-        notes = require_independence(self.model, self.session, self.output, source, size)
+        notes = require_independence(self.model, self.session, self.output, source, size, beside)
         return size, (*batch_size_notes(wanted, size), *notes)
 
 

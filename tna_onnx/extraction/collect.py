@@ -192,7 +192,6 @@ class Collector:
         self.batch_size = batch_size
         self.tensors = tensors
         self._session = session
-        self._opened = opened
         self._model = opened.model
         self._head = readout if isinstance(readout, Head) else None
         self.has_row: dict[str, bool] = {}
@@ -271,7 +270,7 @@ class Collector:
         results = batch_in_rows(self._session, batch)
         names = list(self.tensors.computed)
         if self._session is not None and names:  # else the samples hold all of it themselves
-            results.update(self._opened.run(self._session, names, batch))
+            results.update(zip(names, self._session.run(names, batch), strict=True))
         count = len(next(iter(batch.values())))
         raw = results[self.tensors.main]
         arrays = {"features": self._main_rows(raw, count)}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -224,7 +224,11 @@ class _Network:
 
     def _checked(self, source: ArraySource, size: int) -> Collector:
         opened = self.opened
-        probed = check_readout(opened, opened.readout, opened.session, source, size)
+        # at every place of the batches to come, although the first one may be a short one
+        rows = np.minimum(np.arange(size), len(source) - 1)
+        columns = {name: column[rows] for name, column in source.columns.items()}
+        first = replace(source, columns=columns, labels=source.labels[rows])
+        probed = check_readout(opened, opened.readout, opened.session, first, size)
         readout: Readout = probed.readout
         if self.kind == "features" and probed.tail is not None:
             raise UnsupportedModel(

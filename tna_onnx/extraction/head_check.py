@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.independence import check_independence
+from tna_onnx.extraction.independence import Compared, check_independence
 from tna_onnx.extraction.positions import batch_in_rows, first_rows, sample_shape
 from tna_onnx.extraction.sessions import OpenModel, open_part
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
@@ -225,7 +225,7 @@ def check_readout(
         DataError: the logits hold NaN or infinite values.
     """
     model = opened.model
-    batch = next(source.batches(batch_size, first_rows(readout, source)))
+    batch = next(source.batches(batch_size, first_rows(readout.n_classes, source, batch_size)))
     tensors = _first_batch(opened, readout, session, batch)
     raw = tensors[readout.logits]
     logits = class_logits(model, readout, raw, len(next(iter(batch.values()))))
@@ -260,17 +260,22 @@ def check_readout(
 def _independence_notes(
     model: Model, readout: Readout, session: Session | None, batch: Batch, tensors: Batch
 ) -> tuple[str, ...]:
-    """Compare the scores of samples with those that they have in other batches; notes on what that shows."""
+    """Compare scores, and what is collected, with those in other batches; notes on what that shows."""
     if session is None:
         return ()
-    name = readout.output
-    if name in tensors and name not in batch:
-        return check_independence(model, session, name, output_of(readout).probabilities, batch, tensors[name])
 
     def probabilities(raw: NDArray[Any]) -> NDArray[np.float64]:
         return readout.probabilities(readout.class_logits(raw).astype(np.float64))
 
-    return check_independence(model, session, readout.logits, probabilities, batch, tensors[readout.logits])
+    compared = [Compared(readout.logits, probabilities)]
+    if readout.output in tensors and readout.output not in batch:
+        compared = [Compared(readout.output, output_of(readout).probabilities)]
+    collected = readout.features if isinstance(readout, Head) else readout.logits
+    if collected not in batch:
+        compared.append(Compared(collected))
+    notes = check_independence(model, session, compared, batch, tensors)
+    session.remember(batch, tensors)
+    return notes
 
 
 def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, batch: Batch) -> Batch:
@@ -284,12 +289,9 @@ def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, b
     missing = [name for name in names if name not in batch]
     if session is None or not missing:
         return batch
-    whole = opened.is_whole(session)
-    if whole and _is_checked(opened.model, readout):
+    if opened.is_whole(session) and _is_checked(opened.model, readout):
         missing.append(readout.output)
     results = dict(zip(missing, session.run(missing, batch), strict=True))
-    if whole:
-        opened.remember(batch, results)
     return {**batch_in_rows(session, batch), **results}
 
 

@@ -1,39 +1,41 @@
 """The check that a sample's scores are its own: they do not depend on the samples that are run with it.
 
-Some samples of a batch that was run are run again, each alone, and some in reverse order without the others. Where
-their probabilities move by more than rounding explains (a mean over the batch, batch normalisation as in training, a
-constant for each place in the batch, random numbers), no figure on them would hold for the next batch, and the model is
-refused.
+The first batch that is run is run again in another order, some of its samples alone, and some in reverse order without
+the others. Where probabilities move by more than rounding explains (a mean over the batch, batch normalisation as in
+training, a constant for each place in the batch, random numbers), no figure on them would hold for the next batch, and
+the model is refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
+
+The other order is one cycle over all places, so whatever a place adds is found: it would be the same at each place and
+the next one, and so at all of them.
 
 Rounding differs between batches, too: products are added up in another order. How far that reaches is known from the
 types that a model computes in. Nodes that quantise a batch by its own range (`DynamicQuantizeLinear`) make scores
-depend on the batch by design: the limit for these is wider, and a note says how far they do.
+depend on the batch by design: the limit for probabilities is wider, features are not compared, and a note says so.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
-from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
+from tna_onnx.data.positions import POSITIONS, SHAPE
 from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.positions import first_rows
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.runtime import Session
 
-__all__ = ["check_independence", "quantizes_batches", "require_independence"]
+__all__ = ["Compared", "check_independence", "quantizes_batches", "require_independence"]
 
 _log = logging.getLogger("tna_onnx")
 
-_Probabilities: TypeAlias = Callable[[NDArray[Any]], NDArray[np.float64]]
-
-_READ = 24  # samples that are read where no batch is at hand: it is too few to be felt, and fills a mean over a batch
 _ALONE = 3
 _REVERSED = 12
 
@@ -44,9 +46,50 @@ _COARSE_LIMIT = 0.05  # float16, bfloat16, TF32
 _QUANTIZED_LIMIT = 0.1
 _DYNAMIC_LIMIT = 0.25
 _SHOWN = 0.01  # of nodes that quantise each batch: less is not worth a note
+_MIN_SPREAD = 0.1  # of the length of features: below it, rounding would count for too much
 
 
 _DYNAMIC = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A tensor that is compared between batches.
+
+    Attributes:
+        name: of the tensor.
+        probabilities: makes probabilities (N, C) of it; None compares its values (N, ...) by how far samples lie apart.
+    """
+
+    name: str
+    probabilities: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
+
+    def rows(self, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:
+        """Return a row of numbers a prediction, (N, n), in units of which the limits are; None if there are none.
+
+        Args:
+            values: of the tensor.
+            count: number of predictions N.
+        """
+        if self.probabilities is not None:
+            return self.probabilities(values)
+        if values.dtype.kind != "f" or values.ndim == 0 or len(values) != count:
+            return None
+        return values.reshape(count, -1).astype(np.float64)
+
+    def unit(self, rows: NDArray[np.float64]) -> float:
+        """Return how far apart samples lie: 1 for probabilities."""
+        if self.probabilities is not None:
+            return 1.0
+        apart = np.median(np.linalg.norm(rows - rows.mean(axis=0), axis=1))
+        length = np.median(np.linalg.norm(rows, axis=1))
+        return float(max(apart, _MIN_SPREAD * length)) or 1.0
+
+    def moved(self, change: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the size of the change of each row, (N,)."""
+        if self.probabilities is not None:
+            return np.asarray(np.max(np.abs(change), axis=1, initial=0))
+        return np.asarray(np.linalg.norm(change, axis=1))
 
 
 def quantizes_batches(model: Model) -> bool:
@@ -55,76 +98,85 @@ def quantizes_batches(model: Model) -> bool:
 
 
 def require_independence(
-    model: Model, session: Session, output: ClassOutput, source: Source, batch_size: int
+    model: Model, session: Session, output: ClassOutput, source: Source, batch_size: int, beside: Sequence[str] = ()
 ) -> tuple[str, ...]:
-    """Run a few samples in several batches and compare what a model's output says of them.
+    """Run the first batch, and again in other ways, and compare what a model's output says of the samples.
 
     Args:
         model: what runs.
-        session: on it.
+        session: on it; it remembers the batch.
         output: that classifies.
-        source: the samples; the first are read.
+        source: the samples; the first batch is read.
         batch_size: samples per run.
+        beside: other tensors of one or more numbers a sample, which are compared too.
 
     Returns:
         Notes.
 
     Raises:
-        UnsupportedModel: the scores of a sample depend on the others.
+        UnsupportedModel: the scores of a sample depend on the others, or on its place.
         DataError: a sample cannot be read, or the network cannot run it.
     """
-    rows = None if isinstance(source, PositionSource) else np.arange(min(batch_size, _READ, len(source)))
-    batch = next(source.batches(min(batch_size, _READ), rows))
-    (values,) = session.run([output.name], batch)
-    if values.size != len(next(iter(batch.values()))) * output.width:
+    batch = next(source.batches(batch_size, first_rows(output.n_classes, source, batch_size)))
+    names = [output.name, *beside]
+    tensors = dict(zip(names, session.run(names, batch), strict=True))
+    if tensors[output.name].size != _rows(batch) * output.width:
         return ()  # the run itself says what is wrong with it
-    return check_independence(model, session, output.name, output.probabilities, batch, values)
+    compared = [Compared(output.name, output.probabilities), *(Compared(name) for name in beside)]
+    notes = check_independence(model, session, compared, batch, tensors)
+    session.remember(batch, tensors)
+    return notes
 
 
 def check_independence(
-    model: Model, session: Session, name: str, probabilities: _Probabilities, batch: Batch, values: NDArray[Any]
+    model: Model, session: Session, compared: Sequence[Compared], batch: Batch, tensors: Mapping[str, NDArray[Any]]
 ) -> tuple[str, ...]:
-    """Run some samples of a batch again, alone and in another batch, and compare.
+    """Run the samples of a batch again, in another order, in a smaller batch and alone, and compare.
 
     Args:
         model: what runs.
         session: on it, or on a part.
-        name: of the tensor of scores.
-        probabilities: makes probabilities (N, C) of it.
+        compared: tensors that it gives; the first one are the scores.
         batch: what was run.
-        values: that it gave.
+        tensors: that it gave.
 
     Returns:
         Notes.
 
     Raises:
-        UnsupportedModel: the scores of a sample depend on the others.
+        UnsupportedModel: the scores of a sample depend on the others, or on its place.
     """
     samples = _count(batch)
     # each portion of a fixed batch of one is a sample alone
     if samples < 2 or session.fixed_batch == 1:
         return ()
-    before = probabilities(values)
-    if not np.all(np.isfinite(before)):
-        return ()  # the run itself says so
     limit, why = _limit_of(model, session)
+    if quantizes_batches(model):
+        compared = compared[:1]
+    before = {each: rows for each in compared if (rows := _finite(each, tensors[each.name], _rows(batch))) is not None}
+    if not before:
+        return ()
     largest = 0.0
     for chosen, how in _trials(samples):
         other, rows = _taken(batch, chosen)
         try:
-            (again,) = session.run([name], other)
+            results = session.run([each.name for each in before], other)
         except DataError as error:  # a size that the network does not take, whatever its inputs say
             _log.debug("independence: %s not run: %s", how, error)
             continue
-        if again.shape != (len(rows), *values.shape[1:]):
-            _log.debug("independence: %s gives an output of shape %s", how, again.shape)
-            continue
-        moved = np.max(np.abs(probabilities(again) - before[rows]), axis=1, initial=0)
-        worst = int(np.argmax(moved))
-        if not moved[worst] <= limit:  # NaN is larger than any limit
-            raise _refusal(model, session, name, probabilities, batch, before, f"{how}{why}", rows[worst], moved[worst])
-        largest = max(largest, float(moved[worst]))
-    _log.debug("independence: probabilities move by at most %.2g, limit %g", largest, limit)
+        for each, values in zip(before, results, strict=True):
+            if values.shape != (len(rows), *tensors[each.name].shape[1:]):
+                _log.debug("independence: %s gives an output of shape %s", how, values.shape)
+                continue
+            moved = _movement(each, before[each], values, rows)
+            worst = int(np.argmax(moved))
+            if not moved[worst] <= limit:  # NaN is larger than any limit
+                row = f"row {rows[worst]} of the first batch {_amount(each, float(moved[worst]))}"
+                again = _movement(each, before[each], session.run([each.name], batch)[0])
+                when = f"{how}{why}" if np.max(again) <= _LIMIT else "again in the same batch"
+                raise _refusal(model, each.name, row, when)
+            largest = max(largest, float(moved[worst]))
+    _log.debug("independence: scores move by at most %.2g, limit %g", largest, limit)
     if largest <= _SHOWN or not quantizes_batches(model):
         return ()
     return (
@@ -133,13 +185,50 @@ def check_independence(
     )
 
 
+def _finite(compared: Compared, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:
+    """Return the rows of a tensor; None where there are none, or some are no numbers, which the run itself says."""
+    if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
+        return None
+    rows = compared.rows(values, count)
+    return rows if rows is not None and np.all(np.isfinite(rows)) else None
+
+
+def _movement(
+    compared: Compared, before: NDArray[np.float64], values: NDArray[Any], rows: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """Return how far each row moved, in units of the limits; `rows` are those of the first batch that were run."""
+    after = compared.rows(values, len(values))
+    chosen = before if rows is None else before[rows]
+    return compared.moved(np.asarray(after) - chosen) / compared.unit(before)
+
+
 def _trials(samples: int) -> list[tuple[NDArray[np.int64], str]]:
     """Return which samples of a batch are run again, and how the messages call that."""
     alone = np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64)).tolist()
     # the others of its batch are missing, too
     step = max(1, -(-samples // _REVERSED), min(2, samples // 2))
     reverse = np.arange(samples, dtype=np.int64)[::-step]
-    return [*((np.array([k]), "alone") for k in alone), (reverse, "in another order and without some others")]
+    return [
+        *((np.array([k]), "alone") for k in alone),
+        (reverse, "in another order and without some others"),
+        (_cycle(samples), "in another order"),
+    ]
+
+
+def _cycle(samples: int) -> NDArray[np.int64]:
+    """Return samples in an order that is one cycle over all places, by Sattolo's algorithm: neighbours change, too."""
+    order = np.arange(samples, dtype=np.int64)
+    rng = np.random.default_rng(0)
+    for k in range(samples - 1, 0, -1):
+        j = int(rng.integers(k))
+        order[[k, j]] = order[[j, k]]
+    return order
+
+
+def _amount(compared: Compared, moved: float) -> str:
+    if compared.probabilities is not None:
+        return f"a probability that differs by {moved:.2g}"
+    return f"values that differ by {moved:.2g} of the distance between samples"
 
 
 def _limit_of(model: Model, session: Session) -> tuple[float, str]:
@@ -156,29 +245,17 @@ def _limit_of(model: Model, session: Session) -> tuple[float, str]:
     return _LIMIT, ""
 
 
-def _refusal(
-    model: Model,
-    session: Session,
-    name: str,
-    probabilities: _Probabilities,
-    batch: Batch,
-    before: NDArray[np.float64],
-    how: str,
-    row: int,
-    moved: float,
-) -> UnsupportedModel:
-    what = f"run {how}"
-    (again,) = session.run([name], batch)
-    same = float(np.max(np.abs(probabilities(again) - before)))
-    if not same <= _LIMIT:
-        what = "run again in the same batch"
-        moved = same
+def _refusal(model: Model, name: str, row: str, when: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"{model.name}: the scores of a sample depend on what it is run with: '{name}' gives row {row} of the first "
-        f"batch a probability that differs by {moved:.2g} when it is {what}. No figure on them would hold for another "
-        "batch; export the model for inference (model.eval(); no mean or normalisation over the batch, no random "
-        "numbers)"
+        f"{model.name}: the scores of a sample depend on what it is run with: '{name}' gives {row} when it is run "
+        f"{when}. No figure on them would hold for another batch; export the model for inference (model.eval(); no "
+        "mean or normalisation over the batch, no random numbers)"
     )
+
+
+def _rows(batch: Batch) -> int:
+    """Return the number of predictions in a batch."""
+    return len(batch[POSITIONS]) if POSITIONS in batch else _count(batch)
 
 
 def _count(batch: Batch) -> int:

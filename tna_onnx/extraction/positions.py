@@ -16,9 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
-from tna_onnx.data.positions import POSITIONS, SHAPE
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError
-from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, Layout
 from tna_onnx.runtime import Session
 
@@ -65,12 +64,8 @@ class PositionSession(Session):
         """Names of the outputs."""
         return self._whole.outputs
 
-    def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run one batch of samples and return the rows that it names.
-
-        Args:
-            outputs: names of the tensors to return.
-            feeds: as for a session on the model, with the positions (`tna_onnx.data.positions`).
+    def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run a batch of samples with their positions (`tna_onnx.data.positions`); return the rows that it names.
 
         Raises:
             DataError: as a session; or a needed tensor has other positions than the labels.
@@ -122,11 +117,11 @@ def sample_shape(session: Session | None, tensor: str, values: NDArray[Any]) -> 
     return values.shape[1:]
 
 
-def first_rows(scores: Readout, source: Source) -> NDArray[np.int64] | None:
-    """Return the first rows where a batch of samples may have too many to compare; None for all of the batch."""
-    if not scores.several:
+def first_rows(n_classes: int, source: Source, batch_size: int) -> NDArray[np.int64] | None:
+    """Return rows of the samples of the first batch, where these may have too many to compare; None for all of them."""
+    if not isinstance(source, PositionSource):
         return None
-    return np.arange(min(len(source), max(_MIN_ROWS, _CHECKED // scores.n_classes)), dtype=np.int64)
+    return source.first_rows(batch_size, max(_MIN_ROWS, _CHECKED // n_classes))
 
 
 def layout_of(values: tuple[int, ...], samples: int, positions: tuple[int, ...], class_axis: int) -> Layout | None:

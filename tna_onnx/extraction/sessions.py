@@ -24,7 +24,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,6 @@ class OpenModel:
     device: Device
     _whole: Session | None = field(default=None, repr=False)
     _inputs: tuple[InputSpec, ...] | None = field(default=None, repr=False)
-    _checked: tuple[Batch, Batch] | None = field(default=None, repr=False)
 
     @property
     def session(self) -> Session:
@@ -87,27 +86,7 @@ class OpenModel:
     def close(self) -> None:
         """Give back what the session holds, weights of the network among it; it is opened again where it is needed."""
         self._whole = None
-        self._checked = None
         self.__dict__.pop("preparation", None)  # it holds the session too
-
-    def remember(self, batch: Batch, results: Batch) -> None:
-        """Keep what the session gave for a batch that was run to check the head: the collection begins with it."""
-        self._checked = (batch, results)
-
-    def run(self, session: Session, names: Collection[str], batch: Batch) -> Batch:
-        """Run a batch; one that is remembered is not run again.
-
-        Args:
-            session: on this model.
-            names: tensors to return.
-            batch: the samples.
-        """
-        checked = self._checked
-        # the first batch of a collection, or none
-        self._checked = None
-        if checked is not None and self.is_whole(session) and _holds(*checked, names, batch):
-            return {name: checked[1][name] for name in names}
-        return dict(zip(names, session.run(list(names), batch), strict=True))
 
     def is_whole(self, session: Session) -> bool:
         """Whether a session starts at the model's inputs."""
@@ -154,14 +133,6 @@ class OpenModel:
         if isinstance(self.readout, Head):
             names = [self.readout.features, *read_beside(self.model, self.readout), *names]
         return self.computed(names)
-
-
-def _holds(samples: Batch, results: Batch, names: Collection[str], batch: Batch) -> bool:
-    """Whether results are those of a batch, and all of the tensors are among them."""
-    if not set(names) <= set(results) or set(batch) != set(samples):
-        return False
-    # by content: a source may give its samples in another order the next time
-    return all(np.array_equal(array, samples[name]) for name, array in batch.items())
 
 
 def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: Iterable[str] | None = None) -> Session:

@@ -21,6 +21,7 @@ from tna_onnx.data import Source
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Part, halves
 from tna_onnx.errors import TnaError, UsageError
+from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_model, open_part, open_source
 from tna_onnx.graph.decisions import Guarded, add_scores
@@ -151,6 +152,10 @@ def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
     guarded = Guarded(opened.output, score, outlier)
     scored, tensors = add_scores(opened.model, guarded)
     runner = open_part(opened.model, scored, opened.device)
+    if "ood" in tensors:  # it may read what the probabilities do not show
+        require_independence(
+            opened.model, runner, opened.output, opened.source, opened.batch_size, beside=[tensors["ood"]]
+        )
     scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress)
     fresh = opened.fresh
     where = opened.source.describe()

@@ -37,6 +37,7 @@ __all__ = [
     "largest_change",
     "measure",
     "measure_detection",
+    "outlier_scores",
     "require_outlier_score",
     "score_guarded",
 ]
@@ -191,6 +192,11 @@ def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
     """Return those that are about the classes of an output: decisions of another head say nothing of its labels."""
     about = provenance(model).get("output")
     return guards_of(model) if about in (None, output.name) else {}
+
+
+def outlier_scores(model: Model, output: ClassOutput) -> list[str]:
+    """Return the graph outputs that hold an outlier score about the classes of an output."""
+    return [name for role, name in guards_about(model, output).items() if role == "ood"]
 
 
 def require_outlier_score(models: Iterable[Model]) -> None:

@@ -72,6 +72,8 @@ class Session:
         at_once: batches that it is made to run at a time, from as many threads.
     """
 
+    _remembered: tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]] | None = None
+
     def __init__(
         self,
         session: Any,
@@ -107,6 +109,15 @@ class Session:
         """Names of the outputs."""
         return tuple(str(output.name) for output in self._session.get_outputs())
 
+    def remember(self, feeds: Mapping[str, NDArray[Any]], results: Mapping[str, NDArray[Any]]) -> None:
+        """Keep what a batch gave that was run to check the model: asked for as the next one, it is not run again.
+
+        Args:
+            feeds: what was run.
+            results: by the names of the outputs.
+        """
+        self._remembered = (feeds, results)
+
     def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one batch of any size. A model with a fixed batch gets it in portions of that size, the last one padded.
 
@@ -121,6 +132,18 @@ class Session:
             OutOfMemory: the batch is too large.
             DataError: ONNX Runtime refuses the data.
         """
+        remembered = self._remembered
+        # the first batch of a run over all samples, or none
+        self._remembered = None
+        if remembered is not None:
+            known, results = remembered
+            # by content: a source may give its samples in another order the next time
+            same = set(feeds) == set(known) and all(np.array_equal(feeds[name], known[name]) for name in feeds)
+            if same and set(outputs) <= set(results):
+                return [results[name] for name in outputs]
+        return self._compute(outputs, feeds)
+
+    def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         samples = len(next(iter(feeds.values())))
         size = self.fixed_batch or samples
         portions = []

@@ -213,7 +213,8 @@ def test_no_server_holds_a_run(kind: str, tmp_path: Path, monkeypatch: pytest.Mo
 
 INSIDE = [
     "127.0.0.1", "10.1.2.3", "192.168.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "::1", "fe80::1", "fd00::1",
-    "::ffff:10.0.0.1",
+    "::ffff:10.0.0.1", "64:ff9b::127.0.0.1", "64:ff9b::169.254.169.254", "64:ff9b:1::10.0.0.1", "2002:7f00:1::",
+    "2002:a9fe:a9fe::1", "2002:c0a8:1::", "::ffff:0:127.0.0.1", "::127.0.0.1", "2001:0:4136:e378:8000:63bf:3fff:fdd2",
 ]  # fmt: skip
 
 
@@ -228,7 +229,14 @@ def test_a_server_outside_leads_to_none_inside(address: str, monkeypatch: pytest
     with pytest.raises(DataError, match="redirects to example"):
         watch.connect(("example", 80), 0.1)
     assert not http._is_public(address)
-    assert http._is_public("93.184.216.34")
+    for public in (
+        "93.184.216.34",
+        "64:ff9b::93.184.216.34",
+        "2002:5db8:d822::1",
+        "::ffff:93.184.216.34",
+        "2606:4700::1",
+    ):
+        assert http._is_public(public)
     request = http.urllib.request.Request("http://93.184.216.34/a")
     host = f"[{address}]" if ":" in address else address
     with pytest.raises(DataError, match="redirects to"):

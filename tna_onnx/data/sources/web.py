@@ -5,7 +5,7 @@
    connection and shuts it down.
 2. Redirects are followed only to http and https, and from https only to https: never to files of this machine. From a
    server outside they lead to none of a private network, this machine, or a link-local address: what is looked at is
-   the address that is connected to, not the name.
+   the address that is connected to, not the name, and the IPv4 address in one of IPv6 that is translated.
 3. A file is kept only if its size is what the server announced; all files together stay below a limit.
 4. HTML in place of data is refused by name: it is a login form or a directory listing.
 """
@@ -137,10 +137,20 @@ def _shut(line: socket.socket) -> None:
         line.shutdown(socket.SHUT_RDWR)
 
 
+# Addresses of IPv6 that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052; RFC 8215; RFC 4291,
+# section 2.5.5): they lead to wherever that one leads.
+_TRANSLATED = tuple(
+    map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::ffff:0:0/96", "::ffff:0:0:0/96", "::/96"))
+)
+
+
 def _is_public(text: str) -> bool:
     address: Any = ipaddress.ip_address(text.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_global)
+    if address.version == 6 and address.sixtofour is not None:  # 2002::/16 (RFC 3056)
+        address = address.sixtofour
+    elif address.version == 6 and any(address in network for network in _TRANSLATED):
+        address = ipaddress.IPv4Address(int(address) % 2**32)
+    return bool(address.is_global)
 
 
 def _connection(kind: type[Any], watch: _Watch, host: str, *, proxied: bool, **words: Any) -> Any:
