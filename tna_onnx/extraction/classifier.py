@@ -14,6 +14,7 @@ from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import NO_LABELS
+from tna_onnx.data.sources.feature_files import refuse_feature_files
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, choose_batch_size
 from tna_onnx.extraction.independence import require_independence
@@ -92,6 +93,8 @@ class Classifier:
             UsageError, DataError: see `Data.open` and `Preparation.settle`.
         """
         described = data if labels else replace(data, labels=NO_LABELS)
+        if not data.columns and data.format in (None, "table"):
+            refuse_feature_files(data.samples, self.inputs)
         source = described.open(
             self.inputs,
             self.output.n_classes,

@@ -92,13 +92,14 @@ def is_store(data: Data) -> bool:
     return named and bool(find_stores(Path(path)))
 
 
-def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -> Samples:
+def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, at_most: int | None = None) -> Samples:
     """Open samples: a feature store, features or logits in arrays, or data for the model's inputs.
 
     Args:
         opened: the model; its session is opened where the samples are for its inputs.
         data: the samples.
         names: of the classes, if known.
+        at_most: samples to keep of files of features or logits; None for all.
 
     Raises:
         UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
@@ -120,7 +121,9 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -
         return _stored(opened.model, readout, Path(path), data, names)
     specs = opened.inputs
     if data.format in (None, "table") and data.labels is None and not readout.multi_label:
-        files = open_feature_files(path, specs, readout.n_classes, label_column=data.label_column, class_names=names)
+        files = open_feature_files(
+            path, specs, readout.n_classes, label_column=data.label_column, class_names=names, at_most=at_most
+        )
         if files is not None:
             return _from_files(opened.model, readout, files, data, names)
     if data.format in (None, "npz", "npy"):

@@ -41,6 +41,11 @@ __all__ = ["Network", "open_task"]
 
 _log = logging.getLogger("tna_onnx")
 
+# Samples of files of features or logits that are used, a random part of more: at least so many, and so many a class.
+# The interval of a log loss is then some thousandths of a nat wide, and memory does not grow with the files.
+_MOST = 1_000_000
+_MOST_OF_CLASS = 100
+
 
 @dataclass(frozen=True, eq=False)
 class Network:
@@ -99,7 +104,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     model, readout, target = _open_model(job)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.said_of_classes, readout.labels, readout.n_classes)
-    samples = open_samples(opened, job.calib, names)
+    samples = open_samples(opened, job.calib, names, max(_MOST, _MOST_OF_CLASS * readout.n_classes))
     held_out = _open_held_out(job, opened, names)
     training = None if job.training is None else open_samples(opened, job.training, names)
     # before the network runs over any of them

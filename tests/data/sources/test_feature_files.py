@@ -67,6 +67,30 @@ def test_one_array_and_digest_for_any_order_of_files_and_rows(
         np.testing.assert_array_equal(other.labels, one.labels, strict=True)
 
 
+@pytest.mark.parametrize("mapped", [False, True])
+def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
+) -> None:
+    every = opened(write_shuffled(tmp_path / "all", 5)).precomputed
+    if mapped:
+        monkeypatch.setattr(module, "_IN_MEMORY", 1000)
+        monkeypatch.setattr(module, "_DIGESTED", 64)
+    digests = {every.digest()}
+    for most in (20, 100, N - 1):
+        files = open_feature_files(write_shuffled(tmp_path / f"{most}", 1 + most % 7), [], CLASSES, at_most=most)
+        assert files is not None
+        part = files.precomputed
+        np.testing.assert_array_equal(part.values, every.values[:most], strict=True)
+        np.testing.assert_array_equal(part.labels, every.labels[:most], strict=True)
+        assert any(f"{most:,} of {N:,} rows" in note for note in part.source.notes)
+        digests.add(part.digest())
+    assert len(digests) == 4
+    rows = {row.tobytes(): k for k, row in enumerate(np.stack(table()["features"].to_pylist()).astype(np.float32))}
+    numbers = [rows[row.tobytes()] for row in every.values[:100]]
+    # the mean of 100 of the 500 numbers at random: four standard errors
+    assert abs(np.mean(numbers) - (N - 1) / 2) < 4 * N / np.sqrt(12 * 100)
+
+
 def test_rows_keep_their_labels(tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "one.parquet")
     read = opened(tmp_path / "one.parquet").precomputed
@@ -179,6 +203,10 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
     pq.write_table(rows.replace_schema_metadata({"tna_onnx": '{"model_sha256": "00"}'}), tmp_path / "x.parquet")
     shutil.rmtree(tmp_path / "many")
+    # commands that run the whole model do not take features for its inputs
+    whole = cli("evaluate", small.model, tmp_path / "one.parquet", "--device", "cpu")
+    assert whole.exit_code == 2
+    assert "holds features" in whole.output
     refused = cli("calibrate", small.model, tmp_path / "x.parquet", "-o", tmp_path / "x.onnx")
     assert refused.exit_code == 4
     assert "computed with another model" in refused.output

@@ -179,7 +179,7 @@ def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> An
 
 def _map_parquet(pa: Any, file: Path, columns: Sequence[str], max_bytes: int) -> Any:
     # Parquet is encoded: to reach any row, it must be written out as plain Arrow first.
-    parquet = optional("pyarrow.parquet", "tables", _PURPOSE).ParquetFile(file, memory_map=True)
+    parquet = optional("pyarrow.parquet", "tables", _PURPOSE).ParquetFile(file, memory_map=True, pre_buffer=False)
     batches = parquet.iter_batches(_ROWS, columns=list(columns))
     return _spooled(pa, _subset(pa, parquet.schema_arrow, columns), batches, file, max_bytes)
 

@@ -4,7 +4,8 @@ A row is a sample: `features` (a list of n floats) or `logits` (a list of C), `l
 say, which is not read. The files are read once, some thousand rows at a time, into one array, in memory or mapped.
 
 Engines write rows in any order, into any number of files. So rows are sorted by a digest of their values, and by their
-label where these are the same: the array, its digest and all that is fitted on it do not depend on that order.
+label where these are the same: the array, its digest and all that is fitted on it do not depend on that order. Where
+fewer rows are asked for than there are, those with the smallest digests are taken, which is a random sample.
 
 The writer's metadata (`METADATA`) are those of `FeatureExtractor.describe`; files of others have none.
 """
@@ -44,6 +45,7 @@ __all__ = [
     "find_table_files",
     "open_feature_files",
     "read_lists",
+    "refuse_feature_files",
     "row_groups",
     "table_batches",
 ]
@@ -93,6 +95,7 @@ def open_feature_files(
     *,
     label_column: str | None = None,
     class_names: Sequence[str] | None = None,
+    at_most: int | None = None,
 ) -> FeatureFiles | None:
     """Read features or logits; None if `data` are something else, or hold an input of the model.
 
@@ -102,6 +105,7 @@ def open_feature_files(
         n_classes: number of classes C.
         label_column: column with the labels; None finds it by its name.
         class_names: as in `open_source`.
+        at_most: rows to keep; None for all.
 
     Raises:
         UsageError: a library is missing, or there is no room for the values.
@@ -113,8 +117,8 @@ def open_feature_files(
     if files is None:
         return None
     names = set(files.schema.names)
-    kind = next((kind for kind in _KINDS if kind in names and _is_list(files.schema.field(kind).type)), None)
-    if kind is None or any(spec.name in names for spec in inputs):
+    kind = _kind(files, inputs)
+    if kind is None:
         return None
     where = str(data)
     left_out = [name for name in _UNUSED if name in names]
@@ -125,17 +129,43 @@ def open_feature_files(
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
     request = Request([spec], n_classes, class_names=class_names)
     source = open_columns(f"{kind} {Path(where).name}", where, request, {kind: values}, labels, hashed=lambda _: "")
-    ordered, order, tree = _sorted(values, source.labels)
+    ordered, order, tree = _sorted(values, source.labels, at_most)
     del values
-    indices = source.labels[order]
+    indices = source.labels[order[: len(ordered)]]
+    notes = [f"column {name!r} is not used" for name in left_out]
+    if len(order) > len(ordered):
+        tree += source.labels[order].astype("<i8").tobytes()
+        notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
     request = Request([spec], n_classes)
 
     def digest(labels: NDArray[np.int64]) -> str:
         return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()
 
-    notes = tuple(f"column {name!r} is not used" for name in left_out)
-    source = open_columns(source.title, where, request, {kind: ordered}, indices, hashed=digest, notes=notes)
+    source = open_columns(source.title, where, request, {kind: ordered}, indices, hashed=digest, notes=tuple(notes))
     return FeatureFiles(Precomputed(kind, source), _writer(files.schema))
+
+
+def refuse_feature_files(data: Any, inputs: Sequence[InputSpec]) -> None:
+    """Refuse features or logits where a model is to run from its inputs on.
+
+    Raises:
+        UsageError: `data` name files of features or logits.
+    """
+    files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
+    kind = None if files is None else _kind(files, inputs)
+    if kind is not None:
+        raise UsageError(
+            f"{data}: column {kind!r} holds {kind}, as calibrate takes them, and this command runs the whole model; "
+            f"give samples for its inputs, or name that column as one of them with --columns"
+        )
+
+
+def _kind(files: TableFiles, inputs: Sequence[InputSpec]) -> Kind | None:
+    """Return what the files hold; None if it is for an input of the model, or something else."""
+    names = set(files.schema.names)
+    if any(spec.name in names for spec in inputs):
+        return None
+    return next((kind for kind in _KINDS if kind in names and _is_list(files.schema.field(kind).type)), None)
 
 
 def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any], writer: Mapping[str, Any]) -> Any:
@@ -372,7 +402,9 @@ def table_batches(
             import pyarrow.parquet as pq  # noqa: PLC0415 - optional
 
             numbers = None if groups is None else list(range(*groups))
-            yield from pq.ParquetFile(stream).iter_batches(_ROWS, row_groups=numbers, columns=columns)
+            # what it reads ahead by default stays in memory until the last row group has been read
+            file = pq.ParquetFile(stream, pre_buffer=False)
+            yield from file.iter_batches(_ROWS, row_groups=numbers, columns=columns)
         else:
             reader = pa.ipc.open_file(stream)
             for k in range(reader.num_record_batches):
@@ -414,7 +446,8 @@ def _read(files: TableFiles, kind: str, label: str, where: str) -> tuple[NDArray
                 raise DataError(f"{name}: column {label!r} has rows without a label; leave them out")
             values[start : start + len(part)] = part
             _release(values)
-            labels.append(batch.column(label).to_numpy(zero_copy_only=False))
+            # a copy, as arrays in the memory of a batch would keep all of it
+            labels.append(batch.column(label).to_numpy(zero_copy_only=False).copy())
             start += len(part)
     if values is None:
         raise DataError(f"{where}: has no rows")
@@ -449,8 +482,10 @@ def _matrix(column: Any, where: str) -> NDArray[Any]:
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), width)
 
 
-def _sorted(values: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.intp], bytes]:
-    """Return the rows in the order of their digests and labels, that order, and the digest of these digests."""
+def _sorted(
+    values: NDArray[Any], labels: NDArray[np.int64], at_most: int | None = None
+) -> tuple[NDArray[Any], NDArray[np.intp], bytes]:
+    """Return the first rows in the order of digests and labels, that order of all, and the digest of these digests."""
     digests = np.empty(len(values), [("low", "<u8"), ("high", "<u8")])
     raw = digests.data.cast("B")
     size = values.dtype.itemsize * values.shape[1]
@@ -463,7 +498,7 @@ def _sorted(values: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[An
         raw[start * _DIGEST : start * _DIGEST + len(digested)] = digested
         _release(values)
     order = np.lexsort((labels, digests["low"], digests["high"]))
-    ordered = _in_order(values, order)
+    ordered = _in_order(values, order[:at_most])
     tree = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
     for start in range(0, len(order), _DIGESTED):
         tree.update(digests[order[start : start + _DIGESTED]].tobytes())
@@ -471,20 +506,23 @@ def _sorted(values: NDArray[Any], labels: NDArray[np.int64]) -> tuple[NDArray[An
 
 
 def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
-    """Return values[order]; mapped files are read and written from start to end, since random rows bring in all pages.
+    """Return values[order], of all rows or of some.
 
-    Rows are first dealt out to ranges of places, in the order in which they are read, and then put in order in each.
+    Mapped files are read and written from start to end, since random rows bring in all pages: rows are first dealt out
+    to ranges of places, in the order in which they are read, and then put in order in each range.
     """
-    ordered = _room(values.shape, values.dtype)
-    size = max(1, math.ceil(len(values) / max(1, 4 * values.nbytes // _IN_MEMORY)))
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
+    n = len(order)
+    ordered = _room((n, *values.shape[1:]), values.dtype)
+    size = max(1, math.ceil(n / max(1, 4 * ordered.nbytes // _IN_MEMORY)))
+    rank = np.full(len(values), n)  # n is that of rows that are not asked for
+    rank[order] = np.arange(n)
     dealt = np.empty_like(order)  # rank of the row at each place
-    ends = np.arange(0, len(values), size)
+    ends = np.arange(0, n, size)
     for start in range(0, len(values), _DIGESTED):
         ranks = rank[start : start + _DIGESTED]
-        by_range = np.argsort(ranks // size, kind="stable")
-        counts = np.bincount(ranks // size, minlength=len(ends))
+        asked = np.flatnonzero(ranks < n)
+        by_range = asked[np.argsort(ranks[asked] // size, kind="stable")]
+        counts = np.bincount(ranks[asked] // size, minlength=len(ends))
         block = values[start : start + _DIGESTED][by_range]
         first = 0
         for number in np.flatnonzero(counts).tolist():
@@ -496,7 +534,7 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
             first += count
         _release(values)
         _release(ordered)
-    for start in range(0, len(values), size):
+    for start in range(0, n, size):
         block = np.empty_like(ordered[start : start + size])
         block[dealt[start : start + size] - start] = ordered[start : start + size]
         ordered[start : start + size] = block
