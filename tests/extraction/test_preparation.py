@@ -272,6 +272,25 @@ def test_stored_arrays_255_times_too_large_are_no_improvement(tmp_path: Path, sa
         tna_onnx.calibrate(model, tmp_path / "data.npz", dry_run=True)
 
 
+@pytest.mark.parametrize("wrong", [0.0, 0.5])  # a share of the labels: a weak model
+@pytest.mark.parametrize(("takes", "times", "size"), [(1 / 255, 254.6 / 255, "large"), (1.0, 1 / 255, "small")])
+def test_stored_fractions_on_another_scale_than_the_models(
+    tmp_path: Path, saved: Make, takes: float, times: float, size: str, wrong: float
+) -> None:
+    images, labels = make_images(2000)
+    rng = np.random.default_rng(0)
+    labels = np.where(rng.random(len(labels)) < wrong, rng.integers(0, CLASSES, len(labels)), labels)
+    values = images.transpose(0, 3, 1, 2).astype(np.float32)
+    model = saved(scale=takes)
+    np.savez(tmp_path / "wrong.npz", image=values * np.float32(times), labels=labels)
+    np.savez(tmp_path / "right.npz", image=values * np.float32(takes), labels=labels)
+    with pytest.raises(DataError, match=f"255 times too {size} for this model"):
+        tna_onnx.evaluate(model, tmp_path / "wrong.npz", device="cpu")
+    right = tna_onnx.evaluate(model, tmp_path / "right.npz", device="cpu").metrics.accuracy
+    told = tna_onnx.evaluate(model, tmp_path / "wrong.npz", expect_accuracy=100 / CLASSES, device="cpu")
+    assert told.metrics.accuracy < right - 0.1
+
+
 def test_pixels_255_times_too_large_where_the_accuracy_does_not_tell(demo: Demo, tmp_path: Path) -> None:
     """A network that is nearly linear far out: the same classes, with an NLL that no trained model has."""
     data = dict(np.load(demo.calib))

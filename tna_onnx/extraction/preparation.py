@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from tna_onnx.data.images.known import (
     recipe_in,
 )
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
-from tna_onnx.data.images.recipes import looks_like_pixels, takes_images
+from tna_onnx.data.images.recipes import other_scale, takes_images
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.data.sources.images import ImageSource
@@ -56,7 +56,6 @@ __all__ = ["Preparation"]
 _log = logging.getLogger("tna_onnx")
 
 _ENOUGH = 64  # images after which a recipe that is stated, and the best, needs no more
-_STORED = 64  # stored images that are looked at
 _MIN_GAIN = 0.05  # of the accuracy
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
@@ -101,7 +100,7 @@ class Preparation:
         return None if written is None else written.override(**_geometry_and_order(recipe))
 
     def _check_stored(self, data: Data, source: Source) -> None:
-        """Refuse stored images whose values are 255 times too large for the model, by its own accuracy and confidence.
+        """Refuse stored images on another scale than the model's, by its own accuracy and confidence.
 
         Raises:
             DataError: they are, and the user does not say which accuracy the model has on them.
@@ -109,26 +108,24 @@ class Preparation:
         names = [info.name for info in self._session.inputs if takes_images(_spec_of(info))]
         if not names or not _labelled(source, self._output) or data.expect_accuracy is not None:
             return
-        rows = np.unique(np.linspace(0, len(source) - 1, min(_STORED, len(source))).astype(np.int64))
-        batch = next(source.batches(len(rows), rows))
-        large = [name for name in names if name in batch and looks_like_pixels(batch[name])]
-        if not large or len(rows) < FIRST:  # a few samples tell nothing of a mean
-            return
-        scaled = {name: values / np.float32(255) if name in large else values for name, values in batch.items()}
-        scaled = {name: values.astype(batch[name].dtype) for name, values in scaled.items()}
-        own, other = (self._logs(feeds) for feeds in (batch, scaled))
-        labels = np.asarray(source.labels)[rows]
-        hits, other_hits = (logs.argmax(axis=1) == labels for logs in (own, other))
-        gain = other_hits.astype(float) - hits
-        better = gain.mean() > max(_MIN_GAIN, CLEAR * gain.std() / math.sqrt(len(gain)))
-        losses = nll_of(own, labels), nll_of(other, labels)
-        if better or (gain.mean() >= 0 and worse_than_guessing(*losses, own.shape[1])):
-            raise DataError(
-                f"{source.describe()}: {large[0]!r} seems to be 255 times too large for this model: on {len(rows):,} "
-                f"samples its accuracy is {hits.mean():.1%} and its NLL {losses[0]:.3g}, and divided by 255 they are "
-                f"{other_hits.mean():.1%} and {losses[1]:.3g}; store the samples as the model was trained on them, or "
-                f"say that this is what the model has: --expect-accuracy {100 * hits.mean():.0f}"
-            )
+        factors: dict[str, float] = {}
+        own: list[NDArray[np.float64]] = []
+        other: list[NDArray[np.float64]] = []
+        labels: list[NDArray[np.int64]] = []
+        for rows in _growing(len(source)):
+            for batch in source.batches(FIRST, rows):
+                factors = factors or {name: other_scale(batch[name]) for name in names if name in batch}
+                if all(factor == 1 for factor in factors.values()):
+                    return
+                own.append(self._logs(batch))
+                other.append(self._logs({name: _times(each, factors.get(name, 1.0)) for name, each in batch.items()}))
+            labels.append(source.labels[rows])
+            trial = _Scales(np.concatenate(own), np.concatenate(other), np.concatenate(labels))
+            if trial.wrong:
+                name, factor = next((name, factor) for name, factor in factors.items() if factor != 1)
+                raise DataError(f"{source.describe()}: {name!r} {trial.text(factor)}")
+            if trial.right:
+                return
 
     def _logs(self, feeds: Batch) -> NDArray[np.float64]:
         (values,) = self._session.run([self._output.name], feeds)
@@ -174,6 +171,79 @@ class Preparation:
         except (DataError, UsageError) as error:
             return None, [f"a file beside the model was left aside: {error}"]
         return recipe, [f"the preprocessing is that of {path}"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Scales:
+    """What a model says of stored images as they are, and on another scale.
+
+    Attributes:
+        own: log-probabilities, or logits, of the images as they are, (N, C).
+        other: of the same on the other scale.
+        labels: class indices (N,).
+    """
+
+    own: NDArray[np.float64]
+    other: NDArray[np.float64]
+    labels: NDArray[np.int64]
+
+    @property
+    def losses(self) -> tuple[float, float]:
+        """NLL at the model's own temperature on both scales."""
+        return nll_of(self.own, self.labels), nll_of(self.other, self.labels)
+
+    @property
+    def gain(self) -> NDArray[np.float64]:
+        """By how much the other scale has each sample right, (N,)."""
+        hits, others = (logs.argmax(axis=1) == self.labels for logs in (self.own, self.other))
+        return others.astype(np.float64) - hits
+
+    @property
+    def error(self) -> float:
+        """Standard error of the mean gain."""
+        return float(self.gain.std()) / math.sqrt(len(self.labels))
+
+    @property
+    def wrong(self) -> bool:
+        """Whether the other scale is the model's: clearly more accurate, or the NLL is none of a trained model."""
+        gain = float(self.gain.mean())
+        nonsense = worse_than_guessing(*self.losses, self.own.shape[1])
+        return gain > max(_MIN_GAIN, CLEAR * self.error) or (gain >= 0 and nonsense)
+
+    @property
+    def right(self) -> bool:
+        """Whether no more samples are needed to know that they are as the model takes them."""
+        gain = float(self.gain.mean())
+        own, other = self.losses
+        return gain < -CLEAR * self.error or (gain <= 0 and own <= other)
+
+    def text(self, factor: float) -> str:
+        """Say what is wrong, and what to do."""
+        size, how = ("small", "times") if factor > 1 else ("large", "divided by")
+        hits, others = (float(np.mean(logs.argmax(axis=1) == self.labels)) for logs in (self.own, self.other))
+        own, other = self.losses
+        return (
+            f"seems to be 255 times too {size} for this model: on {len(self.labels):,} samples its accuracy is "
+            f"{hits:.1%} and its NLL {own:.3g}, and {how} 255 they are {others:.1%} and {other:.3g}; store the samples "
+            f"as the model was trained on them, or say that this is what the model has: --expect-accuracy "
+            f"{100 * hits:.0f}"
+        )
+
+
+def _growing(count: int) -> Iterator[NDArray[np.int64]]:
+    """Yield samples all over the data: a few, then as many again, up to `SAMPLES`; none where there are too few."""
+    order = np.random.default_rng(0).permutation(count)[:SAMPLES]
+    start = 0
+    while start < len(order) and len(order) >= FIRST:  # a few samples tell nothing of a mean
+        end = max(FIRST, 2 * start)
+        yield np.sort(order[start:end])
+        start = end
+
+
+def _times(values: NDArray[Any], factor: float) -> NDArray[Any]:
+    if factor == 1:
+        return values
+    return (values * np.float32(factor)).astype(values.dtype)
 
 
 def _spec_of(info: Any) -> InputSpec:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Interpolation, Limits
 
 __all__ = [
-    "looks_like_pixels",
+    "other_scale",
     "preprocessing_notes",
     "preprocessing_warnings",
     "read_recipe",
@@ -315,9 +315,19 @@ def preprocessing_warnings(
     return []
 
 
-def looks_like_pixels(values: np.ndarray[Any, Any]) -> bool:
-    """Tell whether stored images have values that no usual preprocessing gives, or that nothing has normalised."""
-    return bool(_value_warnings("", values))
+def other_scale(values: np.ndarray[Any, Any]) -> float:
+    """Return by what stored images may have to be multiplied; 1 where no other scale is plausible.
+
+    Fractions may belong to a model of pixels of 0 to 255; values beyond those of normalised pixels to one of fractions.
+
+    >>> [other_scale(np.array(values)) for values in ([0.0, 0.98], [-2.1, 2.6], [0.0, 249.9])]
+    [255.0, 1.0, 0.00392156862745098]
+    """
+    low = float(values.min())
+    high = float(values.max())
+    if max(-low, high) > _NORMALISED:
+        return 1 / _MAX_PIXEL
+    return _MAX_PIXEL if low >= 0 and 0 < high <= 1 else 1.0
 
 
 def recipe_text(recipe: Mapping[str, object]) -> str:
