@@ -7,13 +7,12 @@ A choice looks at samples that were scored by fits without them. With l the loss
 3. *Chosen* is the simplest whose mean loss is within one standard error of the best, of the paired difference, or
    within the smallest difference that counts (0.001 nats).
 4. If it raises the calibration error of the input significantly, it is taken out, and rule 2 goes on without it.
-5. Where predictions are to change only if that is worth it, and rules 1 to 4 choose M of those that keep every
-   prediction, rule 1 leaves of the others only what
+5. Where predictions are to change only if that is worth it, and some methods keep every prediction, rule 1 leaves of
+   the others only what
 
-   - has a lower loss than M, significantly;
-   - has a higher accuracy than the input, by a standard error, and a balanced accuracy that is no lower;
-   - lowers the recall of no class of ten samples or more by more than 10 points, or by more than 3 points and 1.64
-     standard errors.
+   - has an accuracy above the input's by a standard error;
+   - has a balanced accuracy that is no lower;
+   - lowers the recall of no class of ten samples or more by more than 10 points.
 
 Probabilities that are right on average may still silence a rare class: which class is predicted is a decision, whose
 costs a log loss does not know. `benchmarks/predictions_rule.py` compares rule 5 with others.
@@ -49,13 +48,13 @@ FOLDS = 5
 _SIGNIFICANT = 1.96
 _SMALLEST_RISE = 0.001
 
-# Rule 5. Folds share their training samples, which widens the error of a cross-fitted difference: K folds make it
+# Folds share their training samples, which widens the error of a cross-fitted difference: K folds make it
 # (1 + K / (K - 1))^(1/2) times as large (`numerics.intervals`).
-_WORTH = _SIGNIFICANT * math.sqrt(1 + FOLDS / (FOLDS - 1))
+_GAIN = _SIGNIFICANT * math.sqrt(1 + FOLDS / (FOLDS - 1))
+
+# Rule 5.
 _FEW = 10
-_LARGE_LOSS = 0.10
-_SMALL_LOSS = 0.03
-_LIKELY = 1.64
+_MOST_LOST = 0.10
 
 
 @dataclass(frozen=True)
@@ -152,14 +151,11 @@ class Rule:
 
     def choice(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:
         """Return the method to take, and why others were left out; of scores as in `choose`."""
-        keeping = {method: after for method, after in scores.items() if method.keeps_order}
-        kept = None
-        if self.careful and keeping and len(keeping) < len(scores):
-            kept = keeping[self._among(keeping, before).method]
+        careful = self.careful and any(method.keeps_order for method in scores)
         left_out: dict[Method, Reason] = {}
         allowed = {}
         for method, after in scores.items():
-            reason = self._refusal(method, before, after, kept)
+            reason = self._refusal(method, before, after, careful=careful)
             if reason is None:
                 allowed[method] = after
             else:
@@ -191,34 +187,18 @@ class Rule:
     def gains(self, before: SampleScores, after: SampleScores) -> bool:
         """Whether the NLL of cross-fitted scores is significantly below the input's, by an effect that counts."""
         worse, error = mean_and_error(sample_losses(after) - sample_losses(before), before.clusters)
-        return -worse > max(METRICS["nll"].smallest_effect, _WORTH * error)
+        return -worse > max(METRICS["nll"].smallest_effect, _GAIN * error)
 
-    def _refusal(
-        self, method: Method, before: SampleScores, after: SampleScores, kept: SampleScores | None
-    ) -> Reason | None:
-        """Return why rule 1 leaves a method out, if it does; where `kept` are the scores of M, rule 5 holds."""
+    def _refusal(self, method: Method, before: SampleScores, after: SampleScores, *, careful: bool) -> Reason | None:
+        """Return why rule 1 leaves a method out, if it does."""
         if method.keeps_order:
             return None
         drop = float(np.mean(before.hit)) - float(np.mean(after.hit))
         if drop > self.max_accuracy_drop + ROUNDING:
             return "accuracy"
-        if kept is not None and not self._is_worth_it(before, after, kept):
+        if careful and not _is_worth_it(before, after):
             return "predictions"
         return None
-
-    def _is_worth_it(self, before: SampleScores, after: SampleScores, kept: SampleScores) -> bool:
-        """Rule 5."""
-        clusters = before.clusters
-        worse, error = mean_and_error(self.losses(after) - self.losses(kept), clusters)
-        if not worse < -_WORTH * error:
-            return False
-        recalls = Recalls.of(before, after)
-        rise, error = mean_and_error(_hits(after) - _hits(before), clusters)
-        if rise < error or recalls.balanced_after < recalls.balanced_before - ROUNDING:
-            return False
-        loss = -recalls.change[recalls.samples >= _FEW]
-        limit = np.maximum(_SMALL_LOSS, _LIKELY * recalls.error[recalls.samples >= _FEW])
-        return not np.any(loss > np.minimum(limit, _LARGE_LOSS) + ROUNDING)
 
     def _simplest(self, scores: Mapping[Method, SampleScores]) -> Method:
         """Rules 2 and 3."""
@@ -237,6 +217,16 @@ class Rule:
         first, second = (sample_losses(each, "ece", self.bins) for each in (before, after))
         worse, error = mean_and_error(second - first, before.clusters)
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
+
+
+def _is_worth_it(before: SampleScores, after: SampleScores) -> bool:
+    """Rule 5."""
+    rise, error = mean_and_error(_hits(after) - _hits(before), before.clusters)
+    recalls = Recalls.of(before, after)
+    if rise < error or recalls.balanced_after < recalls.balanced_before - ROUNDING:
+        return False
+    lost = -recalls.change[recalls.samples >= _FEW]
+    return float(np.max(lost, initial=0)) <= _MOST_LOST + ROUNDING
 
 
 def _hits(scores: SampleScores) -> NDArray[np.float64]:

@@ -84,8 +84,8 @@ class Settings:
     )
     predictions: Predictions = setting(
         "auto",
-        "Whether a choice may change predicted classes. auto: where loss and accuracy are better for it, and no "
-        "class loses recall; change: where accuracy does not fall; keep: never.",
+        "Whether a choice may change predicted classes. auto: where accuracy is better for it, and no "
+        "class loses much recall; change: where accuracy does not fall; keep: never.",
         section=_FITTED,
     )
     fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.")
