@@ -10,6 +10,7 @@ report, and the gates say whether a file would be written. A library that is not
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName, maps_of
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import TurnedWeight, kept_part
+from tna_onnx.numerics.copies import connected, near_copies
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.pipeline.crossfit import folds
@@ -34,7 +36,19 @@ from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.results.report import Comparison, Standing, compare_scores
 
-__all__ = ["DEFAULT", "LIMITS", "METHODS", "PEERS", "Ours", "Peer", "applies", "installed", "ours", "versions_of"]
+__all__ = [
+    "DEFAULT",
+    "LIMITS",
+    "METHODS",
+    "PEERS",
+    "Ours",
+    "Peer",
+    "applies",
+    "installed",
+    "ours",
+    "sees",
+    "versions_of",
+]
 
 DEFAULT = "default"
 """What `tna-onnx calibrate` does without options."""
@@ -92,6 +106,13 @@ def applies(name: str, problem: Problem) -> bool:
     return problem.weight is not None or not MAPS[name].needs_features
 
 
+def sees(name: str) -> str:
+    """Say what a method is fitted on, besides labels: `logits` or `features`, from which logits follow."""
+    if name in PEERS:
+        return PEERS[name].sees
+    return "logits" if name in MAPS and not MAPS[name].needs_features else "features"
+
+
 def ours(name: str, problem: Problem) -> Ours:
     """Choose and fit on the calibration data, and make the honest estimate from them.
 
@@ -133,13 +154,25 @@ def ours(name: str, problem: Problem) -> Ours:
 
 
 def _logits(problem: Problem, part: Part, weight: NDArray[Any] | TurnedWeight | None) -> Logits:
-    table = FeatureTable(part.features, part.labels)
+    table = FeatureTable(
+        part.features, part.labels, clusters=_clusters(problem) if part is problem.calibration else None
+    )
     if weight is None or problem.bias is None:
         return StoredLogits(table)
     if isinstance(weight, TurnedWeight):
         weight = weight.product()
     kept = 1.0 if weight is problem.weight else kept_part(problem.weight, weight)
     return HeadLogits(table, weight, problem.bias * np.float32(kept))
+
+
+@functools.cache
+def _clusters(problem: Problem) -> NDArray[np.int64] | None:
+    """Return which calibration samples the command takes for copies of one another, if more than one in a hundred."""
+    part = problem.calibration
+    if problem.weight is None:
+        return None
+    clusters = connected(len(part.labels), near_copies(part.features))
+    return clusters if len(np.unique(clusters)) < 0.99 * len(clusters) else None
 
 
 def _probabilities(problem: Problem, outcome: Outcome) -> NDArray[np.float64]:
@@ -162,7 +195,9 @@ def _compared(strategy: Strategy, outcome: Outcome, settings: Settings) -> Compa
         settings.bins,
         settings.seed,
         settings.level,
-        cross_fit=CrossFit(outcome.logits.mapped_scores(outcome.fitted), folds(len(after), settings.seed)),
+        cross_fit=CrossFit(
+            outcome.logits.mapped_scores(outcome.fitted), folds(len(after), settings.seed, before.clusters)
+        ),
         same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, after.hit),
     )
 
@@ -180,12 +215,14 @@ class Peer:
         module: what has to be importable.
         run: fits and applies it.
         classes: most classes that it is given, for the sake of time.
+        sees: what it is fitted on, besides labels: `logits`, or `features` of the last layer.
     """
 
     package: str
     module: str
     run: Fit
     classes: int = 10_000
+    sees: str = "logits"
 
 
 def installed() -> tuple[dict[str, Peer], dict[str, str]]:
@@ -262,15 +299,76 @@ def _netcal(module: str, name: str) -> Fit:
     return run
 
 
+_STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0)
+
+
+def _retrained(problem: Problem) -> NDArray[np.float64]:
+    """Train a new last layer on standardised features, with the strength that five folds choose by log loss."""
+    from sklearn.linear_model import LogisticRegression
+
+    z, tested, classes = _standardised(problem)
+    labels = problem.calibration.labels
+    fold = np.random.default_rng(problem.seed).permutation(len(labels)) % 5
+
+    def fitted(c: float, rows: NDArray[np.bool_], on: NDArray[Any]) -> NDArray[np.float64]:
+        model = LogisticRegression(C=c, max_iter=300).fit(z[rows], labels[rows])
+        p = np.full((len(on), classes), 1e-6)
+        p[:, model.classes_] = np.maximum(model.predict_proba(on), 1e-6)
+        normalised: NDArray[np.float64] = p / p.sum(1, keepdims=True)
+        return normalised
+
+    def loss(c: float) -> float:
+        held = [(fold != k, fold == k) for k in range(5)]
+        return sum(-np.log(fitted(c, fit, z[rest])[np.arange(rest.sum()), labels[rest]]).sum() for fit, rest in held)
+
+    return fitted(min(_STRENGTHS, key=loss), np.ones(len(labels), bool), tested)
+
+
+def _reweighted(problem: Problem) -> NDArray[np.float64]:
+    """Deep feature reweighting: the mean of ten sparse last layers, each fitted to as many samples of every class.
+
+    Source: Kirichenko, Izmailov & Wilson (2023), "Last layer re-training is sufficient for robustness to spurious
+    correlations"; groups are classes here, and half of the samples choose the strength by the lowest recall.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    z, tested, classes = _standardised(problem)
+    labels = problem.calibration.labels
+    rng = np.random.default_rng(problem.seed)
+    half = rng.permutation(len(labels)) < len(labels) // 2
+
+    def fitted(c: float, among: NDArray[np.bool_]) -> Any:
+        own = [np.flatnonzero(among & (labels == k)) for k in range(classes)]
+        rows = np.concatenate([rng.permutation(each)[: min(map(len, own))] for each in own])
+        return LogisticRegression(l1_ratio=1, C=c, solver="saga", max_iter=100).fit(z[rows], labels[rows])
+
+    def lowest(c: float) -> float:
+        right = fitted(c, half).predict(z[~half]) == labels[~half]
+        return min(right[labels[~half] == k].mean() for k in range(classes))
+
+    c = max((1.0, 0.3, 0.1, 0.03), key=lowest)
+    models = [fitted(c, np.ones(len(labels), bool)) for _ in range(10)]
+    last = models[0]
+    last.coef_, last.intercept_ = (np.mean([getattr(m, name) for m in models], 0) for name in ("coef_", "intercept_"))
+    return np.asarray(last.predict_proba(tested), np.float64)
+
+
+def _standardised(problem: Problem) -> tuple[NDArray[Any], NDArray[Any], int]:
+    """Return the features of both parts in units of the calibration data, and the number of classes."""
+    z, tested = problem.calibration.features, problem.test.features
+    deviation = z.std(0)
+    deviation[deviation == 0] = 1
+    return (z - z.mean(0)) / deviation, (tested - z.mean(0)) / deviation, problem.test.logits.shape[1]
+
+
 PEERS: dict[str, Peer] = {
     "scikit-learn sigmoid": Peer("scikit-learn", "sklearn.frozen", _sklearn("sigmoid")),
     "scikit-learn isotonic": Peer("scikit-learn", "sklearn.frozen", _sklearn("isotonic")),
     "scikit-learn temperature": Peer("scikit-learn", "sklearn.frozen", _sklearn("temperature")),
-    "probmetrics TS": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("TemperatureScalingCalibrator")),
     "probmetrics SVS": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("SVSCalibrator")),
     "probmetrics SMS": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("SMSCalibrator")),
-    "probmetrics default": Peer("probmetrics", "probmetrics.calibrators", _probmetrics("LogisticCalibrator")),
-    "netcal TS": Peer("netcal", "netcal.scaling", _netcal("netcal.scaling", "TemperatureScaling")),
     # half a minute a fit at 100 classes
     "netcal logistic": Peer("netcal", "netcal.scaling", _netcal("netcal.scaling", "LogisticCalibration"), classes=10),
+    "last-layer retraining": Peer("scikit-learn", "sklearn.frozen", _retrained, classes=20, sees="features"),
+    "deep feature reweighting": Peer("scikit-learn", "sklearn.frozen", _reweighted, classes=10, sees="features"),
 }

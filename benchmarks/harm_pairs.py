@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GROUPS", "PAIRS", "QUICK", "VISION", "Pair"]
+__all__ = ["GROUPS", "PAIRS", "QUICK", "Pair"]
 
-VISION = ("digits", "demo", "cifar10")
-_BINARY = ("binary", "binary-rare", "moons", "cancer")
-_MANY_CLASSES = ("classes-20", "classes-50", "classes-100")
+_RARE = ("binary-rare", "binary-1", "classes-5-rare", "classes-10-rare")
 
 
 @dataclass(frozen=True)
@@ -19,7 +17,8 @@ class Pair:
         data: a name in `harm_problems.DATA`, `demo` or `cifar10`.
         model: a name in `harm_problems.MODELS`, or a file's stem of `demo` and `cifar10`.
         calibration: samples to calibrate on; up to 5,000 others are the test data.
-        moved: how the pool differs from the training data: `prior`, `noise` or nothing.
+        moved: how the pool differs from the training data: `prior`, `noise`, `groups`, `labels-PERCENT`, `copies` of
+            calibration samples, or nothing (`harm_problems.shift`).
         drawn: whether labels are drawn from the model's own probabilities, so that it is calibrated.
     """
 
@@ -45,29 +44,19 @@ class Pair:
         """Groups that it is counted in, `all` among them; a calibrated model is in no other."""
         if self.drawn:
             return ("calibrated",)
-        kind = "vision" if self.data in VISION else "tabular binary" if self.data in _BINARY else "tabular multiclass"
         # the smaller CIFAR network was trained on images that were not compressed
-        shifted = bool(self.moved) or (self.data, self.model) == ("cifar10", "resnet20")
-        flags = {
+        shifted = self.moved in ("prior", "noise") or (self.data, self.model) == ("cifar10", "resnet20")
+        holds = {
             "shifted": shifted,
-            "not shifted": not shifted,
-            "20 classes or more": self.data in _MANY_CLASSES,
-            "500 samples or fewer": self.calibration <= 500,
+            "wrong labels": self.moved.startswith("labels"),
+            "a class below 5 %": self.data in _RARE or self.moved == "prior",
+            "near copies": self.moved == "copies",
+            "unknown groups": self.moved == "groups",
         }
-        return ("all", kind, *(name for name, holds in flags.items() if holds))
+        return ("all", *(name for name, member in holds.items() if member))
 
 
-GROUPS = (
-    "all",
-    "tabular multiclass",
-    "tabular binary",
-    "vision",
-    "shifted",
-    "not shifted",
-    "20 classes or more",
-    "500 samples or fewer",
-    "calibrated",
-)
+GROUPS = ("all", "shifted", "wrong labels", "a class below 5 %", "near copies", "unknown groups", "calibrated")
 
 # data, model, calibration samples, and what else there is to say
 _TABLE = """
@@ -125,6 +114,24 @@ classes-10   mlp-128     1000 prior
 binary       mlp-64      500  prior
 demo         model       500  prior
 cifar10      resnet20-wide 1000 prior
+binary-rare  mlp-64      1000
+binary-rare  logistic    1000
+binary-1     boosting    2000
+classes-10-rare mlp-128  1000
+classes-10-rare forest   1000
+classes-10   mlp-128     1000 labels-5
+classes-10   mlp-256     2000 labels-10
+digits       mlp-64      400  labels-10
+classes-5    logistic    500  labels-20
+demo         model       1000 labels-20
+classes-5    mlp-32      500  copies
+classes-10   mlp-128     1000 copies
+digits       mlp-64      400  copies
+demo         model       1000 copies
+classes-5    mlp-32      500  groups
+classes-10   mlp-128     1000 groups
+binary       mlp-64      500  groups
+digits       mlp-64      400  groups
 blobs        logistic    500  drawn
 classes-5    boosting    1000 drawn
 classes-10   mlp-128     1000 drawn

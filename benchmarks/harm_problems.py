@@ -31,7 +31,7 @@ from sklearn.svm import SVC
 
 from tna_onnx.data import Recipe
 
-__all__ = ["DATA", "MODELS", "Part", "Problem", "build", "probabilities", "split", "stratified"]
+__all__ = ["DATA", "MODELS", "Part", "Problem", "build", "probabilities", "split"]
 
 # The largest calibration set, 5,000, and a test set beside it.
 POOL = 10_000
@@ -41,6 +41,14 @@ _RAREST = 0.1
 
 # Deviation of the noise that is added to a shifted pool's features, in deviations of the feature.
 _NOISE = 0.5
+
+# Samples that lie next to each other in a pool with groups share noise of this deviation.
+_GROUP = 10
+_GROUP_NOISE = 0.7
+
+# Near copies: every sample this often, and the noise between them, in deviations of the feature.
+_TIMES = 4
+_COPY_NOISE = 0.02
 
 Arrays = tuple[NDArray[Any], NDArray[np.int64]]
 
@@ -105,10 +113,12 @@ def _shipped(load: Callable[..., Any]) -> Callable[[int], Arrays]:
 # name -> (maker, training samples); few enough that a large network learns them by heart
 DATA: dict[str, tuple[Callable[[int], Arrays], int]] = {
     "binary": (_classes(2, 0.1, class_sep=0.7), 500),
+    "binary-1": (_classes(2, 0.005, weights=[0.985], class_sep=0.9), 2000),
     "binary-rare": (_classes(2, 0.02, weights=[0.95], class_sep=0.9), 1000),
     "classes-5": (_classes(5, 0.1), 1000),
     "classes-5-rare": (_classes(5, 0.05, weights=[0.6, 0.2, 0.1, 0.06, 0.04]), 1000),
     "classes-10": (_classes(10, 0.05), 1000),
+    "classes-10-rare": (_classes(10, 0.02, weights=[0.5, 0.2, 0.1, 0.06, 0.05, 0.03, 0.02, 0.02, 0.01, 0.01]), 1500),
     "classes-20": (_classes(20, 0.05), 2000),
     "classes-50": (_classes(50, 0.0, n_clusters_per_class=1), 2500),
     "classes-100": (_classes(100, 0.0, n_clusters_per_class=1), 4000),
@@ -136,13 +146,27 @@ def make_table(name: str, moved: str, seed: int) -> Table:
 
 
 def shift(x: NDArray[Any], y: NDArray[np.int64], moved: str, rng: np.random.Generator) -> Arrays:
-    """Return a pool with other class frequencies (`prior`), with noise on its features (`noise`), or as it is."""
+    """Return a pool that differs from the training data.
+
+    Args:
+        x: (N, d) features.
+        y: (N,) labels.
+        moved: `prior`, other class frequencies; `noise` on the features; `groups` of samples with noise in common;
+            `labels-PERCENT`, wrong labels drawn from all classes; or any other word: nothing.
+        rng: what is drawn from.
+    """
     if moved == "noise":
         return x + _NOISE * rng.standard_normal(x.shape), y
+    if moved == "groups":
+        number = np.arange(len(x)) // _GROUP
+        return x + _GROUP_NOISE * rng.standard_normal((number[-1] + 1, x.shape[1]))[number], y
     if moved == "prior":
         share = _RAREST ** (np.arange(y.max() + 1) / y.max())
         kept = rng.random(len(y)) < share[y]
         return x[kept], y[kept]
+    if moved.startswith("labels-"):
+        wrong = rng.random(len(y)) < int(moved.removeprefix("labels-")) / 100
+        return x, np.where(wrong, rng.integers(0, y.max() + 1, len(y)), y)
     return x, y
 
 
@@ -323,31 +347,35 @@ def build(pair: Pair, work: Path, cifar10: Path | None) -> Path:
 
 
 def split(pair: Pair, path: Path, number: int) -> Problem:
-    """Split a pool at random, with the same share of every class in both parts."""
+    """Split a pool at random; a group is in one part."""
     with np.load(path) as kept:
         features, labels = kept["features"], kept["labels"]
         weight, bias = (kept.get(name) for name in ("weight", "bias"))
     rng = np.random.default_rng([seed_of(pair.name), number])
-    logits = features if weight is None else features @ weight.T + bias
     if pair.drawn:
         # the largest of log p plus Gumbel noise is a draw from p
-        labels = np.argmax(log_softmax(logits.astype(np.float64), axis=1) + rng.gumbel(size=logits.shape), axis=1)
-    first, second = stratified(labels, pair.calibration, rng)
+        logits = _logits(features, weight, bias).astype(np.float64)
+        labels = np.argmax(log_softmax(logits, axis=1) + rng.gumbel(size=logits.shape), axis=1)
+    group = np.arange(len(labels)) // (_GROUP if pair.moved == "groups" else 1)
+    order = np.argsort(rng.permutation(group[-1] + 1)[group], kind="stable")
+    first, second = order[: pair.calibration], order[pair.calibration :]
     # in random order: a part of the test data is a random part
-    rows = first, rng.permutation(second)[:_TEST]
-    calibration, test = (Part(features[part], logits[part], labels[part]) for part in rows)
+    second = rng.permutation(second)[:_TEST]
+    calibrating = features[first]
+    if pair.moved == "copies":
+        first = np.repeat(first[: pair.calibration // _TIMES], _TIMES)
+        noise = _COPY_NOISE * features.std(0) * rng.standard_normal((len(first), features.shape[1]))
+        calibrating = (features[first] + noise).astype(np.float32)
+    calibration, test = (
+        Part(z, _logits(z, weight, bias), labels[rows])
+        for z, rows in ((calibrating, first), (features[second], second))
+    )
     return Problem(weight, bias, calibration, test, number)
 
 
-def stratified(
-    labels: NDArray[np.int64], count: int, rng: np.random.Generator
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return `count` random rows, with every class's share of them up to one sample, and the other rows."""
-    shuffled = rng.permutation(len(labels))
-    rows = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    # evenly spaced in the order of classes
-    chosen = np.diff(np.arange(len(rows) + 1) * count // len(rows)) > 0
-    return rows[chosen], rows[~chosen]
+def _logits(features: NDArray[Any], weight: NDArray[Any] | None, bias: NDArray[Any] | None) -> NDArray[Any]:
+    logits: NDArray[Any] = features if weight is None else features @ weight.T + bias
+    return logits
 
 
 def _scored(pair: Pair, work: Path, cifar10: Path | None) -> tuple[Scored, NDArray[np.int64]]:

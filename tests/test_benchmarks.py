@@ -72,14 +72,38 @@ def test_harm_has_pairs_of_all_kinds(harm: Any) -> None:
     assert all(pair.data in made and pair.model in trained for pair in without_files if pair.data != "demo")
 
 
-@pytest.mark.parametrize(("count", "sizes"), [(40, (90, 6, 4)), (7, (3, 3, 4)), (1, (5, 1, 1))])
-def test_a_split_has_every_class_by_its_share(harm: Any, count: int, sizes: tuple[int, ...]) -> None:
-    labels = np.random.default_rng(0).permutation(np.repeat(np.arange(3), sizes))
-    first, second = harm("problems").stratified(labels, count, np.random.default_rng(1))
-    assert len(first) == count
-    assert sorted([*first, *second]) == list(range(len(labels)))
-    shares = np.bincount(labels[first], minlength=3) - count * np.array(sizes) / len(labels)
-    assert np.abs(shares).max() <= 1
+def test_a_group_is_in_one_part_of_a_split_and_copies_are_near(harm: Any, tmp_path: Path) -> None:
+    pair, problems = harm("pairs").Pair, harm("problems")
+    features = np.arange(400, dtype=np.float32)[:, None] + np.zeros((1, 2), np.float32)
+    np.savez(tmp_path / "pool.npz", features=features, labels=np.arange(400) % 2)
+    grouped = problems.split(pair("binary", "forest", 200, "groups"), tmp_path / "pool.npz", 0)
+    first, second = (np.unique(part.features[:, 0] // 10) for part in (grouped.calibration, grouped.test))
+    assert len(first) == len(second) == 20
+    assert not set(first) & set(second)
+    copied = problems.split(pair("binary", "forest", 200, "copies"), tmp_path / "pool.npz", 0)
+    z = copied.calibration.features[:, 0].reshape(50, 4)
+    assert np.ptp(z, axis=1).max() < 0.2 * features.std()
+    assert np.all(copied.calibration.labels.reshape(50, 4) == copied.calibration.labels[::4, None])
+
+
+@pytest.mark.parametrize(("percent", "classes"), [(5, 10), (20, 2)])
+def test_wrong_labels_are_as_many_as_it_says(harm: Any, percent: int, classes: int) -> None:
+    labels = np.arange(20_000) % classes
+    _, wrong = harm("problems").shift(labels[:, None], labels, f"labels-{percent}", np.random.default_rng(0))
+    share = percent / 100 * (1 - 1 / classes)  # a draw from all classes may be the right one
+    assert binomtest(int((wrong != labels).sum()), len(labels), share).pvalue > 0.001
+
+
+def test_a_class_that_loses_recall_is_seen(harm: Any) -> None:
+    runs = harm("runs")
+    labels = np.repeat([0, 1], [900, 100])
+    sure, other = np.array([0.9, 0.1]), np.array([0.1, 0.9])
+    before = runs.Scores.of(np.where(labels[:, None] == 0, sure, other), labels)
+    after = runs.Scores.of(np.where((np.arange(1000) < 915)[:, None], sure, other), labels)
+    assert runs.loses_recall(before, after)
+    assert not runs.loses_recall(before, before)
+    assert after.metrics()["balanced"] == pytest.approx((1 + 0.85) / 2)
+    assert after.metrics()["worst_recall"] == pytest.approx(0.85)
 
 
 def test_harm_scores_by_definition(harm: Any) -> None:
@@ -117,9 +141,9 @@ def test_the_interval_of_a_share_is_exact(harm: Any, hits: int) -> None:
 
 def made_up(pair: str, split: int, method: str, change: float = 0.0, **fields: Any) -> dict[str, Any]:
     """A run whose log loss changes by so much, significantly."""
-    metrics = dict.fromkeys(("nll", "brier", "ece", "accuracy"), 0.5)
+    metrics = dict.fromkeys(("nll", "brier", "ece", "accuracy", "balanced", "worst_recall"), 0.5)
     deltas = {f"d_{name}": 0.0 for name in metrics} | {"d_nll": change}
-    signs = {"nll_change": int(np.sign(change)), "accuracy_change": 0}
+    signs = {"nll_change": int(np.sign(change)), "accuracy_change": 0, "class_loses": False, "changed": 0.0}
     return {"pair": pair, "split": split, "method": method, "seconds": 1.0, **metrics, **deltas, **signs} | fields
 
 
@@ -151,13 +175,13 @@ def test_a_refused_result_counts_as_the_input_and_an_error_too(harm: Any) -> Non
 def test_the_best_peer_ran_everywhere_and_the_oracle_knows_the_test_data(harm: Any) -> None:
     runs = []
     for pair, own, one, other in (("a", -0.2, -0.3, -0.9), ("b", -0.4, -0.1, None)):
-        runs += [made_up(pair, 0, "input"), default(pair, 0, own), made_up(pair, 0, "netcal TS", one)]
+        runs += [made_up(pair, 0, "input"), default(pair, 0, own), made_up(pair, 0, "netcal logistic", one)]
         runs += [made_up(pair, 0, "ts", own - 0.1 if pair == "a" else 0.1)]
         if other is not None:
-            runs.append(made_up(pair, 0, "probmetrics TS", other))
+            runs.append(made_up(pair, 0, "probmetrics SMS", other))
     summary = harm("page")
     found = summary.share_of_best_peer(summary.cells_of(runs), ["a", "b"])
-    assert found["peer"] == "netcal TS"
+    assert found["peer"] == "netcal logistic"
     assert found["gain"] == pytest.approx(0.3)
     assert found["peer_gain"] == pytest.approx(0.2)
     # ts on the first pair, the input on the second
