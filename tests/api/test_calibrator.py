@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 import subprocess
@@ -100,7 +101,7 @@ def test_labels_that_are_names_and_two_classes_as_one_column() -> None:
         ({}, np.zeros((3, 3)), ["a", "b", "a"], "2 distinct labels, X has 3 columns"),
         ({}, np.full((3, 3), np.nan), [0, 1, 2], "row 0"),
         ({}, [["a", "b"]], [0], "numbers"),
-        ({}, np.zeros((0, 3)), [], "rows"),
+        ({}, np.zeros((0, 3)), [], "one row"),
         ({"scores": "probabilities"}, np.full((3, 3), 0.9), [0, 1, 2], "add up to 1"),
     ],
 )
@@ -116,7 +117,7 @@ def test_what_is_not_used_is_refused(fitted: Calibrator) -> None:
             Calibrator().fit(logits, labels, **{name: labels})
     with pytest.raises(UsageError, match="logits or probabilities"):
         Calibrator(scores="odds").fit(logits, labels)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="3 columns"):
+    with pytest.raises(DataError, match="3 features"):
         fitted.predict_proba(logits[:, :3])
 
 
@@ -145,6 +146,8 @@ def test_conventions_of_scikit_learn() -> None:
     original = Calibrator(map="ts", seed=3)
     with pytest.raises(NotFittedError):
         original.predict_proba(logits)
+    with pytest.raises(NotFittedError):
+        original.predict(logits)
     copy = clone(original)
     assert copy.get_params() == original.get_params()
     pipeline = make_pipeline(FunctionTransformer(), copy).fit(logits, labels)
@@ -152,6 +155,41 @@ def test_conventions_of_scikit_learn() -> None:
     assert is_classifier(copy)
     np.testing.assert_array_equal(pipeline.predict_proba(logits), original.fit(logits, labels).transform(logits))
     np.testing.assert_array_equal(logits, before)
+
+
+_OUR_COLUMNS = "columns are the scores of one class each: as many as classes"
+_OUR_SAMPLES = "as many samples outside of a fold as bins"
+_OTHER_THAN_SCIKIT_LEARNS = {
+    "check_estimators_overwrite_params": _OUR_COLUMNS,
+    "check_estimators_fit_returns_self": _OUR_COLUMNS,
+    "check_readonly_memmap_input": _OUR_COLUMNS,
+    "check_estimators_nan_inf": _OUR_COLUMNS,
+    "check_classifiers_classes": _OUR_COLUMNS,
+    "check_classifiers_train": _OUR_COLUMNS,
+    "check_estimators_empty_data_messages": _OUR_COLUMNS,
+    "check_fit2d_predict1d": "one column is that of two classes",
+    "check_fit2d_1feature": _OUR_SAMPLES,
+    "check_fit2d_1sample": _OUR_SAMPLES,
+    "check_n_features_in_after_fitting": _OUR_SAMPLES,
+    "check_classifier_data_not_an_array": _OUR_SAMPLES,
+    "check_classifiers_one_label": "one class tells nothing of others",
+    "check_classifiers_one_label_sample_weights": "one class tells nothing of others",
+    "check_dtype_object": "numbers only",
+    "check_supervised_y_2d": "labels have one axis",
+    "check_requires_y_none": "another message",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_checks_of_scikit_learn() -> None:
+    checks = pytest.importorskip("sklearn.utils.estimator_checks")
+    if "on_fail" not in inspect.signature(checks.check_estimator).parameters:
+        pytest.skip("this scikit-learn stops at the first check that fails")
+    results = checks.check_estimator(Calibrator(trust_labels=True), on_fail=None)
+    failed = {result["check_name"]: str(result["exception"]) for result in results if result["status"] == "failed"}
+    weights = {name for name in failed if "sample_weight" in name}
+    assert set(failed) - set(_OTHER_THAN_SCIKIT_LEARNS) - weights == set(), failed
 
 
 def test_importing_it_loads_no_scikit_learn() -> None:

@@ -25,6 +25,10 @@ _ROUNDING = 1e-3  # of the sum of a row of probabilities
 _FORM = 1  # of `to_dict`; goes up when an older version would misread it
 
 
+class ScoresError(DataError, ValueError):
+    """Scores or labels that cannot be used; also what scikit-learn expects to be raised for them."""
+
+
 class Calibrator:
     """Calibrates the scores of a classifier, whatever computed them.
 
@@ -114,7 +118,10 @@ class Calibrator:
         self._require_fitted()
         values = checked_scores(X, self.scores_)
         if values.shape[1] != self.n_features_in_:
-            raise DataError(f"X has {values.shape[1]} columns, but Calibrator was fitted with {self.n_features_in_}")
+            raise ScoresError(
+                f"X has {values.shape[1]} features, one a class, but Calibrator is expecting {self.n_features_in_} "
+                "features as input"
+            )
         from tna_onnx.numerics.ops import softmax  # noqa: PLC0415
         from tna_onnx.runtime import open_session, parse_device  # noqa: PLC0415
 
@@ -132,7 +139,8 @@ class Calibrator:
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Return the labels with the largest probabilities (N,)."""
-        return np.asarray(self.classes_[self.predict_proba(X).argmax(axis=1)])
+        largest = self.predict_proba(X).argmax(axis=1)
+        return np.asarray(self.classes_[largest])
 
     def score(self, X: Any, y: Any) -> float:
         """Return the accuracy, as classifiers of scikit-learn do."""
@@ -246,26 +254,30 @@ def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
 
     Raises:
         UsageError: `scores` is no word for them.
-        DataError: another shape, values that are NaN or infinite, or no probabilities.
+        ScoresError: another shape, values that are NaN or infinite, or no probabilities.
     """
     if scores not in ("logits", "probabilities"):
         raise UsageError(f"scores {scores!r} are not known; expected logits or probabilities")
+    if hasattr(X, "toarray"):
+        raise ScoresError("X is sparse; sparse input is not supported: give X.toarray()")
     values = np.asarray(X)
+    if values.dtype.kind == "c":
+        raise ScoresError("Complex data not supported; X must hold real numbers")  # scikit-learn's words
     if values.dtype.kind not in "iuf":
-        raise DataError(f"X must hold numbers, got {values.dtype}")
+        raise ScoresError(f"X must hold numbers, got {values.dtype}")
     values = values.astype(np.float32, copy=False)
     if values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1):
         second = values.reshape(-1, 1)
         first = np.zeros_like(second) if scores == "logits" else 1 - second
         values = np.concatenate([first, second], axis=1)
     if values.ndim != 2 or not len(values):
-        raise DataError(f"X must have shape (N, C), one column a class, and rows; got {np.shape(X)}")
+        raise ScoresError(f"X must have shape (N, C), one column a class, and at least one row; got {np.shape(X)}")
     if not np.all(np.isfinite(values)):
         row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-        raise DataError(f"X: row {row} holds NaN or infinite values")
+        raise ScoresError(f"X: row {row} holds NaN or infinite values")
     sums = values.sum(axis=1, dtype=np.float64)
     if scores == "probabilities" and (values.min() < 0 or np.any(np.abs(sums - 1) > _ROUNDING)):
-        raise DataError("X: rows are no probabilities, which add up to 1; for logits, use scores='logits'")
+        raise ScoresError("X: rows are no probabilities, which add up to 1; for logits, use scores='logits'")
     return values
 
 
@@ -283,17 +295,21 @@ def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDA
     """Return column numbers (N,), and what label each column is.
 
     Raises:
-        DataError: there are not as many labels as rows, or as columns.
+        ScoresError: there are not as many labels as rows, or as columns.
     """
     labels = np.asarray(y)
     columns = values.shape[1]
     if labels.ndim != 1 or len(labels) != len(values):
-        raise DataError(f"y must have shape ({len(values)},), one label a row of X; got {labels.shape}")
+        raise ScoresError(f"y must have shape ({len(values)},), one label a row of X; got {labels.shape}")
+    if labels.dtype.kind == "f" and not np.all(np.isfinite(labels)):
+        raise ScoresError("y holds NaN or infinite values")
+    if labels.dtype.kind == "f" and np.any(labels != np.round(labels)):
+        raise ScoresError("Unknown label type: continuous; y must hold classes")  # scikit-learn's words
     if labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < columns:
         return labels.astype(np.int64), np.arange(columns)
     classes, indices = np.unique(labels, return_inverse=True)
     if len(classes) != columns:
-        raise DataError(
+        raise ScoresError(
             f"y has {len(classes)} distinct labels, X has {columns} columns; expected one column for each, or labels "
             f"from 0 to {columns - 1}"
         )
