@@ -161,7 +161,9 @@ def test_all_methods_that_were_compared_are_reported(small: Small, tmp_path: Pat
     assert not report.already_calibrated
     assert report.comparison.how == "cross-fitted"
     assert report.comparison.after.nll < report.comparison.before.nll
-    assert any(note.startswith(f"chose {report.method} of {len(names)} methods") for note in report.notes)
+    assert any(note.startswith(f"chosen of {len(names)} methods") for note in report.notes)
+    assert min(each.error for each in report.methods) == 0
+    assert {each.method for each in report.methods if not each.folds} >= {"ets", "isotonic", "aar"}
 
 
 # --- predictions

@@ -38,7 +38,8 @@ def test_a_calibrated_model_is_copied(small: Small, own: Path, tmp_path: Path) -
     output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
     result = cli("calibrate", small.model, "--calib", own, "-o", output, "--json", json_file, *FAST)
     assert result.exit_code == 0, result.output
-    assert "already calibrated, as far as " in result.output
+    assert "needs no recalibration" in result.output
+    assert "next     keep the model that you have" in result.output
     assert output.read_bytes() == small.model.read_bytes()
     report = json.loads(json_file.read_text())
     assert report["verdict"].startswith("already calibrated, ")

@@ -71,11 +71,11 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
 def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path) -> None:
     output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
     data = ["--calib", small.calib, "--eval", small.test]
-    result = cli("calibrate", small.model, *data, "-o", output, "--json", json_file, *SEARCHED)
+    result = cli("calibrate", small.model, *data, "-o", output, "--json", json_file, "-v", *SEARCHED)
     assert result.exit_code == 0, result.output
     for word in ("accuracy, %", "ECE, %", "AdaECE, %", "NLL, nats", "Brier", "held-out: N = 1,500, 15 bins"):
         assert word in result.output
-    assert re.search(r"^improved: NLL .*, ECE .*; 1,500 held-out samples, 95% intervals", result.output, re.M)
+    assert re.search(r"^verdict  improved: NLL .*, ECE .*; 1,500 held-out samples, 95% intervals", result.output, re.M)
     report = json.loads(json_file.read_text())
     again = cli("evaluate", output, "--data", small.test, "--json", json_file, "--device", "cpu")
     assert again.exit_code == 0

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
+from scipy.special import softmax
 
 from tests.pipeline.samples import probabilities
 from tests.pipeline.toys import BY_NLL, SETTINGS, TS, N, run, toy
@@ -16,7 +17,10 @@ from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps.base import apply_map
+from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 from tna_onnx.maps.refit import Refit
+from tna_onnx.maps.temperature import Temperature
 from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import Scores
 from tna_onnx.pipeline.methods import INPUT, Method, Rule
@@ -212,3 +216,16 @@ def test_the_logits_that_a_search_kept_are_given_back(search: str) -> None:
     outcome = run(strategy)
     strategy.cross_fitted(outcome)
     assert strategy._original._kept is None
+
+
+def test_a_mixture_of_one_distribution_is_one_temperature_and_folds() -> None:
+    logits = np.random.default_rng(0).standard_normal((50, 4))
+    for weights, temperature in (((1.0, 0.0, 0.0), 2.5), ((0.0, 1.0, 0.0), 1.0), ((1 - 1e-10, 0.0, 1e-10), 2.5)):
+        mixture = EnsembleTemperature(2.5, weights, 4)
+        simple = mixture.simpler()
+        assert simple == Temperature(temperature)
+        probabilities = [softmax(apply_map(each, logits), axis=1) for each in (mixture, simple)]
+        # a mixture of the second kind has two distributions more, of weights below 1e-8
+        assert np.abs(probabilities[0] - probabilities[1]).max() < 1e-8
+    assert EnsembleTemperature(2.5, (0.9, 0.1, 0.0), 4).simpler() is None
+    assert EnsembleTemperature(2.5, (0.999, 0.0, 0.001), 4).simpler() is None

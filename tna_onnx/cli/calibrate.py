@@ -125,7 +125,9 @@ def calibrate(
         *extras.steps(report, details),
         lambda: () if report.patch is None else [f"patch    {arguments['patch']}: {len(report.patch):,} bytes"],
     ]
-    finish_gated(report_text(report), steps, quiet or json_file == "-", report.output, missed, earlier)
+    detailed = bool(click.get_current_context().params.get("verbose"))
+    text = report_text(report, detailed=detailed)
+    finish_gated(text, steps, quiet or json_file == "-", report.output, missed, earlier)
 
 
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:

@@ -117,8 +117,8 @@ def config_options(command: F) -> F:
             "-v",
             "--verbose",
             count=True,
-            help="Show where each setting comes from, and log each stage; -vv also logs every candidate and "
-            "method. --quiet turns the log off.",
+            help="Show where each setting comes from, and log each stage; calibrate also shows the methods that it "
+            "compared. -vv logs every candidate, too. --quiet turns the log off.",
         ),
         click.option(
             "--config",

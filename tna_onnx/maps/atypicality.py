@@ -299,6 +299,7 @@ class AtypicalityAware(CalibrationMap):
     space: FeatureSpace
 
     name: ClassVar[str] = "aar"
+    title: ClassVar[str] = "temperature by how unusual a sample is"
     rank: ClassVar[int] = 130
     # each class has a bias of its own
     keeps_order: ClassVar[bool] = False

@@ -94,6 +94,9 @@ class CalibrationMap(Protocol):
     name: ClassVar[str]
     """Its name in `MAPS`."""
 
+    title: ClassVar[str] = ""
+    """What it fits, in a few words for reports; its name by default."""
+
     rank: ClassVar[int]
     """Its place among the maps, from the simplest on; of two that do equally well, the smaller rank is chosen."""
 
@@ -142,6 +145,10 @@ class CalibrationMap(Protocol):
 
     def folded(self) -> Folding | None:
         """Return what the map does to weight and bias; None if it needs nodes of its own."""
+
+    def simpler(self) -> CalibrationMap | None:
+        """Return a simpler map with the same values for all logits, where the fit came to one; else None."""
+        return None
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Any = None) -> CalibrationMap:

@@ -34,6 +34,7 @@ class Beta(CalibrationMap):
     c: float
 
     name: ClassVar[str] = "beta"
+    title: ClassVar[str] = "beta calibration"
     rank: ClassVar[int] = 70
     # the threshold moves
     keeps_order: ClassVar[bool] = False

@@ -52,6 +52,7 @@ class Bias(CalibrationMap):
     bias: NDArray[np.float64]
 
     name: ClassVar[str] = "bias"
+    title: ClassVar[str] = "temperature and a bias for each class"
     rank: ClassVar[int] = 80
     few_parameters: ClassVar[bool] = True
     # each class has a bias of its own

@@ -30,6 +30,9 @@ from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, r
 
 __all__ = ["EnsembleTemperature"]
 
+# A weight that no probability in float32 shows.
+_NONE = 1e-8
+
 
 @dataclass(frozen=True)
 class EnsembleTemperature(CalibrationMap):
@@ -40,6 +43,7 @@ class EnsembleTemperature(CalibrationMap):
     n_classes: int
 
     name: ClassVar[str] = "ets"
+    title: ClassVar[str] = "mixture of scaled, plain and uniform probabilities"
     rank: ClassVar[int] = 50
     on_tilted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
@@ -63,6 +67,13 @@ class EnsembleTemperature(CalibrationMap):
 
     def folded(self) -> None:
         """Return None: a mixture of distributions is no linear function of the logits."""
+
+    def simpler(self) -> Temperature | None:
+        """Return the temperature that it is where only one of the first two distributions has a weight."""
+        scaled, plain, uniform = self.weights
+        if uniform > _NONE or min(scaled, plain) > _NONE:
+            return None
+        return Temperature(self.temperature if scaled > plain else 1.0)
 
     @classmethod
     def fit(

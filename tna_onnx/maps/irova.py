@@ -50,6 +50,7 @@ class IsotonicOneVsAll(CalibrationMap):
     steps: tuple[Steps, ...]
 
     name: ClassVar[str] = "irova"
+    title: ClassVar[str] = "isotonic regression, one against all"
     rank: ClassVar[int] = 115
     # each class has a function of its own, and may overtake another
     keeps_order: ClassVar[bool] = False

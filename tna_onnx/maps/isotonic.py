@@ -109,6 +109,7 @@ class TopVersusAll(CalibrationMap):
     temperature: float = 1.0
 
     name: ClassVar[str] = "isotonic"
+    title: ClassVar[str] = "isotonic regression"
     rank: ClassVar[int] = 110
     # not said, though true of this one: the map of the same name for few classes does not keep it
     keeps_order: ClassVar[bool] = False
@@ -186,6 +187,7 @@ class SmoothedIsotonic(CalibrationMap):
     left_alone: tuple[int, ...] = ()
 
     name: ClassVar[str] = "isotonic"
+    title: ClassVar[str] = "isotonic regression"
     rank: ClassVar[int] = 110
     # each class has a function of its own, and may overtake another
     keeps_order: ClassVar[bool] = False

@@ -46,6 +46,7 @@ class LabelIsotonic(CalibrationMap):
     shared: tuple[int, ...] = ()
 
     name: ClassVar[str] = "label-isotonic"
+    title: ClassVar[str] = "isotonic regression of each label"
     rank: ClassVar[int] = 120
     for_labels: ClassVar[bool] = True
     for_classes: ClassVar[bool] = False

@@ -35,6 +35,7 @@ class LabelPlatt(CalibrationMap):
     shared: tuple[int, ...] = ()
 
     name: ClassVar[str] = "label-platt"
+    title: ClassVar[str] = "slope and intercept for each label"
     rank: ClassVar[int] = 40
     for_labels: ClassVar[bool] = True
     for_classes: ClassVar[bool] = False

@@ -31,6 +31,7 @@ class LabelTemperature(CalibrationMap):
     shared: tuple[int, ...] = ()
 
     name: ClassVar[str] = "label-ts"
+    title: ClassVar[str] = "a temperature for each label"
     rank: ClassVar[int] = 20
     on_tilted: ClassVar[bool] = True
     for_labels: ClassVar[bool] = True

@@ -42,6 +42,7 @@ class MatrixScaling(CalibrationMap):
     bias: NDArray[np.float64]
 
     name: ClassVar[str] = "sms"
+    title: ClassVar[str] = "a matrix of factors"
     rank: ClassVar[int] = 140
     # the square of so many parameters; beyond, a fit takes minutes
     max_classes_of_auto: ClassVar[int | None] = 100

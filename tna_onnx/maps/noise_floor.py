@@ -43,6 +43,7 @@ class NoiseFloor(CalibrationMap):
     share: float
 
     name: ClassVar[str] = "bias-floor"
+    title: ClassVar[str] = "temperature and biases above a noise floor"
     rank: ClassVar[int] = 100
     few_parameters: ClassVar[bool] = True
     # each class has a bias of its own

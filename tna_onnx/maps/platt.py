@@ -31,6 +31,7 @@ class Platt(CalibrationMap):
     intercept: float
 
     name: ClassVar[str] = "platt"
+    title: ClassVar[str] = "slope and intercept of the log-odds"
     rank: ClassVar[int] = 30
     few_parameters: ClassVar[bool] = True
     # the threshold moves

@@ -55,6 +55,7 @@ class Refit(CalibrationMap):
     shift: FloatArray
 
     name: ClassVar[str] = "refit"
+    title: ClassVar[str] = "last layer fitted again"
     rank: ClassVar[int] = 150
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = True

@@ -63,6 +63,7 @@ class Temperature(CalibrationMap):
     temperature: float
 
     name: ClassVar[str] = "ts"
+    title: ClassVar[str] = "one temperature"
     rank: ClassVar[int] = 10
     on_tilted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True

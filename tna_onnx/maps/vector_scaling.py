@@ -39,6 +39,7 @@ class VectorScaling(CalibrationMap):
     bias: NDArray[np.float64]
 
     name: ClassVar[str] = "svs"
+    title: ClassVar[str] = "a factor for each class"
     rank: ClassVar[int] = 90
     # each class has a factor and a bias of its own
     keeps_order: ClassVar[bool] = False

@@ -20,6 +20,7 @@ from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import FOLDS, folds
+from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.task import Collected, Task, class_names
@@ -39,7 +40,10 @@ _MOST = 0.5
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Paired scores, what they come to, and the scores after of the calibration data, which were fitted."""
+    """Paired scores, what they come to, and the scores after of the calibration data, which were fitted.
+
+    Cross-fitted numbers are of the methods that the folds chose, by their labels in `folds`.
+    """
 
     before: SampleScores
     after: SampleScores
@@ -47,6 +51,7 @@ class Compared:
     comparison: Comparison
     recall: Recall
     changed_predictions: float
+    folds: tuple[str, ...] = ()
 
 
 def compare_heads(
@@ -72,7 +77,7 @@ def compare_heads(
     Raises:
         DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
     """
-    how, before, scores, changed = _paired_scores(task, strategy, outcome, after, progress)
+    how, before, scores, changed, chosen = _paired_scores(task, strategy, outcome, after, progress)
     described = task.shown.source.describe()
     if fitted is None:
         fitted = outcome.logits.mapped_scores(outcome.fitted)
@@ -101,7 +106,7 @@ def compare_heads(
         folds=FOLDS if cross_fit else 0,
         same_predictions=same,
     )
-    return Compared(before, scores, fitted, comparison, recall, changed)
+    return Compared(before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen))
 
 
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
@@ -137,21 +142,22 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
 
 def _paired_scores(
     task: Task, strategy: Strategy, outcome: Outcome, after: Shipped, progress: Progress
-) -> tuple[How, SampleScores, SampleScores, float]:
-    """Return how the samples were scored, their scores before and after, and the share that changes its class."""
+) -> tuple[How, SampleScores, SampleScores, float, list[Method]]:
+    """Return how, scores before and after, the share that changes its class, and the methods of folds."""
     original = Shipped(task.logits(task.weight, on=task.shown), None)
     if task.held_out is not None:
         before, first = _passed(task, outcome, original)
         scores, second = _passed(task, outcome, after)
-        return "held-out", before, scores, _share(first != second)
+        return "held-out", before, scores, _share(first != second), []
     changed = 0.0
     if not outcome.keeps_predictions:
         changed = float(np.mean(original.logits.predictions() != after.logits.predictions(after.fitted)))
     _give_back(original.logits, task)
     # no fold could differ from another: nothing to cross-fit
     if outcome.unchanged:
-        return "unchanged", outcome.before, outcome.before, changed
-    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome, progress), changed
+        return "unchanged", outcome.before, outcome.before, changed, []
+    chosen = strategy.chosen_in_folds(outcome)
+    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome, progress, chosen), changed, chosen
 
 
 def _share(different: NDArray[np.bool_]) -> float:

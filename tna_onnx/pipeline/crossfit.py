@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -175,8 +175,14 @@ def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores,
     return chosen
 
 
-def nested(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int) -> SampleScores:
-    """Score each sample with the method that is chosen for its fold.
+def nested(
+    scores: Mapping[Method, SampleScores],
+    before: SampleScores,
+    rule: Rule,
+    seed: int,
+    chosen: Sequence[Method] = (),
+) -> SampleScores:
+    """Score each sample with the method that is chosen for its fold, by `chosen_per_fold` if it is not known.
 
     A fold's own scores have no part in the choice for it, but for how far a path was followed and what was left after
     the first fold. The fits behind the scores of the other folds have seen this one.
@@ -184,7 +190,7 @@ def nested(scores: Mapping[Method, SampleScores], before: SampleScores, rule: Ru
     Source: Tibshirani & Tibshirani (2009), "A bias correction for the minimum error rate in cross-validation".
     """
     fold = folds(len(before), seed, before.clusters)
-    chosen = chosen_per_fold(scores, before, rule, seed)
+    chosen = chosen or chosen_per_fold(scores, before, rule, seed)
     return _in_order([scores[method].take(fold == k) for k, method in enumerate(chosen)], fold)
 
 

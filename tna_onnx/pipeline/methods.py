@@ -84,6 +84,21 @@ class Method:
         return f"tna + {name}"
 
     @property
+    def words(self) -> str:
+        """What it does, for readers who do not know its label: `last layer fitted again (refit, strength 0.0005)`."""
+        if self.map == "none":
+            return "class vectors tilted and averaged (tna)" if self.tilted else "the input model"
+        strength = f", strength {self._strengths[self.step]:g}" if self.has_path else ""
+        title = MAPS[self.map].title or self.map
+        text = f"{title} ({self.map}{strength})"
+        return f"class vectors tilted and averaged, {text}" if self.tilted else text
+
+    @property
+    def folds(self) -> bool:
+        """Whether it goes into weight and bias, without nodes of its own."""
+        return self.map == "none" or MAPS[self.map].foldable
+
+    @property
     def has_path(self) -> bool:
         """Whether it is one strength of a map that has several."""
         return bool(self._strengths)

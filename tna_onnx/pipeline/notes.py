@@ -5,7 +5,8 @@ the file before (`decided_on`), on which it looks better than it is.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.pipeline.comparing import Compared
 from tna_onnx.pipeline.crossfit import FOLDS, SEEN
 from tna_onnx.pipeline.job import Job
-from tna_onnx.pipeline.methods import Method, Reason
+from tna_onnx.pipeline.methods import Reason
 from tna_onnx.pipeline.sample_checks import MIN_SHARED_DIGESTS, SKETCH_MARGIN, DigestedSamples
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
@@ -38,8 +39,8 @@ from tna_onnx.results.report import Changes, Comparison, Standing
 __all__ = ["decided_on", "decided_thresholds", "digests_in_file", "notes_on"]
 
 
-# Methods that the note on a choice lists.
-_LISTED = 5
+# Methods that the note on a choice names as left out.
+_LISTED = 2
 
 # Share of changed predictions from which on users should know.
 _MANY_CHANGED = 0.01
@@ -77,7 +78,7 @@ def notes_on(
     standing = Standing.of(comparison.differences, job.settings.objective)
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]
     if comparison.how == "cross-fitted":
-        notes.append(f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)")
+        notes.append(_cross_fitted_note(outcome, compared))
     notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")
     # with the gate a worse result is an error, and needs no note
     if not job.gates.fail_if_worse:
@@ -85,6 +86,20 @@ def notes_on(
     if job.dry_run:
         notes.append(_dry_run_note(changes))
     return notes
+
+
+def _cross_fitted_note(outcome: Outcome, compared: Compared) -> str:
+    """Say what the numbers are of, where the folds did not all choose what is in the file."""
+    text = f"no --eval data: before and after are cross-fitted on the calibration data ({FOLDS} folds)"
+    counts = Counter(compared.folds)
+    if set(counts) <= {outcome.label}:
+        return text
+    listed = ", ".join(f"{label} ({count} of {FOLDS})" for label, count in counts.most_common())
+    changed = "no predicted class" if outcome.keeps_predictions else f"{compared.changed_predictions:.2%} of them"
+    return (
+        f"{text}; the folds chose {listed}, so that accuracy may differ from that of the file ({outcome.label}), which "
+        f"changes {changed}"
+    )
 
 
 def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
@@ -215,27 +230,18 @@ _REASONS: dict[Reason, str] = {
 
 def _why(outcome: Outcome, settings: Settings) -> str:
     """Say what was chosen among what: the best of those that no rule left out, and what was left out though better."""
-    metric = METRICS[settings.objective]
     values = {
         method: objective_value(scores, settings.objective, settings.bins) for method, scores in outcome.scores.items()
     }
     ranked = sorted(values, key=lambda method: values[method])
-    best = [method for method in ranked if method not in outcome.left_out][:_LISTED]
-    # the simplest may be further down
-    if outcome.method not in best:
-        best.append(outcome.method)
-
-    def listing(methods: Iterable[Method]) -> str:
-        return ", ".join(f"{method.label} ({metric.number(values[method])})" for method in methods)
-
+    least = min(value for method, value in values.items() if method not in outcome.left_out)
     text = (
-        f"chose {outcome.label} of {len(outcome.scores)} methods, as the simplest within a standard error of the best; "
-        f"cross-validated {metric.label}: {listing(best)}"
+        f"chosen of {len(outcome.scores)} methods, as the simplest within a standard error of the best: {outcome.words}"
     )
     for reason, words in _REASONS.items():
-        better = [each for each in ranked if outcome.left_out.get(each) == reason and values[each] < values[best[0]]]
+        better = [each for each in ranked if outcome.left_out.get(each) == reason and values[each] < least]
         if better:
-            text += f"; left out, as it {words}: {listing(better[:_LISTED])}"
+            text += f"; left out, as it {words}: {', '.join(method.words for method in better[:_LISTED])}"
     return text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from tna_onnx.data.source import source_search
 from tna_onnx.extraction.batch_size import batch_size_notes
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import Folding
-from tna_onnx.numerics.metrics import Metrics, objective_value
+from tna_onnx.numerics.metrics import Metrics, objective_value, sample_losses
 from tna_onnx.numerics.reliability import Reliability
+from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.pipeline.comparing import Compared
 from tna_onnx.pipeline.job import Job
 from tna_onnx.pipeline.notes import notes_on
@@ -142,9 +144,7 @@ def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
         "method": outcome.label,
         "folded": finished.folding is not None,
         "parameters": outcome.parameters,
-        "methods": tuple(
-            MethodScores(method.label, Metrics.of(scores, settings.bins)) for method, scores in outcome.scores.items()
-        ),
+        "methods": tuple(_methods(outcome, settings)),
         "angle": chosen.angle,
         "reached": chosen.reached,
         "ensemble_size": chosen.ensemble_size,
@@ -152,6 +152,25 @@ def _what_was_done(settings: Settings, finished: Finished) -> dict[str, Any]:
         "objective": settings.objective,
         "curve": tuple(_point(candidate, settings) for candidate in outcome.candidates),
     }
+
+
+def _methods(outcome: Outcome, settings: Settings) -> Iterator[MethodScores]:
+    """Yield the methods that were compared, with their distance to the one of the lowest NLL."""
+    if not outcome.scores:
+        return
+    lowest = min(outcome.scores.values(), key=lambda scores: float(np.mean(scores.nll, dtype=np.float64)))
+    losses = sample_losses(lowest)
+    for method, scores in outcome.scores.items():
+        error = mean_and_error(sample_losses(scores) - losses, outcome.before.clusters)[1]
+        yield MethodScores(
+            method=method.label,
+            metrics=Metrics.of(scores, settings.bins),
+            words=method.words,
+            error=float(error),
+            keeps_predictions=method.keeps_order,
+            folds=method.folds,
+            left_out=outcome.left_out.get(method, ""),
+        )
 
 
 def _settings(job: Job, task: Task) -> dict[str, object]:

@@ -74,6 +74,11 @@ class Outcome:
         return dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
 
     @property
+    def words(self) -> str:
+        """What was done, for readers who do not know the label."""
+        return dataclasses.replace(self.method, tilted=self.chosen.angle != 0).words
+
+    @property
     def unchanged(self) -> bool:
         """Whether the result is the input."""
         return self.chosen.angle == 0 and self.fitted is None
@@ -207,6 +212,10 @@ class Strategy:
         # only the pairs of a complete search were fitted with their weights, on what it has seen
         fitted = chosen.fitted if self.part is None else None
         fitted = fitted or self._map_fits.chosen(method, logits)
+        simpler = fitted.simpler() if fitted is not None else None
+        if simpler is not None and (not scores or replace(method, map=simpler.name) in scores):
+            fitted = simpler
+            method = replace(method, map=simpler.name)
         if self.part is not None and (scores or len(candidates) > 1):
             self._seen.forget()  # the final fit has seen all
             candidates, chosen = _with_final(candidates, chosen, fitted if chosen.fitted else None)
@@ -217,8 +226,27 @@ class Strategy:
             candidates, chosen, weight, method, fitted, before, logits, scores, choice.left_out, changing, failed
         )
 
-    def cross_fitted(self, outcome: Outcome, progress: Progress = silent) -> SampleScores:
+    def chosen_in_folds(self, outcome: Outcome) -> list[Method]:
+        """Return the method for each fold, chosen without its samples; none where nothing was chosen."""
+        if not outcome.scores:
+            return []
+        return chosen_per_fold(self._comparable(outcome), outcome.before, self.rule, self.settings.seed)
+
+    def _comparable(self, outcome: Outcome) -> Scores:
+        """Of a file that keeps predictions, no fold may change them either."""
+        if not (self.rule.careful and outcome.method.keeps_order):
+            return outcome.scores
+        return {method: scores for method, scores in outcome.scores.items() if method.keeps_order}
+
+    def cross_fitted(
+        self, outcome: Outcome, progress: Progress = silent, chosen: Sequence[Method] = ()
+    ) -> SampleScores:
         """Scores after, each sample scored with what was searched, chosen and fitted without it.
+
+        Args:
+            outcome: what was chosen and fitted on all samples.
+            progress: called with (stage, done, total).
+            chosen: `chosen_in_folds`, if it is known.
 
         Raises:
             DataError: a fold's map cannot be fitted.
@@ -226,14 +254,12 @@ class Strategy:
         seed = self.settings.seed
         if outcome.scores:
             self._both.forget()
-            compared = dict(outcome.scores)
-            # of a file that keeps predictions, these are no news: no fold may change them either
-            if self.rule.careful and outcome.method.keeps_order:
-                compared = {method: each for method, each in compared.items() if method.keeps_order}
-            return nested(compared, outcome.before, self.rule, seed)
-        fits = functools.partial(self._fits, progress, (outcome.method,), self._per_fold(self._fold_weights(progress)))
+            return nested(self._comparable(outcome), outcome.before, self.rule, seed, chosen)
+        # the method that was asked for: the fit of a fold need not come to a simpler one too
+        method = self._only or outcome.method
+        fits = functools.partial(self._fits, progress, (method,), self._per_fold(self._fold_weights(progress)))
         clusters = outcome.before.clusters
-        scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[outcome.method]
+        scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[method]
         self._both.forget()
         return scores
 

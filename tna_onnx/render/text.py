@@ -19,13 +19,15 @@ from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Collection, Evaluation
 from tna_onnx.results.recall import Recall
-from tna_onnx.results.report import Comparison, Report, Word, changed
+from tna_onnx.results.report import Comparison, MethodScores, Report, Word, changed
 from tna_onnx.results.study import Studies
 
 if TYPE_CHECKING:
     pass
 
 __all__ = [
+    "METHOD_HEADS",
+    "best_methods",
     "bin_free_lines",
     "bin_free_rows",
     "bin_free_sentence",
@@ -34,6 +36,7 @@ __all__ = [
     "label_heads",
     "label_rows",
     "label_title",
+    "method_rows",
     "model_comparison_text",
     "p_text",
     "report_text",
@@ -180,7 +183,7 @@ def _nats(value: float) -> str:
 
 
 # Columns that every table fits into.
-_MIN_WIDTH = 100
+_MIN_WIDTH = 132
 # Values of a fitted parameter that are listed.
 _MAX_VALUES = 4
 # Where a map went, by whether it was folded.
@@ -190,10 +193,35 @@ _STYLES = {1: "green", 0: "", -1: "red"}
 _WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "", "worse": "red"}
 
 
-def report_text(report: Report) -> RenderableType:
-    """Table, what was chosen, how it was checked, verdict."""
-    checked = report.verification
+def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
+    """A sentence, a table, notes, and what to do next.
+
+    Args:
+        report: of `calibrate`.
+        detailed: whether the methods that were compared, what was fitted and how it was checked are shown too.
+    """
     lines = [
+        *(_detail_lines(report) if detailed else ()),
+        *(guard_lines(report.guard) if report.guard else ()),
+        *note_lines(report.notes),
+        f"wrote    {report.output or 'nothing'}",
+    ]
+    if not report.missed:
+        lines.append(f"next     {_next_step(report)}")
+    summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.standing.word]}".strip())
+    if report.missed:
+        # the error that follows is red, and green above it would contradict it
+        summary.stylize("not bold default")
+    tables: list[RenderableType] = [*_comparison_table(report.comparison, report.recall), *_label_table(report.labels)]
+    if detailed and report.methods:
+        tables += [Text(), *_methods_table(report)]
+    return Group(summary, Text(), *tables, Text(), lines_text(lines))
+
+
+def _detail_lines(report: Report) -> list[str]:
+    """Say what was fitted, how the file was checked, and what the metrics of the table leave out."""
+    checked = report.verification
+    return [
         f"head     {_head_text(report)}",
         f"weight   {_weight_text(report)}",
         f"map      {_map_text(report)}",
@@ -201,17 +229,64 @@ def report_text(report: Report) -> RenderableType:
         f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
         *_recall_lines(report),
-        *(guard_lines(report.guard) if report.guard else ()),
-        *note_lines(report.notes),
-        f"wrote    {report.output or 'nothing'}",
+        f"verdict  {report.verdict}",
     ]
-    summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.standing.word]}".strip())
-    if report.missed:
-        # the error that follows is red, and green above it would contradict it
-        summary.stylize("not bold default")
-    verdict = Text(report.verdict, style="bold")
-    tables = (*_comparison_table(report.comparison, report.recall), *_label_table(report.labels))
-    return Group(summary, Text(), *tables, Text(), lines_text(lines), verdict)
+
+
+def _next_step(report: Report) -> str:
+    """Say in one line what to do with the result."""
+    if report.dry_run:
+        return "run it again without --dry-run to write the file"
+    if not report.output:
+        return "keep the new model, which is in memory"
+    if report.already_calibrated:
+        return "keep the model that you have: the file is a copy of it"
+    if report.standing.word == "worse":
+        return "keep the model that you have: the new one is worse"
+    return f"use it in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
+
+
+METHOD_HEADS = ("method", "NLL", "± error", "predictions", "in the file", "left out, as it")
+"""Columns of a table of methods."""
+
+# The last may also cost a class recall.
+_LEFT_OUT = {"": "", "accuracy": "costs accuracy", "error": "raises the ECE", "predictions": "changes predictions"}
+
+
+def method_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return a row for each method that was compared, the lowest NLL first; of a path, that of its best strength."""
+    rows = []
+    for method in best_methods(report):
+        chosen = " (chosen)" if method.method == report.method else ""
+        rows.append(
+            (
+                f"{method.words}{chosen}",
+                METRICS["nll"].number(method.metrics.nll),
+                METRICS["nll"].number(method.error),
+                "kept" if method.keeps_predictions else "may change",
+                "folded" if method.folds else "nodes",
+                _LEFT_OUT[method.left_out],
+            )
+        )
+    return rows
+
+
+def best_methods(report: Report) -> list[MethodScores]:
+    """Return the methods from the lowest NLL on; of a path of strengths the chosen one, or else the best."""
+    by_kind: dict[str, MethodScores] = {}
+    for method in sorted(report.methods, key=lambda method: (method.method != report.method, method.metrics.nll)):
+        by_kind.setdefault(method.words.partition(", strength")[0], method)
+    return sorted(by_kind.values(), key=lambda method: method.metrics.nll)
+
+
+def _methods_table(report: Report) -> tuple[RenderableType, ...]:
+    """Title and table of the methods that were compared."""
+    table = _Table(pad_edge=False)
+    for k, head in enumerate(METHOD_HEADS):
+        table.add_column(head, justify="right" if k in (1, 2) else "left", no_wrap=True)
+    for row in method_rows(report):
+        table.add_row(*map(printable, row), style="bold" if "(chosen)" in row[0] else "")
+    return lines_text(["methods, cross-validated; the error is that of the difference to the lowest NLL"]), table
 
 
 def evaluation_text(evaluation: Evaluation) -> RenderableType:

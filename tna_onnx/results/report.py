@@ -362,10 +362,20 @@ class MethodScores:
     Attributes:
         method: weight and map in a word.
         metrics: of the calibration samples, each scored by a fit without it.
+        words: what it does, for readers who do not know its name.
+        error: standard error of its NLL minus the lowest one's, paired by sample, nats; 0 for the lowest.
+        keeps_predictions: whether it never changes a predicted class.
+        folds: whether it goes into weight and bias; nodes are appended for the others.
+        left_out: why a rule of the choice left it out: `accuracy`, `predictions`, `error`; empty if none did.
     """
 
     method: str
     metrics: Metrics
+    words: str = ""
+    error: float = 0.0
+    keeps_predictions: bool = False
+    folds: bool = False
+    left_out: str = ""
 
 
 @dataclass(frozen=True)
