@@ -37,7 +37,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.metrics import sample_losses
-from tna_onnx.numerics.recall import Recalls
+from tna_onnx.numerics.recall_bounds import Recalls
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import MapFits

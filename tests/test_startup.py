@@ -60,7 +60,7 @@ def test_a_function_loads_its_keywords_and_result_and_the_first_call_the_work() 
     assert {"numpy", "tna_onnx.api.arguments", "tna_onnx.data.options"} <= modules
     assert modules.isdisjoint({*HEAVY, "click"} - {"numpy", "array_api_compat"})
     assert packages(modules).isdisjoint({"engine", "render", "runtime", "search", "data.sources"})
-    assert modules.isdisjoint({"tna_onnx.graph.load", "tna_onnx.data.opening", "tna_onnx.pipeline.job"})
+    assert modules.isdisjoint({"tna_onnx.graph.load", "tna_onnx.data.formats", "tna_onnx.pipeline.job"})
 
 
 def test_no_public_name_loads_what_few_calls_need() -> None:

@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from tna_onnx.guarding.settings import GuardSettings
     from tna_onnx.pipeline.settings import PAPER, Settings
     from tna_onnx.results.as_json import json_schema
-    from tna_onnx.results.comparison import ModelComparison
     from tna_onnx.results.evaluation import Collection, Evaluation, Inspection, ModelDifference
+    from tna_onnx.results.from_json import Card
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.guarding import Guard
+    from tna_onnx.results.model_comparison import ModelComparison
     from tna_onnx.results.report import Report
     from tna_onnx.results.shifting import Shift
-    from tna_onnx.results.stored import Card
     from tna_onnx.results.study import Studies, Study
     from tna_onnx.shifting.settings import ShiftSettings
 
@@ -122,13 +122,13 @@ _HOMES = {
     "Studies": "results.study",
     "Study": "results.study",
     "Inspection": "results.evaluation",
-    "ModelComparison": "results.comparison",
+    "ModelComparison": "results.model_comparison",
     "ModelDifference": "results.evaluation",
     "apply": "api.apply",
     "calibrate": "api.calibrate",
     "Calibrator": "api.calibrator",
     "card": "api.card",
-    "Card": "results.stored",
+    "Card": "results.from_json",
     "compare": "api.compare",
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",

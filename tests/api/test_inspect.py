@@ -17,7 +17,7 @@ from tests.conftest import Small
 from tests.extraction.samples import dense
 from tests.support import PLAIN
 from tna_onnx.cli.group import group
-from tna_onnx.runtime import opening
+from tna_onnx.runtime import providers
 
 
 def test_the_head_of_a_file(small: Small) -> None:
@@ -51,7 +51,7 @@ def test_a_model_without_a_head_has_reasons(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("a session was opened")
 
-    monkeypatch.setattr(opening, "open_session", refuse)
+    monkeypatch.setattr(providers, "open_session", refuse)
     proto = dense()
     proto.graph.node.append(helper.make_node("Sin", ["logits"], ["y"], name="sine"))
     proto.graph.output[0].name = "y"

@@ -16,7 +16,7 @@ from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.results.test_json_schema import valid
 from tests.support import cli
-from tna_onnx.data.opening import open_source
+from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import Values, choose_thresholds

@@ -12,7 +12,7 @@ import pytest
 from tests.data.samples import gather, spec
 from tna_onnx.data import PRESETS, Source, open_source
 from tna_onnx.data.choices import FORMATS, PRESET_FIELDS, ROWS, Row
-from tna_onnx.data.opening import _opener
+from tna_onnx.data.formats import _opener
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 

@@ -10,7 +10,7 @@ from scipy.special import expit, logit
 from scipy.stats import beta
 from sklearn.isotonic import IsotonicRegression
 
-from tna_onnx.numerics.isotonic import CENTRES, TOLERANCE, cells, isotonic_log_odds, pool, thinned
+from tna_onnx.numerics.monotone import CENTRES, TOLERANCE, cells, isotonic_log_odds, pool, thinned
 
 Array = np.ndarray
 P = expit(CENTRES)

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import balanced_accuracy_score, recall_score
 
-from tna_onnx.numerics.recall import Recalls
+from tna_onnx.numerics.recall_bounds import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]

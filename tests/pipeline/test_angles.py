@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import Small
 from tests.pipeline.samples import of_logits, outcome_of
-from tna_onnx.pipeline import details as angles_module
-from tna_onnx.pipeline.details import angle_counts, feature_angles
+from tna_onnx.pipeline import collected_details as angles_module
+from tna_onnx.pipeline.collected_details import angle_counts, feature_angles
 from tna_onnx.pipeline.task import Task
 from tna_onnx.search.settings import SearchSettings
 

@@ -10,7 +10,7 @@ from tna_onnx.engine.logits import StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.pipeline.details import class_bins, class_sums
+from tna_onnx.pipeline.collected_details import class_bins, class_sums
 
 
 def test_class_sums_are_those_of_a_loop_however_the_samples_are_split() -> None:

@@ -15,7 +15,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED
-from tna_onnx.extraction import samples as given
+from tna_onnx.extraction import opened_samples as given
 from tna_onnx.extraction import sessions
 from tna_onnx.runtime import Session
 

@@ -13,11 +13,11 @@ from tests.data.samples import write_folder
 from tests.pipeline.samples import scores_of
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.engine.logits import StoredLogits
-from tna_onnx.extraction.samples import Samples
+from tna_onnx.extraction.opened_samples import Samples
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.details import class_names, worst_rows, worst_samples
+from tna_onnx.pipeline.collected_details import class_names, worst_rows, worst_samples
 from tna_onnx.pipeline.task import Collected, Task
 
 IMAGE = InputSpec("image", (None, 3, None, None), np.dtype(np.float32))

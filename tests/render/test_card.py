@@ -18,8 +18,8 @@ from tests.pipeline import test_label_models as label_models
 from tests.support import PLAIN, cli
 from tna_onnx.render.card import MARK, CardWords, _yaml, model_card
 from tna_onnx.results.as_json import to_json
+from tna_onnx.results.from_json import stored_report
 from tna_onnx.results.report import Report
-from tna_onnx.results.stored import stored_report
 
 
 @pytest.fixture(scope="module")

@@ -38,11 +38,11 @@ from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.results.as_json import SCHEMA
-from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import Angles
 from tna_onnx.results.evaluation import Collection, Evaluation, HeadInfo, Inspection, ModelDifference, OutputDifference
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import Guard
+from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.report import Comparison, CurvePoint, Report
 from tna_onnx.results.shifting import Shift
 from tna_onnx.results.study import Studies, Study

@@ -27,7 +27,6 @@ from tna_onnx.numerics.reliability import CumulativeTest, Reliability
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results import details
 from tna_onnx.results.as_json import json_schema, to_json
-from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import (
     Collection,
@@ -49,6 +48,7 @@ from tna_onnx.results.guarding import (
     GuardInput,
     GuardOutput,
 )
+from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import ClassRecall, Recall
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, MovedOutput, Report, Verification
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.recall import Recalls
+from tna_onnx.numerics.recall_bounds import Recalls
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.recall import Recall

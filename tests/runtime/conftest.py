@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.fakes import FakeRuntime
-from tna_onnx.runtime import opening
+from tna_onnx.runtime import providers
 
 
 @pytest.fixture
@@ -17,8 +17,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def put(available: list[str], given: list[str], **options: Any) -> FakeRuntime:
         fake = FakeRuntime(tmp_path, available, given, **options)
-        monkeypatch.setattr(opening, "_onnxruntime", lambda: fake)
-        monkeypatch.setattr(opening, "free_device_memory", lambda *_: None)  # no driver is asked
+        monkeypatch.setattr(providers, "_onnxruntime", lambda: fake)
+        monkeypatch.setattr(providers, "free_device_memory", lambda *_: None)  # no driver is asked
         return fake
 
     return put

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.runtime.fakes import product
 from tna_onnx.runtime import Device, open_session, side_by_side
-from tna_onnx.runtime import opening as module
+from tna_onnx.runtime import providers as module
 
 
 def take(results: Iterator[tuple[int, int]], seen: list[int]) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
-from tna_onnx.data.sources.scores import ScoresWord
+from tna_onnx.data.sources.score_files import ScoresWord
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.results.report import Report
 

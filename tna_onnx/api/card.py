@@ -8,8 +8,8 @@ from pathlib import Path
 from tna_onnx.api.arguments import check_targets, write_text
 from tna_onnx.errors import ResultError, UsageError
 from tna_onnx.files import open_regular
+from tna_onnx.results.from_json import Card, stored_report
 from tna_onnx.results.report import Report
-from tna_onnx.results.stored import Card, stored_report
 
 __all__ = ["card"]
 

@@ -49,9 +49,9 @@ from tna_onnx.pipeline.notes import decided_on
 from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
-from tna_onnx.results.comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
 from tna_onnx.results.details import BinFree, Bins
 from tna_onnx.results.guarding import Decisions
+from tna_onnx.results.model_comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
 from tna_onnx.runtime import Device, parse_device
 
 __all__ = [

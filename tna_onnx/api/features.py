@@ -30,7 +30,7 @@ from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, che
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.extractor import TableExtractor
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.samples import open_samples
+from tna_onnx.extraction.opened_samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_source
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.options import ModelSource

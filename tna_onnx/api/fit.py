@@ -8,7 +8,7 @@ from typing import Any
 from tna_onnx.api.arguments import ProgressWord, Unpack, refuse_unknown
 from tna_onnx.api.calibrator import calibrated, checked_scores, column_numbers
 from tna_onnx.api.keywords import FitWords
-from tna_onnx.data.sources.scores import ScoresWord, open_scores
+from tna_onnx.data.sources.score_files import ScoresWord, open_scores
 from tna_onnx.results.report import Report
 
 __all__ = ["fit"]

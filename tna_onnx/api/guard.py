@@ -78,7 +78,7 @@ def guard(
     labelled = data_of(calib, words)
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
-    from tna_onnx.guarding.opening import GuardJob  # noqa: PLC0415
+    from tna_onnx.guarding.guard_job import GuardJob  # noqa: PLC0415
 
     job = GuardJob(
         model=model,

@@ -79,8 +79,8 @@ def shift(
     labelled = data_of(calib, words)
     unlabelled = held_out_of(target, labelled, words)
     # the work loads with the first call, so that the name of the function is there at once
-    from tna_onnx.shifting.opening import ShiftJob  # noqa: PLC0415
     from tna_onnx.shifting.shift import shift as run  # noqa: PLC0415
+    from tna_onnx.shifting.shift_job import ShiftJob  # noqa: PLC0415
 
     job = ShiftJob(
         model=model,

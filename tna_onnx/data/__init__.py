@@ -13,9 +13,9 @@ from tna_onnx.data.choices import FORMATS, Format
 
 if TYPE_CHECKING:
     from tna_onnx.data.coverage import metadata_class_names, read_class_names
+    from tna_onnx.data.formats import open_source
     from tna_onnx.data.images.preprocess import PRESETS, Recipe, ResolvedRecipe
     from tna_onnx.data.images.recipes import read_recipe
-    from tna_onnx.data.opening import open_source
     from tna_onnx.data.options import Data
     from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
     from tna_onnx.data.sources.precomputed import Precomputed, open_precomputed
@@ -51,7 +51,7 @@ _HOMES = {
     "Source": "source",
     "metadata_class_names": "coverage",
     "open_precomputed": "sources.precomputed",
-    "open_source": "opening",
+    "open_source": "formats",
     "read_class_names": "coverage",
     "read_recipe": "images.recipes",
 }

@@ -160,7 +160,7 @@ class Data(DataFields):
         ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
         by_position = Several(ignore_label, self.position or "all", n_features) if several else None
         # what reads data loads with the first data
-        from tna_onnx.data.opening import open_source  # noqa: PLC0415
+        from tna_onnx.data.formats import open_source  # noqa: PLC0415
 
         return open_source(
             self.samples,

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec
 from tna_onnx.errors import INTERNAL_ERROR, DeviceError, TnaError, UnsupportedModel
-from tna_onnx.extraction.positions import PositionSession
+from tna_onnx.extraction.position_rows import PositionSession
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.files import temporary_folder, write_new
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside

@@ -22,7 +22,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import Part, halves
 from tna_onnx.errors import TnaError, UsageError
 from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.samples import open_samples
+from tna_onnx.extraction.opened_samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_model, open_part, open_source
 from tna_onnx.graph.decisions import Guarded, add_scores
 from tna_onnx.graph.large_values import total_size
@@ -31,8 +31,8 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import require_one_prediction, tensor_outputs
 from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.guarding.guard_job import PROMISES, GuardJob, Opened, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.measure import check_decisions, check_posterior, largest_change, measure, measure_detection
-from tna_onnx.guarding.opening import PROMISES, GuardJob, Opened, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import (
     NotReached,

@@ -3,7 +3,7 @@
     x_c = s_c / T        s'_c = x_c + g_c(x_c),  g_c(x) = log-odds of f_c less x
 
 with the temperature T of all labels and f_c the isotonic regression of the label on its probability
-(`numerics.isotonic`). g_c is a chain of ramps over log-odds (`maps.isotonic`), constant outside of its knots. A label
+(`numerics.monotone`). g_c is a chain of ramps over log-odds (`maps.isotonic`), constant outside of its knots. A label
 with fewer than 25 samples on one side has no function of its own, f_c = p: the standard error of a frequency among 25
 is up to 0.1.
 Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
@@ -18,9 +18,9 @@ import numpy as np
 
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.maps.isotonic import Knots, chain, knot_counts
-from tna_onnx.maps.labels import LabelColumns, brief_of
+from tna_onnx.maps.label_map import LabelColumns, brief_of
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.isotonic import isotonic_log_odds, thinned_over_log_odds
+from tna_onnx.numerics.monotone import isotonic_log_odds, thinned_over_log_odds
 from tna_onnx.numerics.ops import Ops
 
 __all__ = ["LabelIsotonic"]

@@ -1,6 +1,6 @@
 """Platt scaling by label, for several labels a sample: s'_c = a_c s_c + b_c, each as in `maps.platt`.
 
-Labels without enough samples for one are divided by the temperature that all labels share (`maps.labels`).
+Labels without enough samples for one are divided by the temperature that all labels share (`maps.label_map`).
 Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", section 2.2.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
-from tna_onnx.maps.labels import LabelColumns, brief_of
+from tna_onnx.maps.label_map import LabelColumns, brief_of
 from tna_onnx.maps.platt import Platt
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import Ops

@@ -1,6 +1,6 @@
 """Temperature by label, for several labels a sample: s'_c = s_c / T_c, each T_c > 0 with the least NLL of its label.
 
-Labels without enough samples for one share a temperature (`maps.labels`).
+Labels without enough samples for one share a temperature (`maps.label_map`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
-from tna_onnx.maps.labels import LabelColumns, brief_of
+from tna_onnx.maps.label_map import LabelColumns, brief_of
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import Ops
 

@@ -40,8 +40,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.intervals import paired_differences
-from tna_onnx.numerics.isotonic import pool
 from tna_onnx.numerics.metrics import Interval
+from tna_onnx.numerics.monotone import pool
 from tna_onnx.numerics.scores import SampleScores
 
 __all__ = ["BAND_LEVEL", "MIN_EACH", "Corp", "Curve", "Decomposition", "TopLabelErrors", "top_label_errors"]

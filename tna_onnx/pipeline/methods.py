@@ -34,7 +34,7 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.vector_scaling import VectorScaling
 from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.metrics import sample_losses
-from tna_onnx.numerics.recall import Recalls
+from tna_onnx.numerics.recall_bounds import Recalls
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.search.candidates import ROUNDING

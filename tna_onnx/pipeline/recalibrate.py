@@ -18,9 +18,9 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_file
+from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.comparing import compare_heads, require_plausible
 from tna_onnx.pipeline.crossfit import seen
-from tna_onnx.pipeline.details import Started, collect_details
 from tna_onnx.pipeline.job import Job
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.reporting import Finished, report_of

@@ -16,7 +16,7 @@ from tna_onnx.data.sources.images import FolderImages, ImageSource
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.extraction.head_check import Probed
-from tna_onnx.extraction.samples import Samples
+from tna_onnx.extraction.opened_samples import Samples
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.load import Model

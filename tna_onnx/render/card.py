@@ -17,7 +17,7 @@ from typing import Any
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.results.stored import Change, StoredReport
+from tna_onnx.results.from_json import Change, StoredReport
 
 __all__ = ["MARK", "TASKS", "CardWords", "eval_results", "figures_of", "model_card"]
 

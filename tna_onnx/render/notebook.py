@@ -15,8 +15,8 @@ from tna_onnx.render.figures import MOST_ABREAST, STYLE, Panel, draw_reliability
 from tna_onnx.render.html.comparison import comparison_page, study_page
 from tna_onnx.render.html.page import evaluation_page, to_html
 from tna_onnx.render.reliability import DiagramWords, words_of
-from tna_onnx.results.comparison import ModelComparison
 from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.model_comparison import ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Studies
 

@@ -15,9 +15,9 @@ from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.guard_text import decision_lines, guard_lines
 from tna_onnx.render.lines import lines_text, note_lines, tied
-from tna_onnx.results.comparison import ComparedModel, ModelComparison
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Collection, Evaluation
+from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, MethodScores, Report, Word, changed
 from tna_onnx.results.study import Studies

@@ -15,7 +15,7 @@ import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metrics import Interval
-from tna_onnx.numerics.recall import Recalls
+from tna_onnx.numerics.recall_bounds import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
 __all__ = ["ClassRecall", "Recall"]

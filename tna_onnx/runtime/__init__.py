@@ -10,7 +10,7 @@ from tna_onnx.runtime.device import (
     resident_memory,
     trim_memory,
 )
-from tna_onnx.runtime.opening import open_session, runtime_version
+from tna_onnx.runtime.providers import open_session, runtime_version
 from tna_onnx.runtime.session import AT_ONCE, OutOfMemory, Session, TensorInfo, side_by_side
 
 __all__ = [

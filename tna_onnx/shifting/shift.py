@@ -43,7 +43,7 @@ from tna_onnx.results.report import MovedOutput
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.runtime import Session, open_session
 from tna_onnx.shifting.estimate import Estimated, estimate, source_counts
-from tna_onnx.shifting.opening import Opened, ShiftJob, off_centre, open_shift, probabilities_of, read_prior
+from tna_onnx.shifting.shift_job import Opened, ShiftJob, off_centre, open_shift, probabilities_of, read_prior
 
 __all__ = ["check_result", "shift", "shifted", "write"]
 

@@ -37,7 +37,7 @@ from tna_onnx.render.html.sections.decisions import decided
 from tna_onnx.render.html.svg import MARKERS, IntervalBar, Series, line_chart
 from tna_onnx.render.reliability import OF_LABELS, DiagramWords, words_of
 from tna_onnx.render.text import bin_free_rows
-from tna_onnx.results.comparison import ComparedModel, ModelComparison
+from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.study import Chart, Line, Studies, Study
 
 __all__ = ["comparison_page", "study_page"]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.runtime.fakes import CPU, CUDA, FakeRuntime, inputs, product
 from tna_onnx.errors import DeviceError, UnsupportedModel
-from tna_onnx.runtime import Device, open_session, opening, runtime_version
+from tna_onnx.runtime import Device, open_session, providers, runtime_version
 
 # --- models
 
@@ -200,8 +200,8 @@ def test_options_of_a_session(install: Any, tmp_path: Path) -> None:
 def test_no_more_threads_than_cores_that_may_be_used(
     allowed: int, threads: int | None, install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening.os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(opening, "allowed_cores", lambda: allowed)
+    monkeypatch.setattr(providers.os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(providers, "allowed_cores", lambda: allowed)
     fake = install([CPU], [CPU])
     open_session(b"", "model.onnx", Device("cpu"))
     assert getattr(fake.options[0], "intra_op_num_threads", None) == threads  # None: ONNX Runtime's own choice
@@ -210,8 +210,8 @@ def test_no_more_threads_than_cores_that_may_be_used(
 def test_fewer_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     feeds = inputs(64)
     expected = open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
-    monkeypatch.setattr(opening, "allowed_cores", lambda: 1)
-    monkeypatch.setattr(opening.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(providers, "allowed_cores", lambda: 1)
+    monkeypatch.setattr(providers.os, "cpu_count", lambda: 64)
     np.testing.assert_array_equal(
         open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0], expected
     )
@@ -295,7 +295,7 @@ def test_what_is_said_about_the_device_reaches_the_provider(install: Any) -> Non
 def test_memory_is_measured_before_a_session_is_opened(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = install([CUDA, CPU], [CUDA, CPU])
     asked = []
-    monkeypatch.setattr(opening, "free_device_memory", lambda *words: (asked.append(words), 1000)[1])
+    monkeypatch.setattr(providers, "free_device_memory", lambda *words: (asked.append(words), 1000)[1])
     open_session(bytes(1000), "m", Device("cuda", 1, memory=2**30))
     assert asked == [(1, 2**30)]
     with pytest.raises(DeviceError, match="its weights take 1,001 bytes, and cuda:1 has 1,000 bytes to give"):
