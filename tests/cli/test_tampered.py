@@ -793,6 +793,53 @@ def test_numbers_of_a_large_array_are_what_a_proof_leaves_open(
     assert not found.passed
 
 
+def raw_beside(t: TensorProto) -> None:
+    t.raw_data = b"\x01" * 8
+
+
+def floats_beside(t: TensorProto) -> None:
+    t.float_data.extend([1.0] * int(np.prod(t.dims)))
+
+
+def place_twice(t: TensorProto) -> None:
+    t.external_data.add(key="offset", value=next(e.value for e in t.external_data if e.key == "offset"))
+
+
+def unknown_word_of_a_place(t: TensorProto) -> None:
+    t.external_data.add(key="basepath", value="elsewhere")
+
+
+def length_of_a_place(t: TensorProto) -> None:
+    next(e for e in t.external_data if e.key == "length").value = "4"
+
+
+def place_of_data_in_the_file(t: TensorProto) -> None:
+    t.external_data.add(key="location", value="elsewhere.bin")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [raw_beside, floats_beside, place_twice, unknown_word_of_a_place, length_of_a_place, place_of_data_in_the_file],
+)
+@pytest.mark.parametrize("refused", [False, True])  # a source that the checker refuses: it finds nothing then
+def test_tensors_that_another_reader_might_read_otherwise(
+    how: Callable[[TensorProto], None], refused: bool, small: Small, tmp_path: Path
+) -> None:
+    external = how is not place_of_data_in_the_file
+    model = onnx.load(small.model)
+    if refused:
+        model.graph.value_info.add(name="no type")
+    source, output = tmp_path / "source.onnx", tmp_path / "out.onnx"
+    onnx.save(model, source, save_as_external_data=external, size_threshold=0, location="source.bin")
+    tna_onnx.calibrate(source, small.calib, output=output, map="ts", search="none", device="cpu")
+    assert tna_onnx.verify(source, output, device="cpu").passed
+    model = onnx.load(output, load_external_data=False)
+    how(next(t for t in model.graph.initializer if (t.data_location == TensorProto.EXTERNAL) == external))
+    output.write_bytes(model.SerializeToString())
+    with contextlib.suppress(tna_onnx.UnsupportedModel):  # refused as damaged
+        assert not tna_onnx.verify(source, output, device="cpu").intact
+
+
 def test_external_data_of_another_file(small: Small, tmp_path: Path) -> None:
     """A file of external data that was swapped, shortened, or named by another tensor."""
     rng = np.random.default_rng(0)

@@ -33,6 +33,9 @@ _MAX_LENGTH = 60
 # Bytes of external data read at a time.
 _BLOCK = 2**24
 
+# What external data say of their place; the checksum is of the whole file.
+_PLACE = ("location", "offset", "length", "checksum")
+
 _CONTENT = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 
 
@@ -101,7 +104,12 @@ def _digested(model: Model) -> onnx.ModelProto:
     for tensor in all_tensors(copy.graph):
         if tensor.HasField("raw_data") or is_external(tensor):
             digest = content_digest(model, tensor)
-            tensor.ClearField("external_data")
+            if is_external(tensor):
+                # bytes that another runtime might take in place of those in the file
+                digest += tensor.raw_data
+                kept = [entry for entry in tensor.external_data if entry.key not in _PLACE]
+                del tensor.external_data[:]
+                tensor.external_data.extend(kept)
             tensor.ClearField("data_location")
             tensor.raw_data = digest
     return copy

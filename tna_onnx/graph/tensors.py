@@ -248,9 +248,13 @@ def place_of(tensor: TensorProto) -> Place:
     """Return where the data of an external tensor lie.
 
     Raises:
-        UnsupportedModel: the offset or the length is not a number, or a text is not UTF-8.
+        UnsupportedModel: the offset or the length is not a number, a word stands twice, or a text is not UTF-8.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
+    if len(entries) < len(tensor.external_data):  # some runtimes take the first, others the last
+        raise UnsupportedModel(
+            f"tensor '{tensor.name}' has external data of which one word stands twice; expected once"
+        )
     if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
         raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
     offset = _number(tensor, "offset", entries.get("offset", "0"))
