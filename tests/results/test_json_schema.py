@@ -50,7 +50,16 @@ from tna_onnx.results.guarding import (
 )
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import ClassRecall, Recall
-from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, MovedOutput, Report, Verification
+from tna_onnx.results.report import (
+    Changes,
+    Comparison,
+    CurvePoint,
+    MethodScores,
+    MovedOutput,
+    Report,
+    Taught,
+    Verification,
+)
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Studies, Study
 from tna_onnx.search.settings import SearchSettings
@@ -164,6 +173,7 @@ CLASSES = {
     "verification": fields(Verification),
     "changes": fields(Changes),
     "recall": fields(Recall),
+    "taught": fields(Taught),
     "class_recall": fields(ClassRecall),
     "settings": fields(SearchSettings)
     | {"batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "ets_loss", "fold", "gates"}

@@ -35,6 +35,7 @@ def calibrate(
     calib: Any,
     *,
     eval: Any = None,  # noqa: A002 - the word of the command line
+    teacher: ModelSource | None = None,
     train_features: Any = None,
     ood_data: Any = None,
     output: str | Path | None = None,
@@ -62,6 +63,9 @@ def calibrate(
             a `tna_onnx.Data`.
         eval: held-out data for the report, in the same forms as `calib`. Unless it is a `Data`, it is read with the
             options of `calib`. Without it the report is cross-fitted on `calib`.
+        teacher: a model whose probabilities are fitted in place of labels, in the forms of `model`: the float model of
+            which a quantised one was made. The labels of `calib` are not read; without `eval`, a quarter of the samples
+            is kept for the report.
         train_features: a part of the training data, in the same forms as `calib`. `aar` compares features with these.
             Without it, the features of each calibration sample are compared with those of the other folds.
         ood_data: with `add`, samples that the model should not know, for the report. Their labels are not used.
@@ -116,8 +120,11 @@ def calibrate(
         device=device,
         batch_size=batch_size,
         cache=cache,
+        teacher=teacher,
         patch="" if patch is None else check_patch_name(patch),
     )
+    if teacher is not None and decisions is not None:
+        raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
     job = replace(job, training=beside_of(train_features, job.calib, words))
     unknown = beside_of(ood_data, job.calib, words)
     if unknown is not None and decisions is None:

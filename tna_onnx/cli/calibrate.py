@@ -35,6 +35,12 @@ _file_options = together(
         "Labelled data for measuring the result. Without them, --calib is cross-validated.",
     ),
     click.option(
+        "--teacher",
+        metavar="MODEL",
+        type=click.Path(),
+        help="Fit the probabilities of this model in place of labels: of the float model, for a quantised one.",
+    ),
+    click.option(
         "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
     ),
     click.option(

@@ -32,7 +32,7 @@ __all__ = [
 
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
 SECTIONS = {
-    "Data": ("calib", "data", "eval", "labels", "eval_labels", "scores"),
+    "Data": ("calib", "data", "eval", "labels", "eval_labels", "scores", "teacher"),
     "Images": (
         "preset", "preprocessing", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color",
         "interpolation",

@@ -270,6 +270,7 @@ _PATHS_FILES = (
     "eval_labels",
     "ood_data",
     "train_features",
+    "teacher",
     "target",
 )
 _PRIORS = ("target_prior", "source_prior")

@@ -248,8 +248,8 @@ class Part:
         return self.digests[self.rows]
 
 
-def halves(source: Source, seed: int, purposes: tuple[str, str]) -> tuple[Part, Part]:
-    """Split samples at random into two parts of about the same size; copies of one sample stay together.
+def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:
+    """Split samples at random into two parts, `share` of them in the first; copies of one sample stay together.
 
     Raises:
         DataError: a sample cannot be read, or all of them are equal.
@@ -258,7 +258,7 @@ def halves(source: Source, seed: int, purposes: tuple[str, str]) -> tuple[Part, 
     _, group = np.unique(digests, return_inverse=True)
     # a group's place in a random order is that of all its copies
     place = np.random.default_rng(seed).permutation(int(group.max()) + 1)[group]
-    middle = np.sort(place)[(len(place) - 1) // 2]
+    middle = np.sort(place)[int((len(place) - 1) * share)]
     first = place <= middle
     if first.all():
         raise DataError(f"{source.describe()}: cannot be split into two parts, as the samples are equal; give others")

@@ -24,7 +24,7 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.evaluation import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session
 
-__all__ = ["Both", "Moved", "NotFinite", "Runs", "run_both", "score_model"]
+__all__ = ["Both", "Moved", "NotFinite", "Runs", "probabilities_of", "run_both", "score_model"]
 
 
 class Runs(Protocol):
@@ -64,6 +64,42 @@ def score_model(
         done += size
         progress("evaluate", done, len(source))
     return SampleScores.concatenate(scores).clustered(clusters_of(source)), np.concatenate(predicted)
+
+
+def probabilities_of(
+    session: Runs, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
+) -> NDArray[np.float32]:
+    """Return (N, C) probabilities.
+
+    Args:
+        session: on the model.
+        output: the output that classifies.
+        source: the samples.
+        batch_size: samples per run.
+        stage: for `progress`.
+        progress: called with (stage, done, total).
+
+    Raises:
+        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    """
+    parts = []
+    done = 0
+    for batch in source.batches(batch_size):
+        size = len(next(iter(batch.values())))
+        (values,) = session.run([output.name], batch)
+        if values.size != size * output.width:
+            raise DataError(
+                f"{source.describe()}: output '{output.name}' has shape {values.shape} for {size} samples; expected "
+                f"({size}, {output.width})"
+            )
+        probabilities = output.probabilities(values)
+        if not np.all(np.isfinite(probabilities)):
+            row = done + int(np.argmin(np.isfinite(probabilities).all(axis=1)))
+            raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+        parts.append(probabilities.astype(np.float32))
+        done += size
+        progress(stage, done, len(source))
+    return np.concatenate(parts)
 
 
 def _score(

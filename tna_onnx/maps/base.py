@@ -121,6 +121,9 @@ class CalibrationMap(Protocol):
     for_labels: ClassVar[bool] = False
     """Whether it is for models that give several labels a sample, each with a sigmoid of its own."""
 
+    soft: ClassVar[bool] = False
+    """Whether a fit takes probabilities in place of labels (`numerics.ops.SoftLabels`)."""
+
     few_parameters: ClassVar[bool] = False
     """Whether it fits one number a class at most, so that the samples of the fit look hardly better than others."""
 

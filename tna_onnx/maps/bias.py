@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
 from tna_onnx.numerics.multinomial import Scalar, Shape, fit_scores, shape_of
-from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, to_host
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, to_host
 
 __all__ = ["Bias", "first_fit", "temperature_of"]
 
@@ -58,6 +58,7 @@ class Bias(CalibrationMap):
     # each class has a bias of its own
     keeps_order: ClassVar[bool] = False
     # law 5: (W z + b) / T + c = (W / T) z + (b / T + c)
+    soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
 
     @property
@@ -139,6 +140,6 @@ def _frequencies(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -
     """Sums over samples of (1, onehot(y) - q, q (1 - q)) at q = softmax(beta s)."""
     xp = array_api_compat.array_namespace(logits)
     q = ArrayOps(logits).softmax(logits * beta)
-    hits = np.bincount(labels, minlength=logits.shape[1])
+    hits = class_counts(labels, logits.shape[1])
     by_class = to_host(xp.sum(q, axis=0, dtype=xp.float64))
     return np.concatenate([[len(labels)], hits - by_class, to_host(xp.sum(q - q * q, axis=0, dtype=xp.float64))])

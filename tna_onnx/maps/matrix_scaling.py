@@ -49,6 +49,7 @@ class MatrixScaling(CalibrationMap):
     # a class may take from another
     keeps_order: ClassVar[bool] = False
     # law 5: W' = (I + diag v + M) P W / T
+    soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
 
     @property

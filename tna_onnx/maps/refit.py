@@ -25,7 +25,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, without_features
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import principal_axes, ridge_path
-from tna_onnx.numerics.ops import Ops, to_host
+from tna_onnx.numerics.ops import Ops, joined_labels, to_host
 
 __all__ = ["Refit"]
 
@@ -57,6 +57,7 @@ class Refit(CalibrationMap):
     name: ClassVar[str] = "refit"
     title: ClassVar[str] = "last layer fitted again"
     rank: ClassVar[int] = 150
+    soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = True
 
@@ -150,8 +151,8 @@ class _Samples:
         return np.concatenate([part[0] for part in self.parts])
 
     @property
-    def labels(self) -> NDArray[np.int64]:
-        return np.concatenate([part[1] for part in self.parts])
+    def labels(self) -> Any:
+        return joined_labels([part[1] for part in self.parts])
 
     @property
     def features(self) -> FloatArray:

@@ -29,7 +29,7 @@ from tna_onnx.maps.label_map import in_two_classes
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.numerics.ops import Blocked, Ops, is_narrow, own_column, row_max, row_sum, to_host
+from tna_onnx.numerics.ops import Blocked, Ops, is_narrow, joined_labels, own_column, row_max, row_sum, to_host
 from tna_onnx.numerics.scores import SampleScores
 
 __all__ = ["Temperature"]
@@ -72,6 +72,7 @@ class Temperature(CalibrationMap):
     # law 4: T > 0
     keeps_order: ClassVar[bool] = True
     # law 5: (W z + b) / T = (W / T) z + b / T
+    soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "objective": ("nll", *(each for each in OBJECTIVES if each != "nll")),
@@ -230,7 +231,7 @@ class _Sample:
 
     def __add__(self, other: _Sample) -> _Sample:
         logits = np.concatenate([self.logits, other.logits])
-        labels = np.concatenate([self.labels, other.labels])
+        labels = joined_labels([self.labels, other.labels])
         # so that the memory of any number of chunks is that of a few
         if logits.size > _MAX_SAMPLED:
             return _Sample(logits[::2].copy(), labels[::2], True)

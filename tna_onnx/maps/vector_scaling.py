@@ -44,6 +44,7 @@ class VectorScaling(CalibrationMap):
     # each class has a factor and a bias of its own
     keeps_order: ClassVar[bool] = False
     # law 5: W' = (I + diag v) P W / T
+    soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
 
     @property

@@ -49,7 +49,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.fitting import DiagonalCurvature, convex_minimum
-from tna_onnx.numerics.ops import ArrayOps, Blocked, own_column, row_max, row_sum, to_host
+from tna_onnx.numerics.ops import ArrayOps, Blocked, SoftLabels, label_shares, own_column, row_max, row_sum, to_host
 from tna_onnx.numerics.threads import several_threads
 
 __all__ = [
@@ -342,9 +342,7 @@ def _loss_sums(
     # own score and top first: where a row is saturated, their difference is exact
     nll = xp.log(total) + (top - own_column(scores, labels))
     q = weights / xp.astype(total, weights.dtype)
-    index = xp.asarray(labels, device=array_api_compat.device(logits))
-    is_label = index[:, None] == xp.arange(logits.shape[1], device=array_api_compat.device(logits))
-    r = q - xp.astype(is_label, q.dtype)
+    r = q - label_shares(labels, q)
     curved = q - q * q
     spread = x
     rest: tuple[Any, ...] = ()
@@ -542,7 +540,10 @@ class _Problem:
 
     def _gradient(self, at: Float32Array, q: Float32Array, strength: np.float32) -> Float32Array:
         residual = q / np.float32(len(q))
-        residual[self._rows, self._labels] -= np.float32(1 / len(q))
+        if isinstance(self._labels, SoftLabels):
+            residual -= self._labels.shares / np.float32(len(q))
+        else:
+            residual[self._rows, self._labels] -= np.float32(1 / len(q))
         with self._threads:
             slope = residual.T @ self._u
         gradient: Float32Array = slope + 2 * strength * at

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import array_api_compat
 import numpy as np
@@ -21,8 +21,12 @@ __all__ = [
     "ArrayOps",
     "Blocked",
     "Ops",
+    "SoftLabels",
     "blocks",
+    "class_counts",
     "is_narrow",
+    "joined_labels",
+    "label_shares",
     "own_column",
     "row_max",
     "row_sum",
@@ -211,8 +215,76 @@ def own_column(values: Any, labels: Any) -> Any:
     [[0.8], [0.7]]
     """
     xp = array_api_compat.array_namespace(values)
+    if isinstance(labels, SoftLabels):
+        return xp.sum(values * label_shares(labels, values), axis=1, keepdims=True)
     index = xp.asarray(labels, dtype=xp.int64, device=array_api_compat.device(values))
     return xp.take_along_axis(values, index[:, None], axis=1)
+
+
+@dataclass(frozen=True, eq=False)
+class SoftLabels:
+    """Probabilities of the classes in place of one label a sample, as a teacher gives them, and a label drawn of them.
+
+    What knows labels alone reads it as an array, and gets those that were drawn.
+
+    Attributes:
+        labels: (N,) int64, drawn.
+        shares: (N, C) float32; each row adds up to 1.
+    """
+
+    labels: NDArray[np.int64]
+    shares: NDArray[np.float32]
+    ndim: ClassVar[int] = 1
+
+    @classmethod
+    def drawn(cls, probabilities: NDArray[Any], seed: int) -> SoftLabels:
+        """Draw a label for each row of (N, C) probabilities.
+
+        >>> SoftLabels.drawn(np.array([[0.0, 1.0], [1.0, 0.0]]), 0).labels.tolist()
+        [1, 0]
+        """
+        p = np.asarray(probabilities, np.float64)
+        below = np.cumsum(p / p.sum(axis=1, keepdims=True), axis=1)
+        below[:, -1] = 1  # whatever rounding has left
+        labels = np.argmax(below > np.random.default_rng(seed).random((len(p), 1)), axis=1)
+        return cls(labels, (p / p.sum(axis=1, keepdims=True)).astype(np.float32))
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.labels)
+
+    def __getitem__(self, rows: Any) -> SoftLabels:
+        """Return some samples."""
+        return SoftLabels(self.labels[rows], self.shares[rows])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the labels that were drawn."""
+        return np.array(self.labels, dtype)
+
+
+def joined_labels(parts: Sequence[Any]) -> Any:
+    """Return the labels of several sets of samples, one after the other."""
+    if isinstance(parts[0], SoftLabels):
+        return SoftLabels(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "shares")))
+    return np.concatenate(parts)
+
+
+def label_shares(labels: Any, values: Any) -> Any:
+    """Return 1 for each row's label and 0 for other classes, or the shares of soft labels, like (N, C) values."""
+    xp = array_api_compat.array_namespace(values)
+    device = array_api_compat.device(values)
+    if isinstance(labels, SoftLabels):
+        return xp.asarray(labels.shares, dtype=values.dtype, device=device)
+    is_label = xp.asarray(labels, device=device)[:, None] == xp.arange(values.shape[1], device=device)
+    return xp.astype(is_label, values.dtype)
+
+
+def class_counts(labels: Any, classes: int) -> NDArray[Any]:
+    """Return how many samples have each class as label, (C,); of soft labels, the sum of their shares."""
+    if isinstance(labels, SoftLabels):
+        counts: NDArray[np.float64] = labels.shares.sum(axis=0, dtype=np.float64)
+        return counts
+    return np.bincount(labels, minlength=classes)
 
 
 def to_host(array: Any) -> NDArray[Any]:

@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.numerics.ops import own_column, row_max, row_sum, to_host
+from tna_onnx.numerics.ops import ArrayOps, SoftLabels, own_column, row_max, row_sum, to_host
 
 __all__ = [
     "NotProbabilities",
@@ -287,6 +287,8 @@ class SampleScores:
         >>> SampleScores.of_logits(np.log([[0.8, 0.2]]), np.array([0])).confidence.round(4).tolist()
         [0.800000011920929]
         """
+        if isinstance(labels, SoftLabels):
+            return cls._of_soft(logits, labels)
         if np.ndim(labels) == 2:
             values, predicted = label_terms(to_host(logits), to_host(labels))
             return cls(*values, predicted=predicted)
@@ -305,6 +307,20 @@ class SampleScores:
         columns = (xp.squeeze(column, axis=1) for column in (label_logits, total, squares))
         label_logits, total, squares = (to_host(column) for column in columns)
         return cls(*terms(label_logits, total, squares, _hits(xp.argmax(logits, axis=1), labels)))
+
+    @classmethod
+    def _of_soft(cls, logits: Any, labels: SoftLabels) -> SampleScores:
+        """Score logits against probabilities: NLL and Brier score are means over labels, hits are of the drawn ones."""
+        scores = cls.of_logits(logits, labels.labels)
+        xp = array_api_compat.array_namespace(logits)
+        wide = xp.astype(logits, xp.float64)
+        p = ArrayOps(wide).softmax(wide)
+        # a score is linear in s_y, or p_y
+        moved = (own_column(each, labels.labels) - own_column(each, labels) for each in (wide, p))
+        nll, brier = (to_host(column)[:, 0] for column in moved)
+        return replace(
+            scores, nll=(scores.nll + nll).astype(np.float32), brier=(scores.brier + 2 * brier).astype(np.float32)
+        )
 
     @classmethod
     def of_probabilities(cls, probabilities: Any, labels: Any) -> SampleScores:

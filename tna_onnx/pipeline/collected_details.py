@@ -319,7 +319,7 @@ def worst_samples(
         return Sample(
             row=row,
             file=_file(shown.source, row),
-            label=names[int(shown.source.labels[row])],
+            label=names[int(shown.table.labels[row])],
             predicted=names[predicted[row]],
             before=float(before.confidence[row]),
             after=float(after.confidence[row]),

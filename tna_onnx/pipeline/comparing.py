@@ -99,7 +99,7 @@ def compare_heads(
         same_predictions=same,
     )
     recall = Recall.of(
-        before.labelled(task.shown.table.labels),
+        before.labelled(np.asarray(task.shown.table.labels)),
         scores,
         class_names(task, task.shown),
         settings.level,

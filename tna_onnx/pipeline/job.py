@@ -61,6 +61,7 @@ class Job(FileJob):
         gates: limits on the result.
         details: collect the numbers behind the figures.
         cache: folder of feature stores.
+        teacher: a model whose probabilities stand for the labels of `calib`; None without.
         patch: ending of the name of a patch to make (`pipeline.patch`); empty for none.
     """
 
@@ -69,6 +70,7 @@ class Job(FileJob):
     gates: Gates = field(default_factory=Gates)
     details: bool = False
     cache: str | Path | None = None
+    teacher: ModelSource | None = None
     patch: str = ""
 
     @property

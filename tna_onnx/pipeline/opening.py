@@ -33,6 +33,7 @@ from tna_onnx.pipeline.job import Job, refuse_finished, refuse_readers, shift_no
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
 from tna_onnx.pipeline.settings import QuantizedHead
 from tna_onnx.pipeline.task import Collected, Task
+from tna_onnx.pipeline.teaching import open_unlabelled, split_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
@@ -104,8 +105,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     model, readout, target = _open_model(job)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.said_of_classes, readout.labels, readout.n_classes)
-    samples = open_samples(opened, job.calib, names, max(_MOST, _MOST_OF_CLASS * readout.n_classes))
-    held_out = _open_held_out(job, opened, names)
+    samples, held_out = _open_both(job, opened, names)
     training = None if job.training is None else open_samples(opened, job.training, names)
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
@@ -123,6 +123,9 @@ def open_task(job: Job, progress: Progress) -> Task:
     training_features = network.collect_beside(training, "training data")
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
+    teacher = None
+    if job.teacher is not None:
+        teacher, calibration, held_out_features = taught(job, opened, calibration, held_out_features, size, progress)
     both = [calib_digests] if judging is None else [calib_digests, judging]
     calibration, held_out_features, copies = grouped(calibration, held_out_features, both, job.calib.limits)
     return Task(
@@ -140,6 +143,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
         data_notes=_data_notes(job, opened, samples, leaks + copies) + more,
+        teacher=teacher,
     )
 
 
@@ -227,6 +231,16 @@ def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session 
     """Return the samples per run. There is nothing to probe where the network has run before."""
     to_probe = None if samples.given else session
     return batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
+
+
+def _open_both(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> tuple[Samples, Samples | None]:
+    """Open the samples to fit on, and those for the report: without labels, a part of the former."""
+    if job.teacher is None:
+        most = max(_MOST, _MOST_OF_CLASS * opened.readout.n_classes)
+        return open_samples(opened, job.calib, names, most), _open_held_out(job, opened, names)
+    samples = open_unlabelled(opened, job.calib, names)
+    held_out = _open_held_out(job, opened, names)
+    return (samples, held_out) if held_out is not None else split_unlabelled(samples, job.settings.seed)
 
 
 def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> Samples | None:

@@ -27,6 +27,7 @@ from tna_onnx.pipeline.reporting import Finished, report_of
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_labels
 from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
 from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.teaching import with_teacher
 from tna_onnx.pipeline.writing import Writing, provenance_entries
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
@@ -100,6 +101,8 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         finished = Finished(task, outcome, folding, rewritten, verification, compared, details, labels)
         # gates are part of the report; raised inside of `pending`, no file gets its name
         report = report_of(job, finished)
+        if task.teacher is not None:
+            report = with_teacher(report, task, after, job.settings)
         if report.missed:
             raise GateMissed(report, "; no file was written")
         if finish is None:

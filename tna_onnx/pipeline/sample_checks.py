@@ -91,10 +91,11 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
     trusted = job.settings.trust_labels
     classes = task.readout.n_classes
     names = task.class_names
-    coverage = Coverage.of(task.source.labels, classes)
+    calibration_labels = np.asarray(task.calibration.table.labels)  # of a teacher, or of the source
+    coverage = Coverage.of(calibration_labels, classes)
     warnings = [coverage.text("the calibration data", names)]
     if job.held_out is not None and task.held_out is not None:
-        labels = task.held_out.source.labels
+        labels = np.asarray(task.held_out.table.labels)
         logits = task.logits(task.weight, on=task.held_out)
         predicted = logits.predictions()
         logits.forget()  # the search comes first
@@ -102,7 +103,7 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
         warnings += _trust(suspicion, names, "--eval", trusted=trusted)
         warnings.append(Coverage.of(labels, classes).text("the held-out data", names))
     predicted = task.logits(task.weight).predictions()
-    suspicion = job.calib.check(predicted, task.source.labels, names, classes)
+    suspicion = job.calib.check(predicted, calibration_labels, names, classes)
     warnings += _trust(suspicion, names, "--calib", trusted=trusted)
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
         others = "maps with numbers of their own for each class were left out; --trust-labels allows them"

@@ -174,7 +174,7 @@ class Strategy:
             UnsupportedModel: the weight cannot be tilted.
             DataError: the map cannot be fitted; or every sample is classified right, which says nothing on confidences.
         """
-        before = self._original.scores().labelled(self._original.labels)
+        before = self._original.scores().labelled(np.asarray(self._original.labels))
         if bool(before.hit.all()):
             raise DataError(
                 f"every calibration sample is classified right, all {len(before):,}, so no confidence seems too high; "

@@ -27,7 +27,7 @@ from tna_onnx.numerics.averages import TurnedWeight, kept_part
 from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
 
-__all__ = ["Collected", "Task", "class_names"]
+__all__ = ["Collected", "Task", "Teacher", "class_names"]
 
 # Samples on which the effect of quantising a weight is measured.
 _DRIFT_SAMPLES = 512
@@ -44,6 +44,21 @@ class Collected:
     def source(self) -> Source:
         """The labelled samples."""
         return self.samples.source
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """A model whose probabilities stand for labels.
+
+    Attributes:
+        model: as read.
+        shown: (N, C) its probabilities for the samples of the report.
+        labelled: whether those have labels of their own.
+    """
+
+    model: Model
+    shown: NDArray[np.float32]
+    labelled: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +80,7 @@ class Task:
         placement: where the products of the search are computed.
         tilt_bias: whether the bias is scaled with a tilted weight.
         data_notes: what users should know about the samples.
+        teacher: whose probabilities stand for labels; None where there are labels.
     """
 
     opened: OpenModel
@@ -81,6 +97,7 @@ class Task:
     placement: Placement = field(default_factory=Host)
     tilt_bias: bool = False
     data_notes: tuple[str, ...] = ()
+    teacher: Teacher | None = None
     _originals: WeakKeyDictionary[Collected, Logits] = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property

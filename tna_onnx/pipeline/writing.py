@@ -87,6 +87,8 @@ class Writing:
         """
         affordable = (name for name in self.maps if _is_affordable(name, self.task.readout.n_classes))
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
+        if self.task.teacher is not None:
+            affordable = (name for name in affordable if name == "none" or MAPS[name].soft)
         return tuple(name for name in affordable if name == "none" or self._always_folds(name) or self._inserts(name))
 
     def require(self, name: str) -> None:
@@ -95,6 +97,9 @@ class Writing:
         Raises:
             UnsupportedModel: the graph cannot hold it.
         """
+        if self.task.teacher is not None and name not in ("auto", "none") and not MAPS[name].soft:
+            soft = ", ".join(each for each in self.maps if each != "none" and MAPS[each].soft)
+            raise UnsupportedModel(f"map {name} is fitted to labels, not to those of a teacher; use --map {soft}")
         # `auto` takes from `choices`, all of which can be written
         if name == "auto" or name in self.maps:
             return
@@ -250,6 +255,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "seed": settings.seed,
         **outcome.parameters,
         "source_sha256": task.model.sha256,
+        **({"teacher_sha256": task.teacher.model.sha256} if task.teacher else {}),
         "calibration_sha256": task.source.digest(),
         "calibration_samples": len(task.source),
         **_positions(task),

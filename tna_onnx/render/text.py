@@ -19,7 +19,7 @@ from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Collection, Evaluation
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import Recall
-from tna_onnx.results.report import Comparison, MethodScores, Report, Word, changed
+from tna_onnx.results.report import Comparison, MethodScores, Report, Taught, Word, changed
 from tna_onnx.results.study import Studies
 
 if TYPE_CHECKING:
@@ -48,6 +48,24 @@ __all__ = [
 _MAX_ROWS = 20
 
 _SHOWN = ("accuracy", "ece", "nll", "brier")
+
+
+def _teacher_lines(taught: Taught) -> list[str]:
+    """Say how the model follows its teacher, and how good that is."""
+    low, high = taught.kl_change
+    lines = [
+        f"teacher  {taught.model}, {taught.samples:,} samples: KL {taught.kl_before:.4f} -> {taught.kl_after:.4f} nats "
+        f"({low:+.4f} to {high:+.4f})",
+    ]
+    low, high = (METRICS["accuracy"].change(end) for end in taught.agreement_change)
+    same = f"{_percent(taught.agreement_before)} -> {_percent(taught.agreement_after)} % ({low} to {high} points)"
+    lines.append(f"         the same class {same}")
+    if taught.top5_before is not None and taught.top5_after is not None:
+        lines[-1] += f"; the same five {_percent(taught.top5_before)} -> {_percent(taught.top5_after)} %"
+    if taught.metrics is not None:
+        values = (f"{METRICS[name].title} {METRICS[name].number(getattr(taught.metrics, name))}" for name in _SHOWN[:3])
+        lines.append(f"         the teacher on the same samples: {', '.join(values)}")
+    return lines
 
 
 def label_heads(labels: Sequence[LabelMetrics]) -> tuple[str, ...]:
@@ -201,6 +219,7 @@ def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
         detailed: whether the methods that were compared, what was fitted and how it was checked are shown too.
     """
     lines = [
+        *(_teacher_lines(report.teacher) if report.teacher else ()),
         *(_detail_lines(report) if detailed else ()),
         *(guard_lines(report.guard) if report.guard else ()),
         *note_lines(report.notes),

@@ -419,6 +419,54 @@ class Changes:
 
 
 @dataclass(frozen=True)
+class Taught:
+    """How a model follows its teacher, on samples that no fit has seen.
+
+    Attributes:
+        model: path of the teacher.
+        model_sha256: SHA-256 of its file.
+        samples: number of samples.
+        kl_before: mean of KL(teacher || model) over the samples, of the input model, in nats.
+        kl_after: mean of KL(teacher || model), of the recalibrated model, in nats.
+        kl_change: ends of the interval of the change, in nats.
+        agreement_before: samples whose predicted class is the teacher's, of the input model, a fraction.
+        agreement_after: samples whose predicted class is the teacher's, of the recalibrated model, a fraction.
+        agreement_change: ends of the interval of the change, a fraction.
+        top5_before: the teacher's first five classes among the input model's, a fraction; None up to 5 classes.
+        top5_after: the same five among the recalibrated model's, a fraction; None up to 5 classes.
+        metrics: of the teacher against the labels; None where there are none.
+    """
+
+    model: str
+    model_sha256: str
+    samples: int
+    kl_before: float
+    kl_after: float
+    kl_change: tuple[float, float]
+    agreement_before: float
+    agreement_after: float
+    agreement_change: tuple[float, float]
+    top5_before: float | None
+    top5_after: float | None
+    metrics: Metrics | None
+
+    @property
+    def sentence(self) -> str:
+        """Whether the model follows its teacher more closely than before."""
+        low, high = self.kl_change
+        how = "as closely as before"
+        if high < 0:
+            how = "more closely"
+        if low > 0:
+            how = "less closely"
+        return (
+            f"The model follows its teacher {how}, as far as {self.samples:,} samples tell: KL divergence "
+            f"{self.kl_before:.4f} -> {self.kl_after:.4f} nats, the same class for {self.agreement_before:.1%} -> "
+            f"{self.agreement_after:.1%} of them"
+        )
+
+
+@dataclass(frozen=True)
 class Report(Shown):
     """What `calibrate` did.
 
@@ -457,6 +505,7 @@ class Report(Shown):
         quantization_drift: largest change of a probability, a fraction, that quantising the new weight made; None if it
             is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
+        teacher: how the model follows its teacher, before and after; None without one.
         patch: bytes of the file of `patch`, where that was asked for.
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
@@ -517,6 +566,7 @@ class Report(Shown):
     labels: tuple[LabelMetrics, ...] = ()
     output_sha256: str = ""
     recipe_search: RecipeSearch | None = None
+    teacher: Taught | None = None
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""
@@ -550,6 +600,9 @@ class Report(Shown):
     def summary(self) -> str:
         """One sentence for readers who know no metric; it says the same as the verdict."""
         c = self.comparison
+        # without labels the metrics are against the teacher, and a model may follow it closely and be no better
+        if self.teacher is not None and (self.teacher.metrics is None or self.already_calibrated):
+            return self.teacher.sentence
         if self.already_calibrated:
             chance = self.bin_free_before.ece_expected
             return copied_sentence(c.before, labels=bool(self.labels), changing=self.changing, chance=chance)

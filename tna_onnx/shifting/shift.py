@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.suspicion import checked_warnings
-from tna_onnx.engine.scoring import Runs, score_model
+from tna_onnx.engine.scoring import Runs, probabilities_of, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.extraction.head_check import Probed
 from tna_onnx.graph.cut import reads
@@ -43,7 +43,7 @@ from tna_onnx.results.report import MovedOutput
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.runtime import Session, open_session
 from tna_onnx.shifting.estimate import Estimated, estimate, source_counts
-from tna_onnx.shifting.shift_job import Opened, ShiftJob, off_centre, open_shift, probabilities_of, read_prior
+from tna_onnx.shifting.shift_job import Opened, ShiftJob, off_centre, open_shift, read_prior
 
 __all__ = ["check_result", "shift", "shifted", "write"]
 

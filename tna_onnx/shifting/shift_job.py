@@ -4,8 +4,7 @@ Class frequencies are `uniform`, numbers, or a file: JSON, a list of C numbers i
 {class: number}; or text, with one number a line in that order, or `class,number` a line, where a header line is
 skipped. Classes are referred to by name, if the model's names are known, or by index.
 
-`probabilities_of` runs the model once over samples; `off_centre` checks whether these probabilities are right on
-average for each class.
+`off_centre` checks whether probabilities are right on average for each class.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import overlap_of, read_sketch, sketch_overlap
-from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
@@ -42,11 +40,10 @@ from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps import MAPS
 from tna_onnx.pipeline.job import FileJob
 from tna_onnx.pipeline.sample_checks import DigestedSamples
-from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 from tna_onnx.shifting.settings import ShiftSettings
 
-__all__ = ["UNIFORM", "Opened", "ShiftJob", "off_centre", "open_shift", "probabilities_of", "read_prior"]
+__all__ = ["UNIFORM", "Opened", "ShiftJob", "off_centre", "open_shift", "read_prior"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,42 +342,6 @@ def _checked(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
 # Over all classes, a calibrated model gets a note once in a hundred runs; and only where it matters.
 _LEVEL = 0.01
 _LARGE = 0.1
-
-
-def probabilities_of(
-    session: Runs, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
-) -> NDArray[np.float32]:
-    """Return (N, C) probabilities.
-
-    Args:
-        session: on the model.
-        output: the output that classifies.
-        source: the samples.
-        batch_size: samples per run.
-        stage: for `progress`.
-        progress: called with (stage, done, total).
-
-    Raises:
-        DataError: an output of the wrong shape, or NaN or infinite values in it.
-    """
-    parts = []
-    done = 0
-    for batch in source.batches(batch_size):
-        size = len(next(iter(batch.values())))
-        (values,) = session.run([output.name], batch)
-        if values.size != size * output.width:
-            raise DataError(
-                f"{source.describe()}: output '{output.name}' has shape {values.shape} for {size} samples; expected "
-                f"({size}, {output.width})"
-            )
-        probabilities = output.probabilities(values)
-        if not np.all(np.isfinite(probabilities)):
-            row = done + int(np.argmin(np.isfinite(probabilities).all(axis=1)))
-            raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
-        parts.append(probabilities.astype(np.float32))
-        done += size
-        progress(stage, done, len(source))
-    return np.concatenate(parts)
 
 
 def off_centre(

@@ -1,0 +1,207 @@
+"""A teacher: a model whose probabilities stand for labels, such as the float file of which a quantised one was made.
+
+The student is fitted to the teacher's probabilities t themselves: a sample's loss is sum_c t_c (-log q_c), which is
+KL(t || q) and what no fit can change, the entropy of t. What knows labels alone, as accuracy does, gets labels that
+were drawn of t. Unlabelled samples are enough; where there are held-out ones with labels, the report is on these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.options import Data
+from tna_onnx.data.source import NO_LABELS, Part, Source, halves
+from tna_onnx.engine.logits import Logits
+from tna_onnx.engine.scoring import probabilities_of
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.extraction.classifier import Classifier, read_classifier
+from tna_onnx.extraction.samples import Samples, open_samples
+from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import require_one_prediction
+from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.ops import SoftLabels, to_host
+from tna_onnx.numerics.residuals import mean_and_error
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.task import Collected, Task, Teacher
+from tna_onnx.pipeline.writing import Shipped
+from tna_onnx.progress import Progress
+from tna_onnx.results.details import BinFree
+from tna_onnx.results.report import Report, Taught
+
+__all__ = ["open_unlabelled", "split_unlabelled", "taught", "with_teacher"]
+
+# Of the unlabelled samples, those that are fitted; the others are for the report.
+_FITTED = 0.75
+
+_FIRST = 5
+
+# A teacher is called badly calibrated if chance alone makes it so once in a hundred times, and by an ECE that matters.
+_LEVEL = 0.01
+_SMALLEST_ECE = 0.01
+
+
+def open_unlabelled(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -> Samples:
+    """Open the samples that a teacher labels.
+
+    Raises:
+        UsageError: labels that would not be read, or samples that hold features or logits.
+        UnsupportedModel: the student gives several predictions or labels a sample.
+        DataError, DeviceError: see `open_samples`.
+    """
+    require_one_prediction(opened.model, opened.readout, "a teacher stands for one label a sample")
+    if data.labels is not None:
+        raise UsageError("the labels of the calibration data are not read with --teacher; leave --labels out")
+    samples = open_samples(opened, replace(data, labels=NO_LABELS), names)
+    if samples.given:
+        raise UsageError(
+            f"{samples.source.describe()}: holds what {opened.model.name} computed before, which the teacher cannot "
+            "read; give the data themselves"
+        )
+    return samples
+
+
+def split_unlabelled(samples: Samples, seed: int) -> tuple[Samples, Samples]:
+    """Return the samples to fit on, and those for the report.
+
+    Raises:
+        DataError: a sample cannot be read, or all are equal.
+    """
+    parts = halves(samples.source, seed, ("are fitted", "are for the report"), _FITTED)
+    fitted, shown = (replace(samples, source=part) for part in parts)
+    return fitted, shown
+
+
+def taught(
+    job: Job,
+    opened: OpenModel,
+    calibration: Collected,
+    held_out: Collected | None,
+    batch_size: int,
+    progress: Progress,
+) -> tuple[Teacher, Collected, Collected]:
+    """Run the teacher over the samples of a student, and return both sets with its labels where they have none.
+
+    Raises:
+        UsageError, UnsupportedModel, DataError, DeviceError: the teacher cannot be run on these samples.
+    """
+    assert job.teacher is not None  # noqa: S101 - asked for
+    assert held_out is not None  # noqa: S101 - split off where there are no labels
+    model, output = read_classifier(job.teacher, ModelOptions())
+    require_one_prediction(model, output, "a teacher stands for one label a sample")
+    if output.n_classes != opened.readout.n_classes:
+        raise UnsupportedModel(
+            f"{model.name}: has {output.n_classes} classes, and {opened.model.name} has {opened.readout.n_classes}; "
+            "expected a teacher with the same classes in the same order"
+        )
+    classifier = Classifier.of(model, output, opened.device, job.calib)
+
+    def run(collected: Collected, stage: str) -> NDArray[np.float32]:
+        source = _as_inputs_of(classifier, collected)
+        return probabilities_of(classifier.session, output, source, batch_size, stage, progress)
+
+    soft = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)
+    calibration = replace(calibration, table=replace(calibration.table, labels=soft))
+    shown = run(held_out, "teacher, samples of the report")
+    labelled = job.held_out is not None
+    if not labelled:
+        drawn = SoftLabels.drawn(shown, job.settings.seed + 1).labels
+        held_out = replace(held_out, table=replace(held_out.table, labels=drawn))
+    return Teacher(model, shown, labelled), calibration, held_out
+
+
+def _as_inputs_of(classifier: Classifier, collected: Collected) -> Source:
+    """Return the same samples as the inputs of the teacher, whose names and types may be others.
+
+    Raises:
+        DataError: they are not the same samples.
+    """
+    source = collected.source
+    whole = source.whole if isinstance(source, Part) else source
+    data = collected.samples.data
+    assert data is not None  # noqa: S101 - they hold no features
+    _, opened = classifier.open(data, labels=False)
+    if len(opened) != len(whole):
+        raise DataError(f"{opened.describe()}: the student has read {len(whole):,} samples; expected the same ones")
+    return Part(opened, source.rows, source.purpose, source.digests) if isinstance(source, Part) else opened
+
+
+def with_teacher(report: Report, task: Task, after: Shipped, settings: Settings) -> Report:
+    """Return a report that also says how student and teacher agree on its samples."""
+    teacher = task.teacher
+    assert teacher is not None  # noqa: S101 - asked for
+    z = NormalDist().inv_cdf((1 + settings.level) / 2)
+    clusters = task.shown.table.clusters
+    before = _followed(task.logits(task.weight, on=task.shown), None, teacher.shown)
+    now = _followed(after.logits, after.fitted, teacher.shown)
+    ends = []
+    for first, second in zip(before[:2], now[:2], strict=True):
+        mean, error = mean_and_error(second - first, clusters)
+        ends.append((mean - z * error, mean + z * error))
+    kl, same, five = zip(*((float(np.mean(each)) for each in stage) for stage in (before, now)), strict=True)
+    many = teacher.shown.shape[1] > _FIRST
+    metrics, notes = _of_teacher(teacher, task, settings)
+    result = Taught(
+        model=teacher.model.name,
+        model_sha256=teacher.model.sha256,
+        samples=len(teacher.shown),
+        kl_before=kl[0],
+        kl_after=kl[1],
+        kl_change=ends[0],
+        agreement_before=same[0],
+        agreement_after=same[1],
+        agreement_change=ends[1],
+        top5_before=five[0] if many else None,
+        top5_after=five[1] if many else None,
+        metrics=metrics,
+    )
+    return replace(report, teacher=result, notes=(*report.notes, *notes))
+
+
+def _of_teacher(teacher: Teacher, task: Task, settings: Settings) -> tuple[Metrics | None, tuple[str, ...]]:
+    """Measure the teacher, where there are labels, and say what the reader should know of it."""
+    if not teacher.labelled:
+        note = (
+            "no labels: accuracy, ECE, NLL and Brier score are against labels drawn of the teacher's probabilities. "
+            "They say how well the model follows the teacher, not how good both are; --eval with labels tells that"
+        )
+        return None, (note,)
+    scores = SampleScores.of_probabilities(teacher.shown, np.asarray(task.shown.table.labels))
+    scores = scores.clustered(task.shown.table.clusters)
+    metrics = Metrics.of(scores, settings.bins)
+    free = BinFree.of(scores, settings.bins, settings.seed)
+    p = free.cumulative.kuiper_p
+    if p is None or p >= _LEVEL or free.ece_debiased < _SMALLEST_ECE:
+        return metrics, ()
+    note = (
+        f"the teacher itself is badly calibrated: its ECE is {metrics.ece:.2%} on the labelled samples, and the model "
+        "is fitted to these probabilities; calibrate the teacher first, and give the result as --teacher"
+    )
+    return metrics, (note,)
+
+
+def _followed(logits: Logits, fitted: CalibrationMap | None, shares: NDArray[np.float32]) -> list[NDArray[np.float64]]:
+    """Return KL(t || q), whether the first class is the same, and the share of the first five that are, (N,) each."""
+    columns: list[list[NDArray[np.float64]]] = [[], [], []]
+    start = 0
+    for chunk, labels, features in logits.chunks(features=fitted is not None and fitted.needs_features):
+        t = shares[start : start + len(labels)].astype(np.float64)
+        t /= t.sum(axis=1, keepdims=True)
+        z = to_host(apply_map(fitted, chunk, features)).astype(np.float64)
+        z -= z.max(axis=1, keepdims=True)
+        log_q = z - np.log(np.exp(z).sum(axis=1, keepdims=True))
+        log_t = np.log(np.maximum(t, np.finfo(np.float64).tiny))
+        columns[0].append(np.sum(t * (log_t - log_q), axis=1))
+        columns[1].append((np.argmax(z, axis=1) == np.argmax(t, axis=1)).astype(np.float64))
+        first = (np.argsort(-values, axis=1, kind="stable")[:, :_FIRST] for values in (z, t))
+        ours, theirs = first
+        columns[2].append((ours[:, :, None] == theirs[:, None]).any(axis=2).mean(axis=1))
+        start += len(labels)
+    return [np.concatenate(column) for column in columns]
