@@ -19,7 +19,7 @@ from tna_onnx.engine.logits import Logits
 from tna_onnx.engine.scoring import probabilities_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.classifier import Classifier, read_classifier
-from tna_onnx.extraction.samples import Samples, open_samples
+from tna_onnx.extraction.opened_samples import Samples, open_samples
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import require_one_prediction
