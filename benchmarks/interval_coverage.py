@@ -12,6 +12,10 @@ errors are those of the same bins, without what label noise adds.
 
     python benchmarks/interval_coverage.py held-out     [--runs 400] [--sizes 200 400 1000 5000] [--classes 2 10 100]
     python benchmarks/interval_coverage.py cross-fitted [--runs 200] [--maps ts bias isotonic]
+    python benchmarks/interval_coverage.py groups       [--runs 500] [--groups 20 50 200] [--correlations 0 0.1 0.3 0.6]
+
+In groups of 5 to 15 samples, logits and the normal numbers that decide labels have a correlation; the share of covered
+truths is that of intervals that know the groups, and in brackets that of intervals (and folds) that do not.
 
 A row is one metric; accuracy, ECE, AdaECE and widths in percentage points. `above` and `below` are shares of intervals
 wholly on that side of the truth, `improved` of those wholly on the better side of zero though the truth is not. Biases
@@ -28,6 +32,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import arguments, markdown
 from numpy.typing import NDArray
+from scipy.special import ndtr
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
@@ -172,17 +177,71 @@ def rows(case: str, n: int, runs: list[Run]) -> Iterator[list[str]]:
         ]  # fmt: skip
 
 
+def in_groups(
+    rng: np.random.Generator, groups: int, classes: int, correlation: float
+) -> tuple[Array, Array, NDArray[np.int64]]:
+    """Draw (N, C) logits, labels (N,) and the group of each sample; each sample alone is as if there were no groups."""
+    number = np.repeat(np.arange(groups), rng.integers(5, 16, groups))
+    parts = rng.standard_normal((groups, classes + 1))[number], rng.standard_normal((len(number), classes + 1))
+    normal = math.sqrt(correlation) * parts[0] + math.sqrt(1 - correlation) * parts[1]
+    logits = (1.5 if classes == 10 else 3.0) * normal[:, 1:].astype(np.float32)
+    drawn = ndtr(normal[:, 0])[:, None] > _softmax(logits.astype(np.float64)).cumsum(axis=1)
+    return logits, np.minimum(drawn.sum(axis=1), classes - 1), number
+
+
+def of_groups(a: Any, groups: int, correlation: float, classes: int, *, crossed: bool) -> list[str]:
+    """Write the share of covered truths per metric, with the groups and without them."""
+    pair = (1.5, 1.0)
+    large = logits_of(np.random.default_rng(classes), a.population, classes)
+    p = _softmax(large)
+    first = Metrics.of(expected(p, pair[0] * large))
+    truth = truth_of(p, first, pair[1] * large)
+    covered: dict[str, list[tuple[bool, bool]]] = {name: [] for name in METRICS}
+    for run in range(a.runs):
+        logits, labels, number = in_groups(np.random.default_rng([3, run]), groups, classes, correlation)
+        stated = pair[0] * logits
+        both = []
+        for clusters in (number, None):
+            before = SampleScores.of_logits(stated, labels).clustered(clusters)
+            if not crossed:
+                after = SampleScores.of_logits(pair[1] * logits, labels).clustered(clusters)
+                both.append(paired_differences(before, after, same_predictions=True))
+                continue
+            fold = folds(len(labels), run, clusters)
+            values = np.empty_like(stated)
+            for k in range(FOLDS):
+                values[fold == k] = fitted("ts", stated[fold != k], labels[fold != k])(stated[fold == k])
+            final = fitted("ts", stated, labels)
+            truth = truth_of(p, first, final(pair[0] * large))
+            after = SampleScores.of_logits(values, labels).clustered(clusters)
+            cross_fit = CrossFit(SampleScores.of_logits(final(stated), labels).clustered(clusters), fold)
+            both.append(paired_differences(before, after, cross_fit=cross_fit, same_predictions=True))
+        for name in METRICS:
+            known, plain = (each[name] for each in both)
+            covered[name].append((known.low <= truth[name] <= known.high, plain.low <= truth[name] <= plain.high))
+    shares = {name: 100 * np.mean(values, axis=0) for name, values in covered.items()}
+    cells = [f"{shares[name][0]:.1f} ({shares[name][1]:.1f})" for name in METRICS if name != "accuracy"]
+    return ["cross-fitted" if crossed else "held-out", f"{groups}", f"{correlation:g}", *cells]
+
+
 def main() -> None:
     """Print the table."""
     parser = arguments(__doc__)
-    parser.add_argument("kind", choices=["held-out", "cross-fitted"])
+    parser.add_argument("kind", choices=["held-out", "cross-fitted", "groups"])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--sizes", type=int, nargs="+", default=[200, 400, 1000, 5000])
     parser.add_argument("--classes", type=int, nargs="+", default=[2, 10, 100])
     parser.add_argument("--maps", nargs="+", default=["ts", "bias", "isotonic"])
     parser.add_argument("--population", type=int, default=50_000)
     parser.add_argument("--cases", type=int, nargs="+", help="numbers of the cases, from 0; all of them by default")
+    parser.add_argument("--groups", type=int, nargs="+", default=[20, 50, 200])
+    parser.add_argument("--correlations", type=float, nargs="+", default=[0, 0.1, 0.3, 0.6])
     a = parser.parse_args()
+    if a.kind == "groups":
+        head = ["", "groups", "correlation", *(METRICS[name].label for name in METRICS if name != "accuracy")]
+        cases = [(crossed, k, r) for crossed in (False, True) for k in a.groups for r in a.correlations]
+        print(markdown(head, [of_groups(a, k, r, 10, crossed=crossed) for crossed, k, r in cases], 3))
+        return
     table: list[list[str]] = []
     for classes in a.classes:
         for n in a.sizes:

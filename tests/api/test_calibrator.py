@@ -112,7 +112,7 @@ def test_what_does_not_fit_together(words: dict[str, Any], x: Any, y: Any, messa
 
 def test_what_is_not_used_is_refused(fitted: Calibrator) -> None:
     logits, labels = samples()
-    for name in ("features", "sample_weight", "groups"):
+    for name in ("features", "sample_weight"):
         with pytest.raises(UsageError, match=name):
             Calibrator().fit(logits, labels, **{name: labels})
     with pytest.raises(UsageError, match="logits or probabilities"):

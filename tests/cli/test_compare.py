@@ -109,7 +109,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 def test_every_argument_of_the_function_is_an_option() -> None:
     command = group.commands["compare"]
     assert isinstance(command, click.Command)
-    assert support.arguments_of(tna_onnx.compare) - {"preprocessing"} <= {p.name for p in command.params}
+    assert support.arguments_of(tna_onnx.compare) - {"preprocessing", "groups"} <= {p.name for p in command.params}
 
 
 # Numbers

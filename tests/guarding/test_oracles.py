@@ -16,7 +16,7 @@ from scipy.special import softmax
 import tna_onnx
 from tests.conftest import Small
 from tests.guarding.conftest import run
-from tna_onnx.guarding.measure import exact_interval
+from tna_onnx.guarding.measure import share_interval
 from tna_onnx.numerics.conformal import coverage_band, quantile, rank_penalty, set_scores, small_set_penalty
 from tna_onnx.numerics.outliers import area_under, roc_points
 from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed
@@ -185,13 +185,13 @@ def test_clopper_pearson(count: int, n: int) -> None:
     """By quantiles of the beta distribution (Clopper and Pearson 1934), and statsmodels where it is installed."""
     low = 0.0 if count == 0 else stats.beta.ppf(0.025, count, n - count + 1)
     high = 1.0 if count == n else stats.beta.ppf(0.975, count + 1, n - count)
-    np.testing.assert_allclose(exact_interval(count, n, 0.95), (low, high), rtol=1e-9)
+    np.testing.assert_allclose(share_interval(np.arange(n) < count, 0.95), (low, high), rtol=1e-9)
 
 
 def test_clopper_pearson_of_statsmodels() -> None:
     proportion = pytest.importorskip("statsmodels.stats.proportion")
     expected = proportion.proportion_confint(7, 90, 0.05, "beta")
-    np.testing.assert_allclose(exact_interval(7, 90, 0.95), expected, rtol=1e-9)
+    np.testing.assert_allclose(share_interval(np.arange(90) < 7, 0.95), expected, rtol=1e-9)
 
 
 @pytest.mark.parametrize("decimals", [0, 1, 8])

@@ -245,12 +245,13 @@ def engine_fields_of(words: Mapping[str, Any]) -> EngineFields:
 
 
 def beside_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | None:
-    """Make further samples that are read like the calibration data; labels that lie apart are not theirs.
+    """Make further samples that are read like the calibration data; labels that lie apart are not theirs, nor groups.
 
     Raises:
         UsageError: a value of the wrong type.
     """
-    return held_out_of(samples, calib, {**words, "eval_labels": None})
+    apart = {**words, "eval_labels": None, "groups": None, "group_column": None}
+    return held_out_of(samples, dataclasses.replace(calib, groups=None, group_column=None), apart)
 
 
 def model_options_of(words: Mapping[str, Any]) -> ModelOptions:
@@ -285,11 +286,13 @@ def held_out_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | N
     if samples is None:
         return None
     labels = words.get("eval_labels")
+    if calib.groups is not None and getattr(samples, "groups", None) is None:
+        raise UsageError("groups are those of the calibration data; give those of eval too: eval=Data(..., groups=...)")
     if not isinstance(samples, Data):
         # the accuracy that the user expects is measured once, on the calibration data
         return dataclasses.replace(calib, samples=samples, labels=labels, expect_accuracy=None)
-    # these two are about the calibration data
-    own = {name: word for name, word in words.items() if name not in ("labels", "expect_accuracy")}
+    # these are about the calibration data
+    own = {name: word for name, word in words.items() if name not in ("labels", "groups", "expect_accuracy")}
     if labels is not None:
         own["labels"] = labels
     return data_of(samples, own)

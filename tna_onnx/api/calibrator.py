@@ -88,13 +88,13 @@ class Calibrator:
             y: labels (N,): column numbers, or C distinct values, whose sorted order is that of the columns.
             features: not used yet.
             sample_weight: not used yet.
-            groups: not used yet.
+            groups: which samples belong together, (N,) numbers or texts: folds and intervals are of groups then.
 
         Raises:
             UsageError: a setting that cannot be used, or an argument that is not used yet.
             DataError: scores and labels do not fit together, or no map can be fitted on them.
         """
-        for name, value in (("features", features), ("sample_weight", sample_weight), ("groups", groups)):
+        for name, value in (("features", features), ("sample_weight", sample_weight)):
             if value is not None:
                 raise UsageError(f"Calibrator.fit does not use {name} yet; leave it out")
         self.scores_ = self.scores or _kind_of(X)
@@ -102,7 +102,7 @@ class Calibrator:
         labels, self.classes_ = column_numbers(y, values)
         self.n_features_in_ = int(values.shape[1])
         settings = {"map": self.map, "predictions": self.predictions, "bins": self.bins, "seed": self.seed}
-        report = calibrated(values, labels, self.scores_, trust_labels=self.trust_labels, **settings)
+        report = calibrated(values, labels, self.scores_, trust_labels=self.trust_labels, groups=groups, **settings)
         self.report_: Report | None = report
         self.method_ = report.method
         self.parameters_ = dict(report.parameters)

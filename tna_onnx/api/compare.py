@@ -19,9 +19,9 @@ from tna_onnx.api.arguments import (
     DataModelWords,
     ProgressWord,
     Unpack,
+    beside_of,
     check_targets,
     data_of,
-    held_out_of,
     kept,
     model_options_of,
     refuse_unknown,
@@ -32,7 +32,7 @@ from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import require_samples
+from tna_onnx.data.source import group_notes, require_samples
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
@@ -262,7 +262,7 @@ def run_model(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=classifier.session.provider,
-        notes=(*about_model, *warnings_of(suspicion, classifier.names), *more),
+        notes=(*about_model, *group_notes(source), *warnings_of(suspicion, classifier.names), *more),
         decisions=decisions,
     )
 
@@ -368,7 +368,7 @@ def compare(
     first = position_of(baseline, given)
     where = parse_device(device)
 
-    apart = held_out_of(ood_data, labelled, {})
+    apart = beside_of(ood_data, labelled, {})
     # all of them before the first one runs; none is kept
     _check_classes([(g, read_classifier(g.source, options)[1]) for g in given])
     if apart is not None:

@@ -15,9 +15,9 @@ from tna_onnx.api.arguments import (
     EvaluateWords,
     ProgressWord,
     Unpack,
+    beside_of,
     check_targets,
     data_of,
-    held_out_of,
     kept,
     limits_of,
     model_options_of,
@@ -28,7 +28,7 @@ from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import require_samples, source_search
+from tna_onnx.data.source import group_notes, require_samples, source_search
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
@@ -97,7 +97,7 @@ def evaluate(
     labelled = data_of(data, words)
     opened = _open(model, labelled, model_options_of(words), parse_device(device), batch_size, bins)
     labelled = opened.data
-    apart = held_out_of(ood_data, labelled, {})
+    apart = beside_of(ood_data, labelled, {})
     if apart is not None:
         require_outlier_score([opened.classifier.model])
     unknown = None if apart is None else opened.classifier.open_unknown(apart, opened.source)
@@ -140,7 +140,7 @@ def _open(
     require_samples(source, bins)
     beside = outlier_scores(classifier.model, classifier.output)
     size, notes = classifier.batch_size(batch_size, source, beside)
-    return _Opened(classifier, source, data, size, notes)
+    return _Opened(classifier, source, data, size, (*notes, *group_notes(source)))
 
 
 def _scored(

@@ -20,6 +20,7 @@ def fit(
     *,
     scores: ScoresWord | None = None,
     label_column: str | None = None,
+    group_column: str | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[FitWords],
@@ -35,6 +36,7 @@ def fit(
         output: file to write; None for none: the model is `Report.recalibrated`.
         scores: which of the two, where the data hold both.
         label_column: column with the labels; None finds it by its name.
+        group_column: column that says which samples belong together: folds and intervals are of groups then.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `map_objective`, `bins`, `seed`,
@@ -47,7 +49,8 @@ def fit(
         CheckFailed: the file does not verify.
     """
     refuse_unknown("fit", words, FitWords)
-    found = open_scores(data, scores, label_column)
+    found = open_scores(data, scores, label_column, group_column)
     values = checked_scores(found.values, found.kind)
     labels, _ = column_numbers(found.labels, values)
-    return calibrated(values, labels, found.kind, output=output, json=json, progress=progress, **words)
+    run: dict[str, Any] = {"output": output, "json": json, "progress": progress, "groups": found.groups}
+    return calibrated(values, labels, found.kind, **run, **words)

@@ -35,6 +35,8 @@ class DataWords(TypedDict, total=False):
     preprocessing: Recipe | str | Path | None
     classes: Sequence[str] | str | Path | None
     label_column: str | None
+    group_column: str | None
+    groups: Any
     columns: Sequence[str]
     tokenizer: str | Path | None
     skip_bad: bool

@@ -77,6 +77,7 @@ def shift(
     """
     refuse_unknown("shift", words, ShiftWords)
     labelled = data_of(calib, words)
+    labelled.refuse_beside("shift")
     unlabelled = held_out_of(target, labelled, words)
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.shifting.shift import shift as run  # noqa: PLC0415

@@ -89,6 +89,7 @@ def study(
     # a text is a sequence of letters
     names = (only,) if isinstance(only, str) else tuple(only)
     calibration = data_of(calib, words)
+    calibration.refuse_beside("study")
     held_out = held_out_of(eval, calibration, words)
     if held_out is None:
         raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")

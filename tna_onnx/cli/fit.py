@@ -24,7 +24,7 @@ __all__ = ["fit"]
     type=click.Choice(("logits", "probabilities"), case_sensitive=False),
     help="Which column or array to use, where the data have both.",
 )
-@field_options(DataFields, "label_column")
+@field_options(DataFields, "label_column", "group_column")
 @field_options(Settings, *FIT_SETTINGS)
 @click.option(
     "--json",

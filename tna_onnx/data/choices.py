@@ -205,6 +205,14 @@ class DataFields:
         section=_SECTION,
         unit="NAME",
     )
+    group_column: str | None = setting(
+        None,
+        "Column that says which samples belong together, as those of one patient, video or query do: folds, intervals "
+        "and thresholds are of groups. For image files also a regular expression on their paths.",
+        section=_SECTION,
+        unit="NAME",
+    )
+    groups: Any = setting(None, "The group of each sample in place of a column: values (N,).")
     columns: Sequence[str] = setting(
         (),
         "Columns of a table that fill the model's inputs, in the model's order; several with commas, or repeat the "

@@ -21,7 +21,7 @@ from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -50,6 +50,7 @@ def open_source(
     limits: Limits | None = None,
     several: Several | None = None,
     multi_label: bool = False,
+    beside: Mapping[str, Any] | None = None,
 ) -> Source:
     """Open labelled samples.
 
@@ -70,6 +71,7 @@ def open_source(
         limits: how large things in the data may be; None is `Limits()`.
         several: for a model with several predictions a sample; every labelled position is then a row.
         multi_label: for a model with several labels a sample, each by itself; labels are then (N, C) of 0 and 1.
+        beside: what is read beside inputs and labels: `group` -> name of a column, or values (N,).
 
     Raises:
         UsageError: the path does not exist, an argument does not apply or cannot be used, or a library is missing.
@@ -97,8 +99,10 @@ def open_source(
         tokenizer,
         several,
         multi_label,
+        beside or {},
     )
     source = _open(data, request, format)
+    request.require_beside(source)
     if multi_label:
         return LabelSource.of(source)
     if several is None:

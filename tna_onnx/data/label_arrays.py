@@ -26,7 +26,7 @@ import numpy as np
 from tna_onnx.data.choices import IGNORED, Position
 from tna_onnx.data.digest import row_digests, sample_digests, sample_form
 from tna_onnx.data.labels import check_integral, check_range, label_indices, listed
-from tna_onnx.data.source import Batch, IntArray, Source, source_notes
+from tna_onnx.data.source import Batch, IntArray, Source, source_beside, source_notes
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -213,6 +213,11 @@ class LabelSource:
     def notes(self) -> tuple[str, ...]:
         """Lines that reports show."""
         return source_notes(self.source)
+
+    @property
+    def beside(self) -> Mapping[str, AnyArray]:
+        """What belongs to each sample beside inputs and labels, by its role."""
+        return source_beside(self.source)
 
     @property
     def sample_labels(self) -> IntArray:

@@ -30,7 +30,7 @@ from tna_onnx.data.sources.npfiles import map_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
@@ -53,11 +53,11 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True, eq=False)
 class LabelFile:
-    """The contents of a label file: labels (N,), indices or names; paths of the samples, if any; further columns."""
+    """The contents of a label file: labels (N,), indices or names; paths of the samples, if any; other columns (N,)."""
 
     paths: tuple[str, ...] | None
     labels: AnyArray = field(repr=False)
-    others: tuple[str, ...] = ()
+    others: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
 
 
 def read_label_file(
@@ -239,15 +239,15 @@ def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
 
 def _from_columns(path: Path, columns: dict[str, list[Any]], label_column: str | None) -> LabelFile:
     label = find_label_column(list(columns), label_column, str(path))
-    further = [name for name in columns if name != label]
-    candidates = _named(further, _PATH)
+    further = {name: values for name, values in columns.items() if name != label}
+    candidates = _named([*further], _PATH)
     if len(candidates) > 1:
         raise DataError(f"{path}: several columns can hold the paths ({listed(candidates)}); call the one 'path'")
     labels = _values(columns[label])
     if not candidates:
-        return LabelFile(None, labels, tuple(further))
-    paths = tuple(map(str, columns[candidates[0]]))
-    return LabelFile(paths, labels, tuple(name for name in further if name != candidates[0]))
+        return LabelFile(None, labels, further)
+    paths = tuple(map(str, further.pop(candidates[0])))
+    return LabelFile(paths, labels, further)
 
 
 def _values(labels: list[Any]) -> AnyArray:

@@ -178,7 +178,23 @@ class Data(DataFields):
             limits=self.limits,
             several=by_position,
             multi_label=multi_label,
+            beside=self.beside,
         )
+
+    @property
+    def beside(self) -> dict[str, Any]:
+        """What is read beside inputs and labels, by its role: the name of a column, or values (N,)."""
+        stated = {"group": self.group_column if self.groups is None else self.groups}
+        return {role: column for role, column in stated.items() if column is not None}
+
+    def refuse_beside(self, command: str) -> None:
+        """Refuse what a command would ignore.
+
+        Raises:
+            UsageError: groups are given.
+        """
+        for role in self.beside:
+            raise UsageError(f"{command} does not take {role}s into account; leave --{role}-column out")
 
 
 def _stated_names(classes: Sequence[str] | str | Path, n_classes: int, limits: Limits) -> tuple[str, ...]:

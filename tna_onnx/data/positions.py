@@ -21,7 +21,7 @@ import numpy as np
 
 from tna_onnx.data.digest import sample_digests, sample_form
 from tna_onnx.data.label_arrays import Several
-from tna_onnx.data.source import Batch, IntArray, Source, source_notes, split_rows
+from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, source_beside, source_notes, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
 
 
 def clusters_of(source: Source) -> IntArray | None:
-    """Return the sample number of each row of a source, (R,); None if each row is a sample."""
+    """Return the number of each row's group, or else of its sample, (R,); None if each row is independent of others."""
+    groups = source_beside(source).get("group")
+    if groups is not None:
+        _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
+        # numbered as they come: what they are called decides nothing
+        return None if len(first) == len(groups) else np.argsort(np.argsort(first))[numbers].astype(np.int64)
     clusters: IntArray | None = getattr(source, "clusters", None)
     return clusters
 
@@ -138,6 +143,11 @@ class PositionSource:
     def clusters(self) -> IntArray | None:
         """The sample of each row, (R,); None if every sample has one row."""
         return None if len(self.owners) == len(self) else self.owner
+
+    @property
+    def beside(self) -> dict[str, AnyArray]:
+        """What belongs to the sample of each row beside inputs and labels, by its role."""
+        return {role: values[self.owner] for role, values in source_beside(self.source).items()}
 
     @property
     def sample_labels(self) -> IntArray:

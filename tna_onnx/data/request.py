@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import listed
-from tna_onnx.data.source import NO_LABELS
+from tna_onnx.data.source import NO_LABELS, source_beside
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
     from tna_onnx.data.images.preprocess import ResolvedRecipe
     from tna_onnx.data.label_arrays import Several
-    from tna_onnx.data.source import AnyArray, InputSpec
+    from tna_onnx.data.source import AnyArray, InputSpec, Source
 
 __all__ = ["Request", "label_columns"]
 
@@ -54,6 +57,7 @@ class Request:
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
         multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.label_arrays`).
+        beside: what is read beside inputs and labels: `group` -> name of a column, or values (N,).
     """
 
     inputs: Sequence[InputSpec]
@@ -69,6 +73,7 @@ class Request:
     tokenizer: Path | str | None = None
     several: Several | None = None
     multi_label: bool = False
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.
@@ -86,6 +91,70 @@ class Request:
     def label_columns(self) -> tuple[str, ...]:
         """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
         return label_columns(self.label_column) if self.multi_label else ()
+
+    @property
+    def no_inputs(self) -> frozenset[str]:
+        """Columns that are read beside the inputs, and fill none of them unless the user names them for that too."""
+        return frozenset(column for column in self.beside.values() if isinstance(column, str)) - {
+            *self.columns,
+            *(spec.name for spec in self.inputs),
+        }
+
+    def columns_beside(self, where: str, names: Iterable[str]) -> list[str]:
+        """Return the columns to read beside inputs and labels.
+
+        Args:
+            where: what messages start with.
+            names: of all columns.
+
+        Raises:
+            DataError: one of them is not there.
+        """
+        names = list(names)
+        wanted = [column for column in self.beside.values() if isinstance(column, str)]
+        for role, column in self.beside.items():
+            if isinstance(column, str) and column not in names:
+                raise DataError(f"{where}: no column {column!r} for --{role}-column; found {listed(names) or 'none'}")
+        return wanted
+
+    def values_beside(
+        self, where: str, columns: Mapping[str, Any], n: int, paths: Sequence[str] = ()
+    ) -> dict[str, AnyArray]:
+        """Return what belongs to each of n samples beside inputs and label, by its role: groups are texts (n,).
+
+        Args:
+            where: what messages start with.
+            columns: name -> values (n,).
+            n: number of samples.
+            paths: of the samples, (n,), that a group may be a part of; empty where they have none.
+
+        Raises:
+            UsageError: a regular expression on paths that cannot be read.
+            DataError: a value is missing, there are not n of them, or a path has no group.
+        """
+        values = {}
+        for role, column in self.beside.items():
+            name = f"{where}: {role}s"
+            if not isinstance(column, str):
+                values[role] = _texts(column, n, name)
+            elif column in columns:
+                values[role] = _texts(columns[column], n, f"{where}: column {column!r}")
+            elif len(paths):
+                values[role] = np.array(_parts_of(column, paths, where, columns))
+        return values
+
+    def require_beside(self, source: Source) -> None:
+        """Refuse samples that lack what is to be read beside inputs and labels.
+
+        Raises:
+            UsageError: such samples.
+        """
+        for role in self.beside:
+            if role not in source_beside(source):
+                raise UsageError(
+                    f"{source.describe()}: no {role}s can be read from such data; expected a table, a manifest, arrays "
+                    f"or features with a column of that name, or in Python {role}s= with a value for each sample"
+                )
 
     def check_one_class(self, where: str) -> None:
         """Check that samples need exactly one class each, for sources that can give no more.
@@ -170,3 +239,44 @@ class Request:
         """
         if self.labels is not None and self.labels is not NO_LABELS:
             raise UsageError(f"{where}: brings its own labels; leave --labels out")
+
+
+def _texts(values: Any, n: int, where: str) -> AnyArray:
+    """Return n values as texts, (n,): 7, 7.0 and "7" are one.
+
+    Raises:
+        DataError: there are others than n, or one is missing.
+    """
+    array = np.asarray(values)
+    if array.shape != (n,):
+        raise DataError(f"{where}: expected one value for each of {n:,} samples, found shape {array.shape}")
+    cells = array.tolist()
+    texts = [str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip() for cell in cells]
+    for row, (cell, text) in enumerate(zip(cells, texts, strict=True)):
+        if cell is None or text.lower() in ("", "nan", "none", "<na>"):
+            raise DataError(f"{where}: is empty in row {row}; fill it, or leave the sample out")
+    return np.array(texts)
+
+
+def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str]) -> list[str]:
+    """Return what a regular expression finds in each path: its first group, or all of it.
+
+    Raises:
+        UsageError: it is none.
+        DataError: a path has no such part.
+    """
+    try:
+        expression = re.compile(pattern)
+    except re.error as error:
+        raise UsageError(f"--group-column {pattern}: no column, and no regular expression ({error})") from error
+    parts = []
+    for path in paths:
+        match = expression.search(path)
+        if match is None:
+            names = f" (columns: {listed(columns)})" if columns else ""
+            raise DataError(
+                f"{where}: --group-column {pattern!r} is no column{names}, and as a regular expression it does not "
+                f"match the path {path!r}"
+            )
+        parts.append(str(match[1] if expression.groups else match[0]))
+    return parts

@@ -12,7 +12,8 @@ Laws, which one test runs over every source:
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
 A source may also have `sample_digests()`, which `tna_onnx.data.digest.sample_digests` otherwise computes from batches,
-with a text `sample_form` that describes what they are computed from; and `notes`, lines for reports.
+with a text `sample_form` that describes what they are computed from; `notes`, lines for reports; and `beside`, a
+mapping with a text (N,) for each sample under `group`.
 
 `Part` is a subset of the samples of a source. `NO_LABELS`, given as separate labels, opens samples without labels.
 """
@@ -20,7 +21,7 @@ with a text `sample_form` that describes what they are computed from; and `notes
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -29,6 +30,7 @@ import numpy.typing as npt
 
 from tna_onnx.data.digest import sample_digests, sample_form
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.numerics.metrics import MIN_GROUPS
 
 if TYPE_CHECKING:
     from tna_onnx.data.images.known import RecipeSearch
@@ -42,9 +44,12 @@ __all__ = [
     "Part",
     "Source",
     "classes_text",
+    "group_notes",
     "halves",
+    "require_groups",
     "require_samples",
     "shape_text",
+    "source_beside",
     "source_notes",
     "source_search",
     "split_rows",
@@ -57,6 +62,7 @@ Batch: TypeAlias = dict[str, AnyArray]
 """Input name -> array (B, ...) of the samples of one batch."""
 
 
+_MANY_GROUPS = 30  # from which on the spread of groups is known
 _MIN_OWNERS = 10  # of several predictions a sample: two samples for each fold of cross-fitting
 
 
@@ -121,6 +127,7 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
     if bins < 1:
         raise UsageError(f"bins must be at least 1, got {bins}")
     n_samples = len(source) - held_out
+    require_groups(source, 2)
     owners = getattr(source, "owners", None)
     if owners is not None and len(owners) < _MIN_OWNERS:
         raise DataError(
@@ -135,10 +142,42 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
         )
 
 
+def require_groups(source: Source, least: int) -> None:
+    """Refuse fewer groups of samples than there have to be; nothing where samples come in none.
+
+    Raises:
+        DataError: too few.
+    """
+    count = len(np.unique(source_beside(source).get("group", np.arange(least))))
+    if count < least:
+        raise DataError(
+            f"{source.describe()}: expected at least {least} groups of samples, found {count}; give samples of more, "
+            "and check the column of the groups"
+        )
+
+
+def group_notes(source: Source) -> tuple[str, ...]:
+    """Say what so few groups of samples tell, if they are few."""
+    groups = source_beside(source).get("group")
+    count = _MANY_GROUPS if groups is None else len(np.unique(groups))
+    if count >= _MANY_GROUPS:
+        return ()
+    text = f"{source.describe()}: {count} groups are few: intervals are of groups"
+    if count < MIN_GROUPS:
+        return (f"{text}, and no difference is called significant below {MIN_GROUPS}",)
+    return (f"{text}, and may be too narrow below {_MANY_GROUPS}",)
+
+
 def source_notes(source: Source) -> tuple[str, ...]:
     """Return a source's notes on how it was read, such as which columns fill which inputs."""
     notes: tuple[str, ...] = getattr(source, "notes", ())
     return notes
+
+
+def source_beside(source: Source) -> Mapping[str, AnyArray]:
+    """Return what belongs to each sample beside inputs and label, by its role: `group` -> texts (N,)."""
+    beside: Mapping[str, AnyArray] = getattr(source, "beside", {})
+    return beside
 
 
 def source_search(source: Source) -> RecipeSearch | None:
@@ -222,6 +261,11 @@ class Part:
         """The source's notes on how it was read."""
         return source_notes(self.whole)
 
+    @property
+    def beside(self) -> dict[str, AnyArray]:
+        """What belongs to each sample beside inputs and label, by its role."""
+        return {role: values[self.rows] for role, values in source_beside(self.whole).items()}
+
     def __len__(self) -> int:
         return len(self.rows)
 
@@ -249,19 +293,22 @@ class Part:
 
 
 def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:
-    """Split samples at random into two parts, `share` of them in the first; copies of one sample stay together.
+    """Split samples at random into two parts, `share` of them in the first; a group, or copies, stay together.
 
     Raises:
         DataError: a sample cannot be read, or all of them are equal.
     """
     digests = sample_digests(source)
-    _, group = np.unique(digests, return_inverse=True)
-    # a group's place in a random order is that of all its copies
+    _, group = np.unique(source_beside(source).get("group", digests), return_inverse=True)
+    # a group's place in a random order is that of all its samples
     place = np.random.default_rng(seed).permutation(int(group.max()) + 1)[group]
     middle = np.sort(place)[int((len(place) - 1) * share)]
     first = place <= middle
     if first.all():
-        raise DataError(f"{source.describe()}: cannot be split into two parts, as the samples are equal; give others")
+        raise DataError(
+            f"{source.describe()}: cannot be split into two parts, as the samples are equal, or of one group; give "
+            "others"
+        )
     rows = (np.flatnonzero(first), np.flatnonzero(~first))
     one, two = (Part(source, part_rows, purpose, digests) for part_rows, purpose in zip(rows, purposes, strict=True))
     return one, two

@@ -23,6 +23,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import FeatureFiles, open_feature_files
+from tna_onnx.data.sources.precomputed import Precomputed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.sessions import OpenModel, Runner, in_rows, open_part
 from tna_onnx.extraction.store import find_stores, read_stored
@@ -122,7 +123,13 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, a
     specs = opened.inputs
     if data.format in (None, "table") and data.labels is None and not readout.multi_label:
         files = open_feature_files(
-            path, specs, readout.n_classes, label_column=data.label_column, class_names=names, at_most=at_most
+            path,
+            specs,
+            readout.n_classes,
+            label_column=data.label_column,
+            class_names=names,
+            at_most=at_most,
+            beside=data.beside,
         )
         if files is not None:
             return _from_files(opened.model, readout, files, data, names)
@@ -136,11 +143,11 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, a
             data_root=None if data.data_root is None else Path(data.data_root),
             limits=data.limits,
             multi_label=readout.multi_label,
+            beside=data.beside,
         )
         if computed is not None:
             _check_no_table(data, readout, computed.source.title)
-            values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
-            return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
+            return _entered(readout, computed, data, names)
     source = data.open(specs, readout.n_classes, names, multi_label=readout.multi_label)
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)
@@ -176,7 +183,12 @@ def _from_files(
     head = readout.node if isinstance(readout, Head) else None
     if writer and computed.kind == "features" and writer.get("head") != head:
         raise DataError(f"{where}: features of head '{writer.get('head')}', not of '{head}'; choose the same --head")
+    return _entered(readout, computed, data, names)
+
+
+def _entered(readout: Readout, computed: Precomputed, data: Data, names: tuple[str, ...] | None) -> Samples:
     values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
+    data = replace(data, groups=computed.source.beside.get("group"))
     return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
 
 
@@ -273,12 +285,13 @@ def _enter(
     values[tensor] = main
     dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: wanted}
     specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
-    request = Request(specs, readout.n_classes, class_names=names, multi_label=readout.multi_label)
+    request = Request(specs, readout.n_classes, class_names=names, multi_label=readout.multi_label, beside=data.beside)
 
     def digest(labels: NDArray[np.int64]) -> str:
         return arrays_sha256(cast("Any", {name: ReadOnce(array) for name, array in values.items()}), labels)
 
     source: Source = open_columns(title, title, request, values, labels, hashed=digest)
+    request.require_beside(source)
     if readout.multi_label:
         source = LabelSource.of(source)
     return Samples(source, entered, dtypes)

@@ -74,7 +74,8 @@ class _Chosen:
         guarded: formulas of the scores.
         thresholds: what they are compared with.
         scores: of the samples that decide.
-        fresh: those of them that no score was fitted to, (N,).
+        rows: those of them that thresholds come from: one of each group where samples come in groups.
+        fresh: which of `rows` no score was fitted to.
     """
 
     settings: GuardSettings
@@ -82,6 +83,7 @@ class _Chosen:
     guarded: Guarded
     thresholds: Thresholds
     scores: Values
+    rows: npt.NDArray[np.int64]
     fresh: npt.NDArray[np.bool_]
 
 
@@ -116,19 +118,20 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         decisions = _measured(job, opened, written, progress)
         size = path.stat().st_size
     score = chosen.guarded.set_score
-    of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.scores)
+    of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
+    groups = chosen.scores.clusters is not None
     return Guard(
         model=model.name,
         model_sha256=model.sha256,
         output=str(target or ""),
         class_output=opened.output.name,
-        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score),
+        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, groups=groups),
         inputs=dial_inputs(thresholds.dials),
         set_temperature=1.0 if score is None else score.temperature,
         set_penalty=0.0 if score is None else score.weight,
         set_free_classes=0 if score is None else score.free,
         data=opened.source.describe(),
-        samples=len(chosen.scores),
+        samples=len(chosen.rows),
         fitted_on=len(opened.fit_rows),
         decisions=decisions,
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
@@ -157,12 +160,14 @@ def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
             opened.model, runner, opened.output, opened.source, opened.batch_size, beside=[tensors["ood"]]
         )
     scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress)
-    fresh = opened.fresh
+    rows = opened.deciding(settings.seed)
+    deciding = scores.take(rows)
+    fresh = opened.fresh[rows]
     where = opened.source.describe()
-    settings, unreached = reachable(scores, settings, where)
-    thresholds = choose_thresholds(scores, fresh, settings, opened.output.n_classes, where)
-    _log.info("thresholds: %s samples", f"{len(scores):,}")
-    return _Chosen(settings, unreached, guarded, thresholds, scores, fresh)
+    settings, unreached = reachable(deciding, settings, where)
+    thresholds = choose_thresholds(deciding, fresh, settings, opened.output.n_classes, where)
+    _log.info("thresholds: %s samples", f"{len(rows):,}")
+    return _Chosen(settings, unreached, guarded, thresholds, scores, rows, fresh)
 
 
 def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str, str], progress: Progress) -> float:
@@ -176,7 +181,7 @@ def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str,
     first = np.arange(len(opened.source))[: max(size, _CHECKED // size * size)]
     kept = _columns(names)
     decided = collect_values(written, opened.output, kept, opened.source, size, progress, rows=first, stage="check")
-    check_decisions(decided, chosen.scores.first(len(first)), chosen.thresholds, opened.source.describe())
+    check_decisions(decided, chosen.scores.take(slice(len(first))), chosen.thresholds, opened.source.describe())
     if "posterior" in names:
         check_posterior(written, opened.output, names["posterior"], next(iter(opened.source.batches(size, first))))
     source_session = open_model(opened.model, opened.device)

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import source_notes
+from tna_onnx.data.positions import clusters_of
+from tna_onnx.data.source import group_notes, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
@@ -100,6 +101,20 @@ class Opened:
             fresh[self.fit_rows] = False
         return fresh
 
+    def deciding(self, seed: int) -> NDArray[np.int64]:
+        """Return the samples of `source` that thresholds come from: all, or one of each group, at random.
+
+        Thresholds on independent samples keep their promises as they are. Source: R. Dunn, L. Wasserman, A. Ramdas,
+        Distribution-free prediction sets for two-layer hierarchical models, JASA 2022, section 3.2 (subsampling once).
+        """
+        clusters = clusters_of(self.source)
+        order = np.arange(len(self.source))
+        if clusters is None:
+            return order
+        order = np.random.default_rng(seed).permutation(len(self.source))
+        _, first = np.unique(clusters[order], return_index=True)
+        return np.sort(order[first])
+
     @property
     def shown(self) -> Source:
         """The samples that the report is about."""
@@ -122,7 +137,7 @@ def open_guard(job: GuardJob) -> Opened:
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
     held_out = classifier.open_if(job.held_out)
-    notes = (*_leaks(job, model, source, held_out), *source_notes(source))
+    notes = (*_leaks(job, model, source, held_out), *source_notes(source), *group_notes(held_out or source))
     size, more = classifier.batch_size(job.batch_size, source)
     notes += more
     for data, samples in ((job.calib, source), (job.held_out, held_out)):
@@ -145,10 +160,14 @@ def open_guard(job: GuardJob) -> Opened:
 
 def _check_number(settings: GuardSettings, source: Source, fit: Source | None, rows: NDArray[np.int64]) -> None:
     """Refuse too few samples for thresholds; those that scores are fitted to give none."""
-    fresh = len(source)
-    if fit is None:
-        fresh -= len(rows)
-    require_enough(settings, len(source), fresh, source.describe())
+    n = len(source)
+    clusters = clusters_of(source)
+    fitted = rows if fit is None else rows[:0]
+    # of a group, one sample decides
+    if clusters is not None:
+        n, fitted = len(np.unique(clusters)), np.unique(clusters[fitted])
+    where = source.describe() if clusters is None else f"{source.describe()}, of each group one"
+    require_enough(settings, n, n - len(fitted), where)
 
 
 def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
@@ -202,8 +221,12 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
         return np.zeros(0, np.int64)
     if fit is not None:
         return np.arange(len(fit))
-    shuffled = np.random.default_rng(settings.seed).permutation(len(source))
-    return np.sort(shuffled[: len(source) // 2])
+    rng = np.random.default_rng(settings.seed)
+    clusters = clusters_of(source)
+    if clusters is None:
+        return np.sort(rng.permutation(len(source))[: len(source) // 2])
+    place = rng.permutation(int(clusters.max()) + 1)[clusters]
+    return np.flatnonzero(2 * place <= place.max())
 
 
 def _unknown(job: GuardJob, classifier: Classifier, known: Source) -> Source | None:

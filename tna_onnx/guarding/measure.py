@@ -22,6 +22,7 @@ from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.corp import top_label_errors
 from tna_onnx.numerics.outliers import area_under, roc_points
+from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import RiskCoverage
@@ -31,7 +32,6 @@ from tna_onnx.runtime import Session
 __all__ = [
     "check_decisions",
     "check_posterior",
-    "exact_interval",
     "guards_about",
     "guards_of",
     "largest_change",
@@ -40,6 +40,7 @@ __all__ = [
     "outlier_scores",
     "require_outlier_score",
     "score_guarded",
+    "share_interval",
 ]
 
 
@@ -81,7 +82,7 @@ def measure(
 
 
 def _calibrated(decided: Values, level: float) -> ConfidenceCalibration:
-    found = top_label_errors(decided.values["confidence"], decided.hit, level)
+    found = top_label_errors(decided.values["confidence"], decided.hit, level, decided.clusters)
     return ConfidenceCalibration(found.ece, found.ece_interval, found.nll, found.nll_interval, level)
 
 
@@ -91,9 +92,9 @@ def _accepted(decided: Values, level: float) -> dict[str, Any]:
     curve = RiskCoverage.of_values(decided.confidence, decided.hit)
     figures: dict[str, Any] = {"accepted": count / len(decided), "risk_coverage": curve}
     if count:
-        wrong = int(np.count_nonzero(accepted & ~decided.hit))
-        figures["risk"] = wrong / count
-        figures["risk_interval"] = exact_interval(wrong, count, level)
+        wrong = ~decided.hit[accepted]
+        figures["risk"] = float(wrong.mean())
+        figures["risk_interval"] = share_interval(wrong, level, decided.take(np.flatnonzero(accepted)).clusters)
     return figures
 
 
@@ -101,7 +102,7 @@ def _covered(decided: Values, n_classes: int, level: float) -> dict[str, Any]:
     held = decided.values["set"]
     return {
         "coverage": float(held.mean()),
-        "coverage_interval": exact_interval(int(held.sum()), len(held), level),
+        "coverage_interval": share_interval(held, level, decided.clusters),
         "class_coverage": _by_class(held, decided.labels, n_classes),
         "class_set_size": _by_class(decided.sizes, decided.labels, n_classes),
         "by_confidence": tuple(_groups(decided)),
@@ -148,7 +149,7 @@ def measure_detection(
         confidence_level: of the interval, in per cent.
         data: what the unknown samples are.
     """
-    interval = exact_interval(int(alarms.sum()), len(alarms), check_level(confidence_level))
+    interval = share_interval(alarms, check_level(confidence_level))
     false_alarms, detected = roc_points(known, unknown)
     return Detection(
         data=data,
@@ -161,16 +162,33 @@ def measure_detection(
     )
 
 
-def exact_interval(count: int, n: int, level: float) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a share.
+def share_interval(
+    holds: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None = None
+) -> tuple[float, float]:
+    """Return the Clopper-Pearson interval of a share of (n,) samples; of groups, for as many independent samples.
 
-    >>> exact_interval(0, 100, 0.95)[1].__round__(4)
+    These are n over the design effect, times (t_n / t_K)^2 for what K groups tell of it, and K where all samples agree.
+
+    Source: Korn & Graubard (1998), Survey Methodology 24, "Confidence intervals for proportions with small expected
+    number of positive counts estimated from survey data".
+
+    >>> share_interval(np.zeros(100, bool), 0.95)[1].__round__(4)
     0.0362
     """
-    from scipy import stats  # noqa: PLC0415 - heavy
+    from scipy import special  # noqa: PLC0415 - heavy
 
-    interval = stats.binomtest(count, n).proportion_ci(level, "exact")
-    return float(interval.low), float(interval.high)
+    share = float(holds.mean())
+    n: float = len(holds)
+    if clusters is not None and (groups := len(np.unique(clusters))) < len(holds):
+        _, error = mean_and_error(holds.astype(np.float64), clusters)
+        effect = n * error**2 / (share * (1 - share)) if 0 < share < 1 else n / groups
+        tail = (1 + level) / 2
+        known = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
+        n = n / max(1.0, effect) * known if np.isfinite(effect) else 1.0
+    count = share * n
+    low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2)) if share > 0 else 0.0
+    high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2)) if share < 1 else 1.0
+    return low, high
 
 
 _ROLES = (*ADDITIONS, "ood_alarm")
@@ -249,7 +267,7 @@ def score_guarded(
     listening = Listening(session, guards, source.labels, source.describe())
     scores, predicted = score_model(listening, output, source, batch_size, progress)
     columns = listening.columns
-    decided = Values(source.labels, scores.hit, scores.confidence, columns.columns, columns.sizes)
+    decided = Values(source.labels, scores.hit, scores.confidence, columns.columns, columns.sizes, scores.clusters)
     detection: Detection | None = None
     if unknown is not None and {"ood", "ood_alarm"} <= {*guards}:
         names = {role: guards[role] for role in ("ood", "ood_alarm")}

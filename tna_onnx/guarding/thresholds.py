@@ -8,7 +8,6 @@ get the threshold of the safer one.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.positions import clusters_of
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
@@ -60,6 +60,7 @@ class Values:
         confidence: largest probability of the output that classifies, (N,).
         values: role -> (N,) of a score or a decision; of `set` that of the sample's class.
         sizes: classes in the set of each sample, (N,); empty without sets.
+        clusters: numbers of the groups that samples come in, (N,); None where they are independent.
     """
 
     labels: NDArray[np.int64]
@@ -67,15 +68,17 @@ class Values:
     confidence: NDArray[np.floating[Any]]
     values: dict[str, NDArray[Any]]
     sizes: NDArray[np.int64]
+    clusters: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def first(self, count: int) -> Values:
-        """Return those of the first samples."""
-        columns = {role: column[:count] for role, column in self.values.items()}
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        return Values(**{name: value[:count] for name, value in fields.items() if name != "values"}, values=columns)
+    def take(self, rows: slice | NDArray[np.int64]) -> Values:
+        """Return those of some samples."""
+        sizes = self.sizes[rows] if len(self.sizes) else self.sizes
+        clusters = None if self.clusters is None else self.clusters[rows]
+        columns = {role: column[rows] for role, column in self.values.items()}
+        return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters)
 
 
 class Columns:
@@ -181,7 +184,10 @@ def collect_values(
         if not np.all(np.isfinite(column)):
             row = rows[int(np.flatnonzero(~np.isfinite(column))[0])]
             raise DataError(f"{source.describe()}: the {role} score of sample {row} is not a finite number")
-    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, listening.columns.sizes)
+    sizes = listening.columns.sizes
+    clusters = clusters_of(source)
+    clusters = None if clusters is None else clusters[rows]
+    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters)
 
 
 Floats = NDArray[np.float32]
@@ -494,11 +500,15 @@ class Unreached:
     note: str
 
 
-_EXCHANGEABLE = "for samples that come as these did"
+_EXCHANGEABLE = {
+    False: "for samples that come as these did",
+    True: "for one sample of a new group, of groups that come as these did",
+}
+"""Whom a promise is for, by whether samples come in groups."""
 
 
 def new_outputs(
-    settings: GuardSettings, thresholds: Thresholds, n: int, classes: int, score: SetScore | None
+    settings: GuardSettings, thresholds: Thresholds, n: int, classes: int, score: SetScore | None, *, groups: bool
 ) -> tuple[GuardOutput, ...]:
     """Describe the new outputs.
 
@@ -508,16 +518,18 @@ def new_outputs(
         n: number of samples that decided on the sets.
         classes: number of classes C.
         score: of which sets are made; None without sets.
+        groups: whether samples come in groups, of each of which one decided.
     """
+    whom = _EXCHANGEABLE[groups]
     words = {
         "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
-        f"are classified wrong, {_EXCHANGEABLE}",
-        "set": _set_promise(settings, n) + _made_of(score),
+        f"are classified wrong, {whom}",
+        "set": _set_promise(settings, n, whom) + _made_of(score),
         "posterior": "the probabilities under the class frequencies of the dial, which confidence and accept are about",
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
-        "ood_alarm": f"raised by at most {settings.false_alarm:g} % of the samples that come as these did, on average "
-        "over calibration sets",
+        "ood_alarm": f"raised by at most {settings.false_alarm:g} % of samples on average over calibration sets, "
+        f"{whom}",
     }
     scores = {"accept": "accept", "set": "set", "ood_alarm": "ood"}
     return tuple(
@@ -533,17 +545,17 @@ def _numbers(levels: NDArray[np.float32] | None) -> tuple[float | None, ...]:
     return tuple(level if math.isfinite(level) else None for level in np.ravel(levels).tolist())
 
 
-def _set_promise(settings: GuardSettings, n: int) -> str:
+def _set_promise(settings: GuardSettings, n: int, whom: str) -> str:
     level = settings.coverage / 100
     if settings.per_class:
         return (
             f"holds the true class of at least {settings.coverage:g} % of the samples of each class on "
-            f"average over calibration sets, {_EXCHANGEABLE}"
+            f"average over calibration sets, {whom}"
         )
     low, high = coverage_band(n, level, None, 0.95)
     return (
         f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "
-        f"{_EXCHANGEABLE}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"
+        f"{whom}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"
     )
 
 

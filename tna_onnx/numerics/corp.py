@@ -261,7 +261,12 @@ class TopLabelErrors:
     nll_interval: tuple[float, float] | None
 
 
-def top_label_errors(confidence: NDArray[np.floating[Any]], hit: NDArray[np.bool_], level: float) -> TopLabelErrors:
+def top_label_errors(
+    confidence: NDArray[np.floating[Any]],
+    hit: NDArray[np.bool_],
+    level: float,
+    clusters: NDArray[np.int64] | None = None,
+) -> TopLabelErrors:
     """Return the errors of the top label with their intervals.
 
     Measured at a level of 95 %, N = 200, 1,000 and 5,000, 200 runs each, for confidences that are calibrated, and for
@@ -273,11 +278,12 @@ def top_label_errors(confidence: NDArray[np.floating[Any]], hit: NDArray[np.bool
         confidence: (N,) stated probabilities that the sample is classified right.
         hit: (N,) whether it is.
         level: of the intervals, a fraction.
+        clusters: numbers of the groups that samples come in, (N,); None where they are independent.
     """
     stated = np.clip(np.asarray(confidence, np.float64), _DOUBT, 1 - _DOUBT)
     loss = -np.log(np.where(hit, stated, 1 - stated)).astype(np.float32)
     nothing = np.zeros_like(loss)
-    reference = SampleScores(hit.astype(np.float32), hit, nothing, nothing)
+    reference = SampleScores(hit.astype(np.float32), hit, nothing, nothing).clustered(clusters)
     stated32 = np.asarray(confidence, np.float32)
     difference = paired_differences(
         reference, SampleScores(stated32, hit, loss, nothing), min(_BINS, len(hit)), level=level

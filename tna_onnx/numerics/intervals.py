@@ -137,13 +137,20 @@ def _moved(
     draws = np.random.default_rng(seed)
     count = DRAWS if len(pairs) <= _MANY_LABELS else _FEW_DRAWS
     n = len(pairs[0][0])
+    clusters = pairs[0][0].clusters
+    if clusters is not None:  # samples of one have the same draw
+        numbers, clusters = np.unique(clusters, return_inverse=True)
+        of_clusters = draws.standard_normal((count, len(numbers))) * math.sqrt(len(numbers) / (len(numbers) - 1))
     sides = [[residuals(side) for side in pair] for pair in pairs]
     moved: list[FloatArray] = []
     weights = np.zeros((count, 1))
     means: list[FloatArray] = []
     for start in range(0, n, _CHUNK):
         rows = slice(start, start + _CHUNK)
-        g = draws.standard_normal((count, len(sides[0][0][rows])))
+        if clusters is None:
+            g = draws.standard_normal((count, len(sides[0][0][rows])))
+        else:
+            g = of_clusters[:, clusters[rows]]
         weights += g.sum(axis=1, keepdims=True)
         spreads = [
             np.hstack([r[rows, None] * share(rows) for r, share in zip(side, inside, strict=True)])
@@ -214,6 +221,7 @@ def paired_differences(
         values = corrected_errors(after, cross_fit, bins)
     plain = Metrics.of(before, bins)
     differences = {}
+    groups = None if before.clusters is None else len(np.unique(before.clusters))
     for name in METRICS:
         if name == "accuracy":
             ends = _accuracy(before, after, wide, same_predictions)
@@ -222,7 +230,7 @@ def paired_differences(
             ends = (values[name] - getattr(plain, name), low, high)
         else:
             ends = _mean(_by_sample(before, name), _by_sample(after, name), wide, before.clusters)
-        differences[name] = Interval(*ends, level)
+        differences[name] = Interval(*ends, level, groups)
     return differences
 
 
@@ -300,7 +308,7 @@ def _label_accuracy(before: SampleScores, after: SampleScores, z: float) -> tupl
     """Return the same of the share of labels that are right: one label is added that is won, and one that is lost."""
     n, labels = before.hit.shape
     change = _by_sample(after, "hit") - _by_sample(before, "hit")
-    mean, error = mean_and_error(change)
+    mean, error = mean_and_error(change, before.clusters)
     middle = mean * n / (n + 2)
     reach = z * math.sqrt((error * n) ** 2 + 2 / labels**2) / (n + 2)
     return mean, middle - reach, middle + reach

@@ -40,6 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +50,7 @@ from tna_onnx.numerics.reliability import bin_of
 from tna_onnx.numerics.scores import SampleScores
 
 __all__ = [
+    "MIN_GROUPS",
     "SHARES",
     "Interval",
     "Metrics",
@@ -66,6 +68,9 @@ __all__ = [
 ]
 
 
+MIN_GROUPS = 10
+"""With fewer groups of samples no difference is called significant: their spread is not known well enough."""
+
 Shares = Callable[[slice], NDArray[np.float64]]
 """(S, B) share of each of a slice of samples that each bin holds."""
 
@@ -82,6 +87,9 @@ class Metrics:
         adaece: calibration error over bins of equal mass, a fraction (not per cent).
         nll: mean negative log-likelihood of the label, nats.
         brier: mean squared distance of the probabilities from the one-hot label, 0 to 2; no unit.
+        groups: groups of samples that depend on one another; None where each sample is independent of others.
+        design_effect: variance of the mean NLL over what it would be if samples were independent, no unit; None without
+            groups.
     """
 
     n: int
@@ -91,6 +99,8 @@ class Metrics:
     adaece: float
     nll: float
     brier: float
+    groups: int | None = None
+    design_effect: float | None = None
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int = 15) -> Metrics:
@@ -100,7 +110,23 @@ class Metrics:
             ValueError: no samples, or fewer samples than bins.
         """
         check_bins(scores, bins)
-        return cls(n=len(scores), bins=bins, **{name: _value(scores, name, bins) for name in METRICS})
+        values = {name: _value(scores, name, bins) for name in METRICS}
+        return cls(n=len(scores), bins=bins, **values, **_dependence(scores))
+
+
+def _dependence(scores: SampleScores) -> dict[str, Any]:
+    """Return the number of groups and the design effect of the mean NLL, as fields of `Metrics`."""
+    if scores.clusters is None:
+        return {}
+    _, number = np.unique(scores.clusters, return_inverse=True)
+    count = int(number.max()) + 1
+    nll = scores.nll.astype(np.float64).reshape(len(scores), -1).mean(axis=1)
+    deviations = nll - nll.mean()
+    alone = float(np.sum(deviations**2))
+    if count < 2 or not alone:
+        return {"groups": count}
+    together = count / (count - 1) * float(np.sum(np.bincount(number, deviations) ** 2))
+    return {"groups": count, "design_effect": together / alone}
 
 
 @dataclass(frozen=True)
@@ -112,12 +138,14 @@ class Interval:
         low: lower end of the interval, in the unit of the metric.
         high: upper end of the interval, in the unit of the metric.
         level: level of the interval, a fraction: 0.95 is 95 %.
+        groups: groups of samples that it is made of; None where samples are independent.
     """
 
     difference: float
     low: float
     high: float
     level: float
+    groups: int | None = None
 
 
 def ece(scores: SampleScores, bins: int = 15) -> float:
@@ -283,14 +311,35 @@ def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
     confidence = np.bincount(index, scores.confidence.astype(np.float64), bins)[filled] / size
     accuracy = np.bincount(index, scores.hit, bins)[filled] / size
     gap = np.abs(accuracy - confidence)
-    noise = np.sqrt(accuracy * (1 - accuracy) / size)
+    noise = np.sqrt(_of_groups(scores, index, count * 0.0)[filled]) / size
+    noise = np.maximum(noise, np.sqrt(accuracy * (1 - accuracy) / size))
     return max(0.0, float(size @ (2 * gap - folded_mean(gap, noise)) / len(scores)))
+
+
+def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the variance of the sum of residuals in each bin, (B,): where samples come in groups, that of their sums.
+
+    Args:
+        scores: of N samples.
+        bin_: of each sample, (N,).
+        least: variance of independent samples, (B,), which it is not below.
+    """
+    if scores.clusters is None:
+        return least
+    _, number = np.unique(scores.clusters, return_inverse=True)
+    residual = residuals(scores)
+    sizes = np.bincount(bin_, minlength=len(least))
+    residual = residual - (np.bincount(bin_, residual, len(least)) / np.maximum(sizes, 1))[bin_]
+    sums = np.zeros((int(number.max()) + 1, len(least)))
+    np.add.at(sums, (number, bin_), residual)
+    return np.maximum(least, np.sum(sums**2, axis=0))
 
 
 def expected_ece(scores: SampleScores, bins: int = 15) -> float:
     """ECE that a calibrated model with these confidences has on average, a fraction."""
     confidence = scores.confidence.astype(np.float64)
-    variance = np.bincount(bin_of(confidence, bins), confidence * (1 - confidence), bins)
+    bin_ = bin_of(confidence, bins)
+    variance = _of_groups(scores, bin_, np.bincount(bin_, confidence * (1 - confidence), bins))
     return float(np.sum(np.sqrt(2 / np.pi * variance)) / len(scores))
 
 

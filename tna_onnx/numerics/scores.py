@@ -410,7 +410,7 @@ class SampleScores:
         """Return the same with each label's prediction as a sample of its own, (N C,)."""
         if self.predicted is None:
             return self
-        owners = np.repeat(np.arange(len(self)), self.hit.shape[1])
+        owners = np.repeat(self._owners, self.hit.shape[1])
         return SampleScores(
             self.confidence.reshape(-1), self.hit.reshape(-1), self.nll.reshape(-1), self.brier.reshape(-1), owners
         )
@@ -420,7 +420,12 @@ class SampleScores:
         if self.predicted is None:
             return self
         together = SampleScores.concatenate(list(self.by_label()))
-        return together.clustered(np.tile(np.arange(len(self)), self.predicted.shape[1]))
+        return together.clustered(np.tile(self._owners, self.predicted.shape[1]))
+
+    @property
+    def _owners(self) -> NDArray[np.int64]:
+        """What the labels of a sample depend on one another in: its cluster, or the sample itself, (N,)."""
+        return np.arange(len(self)) if self.clusters is None else self.clusters
 
 
 def _joined(parts: list[NDArray[Any] | None]) -> NDArray[Any] | None:

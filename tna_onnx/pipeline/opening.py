@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tna_onnx.data.images.recipes import preprocessing_warnings
-from tna_onnx.data.source import require_samples, source_notes
+from tna_onnx.data.positions import clusters_of
+from tna_onnx.data.source import group_notes, require_groups, require_samples, source_notes
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
@@ -80,6 +81,7 @@ class Network:
         table = collect_features(self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given)
         if samples.store is not None:
             table = replace(table, folder=samples.store)
+        table = replace(table, clusters=clusters_of(samples.source))
         return Collected(replace(samples, readout=readout), table)
 
     def collect_beside(self, samples: Samples | None, stage: str) -> Collected | None:
@@ -123,6 +125,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     training_features = network.collect_beside(training, "training data")
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
+    few = group_notes(samples.source) if held_out is None else group_notes(held_out.source)
     teacher = None
     if job.teacher is not None:
         teacher, calibration, held_out_features = taught(job, opened, calibration, held_out_features, size, progress)
@@ -142,7 +145,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         batch_size=size,
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
-        data_notes=_data_notes(job, opened, samples, leaks + copies) + more,
+        data_notes=_data_notes(job, opened, samples, leaks + copies + few) + more,
         teacher=teacher,
     )
 
@@ -313,6 +316,7 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         raise UsageError(f"{training.source.describe()}: holds logits; train_features needs data or features")
     if job.needs_head:
         _require_features(samples)
+    require_groups(samples.source, FOLDS)
     if held_out is None:
         # what a fold leaves must fill the bins too: the choice is made on that
         require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))

@@ -19,8 +19,8 @@ from tna_onnx.data.choices import Limits
 from tna_onnx.data.coverage import FEW, Coverage, marks_text
 from tna_onnx.data.digest import sample_digests, sample_form
 from tna_onnx.data.label_arrays import order_warning
-from tna_onnx.data.positions import sample_labels
-from tna_onnx.data.source import Source
+from tna_onnx.data.positions import PositionSource, sample_labels
+from tna_onnx.data.source import Source, source_beside
 from tna_onnx.data.suspicion import Suspicion, overlap_of, read_sketch, repeats_of, sketch_overlap, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
@@ -232,10 +232,34 @@ def check_leaks(
     runs = [run for name, run in calibrations(model).items() if not (logits and name) or reads(model, name, logits)]
     notes = [note for each in sets for run in runs for note in _refuse_earlier(model, run, each, limits)]
     for judging in sets[1:]:
+        notes += _refuse_shared_groups(calib.source, judging.source, limits)
         notes += _refuse_shared(calib, judging, limits, cross_fits=cross_fits)
     for each in sets:
         notes += _repeats(each)
     return tuple(notes)
+
+
+def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> list[str]:
+    """Refuse held-out samples of groups that calibration samples are of; note a few.
+
+    Raises:
+        DataError: a larger share than the limit allows.
+    """
+    groups = [source_beside(source).get("group") for source in (calib, held_out)]
+    if groups[0] is None or groups[1] is None:
+        return []
+    shared = np.isin(groups[1], groups[0])
+    n, count = len(shared), int(np.count_nonzero(shared))
+    if not count:
+        return []
+    first = str(groups[1][shared][0])
+    what = f"{count:,} of {n:,} samples ({count / n:.2%}) are of groups of calibration samples ({first!r} first)"
+    if 100 * count / n > limits.overlap and count >= _MIN_SHARED:
+        raise DataError(
+            f"{held_out.describe()}: {what}, so they cannot judge the result; expected each group on one side only. "
+            "Move them, or allow them with --data-limit overlap=PERCENT"
+        )
+    return [f"{held_out.describe()}: {what}"]
 
 
 def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Limits, *, cross_fits: bool) -> list[str]:
@@ -326,7 +350,7 @@ def grouped(
     """
     sets = [calib] if held_out is None else [calib, held_out]
     # predictions for parts of one sample are a cluster already
-    if any(each.table.clusters is not None for each in sets):
+    if any(isinstance(each.source, PositionSource) for each in sets):
         return calib, held_out, ()
     near, across = _near_pairs(sets)
     notes = []
@@ -336,6 +360,10 @@ def grouped(
     for each, digests, pairs in zip(sets, (each.digests for each in digested), near, strict=True):
         n = len(each.table)
         equal = equal_pairs(digests)
+        if "group" in source_beside(each.source):
+            notes += _across_groups(each, pairs)
+            clustered.append(each)
+            continue
         clusters = connected(n, np.concatenate([equal, pairs]))
         count = len(np.unique(clusters))
         name = each.source.describe()
@@ -349,10 +377,25 @@ def grouped(
         if count < min(n, _MIN_CLUSTERS):
             notes.append(f"{name}: {count} distinct samples are too few for folds of these; copies count one by one")
         elif n - count > _FEW_COPIES * n:
-            notes.append(f"{name}: copies share a fold, and count as one in intervals")
+            notes.append(
+                f"{name}: copies share a fold, and count as one in intervals; --group-column says which samples belong "
+                "together"
+            )
             each = replace(each, table=replace(each.table, clusters=clusters))  # noqa: PLW2901
         clustered.append(each)
     return clustered[0], clustered[-1] if held_out is not None else None, tuple(notes)
+
+
+def _across_groups(each: Collected, pairs: NDArray[np.int64]) -> list[str]:
+    """Say how many samples are near copies of samples of other groups: these are not independent then."""
+    groups = source_beside(each.source)["group"]
+    apart = pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]]
+    if not len(apart):
+        return []
+    return [
+        f"{each.source.describe()}: {len(np.unique(apart)):,} samples are near copies of samples of another group by "
+        "their features; check the groups"
+    ]
 
 
 def _near_pairs(sets: Sequence[Collected]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:

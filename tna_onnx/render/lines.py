@@ -12,9 +12,10 @@ from rich.text import Text
 from tna_onnx.files import printable
 
 if TYPE_CHECKING:
+    from tna_onnx.numerics.metrics import Metrics
     from tna_onnx.results.report import Verification
 
-__all__ = ["count_text", "lines_text", "note_lines", "show", "tied"]
+__all__ = ["count_text", "lines_text", "note_lines", "show", "size_text", "tied"]
 
 
 def lines_text(lines: Sequence[str]) -> Text:
@@ -32,6 +33,14 @@ def tied(checked: Verification) -> str:
     if not checked.other_class:
         return ""
     return f"; {count_text(checked.other_class, 'sample')} with another first class, tied to within the bound,"
+
+
+def size_text(metrics: Metrics) -> str:
+    """Write what metrics are made of, samples, groups, bins: `N = 200 in 40 groups (design effect 3.1), 15 bins`."""
+    groups = "" if metrics.groups is None else f" in {count_text(metrics.groups, 'group')}"
+    if metrics.design_effect is not None:
+        groups += f" (design effect {metrics.design_effect:.2g})"
+    return f"N = {metrics.n:,}{groups}, {metrics.bins} bins"
 
 
 def count_text(number: int, noun: str) -> str:

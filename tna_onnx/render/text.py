@@ -14,7 +14,7 @@ from rich.text import Text
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.guard_text import decision_lines, guard_lines
-from tna_onnx.render.lines import lines_text, note_lines, tied
+from tna_onnx.render.lines import lines_text, note_lines, size_text, tied
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Collection, Evaluation
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
@@ -311,7 +311,7 @@ def _methods_table(report: Report) -> tuple[RenderableType, ...]:
 def evaluation_text(evaluation: Evaluation) -> RenderableType:
     """Metrics of one model."""
     metrics = evaluation.metrics
-    title = lines_text([f"{evaluation.model} on {evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins"])
+    title = lines_text([f"{evaluation.model} on {evaluation.data}: {size_text(metrics)}"])
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(justify="right", no_wrap=True)
@@ -344,7 +344,7 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     """Title, and a table of before, after and the paired difference with its interval."""
     level = c.differences["ece"].level
     # N and bins beside every ECE: without them it means nothing
-    title = f"{c.data}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins"
+    title = f"{c.data}, {c.how}: {size_text(c.before)}"
     table = _Table(pad_edge=False)
     table.add_column("", justify="left", no_wrap=True)
     for head in ("before", "after", f"difference ({100 * level:g}% interval)"):
@@ -456,7 +456,7 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
 
 def _metrics_table(comparison: ModelComparison) -> Table:
     metrics = comparison.models[0].metrics
-    table = _table(f"{comparison.data}: N = {metrics.n:,}, {metrics.bins} bins")
+    table = _table(f"{comparison.data}: {size_text(metrics)}")
     table.add_column("", overflow="fold")
     for metric in METRICS.values():
         table.add_column(metric.title, justify="right", no_wrap=True)

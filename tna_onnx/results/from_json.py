@@ -168,8 +168,9 @@ def _changes(comparison: dict[str, Any]) -> list[Change]:
         before = comparison["before"][name]
         after = comparison["after"][name]
         ends = comparison["differences"][name]
+        numbers = (before, after, ends["difference"], ends["low"], ends["high"])
         # JSON has null for what is not finite, and a card has no word for it
-        if all(isinstance(value, (int, float)) and math.isfinite(value) for value in (before, after, *ends.values())):
+        if all(isinstance(value, (int, float)) and math.isfinite(value) for value in numbers):
             changes.append(Change(name, float(before), float(after), Interval(**ends)))
     return changes
 

@@ -14,7 +14,7 @@ from statistics import NormalDist
 import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
-from tna_onnx.numerics.metrics import Interval
+from tna_onnx.numerics.metrics import MIN_GROUPS, Interval
 from tna_onnx.numerics.recall_bounds import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
@@ -89,6 +89,7 @@ class Recall:
             same_predictions: whether both are known to predict the same classes.
         """
         found = Recalls.of(before, after)
+        groups = None if before.clusters is None else len(np.unique(before.clusters))
         wide = math.sqrt(1 + folds / (folds - 1)) if folds else 1.0
         z = wide * quantile((1 + level) / 2, before.clusters)
         # as many chances to lose by chance as there are classes
@@ -105,14 +106,14 @@ class Recall:
                 int(found.samples[k]),
                 float(found.before[k]),
                 float(found.after[k]),
-                Interval(float(found.change[k]), float(low[k]), float(high[k]), level),
-                bool(bound[k] < 0),
+                Interval(float(found.change[k]), float(low[k]), float(high[k]), level, groups),
+                bool(bound[k] < 0 and (groups is None or groups >= MIN_GROUPS)),
             )
             for k, c in enumerate(found.classes.tolist())
             if c < len(names)
         )
         change = found.balanced_after - found.balanced_before
-        return cls(found.balanced_before, found.balanced_after, Interval(change, *middle, level), classes)
+        return cls(found.balanced_before, found.balanced_after, Interval(change, *middle, level, groups), classes)
 
     @property
     def worst(self) -> ClassRecall | None:

@@ -24,7 +24,7 @@ from typing import Any, Literal
 from tna_onnx.data.images.known import RecipeSearch
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.metrics import MIN_GROUPS, Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
@@ -133,7 +133,14 @@ def changed(name: str, d: Interval) -> int:
     metric = METRICS[name]
     if metric.factor * abs(d.difference) < metric.smallest_effect:
         return 0
-    return metric.standing(d.low, d.high)
+    return _side(name, d)
+
+
+def _side(name: str, d: Interval) -> int:
+    """Return the side of zero on which an interval lies, 1 for the better; 0 where too few groups are behind it."""
+    if d.groups is not None and d.groups < MIN_GROUPS:
+        return 0
+    return METRICS[name].standing(d.low, d.high)
 
 
 def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
@@ -215,7 +222,7 @@ def result_sentence(
             f"{100 * worst.before:.1f} %"
         )
     named = {"accuracy", "ece", *({"nll"} if word == "worse" else ())}
-    worse = [name for name, d in differences.items() if name not in named and METRICS[name].standing(d.low, d.high) < 0]
+    worse = [name for name, d in differences.items() if name not in named and _side(name, d) < 0]
     parts += [f"{_change(name, before, after, differences[name])} is worse" for name in worse]
     return f"{_OPENINGS[word]}: {'; '.join(parts)}"
 
@@ -639,4 +646,5 @@ class Report(Shown):
             kind = "label" if self.labels else "class"
             judged += f"; {kind} {worst.text()}"
         level = c.differences[self.objective].level
-        return f"{judged}; {c.before.n:,} {c.samples} samples, {100 * level:g}% intervals of the differences"
+        groups = "" if c.before.groups is None else f" in {c.before.groups:,} groups"
+        return f"{judged}; {c.before.n:,} {c.samples} samples{groups}, {100 * level:g}% intervals of the differences"

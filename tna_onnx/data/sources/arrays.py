@@ -51,7 +51,8 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
         nonlocal label
         label = labels_name(names, request)
         check_names(str(path), names, request.inputs, need_labels=not separate_labels, label=label)
-        return inputs if separate_labels else [*inputs, label]
+        further = request.columns_beside(str(path), names)
+        return [*inputs, *further] if separate_labels else [*inputs, label, *further]
 
     # Hashed while it is open, so that the digest is that of the values even if the file is replaced.
     arrays, sha256 = read_npz(path, choose, request.limits)
@@ -60,7 +61,9 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
     if label != LABELS and not separate_labels:
         notes = (f"{path.name}: the labels are the array {label!r}",)
     title = f"arrays {path.name}"
-    return open_columns(title, str(path), request, arrays, labels, hashed=lambda _: sha256, label=label, notes=notes)
+    return open_columns(
+        title, str(path), request, arrays, labels, hashed=lambda _: sha256, label=label, notes=notes, beside=arrays
+    )
 
 
 def open_npy(path: Path, request: Request) -> ArraySource:
@@ -83,7 +86,10 @@ def open_npy(path: Path, request: Request) -> ArraySource:
         stored = np.array(map_npy(files[label]))  # in memory: they are needed all at once
     labels = labels_apart(request, stored)
     title = f"arrays {path.resolve().name}"
-    return open_columns(title, str(path), request, columns, labels, hashed=lambda indices: files_sha256(used, indices))
+    further = {name: np.array(map_npy(files[name])) for name in request.columns_beside(str(path), files)}
+    return open_columns(
+        title, str(path), request, columns, labels, hashed=lambda indices: files_sha256(used, indices), beside=further
+    )
 
 
 def _files(path: Path, request: Request, label: str) -> dict[str, Path]:
@@ -165,6 +171,8 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         used = [spec.name for spec in request.inputs]
         if not separate_labels:
             used.append(label)
+        further = request.columns_beside(str(path), names)
+        used += further
         for name in used:
             _check_stored(file[name], f"{path}: {name!r}")
         _check_size(path, [file[name] for name in used], max_bytes)
@@ -172,6 +180,7 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         stored = None
         if not separate_labels:
             stored = np.asarray(file[label][()])
+        beside = {name: _plain_texts(file[name][()]) for name in further}
     labels = labels_apart(request, stored)
     return open_columns(
         f"arrays {path.name}",
@@ -181,7 +190,15 @@ def open_hdf5(path: Path, request: Request) -> ArraySource:
         labels,
         hashed=lambda indices: files_sha256([path], indices),
         noun="data set",
+        beside=beside,
     )
+
+
+def _plain_texts(values: AnyArray) -> AnyArray:
+    """Return the values of a data set, texts as such: h5py gives their bytes."""
+    if values.dtype.kind not in "OS":
+        return values
+    return np.array([cell.decode() if isinstance(cell, bytes) else cell for cell in values.tolist()], object)
 
 
 def _check_stored(data_set: Any, where: str) -> None:

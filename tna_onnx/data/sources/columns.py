@@ -87,6 +87,7 @@ class ArraySource:
         notes: what reports say about how the columns were taken.
         placed: labels by position, (N, P...), or by label, (N, C), where a sample has several; `labels` then only tell
             samples apart.
+        beside: what belongs to each sample beside inputs and labels, by its role: `group` -> texts (N,).
     """
 
     title: str
@@ -98,6 +99,7 @@ class ArraySource:
     hashed: Callable[[], str] = field(repr=False)
     notes: tuple[str, ...] = ()
     placed: IntArray | None = field(default=None, repr=False)
+    beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -180,6 +182,7 @@ def open_columns(
     noun: str = "array",
     label: str | None = None,
     notes: tuple[str, ...] = (),
+    beside: Mapping[str, AnyArray] | None = None,
 ) -> ArraySource:
     """Check columns and labels against the model and return them as a source.
 
@@ -193,6 +196,7 @@ def open_columns(
         noun: as in `ArraySource`.
         label: what the column with the labels is called; None is "labels".
         notes: as in `ArraySource`.
+        beside: further columns that the request asks for, by name.
 
     Raises:
         DataError: the shape, dtype or length of a column, or the labels, do not fit the model.
@@ -220,7 +224,8 @@ def open_columns(
         )
         if placed is not None:
             refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
-    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes, placed)
+    values = request.values_beside(where, beside or {}, n_samples)
+    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes, placed, values)
 
 
 def check_names(

@@ -58,7 +58,7 @@ UNFINISHED = "_unfinished"
 
 _SUFFIXES = (".parquet", ".arrow", ".feather")
 _KINDS: tuple[Kind, ...] = ("features", "logits")  # features first: logits follow from them
-_UNUSED = ("group", "weight")  # may be there; nothing is fitted with them yet
+_UNUSED = ("group", "weight")  # may be there, and are read where the user asks for them
 _FILE = 2**28  # bytes of values after which a new file is begun
 _ROWS = 2**14  # read at a time
 _DIGESTED = 2**15  # rows whose digests are computed at a time
@@ -96,6 +96,7 @@ def open_feature_files(
     label_column: str | None = None,
     class_names: Sequence[str] | None = None,
     at_most: int | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> FeatureFiles | None:
     """Read features or logits; None if `data` are something else, or hold an input of the model.
 
@@ -106,6 +107,7 @@ def open_feature_files(
         label_column: column with the labels; None finds it by its name.
         class_names: as in `open_source`.
         at_most: rows to keep; None for all.
+        beside: as in `open_source`.
 
     Raises:
         UsageError: a library is missing, or there is no room for the values.
@@ -121,22 +123,27 @@ def open_feature_files(
     if kind is None:
         return None
     where = str(data)
-    left_out = [name for name in _UNUSED if name in names]
-    label = find_label_column(
-        [name for name in files.schema.names if name not in (*_KINDS, *_UNUSED, "key")], label_column, where
-    )
-    values, labels = _read(files, kind, label, where)
+    asked = Request([], n_classes, beside=beside or {})
+    further = asked.columns_beside(where, names)
+    left_out = [name for name in _UNUSED if name in names and name not in further]
+    no_labels = (*_KINDS, *_UNUSED, "key", *further)
+    label = find_label_column([name for name in files.schema.names if name not in no_labels], label_column, where)
+    values, labels, columns = _read(files, kind, label, where, further)
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
-    request = Request([spec], n_classes, class_names=class_names)
-    source = open_columns(f"{kind} {Path(where).name}", where, request, {kind: values}, labels, hashed=lambda _: "")
+    request = Request([spec], n_classes, class_names=class_names, beside=asked.beside)
+    title = f"{kind} {Path(where).name}"
+    source = open_columns(title, where, request, {kind: values}, labels, hashed=lambda _: "", beside=columns)
     ordered, order, tree = _sorted(values, source.labels, at_most)
     del values
-    indices = source.labels[order[: len(ordered)]]
+    rows = order[: len(ordered)]
+    indices = source.labels[rows]
     notes = [f"column {name!r} is not used" for name in left_out]
+    if "group" in left_out:
+        notes[left_out.index("group")] += "; --group-column group uses it"
     if len(order) > len(ordered):
         tree += source.labels[order].astype("<i8").tobytes()
         notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
-    request = Request([spec], n_classes)
+    request = Request([spec], n_classes, beside={role: column[rows] for role, column in source.beside.items()})
 
     def digest(labels: NDArray[np.int64]) -> str:
         return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()
@@ -425,12 +432,15 @@ def _count(files: TableFiles, columns: list[str]) -> int:
     return count
 
 
-def _read(files: TableFiles, kind: str, label: str, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return the values (N, n) and labels (N,) in the order of the files."""
-    columns = [kind, label]
+def _read(
+    files: TableFiles, kind: str, label: str, where: str, further: Sequence[str] = ()
+) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return the values (N, n), labels (N,) and further columns (N,) in the order of the files."""
+    columns = [kind, label, *further]
     count = _count(files, columns)
     values: NDArray[Any] | None = None
     labels = []
+    parts: dict[str, list[Any]] = {column: [] for column in further}
     start = 0
     for name in files.names:
         for batch in table_batches(files, name, columns):
@@ -448,14 +458,18 @@ def _read(files: TableFiles, kind: str, label: str, where: str) -> tuple[NDArray
             _release(values)
             # a copy, as arrays in the memory of a batch would keep all of it
             labels.append(batch.column(label).to_numpy(zero_copy_only=False).copy())
+            for column in further:
+                parts[column] += batch.column(column).to_pylist()
             start += len(part)
     if values is None:
         raise DataError(f"{where}: has no rows")
-    return values, np.concatenate(labels)
+    return values, np.concatenate(labels), {column: np.array(cells, object) for column, cells in parts.items()}
 
 
-def read_lists(files: TableFiles, name: str, label: str, where: str) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return a column of lists of one length, (N, n), and the labels (N,), in the order of their digests.
+def read_lists(
+    files: TableFiles, name: str, label: str, where: str, group: str | None = None
+) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
+    """Return a column of lists of one length, (N, n), labels (N,) and groups (N,), in the order of their digests.
 
     Raises:
         DataError: a file cannot be read, the lists differ in length, or rows have no label.
@@ -463,10 +477,10 @@ def read_lists(files: TableFiles, name: str, label: str, where: str) -> tuple[ND
     """
     if not _is_list(files.schema.field(name).type):
         raise DataError(f"{where}: column {name!r} must hold lists of floating-point numbers, one for each class")
-    values, labels = _read(files, name, label, where)
+    values, labels, columns = _read(files, name, label, where, [group] if group else [])
     _, places = np.unique(labels, return_inverse=True)
     values, order, _ = _sorted(values, places)
-    return values, labels[order]
+    return values, labels[order], columns[group][order] if group else None
 
 
 def _matrix(column: Any, where: str) -> NDArray[Any]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -102,6 +102,7 @@ class ImageSource:
         limits: how many pixels an image may have.
         notes: what users should know about the samples.
         search: how the preprocessing was found; None where something says what it is.
+        beside: what belongs to each sample beside image and label, by its role: `group` -> texts (N,).
     """
 
     title: str
@@ -114,6 +115,7 @@ class ImageSource:
     limits: Limits = DEFAULT_LIMITS
     notes: tuple[str, ...] = ()
     search: RecipeSearch | None = None
+    beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
     sample_form: ClassVar[str] = "bytes of image files"
 
     def __len__(self) -> int:
@@ -211,13 +213,25 @@ def open_image_files(
     labels: IntArray,
     request: Request,
     image_input: tuple[str, ResolvedRecipe],
+    columns: Mapping[str, Any] | None = None,
 ) -> ImageSource:
     """Return image files and their labels as a source; with `request.skip_bad`, decode every image to find bad ones.
+
+    Args:
+        title: as in `ImageSource`.
+        where: what messages start with.
+        files: the images.
+        labels: class indices of all files.
+        request: what the model wants.
+        image_input: the input that takes them, and what becomes of them.
+        columns: further columns of the table that lists them, by name.
 
     Raises:
         DataError: no image can be read, or labels outside the model's classes.
     """
     rows = np.arange(len(files), dtype=np.int64)
+    paths = files.names if isinstance(files, FolderImages) else ()
+    beside = request.values_beside(where, columns or {}, len(files), paths)
     skipped: tuple[str, ...] = ()
     if request.skip_bad:
         bad = _unreadable(files, request.limits)
@@ -229,7 +243,8 @@ def open_image_files(
     # Checked again: the images left out may have been all of one class, or all but one.
     if request.labels is not NO_LABELS:
         labels = check_labels(labels, len(rows), request.n_classes, where)
-    return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits)
+    beside = {role: values[rows] for role, values in beside.items()}
+    return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits, beside=beside)
 
 
 def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:
@@ -280,14 +295,15 @@ def open_folder(root: Path, request: Request) -> ImageSource:
     """
     image_input = request.image_input(str(root))
     try:
-        names, labels = _labelled_images(root, request)
+        names, labels, columns = _labelled_images(root, request)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); check its permissions") from error
     except RecursionError as error:
         raise DataError(f"{root}: its folders are nested too deeply; move the images further up") from error
     check_inside(root, names, str(root), request.data_root)
     files = FolderImages(root, tuple(names))
-    return open_image_files(f"image folder {root.resolve().name}", str(root), files, labels, request, image_input)
+    title = f"image folder {root.resolve().name}"
+    return open_image_files(title, str(root), files, labels, request, image_input, columns)
 
 
 def require_files(root: Path, names: Sequence[str], where: str) -> None:
@@ -311,10 +327,10 @@ def _is_file(root: Path, name: str) -> bool:
         return False
 
 
-def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray]:
-    """Return paths below `root`, and the class of each."""
+def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray, Mapping[str, Any]]:
+    """Return paths below `root`, the class of each, and further columns of a file of labels."""
     if request.labels is None:
-        return _by_class(root, request)
+        return *_by_class(root, request), {}
     return _by_labels(root, request)
 
 
@@ -338,12 +354,13 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
     return ["/".join(path) for path in parts], np.array([label_of[path[0]] for path in parts], np.int64)
 
 
-def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
+def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mapping[str, Any]]:
     names = ["/".join(path) for path in sorted(_images_below(root))]
     if not names:
         raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}; check the path")
     where = request.labels_where(str(root))
     values = request.labels
+    columns: Mapping[str, Any] = {}
     if isinstance(values, Path):
         table = read_label_file(
             values, request.label_column, is_path=lambda text: _is_file(root, text), limits=request.limits
@@ -354,7 +371,9 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray]:
         elif table.others:  # one of them may be the paths under another name: their order must not be assumed
             raise DataError(f"{where}: no column holds the paths (found {listed(table.others)}); call it 'path'")
         values = table.labels
-    return names, label_indices(np.asarray(values), len(names), request.n_classes, where, request.class_names)
+        columns = table.others
+    indices = label_indices(np.asarray(values), len(names), request.n_classes, where, request.class_names)
+    return names, indices, columns
 
 
 def _images_below(folder: Path) -> Iterator[tuple[str, ...]]:
@@ -391,4 +410,4 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
         require_files(path.parent, table.paths, str(path))
     check_inside(path.parent, table.paths, str(path), request.data_root)
     files = FolderImages(path.parent, table.paths)
-    return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input)
+    return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input, table.others)

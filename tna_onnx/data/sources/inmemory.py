@@ -150,10 +150,15 @@ def open_in_memory(
         columns = joined_columns(columns, request.label_columns, LABELS, where, request.n_classes, request.class_names)
         request = replace(request, label_column=LABELS)
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
+    further = request.columns_beside(where, columns)
     label = None
     if request.labels is None:
         inputs = [spec.name for spec in request.inputs]
-        rest = {name: kind for name, kind in kinds.items() if name not in (*inputs, *request.columns)}
+        rest = {
+            name: kind
+            for name, kind in kinds.items()
+            if name not in (*inputs, *request.columns) and name not in request.no_inputs
+        }
         label = find_label_column([*rest], request.label_column, where, texts_of(rest))
         if request.multi_label and columns[label].dtype.kind != "O":
             # before the columns of the inputs, which the other labels may be taken for
@@ -166,7 +171,9 @@ def open_in_memory(
         note = layout.note
         arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
     else:
-        text_names = text_columns(where, [name for name in kinds if kinds[name] == "text" and name != label], request)
+        text_names = text_columns(
+            where, [name for name in kinds if kinds[name] == "text" and name not in (label, *further)], request
+        )
         arrays, note = tokenized(where, [(name, columns[name].tolist()) for name in text_names], request)
     return open_columns(
         title,
@@ -178,6 +185,7 @@ def open_in_memory(
         noun="column",
         label=label,
         notes=(note,) if note else (),
+        beside={name: columns[name] for name in further},
     )
 
 

@@ -66,7 +66,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         DataError: no rule applies, or a column cannot fill its input.
     """
     inputs = list(request.inputs)
-    left_out = {label, *_ROW_NUMBERS}
+    left_out = {label, *_ROW_NUMBERS, *request.no_inputs}
     if label is None:  # labels apart do not make a feature of those in the table
         left_out |= {*_LABELS, _unread_label(where, kinds, request)} - {spec.name for spec in inputs}
     data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}

@@ -76,7 +76,10 @@ def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays
     if label in data:
         stored = _to_numpy(data[label], f"{title}: array {label!r}")
     labels = labels_apart(request, stored)
-    return open_columns(title, title, request, arrays, labels, hashed=lambda indices: arrays_sha256(arrays, indices))
+    beside = {name: plain_column(_array(data[name])) for name in request.columns_beside(title, map(str, data))}
+    return open_columns(
+        title, title, request, arrays, labels, hashed=lambda indices: arrays_sha256(arrays, indices), beside=beside
+    )
 
 
 def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:

@@ -94,6 +94,7 @@ def open_precomputed(
     data_root: Path | None = None,
     limits: Limits = DEFAULT_LIMITS,
     multi_label: bool = False,
+    beside: Mapping[str, Any] | None = None,
 ) -> Precomputed | None:
     """Open features or logits; return None if `data` are something else, or hold an input of the model.
 
@@ -106,6 +107,7 @@ def open_precomputed(
         data_root: as in `open_source`.
         limits: as in `open_source`.
         multi_label: as in `open_source`.
+        beside: as in `open_source`.
 
     Raises:
         UsageError: a library for the URL is missing.
@@ -114,7 +116,7 @@ def open_precomputed(
     if isinstance(data, str):
         data = local_path(data)
     if isinstance(data, str) and is_url(data):
-        return _open_url(data, inputs, n_classes, labels, class_names, limits, multi_label=multi_label)
+        return _open_url(data, inputs, n_classes, labels, class_names, limits, multi_label=multi_label, beside=beside)
     if isinstance(data, str):
         data = Path(data)
     if not isinstance(data, (Path, Mapping)):
@@ -135,6 +137,8 @@ def open_precomputed(
     array_names = [kind]
     if labels is None:
         array_names.append(LABELS)
+    further = Request([], n_classes, beside=beside or {}).columns_beside(where, names)
+    array_names += further
     if isinstance(data, Path) and data.is_dir():
         check_inside(data, [f"{name}.npy" for name in array_names], where, data_root)
     arrays, hashed = _read(data, array_names, limits)
@@ -142,9 +146,11 @@ def open_precomputed(
     _check_values(values, kind, (n_classes,) if multi_label else (n_classes, 1), where)
     # The values themselves are the only input, so the checks of stored arrays apply to them.
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
-    request = Request([spec], n_classes, None, labels, class_names, limits=limits, multi_label=multi_label)
+    request = Request(
+        [spec], n_classes, None, labels, class_names, limits=limits, multi_label=multi_label, beside=beside or {}
+    )
     indices = labels_apart(request, arrays.get(LABELS))
-    return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed))
+    return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed, beside=arrays))
 
 
 def _open_url(
@@ -156,6 +162,7 @@ def _open_url(
     limits: Limits,
     *,
     multi_label: bool,
+    beside: Mapping[str, Any] | None,
 ) -> Precomputed | None:
     """Open a file behind a URL; return None if it is not a `.npz` file."""
     # Only a single file is fetched to be looked at; a folder may be large and hold something else.
@@ -172,6 +179,7 @@ def _open_url(
         class_names=class_names,
         limits=limits,
         multi_label=multi_label,
+        beside=beside,
     )
     copy.keep_for(precomputed or copy)
     return precomputed

@@ -39,15 +39,19 @@ class LabelledScores:
     kind: ScoresWord
     values: NDArray[Any]
     labels: NDArray[Any]
+    groups: NDArray[Any] | None = None
 
 
-def open_scores(data: Any, kind: ScoresWord | None = None, label_column: str | None = None) -> LabelledScores:
+def open_scores(
+    data: Any, kind: ScoresWord | None = None, label_column: str | None = None, group_column: str | None = None
+) -> LabelledScores:
     """Read scores and labels.
 
     Args:
         data: path, URL, or mapping of arrays.
         kind: which of the two; None takes what is there.
         label_column: column or array with the labels; None finds it by its name.
+        group_column: column or array that says which samples belong together; None for none.
 
     Raises:
         UsageError: nothing is there, or a library is missing.
@@ -55,7 +59,7 @@ def open_scores(data: Any, kind: ScoresWord | None = None, label_column: str | N
     """
     if isinstance(data, Mapping):
         arrays = {str(name): np.asarray(values) for name, values in data.items()}
-        return _of_arrays(arrays, kind, label_column, "arrays")
+        return _of_arrays(arrays, kind, label_column, group_column, "arrays")
     if not isinstance(data, (str, Path)):
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
     place = local_path(str(data))
@@ -63,23 +67,34 @@ def open_scores(data: Any, kind: ScoresWord | None = None, label_column: str | N
     if files is not None:
         names = list(files.schema.names)
         chosen = _kind(names, kind, place)
-        label = find_label_column([name for name in names if name not in _KINDS], label_column, place)
-        return LabelledScores(chosen, *read_lists(files, chosen, label, place))
+        _require(group_column, names, place)
+        label = find_label_column([name for name in names if name not in (*_KINDS, group_column)], label_column, place)
+        return LabelledScores(chosen, *read_lists(files, chosen, label, place, group_column))
     path = Path(place)
     if is_url(place) or (path.exists() and path.suffix.lower() != ".npz"):
         raise DataError(f"{place}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
     if not path.exists():
         raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
     arrays, _ = read_npz(path, lambda found: found)
-    return _of_arrays(arrays, kind, label_column, place)
+    return _of_arrays(arrays, kind, label_column, group_column, place)
 
 
 def _of_arrays(
-    arrays: Mapping[str, NDArray[Any]], kind: ScoresWord | None, label_column: str | None, where: str
+    arrays: Mapping[str, NDArray[Any]],
+    kind: ScoresWord | None,
+    label_column: str | None,
+    group_column: str | None,
+    where: str,
 ) -> LabelledScores:
     chosen = _kind(list(arrays), kind, where)
-    label = find_label_column([name for name in arrays if name not in _KINDS], label_column, where)
-    return LabelledScores(chosen, arrays[chosen], arrays[label])
+    _require(group_column, list(arrays), where)
+    label = find_label_column([name for name in arrays if name not in (*_KINDS, group_column)], label_column, where)
+    return LabelledScores(chosen, arrays[chosen], arrays[label], arrays[group_column] if group_column else None)
+
+
+def _require(column: str | None, names: list[str], where: str) -> None:
+    if column is not None and column not in names:
+        raise DataError(f"{where}: no column {column!r} for --group-column; found {', '.join(map(repr, names))}")
 
 
 def _kind(names: list[str], kind: ScoresWord | None, where: str) -> ScoresWord:

@@ -204,7 +204,8 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     label_name = None
     if request.labels is None:
-        rest = {name: kind for name, kind in kinds.items() if name not in (*input_names, *request.columns)}
+        taken = {*input_names, *request.columns, *request.no_inputs}
+        rest = {name: kind for name, kind in kinds.items() if name not in taken}
         label_name = find_label_column([*rest], request.label_column, str(path), texts_of(rest))
     image_name = image_column(pyarrow, schema, request, label_name, path)
     if image_name is not None:
@@ -245,13 +246,14 @@ def _open_images(
     path: Path, files: tuple[Path, ...], request: Request, image_name: str, label_name: str | None
 ) -> ImageSource:
     request.check_one_class(str(path))
-    table, labels = _map(path, files, request, [image_name], label_name)
+    table, labels, beside = _map(path, files, request, [image_name], label_name)
     images = TableImages(
         path, files, ArrowColumn(table.column(image_name), f"{path}: column {image_name!r}"), request.data_root
     )
     where = request.labels_where(f"{path}: column {label_name!r}")
     indices = label_indices(labels, len(images), request.n_classes, where, request.class_names)
-    return open_image_files(_title(path), str(path), images, indices, request, request.image_input(str(path)))
+    image_input = request.image_input(str(path))
+    return open_image_files(_title(path), str(path), images, indices, request, image_input, beside)
 
 
 def _open_numbers(
@@ -264,7 +266,7 @@ def _open_numbers(
 ) -> ArraySource:
     request.check_arrays(str(path))
     used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
-    table, labels = _map(path, files, request, used, label_name)
+    table, labels, beside = _map(path, files, request, used, label_name)
     stored = {name: ArrowColumn(table.column(name), f"{path}: column {name!r}") for name in used}
     parts = {name: column.texts() if kinds[name] == "text" else column.numbers() for name, column in stored.items()}
     arrays: dict[str, Column] = {}
@@ -283,6 +285,7 @@ def _open_numbers(
         noun="column",
         label=label_name,
         notes=(layout.note,) if layout.note else (),
+        beside=beside,
     )
 
 
@@ -290,11 +293,11 @@ def _open_text(
     path: Path, files: tuple[Path, ...], request: Request, kinds: Mapping[str, Kind], label_name: str | None
 ) -> ArraySource:
     request.check_arrays(str(path))
-    text = [name for name, kind in kinds.items() if kind == "text" and name != label_name]
+    text = [name for name, kind in kinds.items() if kind == "text" and name not in (label_name, *request.no_inputs)]
     text_names = text_columns(str(path), text, request)
-    table, labels = _map(path, files, request, list(text_names), label_name)
+    table, labels, beside = _map(path, files, request, list(text_names), label_name)
     tokens = tokenized(str(path), [(name, table.column(name).to_pylist()) for name in text_names], request)
-    return _open_arrays(path, request, tokens, labels, label_name)
+    return _open_arrays(path, request, tokens, labels, label_name, beside)
 
 
 def _open_ragged(
@@ -302,13 +305,13 @@ def _open_ragged(
 ) -> ArraySource | None:
     """Pad lists of tokens; return None if all have the model's length and a mask."""
     compute = importlib.import_module("pyarrow.compute")
-    table, labels = _map(path, files, request, list(tokens.values()), label_name)
+    table, labels, beside = _map(path, files, request, list(tokens.values()), label_name)
     lengths = {*compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()}
     if len(lengths | {spec.shape[1] for spec in request.inputs} - {None}) <= 1 and "mask" in tokens:
         return None
     request.check_arrays(str(path))
     lists = {role: (name, table.column(name).to_pylist()) for role, name in tokens.items()}
-    return _open_arrays(path, request, padded(str(path), lists, request), labels, label_name)
+    return _open_arrays(path, request, padded(str(path), lists, request), labels, label_name, beside)
 
 
 def _open_arrays(
@@ -317,6 +320,7 @@ def _open_arrays(
     arrays_and_note: tuple[dict[str, AnyArray], str],
     labels: AnyArray,
     label_name: str | None,
+    beside: Mapping[str, AnyArray],
 ) -> ArraySource:
     """Take arrays that were made of columns, and the note on how."""
     arrays, note = arrays_and_note
@@ -330,18 +334,21 @@ def _open_arrays(
         noun="column",
         label=label_name,
         notes=(note,),
+        beside=beside,
     )
 
 
 def _map(
     path: Path, files: tuple[Path, ...], request: Request, columns: list[str], label_name: str | None
-) -> tuple[Any, AnyArray]:
-    """Return the table with these columns, and the labels."""
-    if label_name is None:
-        return map_table(files, columns, request.limits), labels_apart(request, None)
+) -> tuple[Any, AnyArray, dict[str, AnyArray]]:
+    """Return the table with these columns, the labels, and further columns that the request asks for."""
+    further = request.columns_beside(str(path), table_schema(files[0]).names)
     # These columns only: Parquet and compressed files are copied to disk.
-    table = map_table(files, [*columns, label_name], request.limits)
-    return table, labels_apart(request, stored_labels(table, label_name, path, request))
+    read = dict.fromkeys([*columns, *([] if label_name is None else [label_name]), *further])
+    table = map_table(files, list(read), request.limits)
+    beside = {name: np.array([*table.column(name).to_pylist(), None], object)[:-1] for name in further}
+    stored = None if label_name is None else stored_labels(table, label_name, path, request)
+    return table, labels_apart(request, stored), beside
 
 
 def _title(path: Path) -> str:

@@ -35,6 +35,7 @@ from tna_onnx.render.html.diagrams import reliability_diagram
 from tna_onnx.render.html.page import Section, render_page
 from tna_onnx.render.html.sections.decisions import decided
 from tna_onnx.render.html.svg import MARKERS, IntervalBar, Series, line_chart
+from tna_onnx.render.lines import size_text
 from tna_onnx.render.reliability import OF_LABELS, DiagramWords, words_of
 from tna_onnx.render.text import bin_free_rows
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
@@ -124,7 +125,7 @@ def comparison_page(comparison: ModelComparison, command: str = "") -> str:
 def _result(comparison: ModelComparison) -> Result:
     metrics = comparison.models[0].metrics
     heads = ("model", *map(metric_title, METRICS), "Agreement, %")
-    caption = f"{comparison.data}: N = {metrics.n:,}, {metrics.bins} bins"
+    caption = f"{comparison.data}: {size_text(metrics)}"
     rows = [_metrics_row(model, comparison.baseline) for model in comparison.models]
     return Result(
         tuple(Verdict(model.name, model.verdict, LOOKS[model.word]) for model in comparison.others),

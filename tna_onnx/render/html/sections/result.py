@@ -27,7 +27,7 @@ from tna_onnx.render.html.blocks import (
     versions_text,
 )
 from tna_onnx.render.html.svg import IntervalBar
-from tna_onnx.render.lines import tied
+from tna_onnx.render.lines import size_text, tied
 from tna_onnx.render.text import label_heads, label_rows
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details, Made
@@ -110,7 +110,7 @@ def result(report: Report) -> Result:
 def _metrics(c: Comparison, recall: Recall) -> Table:
     level = next(iter(c.differences.values())).level
     heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
-    caption = f"{c.data}: N = {c.before.n:,}, {c.before.bins} bins"
+    caption = f"{c.data}: {size_text(c.before)}"
     rows = {name: _row(c, name) for name in METRICS}
     balanced = _accuracy_row("balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced)
     listed = [row for name in rows for row in ([rows[name], balanced] if name == "accuracy" else [rows[name]])]
@@ -447,7 +447,7 @@ def measured(evaluation: Evaluation) -> Measured:
     """Return the values of the first section of an evaluation."""
     metrics = evaluation.metrics
     rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
-    data = f"{evaluation.data}: N = {metrics.n:,}, {metrics.bins} bins"
+    data = f"{evaluation.data}: {size_text(metrics)}"
     numbers = table(("", "value"), rows, "Metrics", "metrics")
     return Measured(tuple(map(capital, evaluation.missed)), data, numbers, evaluation.notes)
 

@@ -1,0 +1,290 @@
+"""Samples that come in groups: read from every kind of data, on one side only, and independent only as groups."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+import tna_onnx
+from tests.conftest import Small
+from tests.support import cli
+from tna_onnx.errors import DataError, UsageError
+
+Array = NDArray[Any]
+Arrays = dict[str, Array]
+
+
+@pytest.fixture(scope="module")
+def arrays(small: Small) -> Arrays:
+    with np.load(small.calib) as stored:
+        found = {name: stored[name][:300] for name in ("x", "labels")}
+    return {**found, "patient": np.arange(300) // 6}
+
+
+def npz(path: Path, arrays: Arrays) -> Path:
+    np.savez(path.with_suffix(".npz"), **arrays)
+    return path.with_suffix(".npz")
+
+
+def npy(path: Path, arrays: Arrays) -> Path:
+    path.mkdir()
+    for name, values in arrays.items():
+        np.save(path / f"{name}.npy", values)
+    return path
+
+
+def hdf5(path: Path, arrays: Arrays) -> Path:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(path.with_suffix(".h5"), "w") as file:
+        for name, values in arrays.items():
+            # texts: h5py gives their bytes back
+            file[name] = [f"{value}" for value in values.tolist()] if name == "patient" else values
+    return path.with_suffix(".h5")
+
+
+def table(path: Path, arrays: Arrays) -> dict[str, Any]:
+    columns = {f"x{k}": arrays["x"][:, k] for k in range(arrays["x"].shape[1])}
+    return {**columns, "patient": arrays["patient"], "label": arrays["labels"]}
+
+
+def csv(path: Path, arrays: Arrays) -> Path:
+    columns = table(path, arrays)
+    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
+    lines = [",".join(columns), *(",".join(map(repr, row)) for row in rows)]
+    path.with_suffix(".csv").write_text("\n".join(lines))
+    return path.with_suffix(".csv")
+
+
+def jsonl(path: Path, arrays: Arrays) -> Path:
+    columns = {name: values.tolist() for name, values in table(path, arrays).items()}
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return path.with_suffix(".jsonl")
+
+
+def parquet(path: Path, arrays: Arrays) -> Path:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    columns = table(path, arrays) | {"patient": [f"{value}" for value in arrays["patient"].tolist()]}
+    pq.write_table(pa.table(columns), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+def features(path: Path, arrays: Arrays) -> Path:
+    pa = pytest.importorskip("pyarrow")
+    import pyarrow.parquet as pq
+
+    logits = arrays["x"].astype(np.float32)
+    columns = {"features": list(logits), "label": arrays["labels"], "patient": arrays["patient"]}
+    pq.write_table(pa.table(columns), path.with_suffix(".parquet"))
+    return path.with_suffix(".parquet")
+
+
+@pytest.mark.parametrize("write", [npz, npy, hdf5, csv, jsonl, parquet])
+def test_a_column_says_which_samples_belong_together(
+    small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path]
+) -> None:
+    expected = tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=arrays["patient"])
+    assert expected.metrics.groups == 50
+    path = write(tmp_path / "data", arrays)
+    done = cli("evaluate", small.model, path, "--group-column", "patient", "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.output
+    assert "N = 300 in 50 groups (design effect" in done.output
+    metrics = json.loads((tmp_path / "r.json").read_text())["metrics"]
+    assert metrics["groups"] == 50
+    assert metrics["design_effect"] == pytest.approx(expected.metrics.design_effect, rel=1e-6)
+
+
+@pytest.mark.parametrize("write", [npz, csv, parquet])
+def test_a_column_that_is_not_there_is_named(
+    small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path]
+) -> None:
+    done = cli("evaluate", small.model, write(tmp_path / "data", arrays), "--group-column", "patiant")
+    assert done.exit_code == 4
+    assert "no column 'patiant' for --group-column" in done.output
+    assert "'patient'" in done.output
+
+
+def test_an_empty_cell_is_refused_with_its_row(small: Small, arrays: Arrays) -> None:
+    patients = arrays["patient"].astype(object)
+    patients[7] = None
+    with pytest.raises(DataError, match="empty in row 7"):
+        tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=patients)
+    with pytest.raises(DataError, match=r"300 samples, found shape \(299,\)"):
+        tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=patients[1:])
+
+
+def test_what_a_group_is_called_and_their_order_do_not_matter(small: Small, arrays: Arrays) -> None:
+    data = {"x": arrays["x"], "labels": arrays["labels"]}
+    words = {"search": "none", "map": "ts", "device": "cpu"}
+    number = arrays["patient"]
+    reports = [
+        tna_onnx.calibrate(small.model, data, groups=groups, **words)
+        for groups in (number, number.astype(float), np.array([f"p{value:03}" for value in number]))
+    ]
+    assert reports[0].comparison.before.groups == 50
+    assert all(report.comparison == reports[0].comparison for report in reports)
+
+
+def test_one_sample_a_group_is_no_group(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    """Without groups: the same report and the same bytes."""
+    one = {**arrays, "patient": np.arange(300)}
+    done = []
+    for words in ([], ["--group-column", "patient"]):
+        out = tmp_path / f"o{len(words)}.onnx"
+        command = ["calibrate", small.model, npz(tmp_path / "d", one), "--device", "cpu", "-o", out, "--overwrite"]
+        assert cli(*command, "--json", tmp_path / "r.json", *words).exit_code == 0
+        report = json.loads((tmp_path / "r.json").read_text())
+        done.append((out.read_bytes(), report["comparison"], report["recall"]))
+    assert done[0] == done[1]
+
+
+def test_a_group_on_both_sides_is_refused_as_a_copy_is(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    calib = npz(tmp_path / "calib", {name: values[:150] for name, values in arrays.items()})
+    other = {name: values[150:] for name, values in arrays.items()}
+    shared = npz(tmp_path / "shared", {**other, "patient": other["patient"] - 20})
+    command = [
+        "calibrate",
+        small.model,
+        calib,
+        "--group-column",
+        "patient",
+        "--device",
+        "cpu",
+        "-o",
+        tmp_path / "o.onnx",
+    ]
+    refused = cli(*command, "--eval", shared)
+    assert refused.exit_code == 4
+    assert "are of groups of calibration samples" in refused.output
+    allowed = cli(*command, "--eval", shared, "--data-limit", "overlap=100")
+    assert allowed.exit_code in (0, 1)
+    assert "are of groups of calibration samples" in allowed.output
+    assert "are of groups of" not in cli(*command, "--eval", npz(tmp_path / "apart", other)).output
+
+
+def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small, arrays: Arrays) -> None:
+    data = {"x": arrays["x"], "labels": arrays["labels"]}
+    words = {"search": "none", "map": "ts", "device": "cpu"}
+    plain = tna_onnx.calibrate(small.model, data, **words)
+    few = tna_onnx.calibrate(small.model, data, groups=np.arange(300) % 8, **words)
+    some = tna_onnx.calibrate(small.model, data, groups=np.arange(300) % 20, **words)
+    assert plain.standing.word == "improved"
+    assert few.standing.word == "no significant change"
+    assert few.standing.better == few.standing.worse == ()
+    assert any("8 groups are few" in note and "below 10" in note for note in few.notes)
+    assert some.standing.word == "improved"
+    assert any("20 groups are few" in note and "below 30" in note for note in some.notes)
+    with pytest.raises(DataError, match="at least 5 groups of samples, found 3"):
+        tna_onnx.calibrate(small.model, data, groups=np.arange(300) % 3, **words)
+    with pytest.raises(DataError, match="at least 2 groups of samples, found 1"):
+        tna_onnx.evaluate(small.model, data, groups=np.zeros(300))
+
+
+def test_groups_of_arrays_are_not_those_of_held_out_samples(small: Small, arrays: Arrays) -> None:
+    data = {"x": arrays["x"][:150], "labels": arrays["labels"][:150]}
+    other = {"x": arrays["x"][150:], "labels": arrays["labels"][150:]}
+    with pytest.raises(UsageError, match="those of eval too"):
+        tna_onnx.calibrate(small.model, data, eval=other, groups=arrays["patient"][:150])
+    held_out = tna_onnx.Data(other, groups=arrays["patient"][150:])
+    report = tna_onnx.calibrate(
+        small.model, data, eval=held_out, groups=arrays["patient"][:150], search="none", map="ts", device="cpu"
+    )
+    assert report.comparison.before.groups == 25
+
+
+@pytest.mark.parametrize("command", ["shift", "study", "features"])
+def test_commands_that_would_ignore_groups_refuse_them(
+    small: Small, arrays: Arrays, tmp_path: Path, command: str
+) -> None:
+    words: dict[str, list[object]] = {
+        "shift": ["--target-prior", ",".join("1" * 10)],
+        "study": ["--eval", small.calib, "-o", tmp_path / "s"],
+        "features": ["--output", tmp_path / "f"],
+    }
+    done = cli(command, small.model, "--calib" if command != "features" else "--data",
+               npz(tmp_path / "d", arrays), "--group-column", "patient", *words[command])  # fmt: skip
+    assert done.exit_code == 2
+    assert f"{command} does not take groups into account" in done.output
+
+
+def test_a_calibrator_takes_groups_and_so_does_fit(arrays: Arrays, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    logits = (4 * (np.eye(3)[y] + rng.standard_normal((300, 3)))).astype(np.float32)
+    fitted = tna_onnx.Calibrator(map="ts").fit(logits, y, groups=arrays["patient"])
+    assert fitted.report_ is not None
+    assert fitted.report_.comparison.before.groups == 50
+    np.savez(tmp_path / "scores.npz", logits=logits, labels=y, patient=arrays["patient"])
+    done = cli("fit", tmp_path / "scores.npz", "--map", "ts", "--group-column", "patient", "-o", tmp_path / "c.onnx")
+    assert done.exit_code == 0, done.output
+    assert "in 50 groups" in done.output
+    missing = cli("fit", tmp_path / "scores.npz", "--group-column", "nobody", "-o", tmp_path / "d.onnx")
+    assert missing.exit_code == 4
+    assert "no column 'nobody'" in missing.output
+
+
+def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path) -> None:
+    from tests.data.samples import ANY_SIZE
+    from tna_onnx.data import Recipe, open_source
+    from tna_onnx.data.source import source_beside
+
+    names = [f"{k % 2}/video{k // 4}_frame{k}.png" for k in range(12)]
+    rows = ["path,label,camera"]
+    for k, name in enumerate(names):
+        (tmp_path / "images" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((4, 4, 3), k, np.uint8)).save(tmp_path / "images" / name)
+        rows.append(f"images/{name},{k % 2},c{k % 3}")
+    (tmp_path / "list.csv").write_text("\n".join(rows))
+
+    def groups(path: Path, column: str) -> list[str]:
+        source = open_source(path, [ANY_SIZE], 2, Recipe(), beside={"group": column})
+        return source_beside(source)["group"].tolist()
+
+    assert groups(tmp_path / "images", r"video\d+")[:2] == ["video0", "video0"]
+    assert sorted(set(groups(tmp_path / "images", r"video(\d+)_"))) == ["0", "1", "2"]
+    assert groups(tmp_path / "list.csv", "camera")[:4] == ["c0", "c1", "c2", "c0"]
+    assert groups(tmp_path / "list.csv", r"video(\d+)_")[3:5] == ["0", "1"]
+    with pytest.raises(DataError, match=r"'vidoe' is no column \(columns: 'camera'\)"):
+        groups(tmp_path / "list.csv", "vidoe")
+    with pytest.raises(UsageError, match="no regular expression"):
+        groups(tmp_path / "images", "(video")
+
+
+def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Small, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    from tna_onnx.data import InputSpec
+    from tna_onnx.data.sources.feature_files import open_feature_files
+
+    rng = np.random.default_rng(0)
+    data = {"x": rng.normal(size=(40, 3)), "labels": rng.integers(0, 2, 40), "patient": np.arange(40) // 2}
+    path = features(tmp_path / "f", data)
+    spec = InputSpec("image", (None, 4), np.dtype(np.float32))
+    found = open_feature_files(path, [spec], 2, beside={"group": "patient"})
+    assert found is not None
+    group_of = {
+        row.tobytes(): str(group) for row, group in zip(data["x"].astype(np.float32), data["patient"], strict=True)
+    }
+    values = found.precomputed.values
+    assert found.precomputed.source.beside["group"].tolist() == [group_of[row.tobytes()] for row in values]
+
+
+def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    path = npz(tmp_path / "d", arrays)
+    command = ["guard", small.model, path, "--add", "set", "--coverage", "90", "--device", "cpu"]
+    done = cli(*command, "-o", tmp_path / "g.onnx", "--group-column", "patient", "--json", tmp_path / "g.json")
+    assert done.exit_code == 0, done.output
+    assert "thresholds from 50 samples" in done.output
+    assert "for one sample of a new group" in done.output
+    assert "new group" not in cli(*command, "-o", tmp_path / "h.onnx").output
+    refused = cli(*command, "--coverage", "99", "-o", tmp_path / "i.onnx", "--group-column", "patient")
+    assert refused.exit_code == 4
+    assert "of each group one" in refused.output
