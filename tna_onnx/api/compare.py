@@ -89,6 +89,7 @@ class ComparedSamples:
                 classifier.inputs,
                 output.n_classes,
                 classifier.names,
+                model_file=classifier.model.path,
                 several=output.several,
                 multi_label=output.multi_label,
             )

@@ -231,7 +231,12 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Data, Source
     session = in_rows(open_model(files.old, device), output, files.old.name)
     names = data.class_names(files.old.said_of_classes, output.labels, output.n_classes)
     source = data.open(
-        input_specs(session), output.n_classes, names, several=output.several, multi_label=output.multi_label
+        input_specs(session),
+        output.n_classes,
+        names,
+        model_file=files.old.path,
+        several=output.several,
+        multi_label=output.multi_label,
     )
     # the recalibrated file says how the images were prepared that it was fitted to
     data, source = Preparation(files.new, output, session).settle(data, source)

@@ -45,6 +45,7 @@ def open_source(
     label_column: str | None = None,
     columns: Sequence[str] = (),
     tokenizer: str | Path | None = None,
+    model_file: Path | None = None,
     skip_bad: bool = False,
     data_root: str | Path | None = None,
     limits: Limits | None = None,
@@ -66,6 +67,7 @@ def open_source(
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
         tokenizer: folder or file of a `tokenizer.json`, for samples that are text.
+        model_file: the model's file: a tokenizer beside it is taken for text where none is named.
         skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
         data_root: folder in which files may lie that the data name, besides the folder of the data.
         limits: how large things in the data may be; None is `Limits()`.
@@ -97,6 +99,7 @@ def open_source(
         limits or Limits(),
         column_names,
         tokenizer,
+        model_file,
         several,
         multi_label,
         beside or {},

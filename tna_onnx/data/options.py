@@ -135,6 +135,7 @@ class Data(DataFields):
         n_classes: int,
         names: tuple[str, ...] | None,
         *,
+        model_file: Path | None = None,
         several: bool = False,
         n_features: int = 0,
         multi_label: bool = False,
@@ -145,6 +146,7 @@ class Data(DataFields):
             inputs: of the model.
             n_classes: number of classes C.
             names: of the classes, if known.
+            model_file: of the model, if it is a file.
             several: whether the model gives several predictions a sample: each labelled position is a row then.
             n_features: numbers that are kept for each of those; 0 if none are.
             multi_label: whether each of the model's classes is a label by itself: labels are (N, C) of 0 and 1 then.
@@ -173,6 +175,7 @@ class Data(DataFields):
             label_column=self.label_column,
             columns=self.columns,
             tokenizer=self.tokenizer,
+            model_file=model_file,
             skip_bad=self.skip_bad,
             data_root=self.data_root,
             limits=self.limits,

@@ -55,6 +55,7 @@ class Request:
         limits: how large things in the data may be.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
+        model_file: the model's file, perhaps beside a `tokenizer.json`; None for a model in memory.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
         multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.label_arrays`).
         beside: what is read beside inputs and labels: `group` -> name of a column, or values (N,).
@@ -71,6 +72,7 @@ class Request:
     limits: Limits = DEFAULT_LIMITS
     columns: tuple[str, ...] = ()
     tokenizer: Path | str | None = None
+    model_file: Path | None = None
     several: Several | None = None
     multi_label: bool = False
     beside: Mapping[str, Any] = field(default_factory=dict)

@@ -175,7 +175,7 @@ def _source(
             place, opened.inputs, request.n_classes, labels=data.labels, class_names=names, limits=data.limits
         ):
             raise UsageError(f"{place}: holds computed features or logits already")
-        source = data.open(opened.inputs, request.n_classes, names)
+        source = data.open(opened.inputs, request.n_classes, names, model_file=opened.model.path)
     _, source = opened.preparation.settle(data, source)
     return source, source.recipe()
 

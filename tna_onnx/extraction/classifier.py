@@ -99,6 +99,7 @@ class Classifier:
             self.inputs,
             self.output.n_classes,
             self.names,
+            model_file=self.model.path,
             several=self.output.several,
             multi_label=self.output.multi_label,
         )
@@ -128,7 +129,7 @@ class Classifier:
         _log.debug("open: output %s (%s), samples per run: %d", self.output.name, self.output.kind, size)
         _log.info("data: %s", source.describe())
         notes = require_independence(self.model, self.session, self.output, source, size, beside)
-        return size, (*batch_size_notes(wanted, size), *notes)
+        return size, (*batch_size_notes(wanted, size), *notes, *self.model.class_notes(self.names))
 
 
 def open_unknown(data: Data, inputs: Sequence[InputSpec], known: Source) -> Source:

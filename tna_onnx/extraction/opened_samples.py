@@ -112,7 +112,9 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, a
     readout = opened.readout
     if readout.several:
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
-        source = data.open(opened.inputs, readout.n_classes, names, several=True, n_features=n_features)
+        source = data.open(
+            opened.inputs, readout.n_classes, names, model_file=opened.model.path, several=True, n_features=n_features
+        )
         return Samples(source, readout)
     if is_store(data):
         # two sets of labels could contradict each other
@@ -148,7 +150,7 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, a
         if computed is not None:
             _check_no_table(data, readout, computed.source.title)
             return _entered(readout, computed, data, names)
-    source = data.open(specs, readout.n_classes, names, multi_label=readout.multi_label)
+    source = data.open(specs, readout.n_classes, names, model_file=opened.model.path, multi_label=readout.multi_label)
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)
 

@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -258,9 +258,22 @@ class Model:
     @cached_property
     def said_of_classes(self) -> dict[str, str]:
         """The metadata, and `id2label` of a `config.json` in the model's folder, where they do not name the classes."""
-        said = self.metadata
-        if self.path is None or "id2label" in said:
-            return said
+        if self._named_beside is None:
+            return self.metadata
+        return {**self.metadata, "id2label": json.dumps(self._named_beside[1])}
+
+    def class_notes(self, names: Sequence[str] | None) -> tuple[str, ...]:
+        """Say that the names of the classes are those of a file beside the model, if they are."""
+        if self._named_beside is None or names is None:
+            return ()
+        file, labels = self._named_beside
+        return (f"the classes are named by {file}",) if {*names} == {*map(str, labels.values())} else ()
+
+    @cached_property
+    def _named_beside(self) -> tuple[Path, dict[str, Any]] | None:
+        """A `config.json` in the model's folder that names the classes where the metadata do not, and its names."""
+        if self.path is None or "id2label" in self.metadata:
+            return None
         folder = self.path.parent
         for place in (folder, folder.parent) if folder.name == "onnx" else (folder,):
             try:
@@ -270,8 +283,8 @@ class Model:
                 continue
             # what the library writes where nobody named them
             if isinstance(labels, dict) and not all(re.fullmatch(r"LABEL_\d+", str(name)) for name in labels.values()):
-                return {**said, "id2label": json.dumps(labels)}
-        return said
+                return place / "config.json", labels
+        return None
 
     @cached_property
     def producers(self) -> dict[str, int]:

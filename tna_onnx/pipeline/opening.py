@@ -145,7 +145,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         batch_size=size,
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
-        data_notes=_data_notes(job, opened, samples, leaks + copies + few) + more,
+        data_notes=_data_notes(job, opened, samples, leaks + copies + few) + more + model.class_notes(names),
         teacher=teacher,
     )
 

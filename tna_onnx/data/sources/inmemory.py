@@ -22,7 +22,7 @@ from tna_onnx.data.label_arrays import joined_columns, marked_labels
 from tna_onnx.data.labelfile import find_label_column, labels_apart
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, lay_out, plain_kinds, texts_of
-from tna_onnx.data.sources.tokens import roles_of, text_columns, tokenized
+from tna_onnx.data.sources.tokens import roles_of, text_columns, tokenized, with_tokenizer
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ def open_in_memory(
         if request.multi_label and columns[label].dtype.kind != "O":
             # before the columns of the inputs, which the other labels may be taken for
             marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
+    request = with_tokenizer(request, kinds, label)
     tokens = token_columns(kinds, request)
     if tokens and _needs_padding(tokens, columns, request):
         arrays, note = padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)

@@ -29,7 +29,7 @@ from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
 from tna_onnx.data.sources.inmemory import open_in_memory, padded, plain_column, token_columns
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, plain_kinds, texts_of
-from tna_onnx.data.sources.tokens import text_columns, tokenized
+from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -210,6 +210,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     image_name = image_column(pyarrow, schema, request, label_name, path)
     if image_name is not None:
         return _open_images(path, files, request, image_name, label_name)
+    request = with_tokenizer(request, kinds, label_name)
     if request.tokenizer is not None:
         return _open_text(path, files, request, kinds, label_name)
     tokens = token_columns(kinds, request)

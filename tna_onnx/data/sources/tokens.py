@@ -8,6 +8,7 @@ model fixes, and cut to the length that the model, the tokenizer or its `tokeniz
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,12 @@ from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["roles_of", "text_columns", "tokenized"]
+__all__ = ["roles_of", "text_columns", "tokenized", "with_tokenizer"]
 
 _TEXT = ("text", "sentence", "content", "review", "question")
 _PADDING = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>")
@@ -55,6 +56,24 @@ def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str
             "for pairs"
         )
     return tuple(candidates)
+
+
+def with_tokenizer(request: Request, kinds: Mapping[str, str], label: str | None) -> Request:
+    """Return a request with the tokenizer in the model's folder, for text without one; else the same request.
+
+    Args:
+        request: what the model wants.
+        kinds: name of a column -> what it holds.
+        label: the column of the labels, if it is one of these.
+    """
+    file = request.model_file
+    stated = request.tokenizer is not None or any(spec.name in kinds for spec in request.inputs)
+    text = [name for name, kind in kinds.items() if kind == "text" and name != label]
+    if file is None or stated or not text or not roles_of(request):
+        return request
+    places = (file.parent, file.parent.parent) if file.parent.name == "onnx" else (file.parent,)
+    place = next((place for place in places if (place / "tokenizer.json").is_file()), None)
+    return request if place is None else replace(request, tokenizer=place)
 
 
 def tokenized(
