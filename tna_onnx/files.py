@@ -69,10 +69,10 @@ _SHOWN = 60  # characters of a name that is too long to be shown
 def model_file(path: Path) -> Path:
     """Return the model in a folder as the Hub keeps it, `model.onnx` or `onnx/model.onnx`; any other path as it is."""
     try:
-        found = [path / name for name in ("model.onnx", "onnx/model.onnx") if path.is_dir() and (path / name).is_file()]
+        files = [path / name for name in ("model.onnx", "onnx/model.onnx") if path.is_dir() and (path / name).is_file()]
     except (OSError, ValueError):  # no name of a file
         return path
-    return found[0] if found else path
+    return files[0] if files else path
 
 
 def name_problem(name: str | Path) -> str:

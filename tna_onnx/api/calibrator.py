@@ -126,8 +126,8 @@ class Calibrator:
         from tna_onnx.runtime import open_session, parse_device  # noqa: PLC0415
 
         session = open_session(self._model, "calibrator", parse_device("cpu"))
-        given = session.run(["calibrated"], {"scores": values})[0].astype(np.float64)
-        return softmax(given) if self.scores_ == "logits" else given / given.sum(axis=1, keepdims=True)
+        calibrated = session.run(["calibrated"], {"scores": values})[0].astype(np.float64)
+        return softmax(calibrated) if self.scores_ == "logits" else calibrated / calibrated.sum(axis=1, keepdims=True)
 
     def transform(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities, as `predict_proba` does: for a step in the middle of a pipeline."""

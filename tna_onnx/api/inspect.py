@@ -55,7 +55,7 @@ def inspect(
 
 def _scores(model: Model) -> tuple[ScoresInfo, ...]:
     """Say which outputs a map can go behind; one of several that lead to the same tensor."""
-    found = {readout.logits: (readout, walked) for readout, walked in reversed(behind_outputs(model))}
+    by_tensor = {readout.logits: (readout, walked) for readout, walked in reversed(behind_outputs(model))}
     return tuple(
         ScoresInfo(
             output=readout.output,
@@ -68,7 +68,7 @@ def _scores(model: Model) -> tuple[ScoresInfo, ...]:
             several=readout.several,
             multi_label=readout.multi_label,
         )
-        for readout, walked in reversed(found.values())
+        for readout, walked in reversed(by_tensor.values())
     )
 
 

@@ -43,6 +43,6 @@ def card(result: str, output: str | None, **arguments: Any) -> None:
 
     check_result_file(output, result, kind="card")
     loaded()
-    made = run(result, output, **arguments)
+    result_card = run(result, output, **arguments)
     with standard_output():
-        click.echo(made.text if output is None else f"wrote    {output}")
+        click.echo(result_card.text if output is None else f"wrote    {output}")

@@ -168,7 +168,7 @@ def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable
     typed = _typed(kind, default, about)
     shows = not about.note and typed.get("default") not in (None, "", ()) and not typed.get("is_flag")
     # a setting for Python alone that a command names all the same stands with the first ones of its class
-    section = about.section or next(each.section for _, each in settings_of(cls).values() if each.section)
+    section = about.section or next(other.section for _, other in settings_of(cls).values() if other.section)
     option = click.option(*words, cls=FieldOption, help=text, **{"show_default": shows, **typed})
 
     def add(command: F) -> F:
@@ -218,8 +218,8 @@ _PARSED: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
 def _in_folder(context: click.Context, parameter: click.Parameter, value: str) -> str:  # noqa: ARG001 - as click calls
     """Return the model in a folder, of which the default name of an output is made."""
     path = Path(value)
-    found = model_file(path)
-    return value if found == path else str(found)
+    file = model_file(path)
+    return value if file == path else str(file)
 
 
 model_argument = click.argument("model", type=click.Path(), callback=_in_folder)

@@ -86,13 +86,13 @@ class OnDevice:
 
     def chunks(self, store: FeatureTable, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks, features on the device."""
-        kept_for, kept = self._kept.get(store, (0, []))
-        if kept_for == n_classes:
-            yield from kept
+        cached_for, cached = self._kept.get(store, (0, []))
+        if cached_for == n_classes:
+            yield from cached
             return
         # blocks of another size go before the new ones come
         self._kept.pop(store, None)
-        kept = []
+        cached = []
         blocks = ((self.put(features), labels) for features, labels in store.chunks(n_classes))
         if not self._has_room(_bytes_there(store)):
             yield from blocks

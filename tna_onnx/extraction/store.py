@@ -335,12 +335,12 @@ def _labels_shape(manifest: Mapping[str, Any]) -> tuple[int, ...]:
     Raises:
         ValueError: the manifest says something that is none.
     """
-    each = manifest["key"].get(N_LABELS)
-    if each is None:
+    n_labels = manifest["key"].get(N_LABELS)
+    if n_labels is None:
         return (manifest["samples"],)
-    if type(each) is not int or each < 1:
-        raise ValueError(f"{N_LABELS} is {each!r}")
-    return manifest["samples"], each
+    if type(n_labels) is not int or n_labels < 1:
+        raise ValueError(f"{N_LABELS} is {n_labels!r}")
+    return manifest["samples"], n_labels
 
 
 def _read_labels(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -404,8 +404,8 @@ def _replace_file(path: Path, content: bytes) -> None:
 
 def _remove_leftovers(cache: Path) -> None:
     """Remove temporary files of processes that were killed, from all stores of a cache that nobody fills now."""
-    found = [path for name in (_LABELS, _CHECKSUMS, _MANIFEST) for path in cache.glob(f"*/.{name}.tmp")]
-    for path in found:
+    leftovers = [path for name in (_LABELS, _CHECKSUMS, _MANIFEST) for path in cache.glob(f"*/.{name}.tmp")]
+    for path in leftovers:
         with contextlib.suppress(OSError, UsageError), _locked(path.parent):
             path.unlink(missing_ok=True)
 

@@ -110,9 +110,9 @@ class FeatureTable:
             features = np.asarray(self.features[block])
             if self.rows:
                 features = features.reshape(-1, *features.shape[2:])
-            beside = {name: np.asarray(values[block]) for name, values in self.beside.items()}
+            further = {name: np.asarray(values[block]) for name, values in self.beside.items()}
             if self.scalars:
-                beside |= self.scalars[k]
-            yield features, self.labels[block], beside
+                further |= self.scalars[k]
+            yield features, self.labels[block], further
             for array in (self.features, *self.beside.values()):
                 release(array, block)

@@ -78,7 +78,7 @@ def differences(old: Model, new: Model) -> tuple[Difference, ...]:
     after = _digested(new)
     if _encoded(before) == _encoded(after):
         return ()
-    found = [
+    rows = [
         *_named("tensor", _tensors(before), _tensors(after), _Tensors(old, new)),
         *_named("node", _nodes(before), _nodes(after), _Nodes(old, new)),
         *_named("input", _by_name(before.graph.input), _by_name(after.graph.input), _whole),
@@ -91,7 +91,7 @@ def differences(old: Model, new: Model) -> tuple[Difference, ...]:
         *_fields("model", before, after),
     ]
     # what no part of it shows, as two entries of one name that changed places
-    return tuple(found) or (Difference("model", "encoding", "changed"),)
+    return tuple(rows) or (Difference("model", "encoding", "changed"),)
 
 
 Items = Sequence[tuple[str, Any]]
@@ -268,7 +268,7 @@ class _Nodes:
 
     def _attributes(self, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
         items = (_by_name(before.attribute), _by_name(after.attribute))
-        old, new = (dict(each) for each in items)
+        old, new = (dict(item) for item in items)
         for key in dict.fromkeys([*old, *new]):
             if key in old and key in new and _encoded(old[key]) == _encoded(new[key]):
                 continue

@@ -182,9 +182,9 @@ def purpose(model: Model) -> str:
     if box or boxed:
         source = box or f"output '{boxed}'"
         return f"this is a detector ({source}): it gives boxes, and no one distribution over classes for a sample"
-    beside = next((info.name for info in model.proto.graph.output if _boxes_beside_scores(model, info)), None)
-    if beside is not None:
-        return f"this is a detector (boxes beside scores in '{beside}'): it gives no one distribution for a sample"
+    boxes = next((info.name for info in model.proto.graph.output if _boxes_beside_scores(model, info)), None)
+    if boxes is not None:
+        return f"this is a detector (boxes beside scores in '{boxes}'): it gives no one distribution for a sample"
     if any(node.op_type == "LpNormalization" and set(node.output) & set(outputs) for node in model.proto.graph.node):
         return "this is an embedding model (LpNormalization): it gives unit vectors, and no scores of classes"
     regressor = next((kind for kind in operators if kind.endswith("Regressor")), None)

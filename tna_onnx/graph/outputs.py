@@ -224,7 +224,9 @@ def class_output(
 
 def _leads_to(model: Model, head: str | None, output: str | None, kind: str) -> bool:
     """Tell whether a linear node, if one is named, is what an output comes from."""
-    return head is None or any((each.node, each.output) == (head, output) for each in find_heads(model, kind)[0])
+    return head is None or any(
+        (candidate.node, candidate.output) == (head, output) for candidate in find_heads(model, kind)[0]
+    )
 
 
 def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) -> ClassOutput:

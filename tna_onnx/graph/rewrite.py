@@ -84,8 +84,8 @@ def adapted(
         return functools.partial(_at_positions, on_rows, shape, columns)
     if len(shape) == 1:
         return on_rows
-    own = [-1, *shape]
-    return lambda ops, tensor, features: ops.reshape(on_rows(ops, ops.reshape(tensor, columns), features), own)
+    flat = [-1, *shape]
+    return lambda ops, tensor, features: ops.reshape(on_rows(ops, ops.reshape(tensor, columns), features), flat)
 
 
 def _at_positions(
@@ -318,9 +318,9 @@ def _write_quantized(
         _replace_input(model, quantized.node, 2, zero, f"{role}, zero point", result)
     if quantized.axis is not None and scale.ndim:  # one scale has no axis
         node = result.touch(quantized.node, "attribute:axis")
-        kept = [a for a in node.attribute if a.name != "axis"]
+        attributes = [a for a in node.attribute if a.name != "axis"]
         del node.attribute[:]
-        node.attribute.extend([*kept, helper.make_attribute("axis", quantized.axis)])
+        node.attribute.extend([*attributes, helper.make_attribute("axis", quantized.axis)])
     return scale.astype(np.float64)
 
 
@@ -417,7 +417,7 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
         result.opset = map_opset(model)
         proto.opset_import.append(helper.make_opsetid("", result.opset))
     constants: list[Any] = [*ops.initializers, *(node for node in ops.nodes if node.op_type == "Constant")]
-    result.digests[block] = hashlib.sha256(b"".join(each.SerializeToString() for each in constants)).hexdigest()
+    result.digests[block] = hashlib.sha256(b"".join(constant.SerializeToString() for constant in constants)).hexdigest()
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
 

@@ -133,8 +133,8 @@ def _neighbours(
         distance[others[None] == part[:, None]] = np.inf
         # two columns alone are kept: all of them would be as many numbers as there are pairs
         parts.append(np.partition(distance, ranks, axis=1)[:, ranks])
-    found = np.concatenate(parts).astype(np.float64)
-    closer, width = np.sqrt(np.maximum(found, 0)).T
+    distances = np.concatenate(parts).astype(np.float64)
+    closer, width = np.sqrt(np.maximum(distances, 0)).T
     return closer, width
 
 
@@ -180,7 +180,7 @@ class _Points:
         self._factor = 1.0
         if dimensions > _PROJECTED:
             directions = np.linalg.qr(rng.standard_normal((dimensions, _PROJECTED)))[0].astype(np.float32)
-            points = np.concatenate([each @ directions for each in rows])
+            points = np.concatenate([block @ directions for block in rows])
             self._factor = _SLACK * math.sqrt(_PROJECTED / dimensions)
         else:
             points = np.concatenate(list(rows))

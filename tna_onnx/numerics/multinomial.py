@@ -347,9 +347,9 @@ def _loss_sums(
     spread = x
     rest: tuple[Any, ...] = ()
     if share is not None:
-        own = (1 - share) * xp.exp(-nll)
-        right = own / (own + share / logits.shape[1])
-        nll = -xp.log(own + share / logits.shape[1])
+        of_label = (1 - share) * xp.exp(-nll)
+        right = of_label / (of_label + share / logits.shape[1])
+        nll = -xp.log(of_label + share / logits.shape[1])
         weight = xp.astype(right, q.dtype)
         r = r * weight
         curved = curved * weight
@@ -386,8 +386,8 @@ def _hessian_sums(
     t = form.times(op.const(along_d), x) + op.const(along_c)
     r = q * (t - xp.vecdot(q, t)[:, None])
     if share is not None:
-        own = (1 - share) * own_column(q, labels)
-        r = r * (own / (own + share / logits.shape[1]))
+        of_label = (1 - share) * own_column(q, labels)
+        r = r * (of_label / (of_label + share / logits.shape[1]))
     return _joined((form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64)))
 
 

@@ -120,9 +120,9 @@ def _groups(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64] 
         return scores.labels, scores.clusters
     n, count = scores.hit.shape
     holds = scores.hit == scores.predicted
-    own = np.where(holds, 0, count) + np.arange(count)
+    ranks = np.where(holds, 0, count) + np.arange(count)
     clusters = np.arange(n) if scores.clusters is None else scores.clusters
-    return own.reshape(-1), np.repeat(clusters, count)
+    return ranks.reshape(-1), np.repeat(clusters, count)
 
 
 def _squares(deviations: FloatArray, own: NDArray[Any], k: int, clusters: NDArray[np.int64] | None) -> FloatArray:

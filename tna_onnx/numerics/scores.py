@@ -369,10 +369,10 @@ class SampleScores:
             columns = [getattr(part, name) for part in parts]
             if any(column is None for column in columns):
                 return None
-            whole = np.empty((count, *columns[0].shape[1:]), columns[0].dtype)
+            merged = np.empty((count, *columns[0].shape[1:]), columns[0].dtype)
             for rows, column in zip(places, columns, strict=True):
-                whole[rows] = column
-            return whole
+                merged[rows] = column
+            return merged
 
         return cls(**{field.name: joined(field.name) for field in fields(cls)})  # type: ignore[arg-type]
 

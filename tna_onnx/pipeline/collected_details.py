@@ -123,11 +123,11 @@ def angle_counts(features: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any
     w = np.asarray(weight, np.float64)
     products = z @ w.T
     lengths = np.linalg.norm(z, axis=1)[:, None] * np.linalg.norm(w, axis=1)
-    own = np.zeros(products.shape, bool)
-    own[np.arange(len(z)), np.argmax(products + bias, axis=1)] = True
+    predicted = np.zeros(products.shape, bool)
+    predicted[np.arange(len(z)), np.argmax(products + bias, axis=1)] = True
     cosine = np.clip(np.divide(products, lengths, out=np.zeros_like(products), where=lengths > 0), -1, 1)
     index = np.minimum(np.degrees(np.arccos(cosine)) // _DEGREES, 180 // _DEGREES - 1).astype(int)
-    counts = [np.bincount(index[mask & (lengths > 0)], minlength=180 // _DEGREES) for mask in (own, ~own)]
+    counts = [np.bincount(index[mask & (lengths > 0)], minlength=180 // _DEGREES) for mask in (predicted, ~predicted)]
     return np.array(counts, np.float64)
 
 
@@ -189,10 +189,10 @@ def class_sums(logits: NDArray[Any], labels: NDArray[np.int64], bins: int) -> Cl
     shape = (logits.shape[1], bins)
     # class and bin in one index: one count for all classes
     index = np.arange(shape[0]) * bins + bin_of(p, bins)
-    own = index[np.arange(len(labels)), labels]
-    sums = (np.bincount(index.ravel()), np.bincount(index.ravel(), p.ravel()), np.bincount(own))
+    of_label = index[np.arange(len(labels)), labels]
+    sums = (np.bincount(index.ravel()), np.bincount(index.ravel(), p.ravel()), np.bincount(of_label))
     # bincount ends at the last bin that holds something
-    return ClassSums(*(np.pad(each, (0, shape[0] * bins - len(each))).reshape(shape) for each in sums))
+    return ClassSums(*(np.pad(values, (0, shape[0] * bins - len(values))).reshape(shape) for values in sums))
 
 
 def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
@@ -282,7 +282,7 @@ def made_by(task: Task, started: Started) -> Made:
         seconds=time.monotonic() - started.monotonic,
         calibration_sha256=task.source.digest(),
         held_out_sha256=held_out,
-        inputs=tuple(Port(each.name, each.shape, each.dtype.name) for each in task.opened.inputs),
+        inputs=tuple(Port(spec.name, spec.shape, spec.dtype.name) for spec in task.opened.inputs),
         output=task.class_output.name,
         output_kind=task.class_output.kind,
         mapped=task.class_output.mapped,

@@ -84,7 +84,7 @@ def check_other_outputs(
             )
     compared = [name for name in others if name in old and name in new]
     moved = [_moved(name, old[name], new[name]) for name in compared]
-    return (*(each for each in moved if each.moved), *_computed_from(task, compared))
+    return (*(output for output in moved if output.moved), *_computed_from(task, compared))
 
 
 # Of |old|, or of 1: less is rounding in a graph that is optimised in another way.

@@ -157,9 +157,9 @@ class Gates:
         """
         lines = []
         if self.max_recall_drop is not None:
-            beyond = [each for each in recall.classes if each.difference.high < -self.max_recall_drop / 100]
+            beyond = [loss for loss in recall.classes if loss.difference.high < -self.max_recall_drop / 100]
             if beyond:
-                most = min(beyond, key=lambda each: each.difference.difference)
+                most = min(beyond, key=lambda loss: loss.difference.difference)
                 others = f"; so do {len(beyond) - 1} others" if len(beyond) > 1 else ""
                 words = f"class {most.text()} on {_n(metrics, kind)}{others}"
                 lines.append(f"--max-recall-drop {self.max_recall_drop:g} missed: {words}")

@@ -101,7 +101,7 @@ def _kind(names: list[str], kind: ScoresWord | None, where: str) -> ScoresWord:
     present = [name for name in ([kind] if kind else _KINDS) if name in names]
     if len(present) == 1:
         return present[0]
-    found = ", ".join(map(repr, names)) or "nothing"
+    listed = ", ".join(map(repr, names)) or "nothing"
     if present:
         raise DataError(f"{where}: has both logits and probabilities; say which with --scores")
-    raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {found}")
+    raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {listed}")
