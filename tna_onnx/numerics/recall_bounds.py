@@ -104,11 +104,13 @@ class Recalls:
         return middle - reach, middle + reach
 
     def balanced_ends(self, z: float) -> tuple[float, float]:
-        """Return the same of the balanced accuracy: one sample won and one lost, of the mean squared weight."""
+        """Return the same of the balanced accuracy: half a sample of each class that changes sides is added.
+
+        A class of ten samples weighs as much as one of a thousand, and often shows no change where there is one.
+        """
         change = self.balanced_after - self.balanced_before
-        k = len(self.samples)
-        square = float(np.sum(1 / self.samples)) / (k * k * int(np.sum(self.samples)))
-        reach = z * math.sqrt(self.balanced_error**2 + 2 * square)
+        unseen = float(np.sum(0.5 / self.samples.astype(np.float64) ** 2)) / len(self.samples) ** 2
+        reach = z * math.sqrt(self.balanced_error**2 + unseen)
         return change - reach, change + reach
 
 
