@@ -113,6 +113,39 @@ def test_the_file_computes_the_map_with_the_parameters_that_it_names(model: str,
 
 
 @pytest.mark.parametrize("model", MODELS)
+def test_the_class_of_the_input_stays_beside_new_probabilities(model: str, tmp_path: Path) -> None:
+    built = MODELS[model]()
+    data = data_of(built)
+    onnx.save(built.proto, tmp_path / "m.onnx")
+    np.savez(tmp_path / "c.npz", **data)
+    words = ("--search", "none", "--map", "bias", "--output-name", "y", "--device", "cpu", "--keep-decision")
+    result = cli("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", tmp_path / "o.onnx", *words)
+    assert result.exit_code == 0, result.output
+    onnx.checker.check_model(onnx.load(tmp_path / "o.onnx"), full_check=True)
+    before = built.probabilities(run(tmp_path / "m.onnx", ["y"], data["x"])[0])
+    y, original = run(tmp_path / "o.onnx", ["y", "original_class"], data["x"])
+    np.testing.assert_array_equal(original, before.argmax(1))
+    assert np.mean(built.probabilities(y).argmax(1) != original) > 0.02
+    verified = cli("verify", tmp_path / "m.onnx", tmp_path / "o.onnx")
+    assert verified.exit_code == 0, verified.output
+
+
+def test_no_output_more_where_no_prediction_changes(small: Small, tmp_path: Path) -> None:
+    words = ("--map", "ts", "--search", "none", "--keep-decision", "--device", "cpu")
+    result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *words)
+    assert result.exit_code == 0, result.output
+    assert "no output original_class" in " ".join(result.output.split())
+    outputs = [[each.name for each in onnx.load(path).graph.output] for path in (small.model, tmp_path / "o.onnx")]
+    assert outputs[0] == outputs[1]
+
+
+def test_a_tilted_weight_does_not_give_the_class_of_the_input(small: Small) -> None:
+    result = cli("calibrate", small.model, "--calib", small.calib, "--method", "tna", "--keep-decision", "--dry-run")
+    assert result.exit_code == 2
+    assert "--keep-decision: a tilted weight" in result.output
+
+
+@pytest.mark.parametrize("model", MODELS)
 def test_a_refit_is_worth_it_and_its_report_is_true(model: str, tmp_path: Path) -> None:
     """The NLL that is reported of the calibration data is the one of the file, run by ONNX Runtime."""
     built = MODELS[model]()

@@ -102,6 +102,7 @@ class Settings(SearchSettings):
         search: search that was asked for.
         map: map that was asked for.
         predictions: whether `auto` may take what changes predictions.
+        keep_decision: whether a file that may change predictions gives those of the input as an output, too.
         fold: whether linear maps may go into weight and bias.
         ets_loss: what the weights of ETS minimise.
         map_objective: what the temperature of `ts` minimises; `auto` is the objective.
@@ -121,6 +122,7 @@ class Settings(SearchSettings):
     search: str = "auto"
     map: str = "auto"
     predictions: str = "auto"
+    keep_decision: bool = False
     fold: bool = True
     ets_loss: str = "auto"
     map_objective: str = "auto"

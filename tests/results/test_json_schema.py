@@ -177,7 +177,7 @@ CLASSES = {
     "class_recall": fields(ClassRecall),
     "settings": fields(SearchSettings)
     | {"batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "ets_loss", "fold", "gates"}
-    | {"map", "map_objective", "method", "predictions", "quantized_head", "search", "trust_labels"},
+    | {"keep_decision", "map", "map_objective", "method", "predictions", "quantized_head", "search", "trust_labels"},
     "gates": fields(Gates),
     "tilt_parameters": fields(TiltParameters),
     "preprocessing": fields(ResolvedRecipe),

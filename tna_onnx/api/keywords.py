@@ -85,6 +85,7 @@ class SettingsWords(TypedDict, total=False):
     search: Search
     map: MapChoice
     predictions: Predictions
+    keep_decision: bool
     fold: bool
     ets_loss: EtsLoss
     map_objective: MapObjective

@@ -122,6 +122,7 @@ class NodeOps:
         self._axes = ""
         self.nodes: list[onnx.NodeProto] = []
         self.initializers: list[onnx.TensorProto] = []
+        self.outputs: list[str] = []
 
     @property
     def tiny(self) -> float:
@@ -178,6 +179,14 @@ class NodeOps:
     def sigmoid(self, a: str) -> str:
         """Write Sigmoid; not a word of the maps, but what ends those behind probabilities of labels."""
         return self._node("Sigmoid", [a])
+
+    def class_output(self, a: str, output: str) -> None:
+        """Write the first of the largest entries of each row as a further output of the graph; no word of the maps."""
+        if self._dtype == np.float16:  # runtimes have no ArgMax of it
+            a = self._node("Cast", [a], to=onnx.TensorProto.FLOAT)
+        self._node("ArgMax", [a], axis=1, keepdims=0)
+        self.nodes[-1].output[:] = [output]
+        self.outputs.append(output)
 
     def mean(self, a: str) -> str:
         """Write ReduceMean over axis 1."""

@@ -405,6 +405,8 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     raw = raw_logits(block)
     features = readout.features if isinstance(readout, Head) else ""
     last = write_map(ops, raw, features)
+    if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
+        raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
     _refuse_taken_names(model, {raw, *ops.names})
     # The logits change their name, and the block's result takes it: every reader sees the new ones.
     at = model.producers[readout.logits]
@@ -413,6 +415,8 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     ops.nodes[-1].output[list(ops.nodes[-1].output).index(last)] = readout.logits
     insert_nodes(proto.graph, at + 1, ops.nodes)
     proto.graph.initializer.extend(ops.initializers)
+    integers = onnx.TensorProto.INT64
+    proto.graph.output.extend(helper.make_tensor_value_info(name, integers, [None]) for name in ops.outputs)
     if not model.opset:
         result.opset = map_opset(model)
         proto.opset_import.append(helper.make_opsetid("", result.opset))

@@ -20,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.difference import content_digest, differences, same_models
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, annotate, head_key, provenance
+from tna_onnx.graph.nodes import PREFIX, NodeOps, annotate, head_key, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, requantized
@@ -48,7 +48,17 @@ from tna_onnx.numerics import outliers
 from tna_onnx.numerics.ops import Ops
 from tna_onnx.numerics.prior_shift import log_ratio
 
-__all__ = ["Added", "Change", "Proof", "can_recompute", "make_again", "prove", "write_change", "write_decisions"]
+__all__ = [
+    "Added",
+    "Change",
+    "OriginalClass",
+    "Proof",
+    "can_recompute",
+    "make_again",
+    "prove",
+    "write_change",
+    "write_decisions",
+]
 
 _FORMAT = 1
 _CHANGE = "change"
@@ -96,6 +106,25 @@ class Added:
     def folded(self) -> Folding:
         """Return the shift."""
         return Folding(1.0, np.asarray(self.bias, np.float64))
+
+
+@dataclass(frozen=True)
+class OriginalClass:
+    """The class that the input predicts, as a further output (N,) of integers; logits stay as they are.
+
+    Attributes:
+        output: its name.
+    """
+
+    output: str = "original_class"
+
+    keeps_order: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = True
+
+    def forward(self, op: NodeOps, logits: str, features: str = "") -> str:  # noqa: ARG002 - as every map is called
+        """Write the output, and return the logits."""
+        op.class_output(logits, self.output)
+        return logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -719,8 +748,8 @@ _RANGES = {
 def _classes() -> dict[str, type]:
     """Return the classes that metadata may name."""
     named = (
-        Added, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy, outliers.Mahalanobis,
-        outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore, dials.Dials, dials.RiskDial,
-        dials.SetDial, dials.ClassSetDial, dials.PriorDial, *MAPS.values(),
+        Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy,
+        outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
+        dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, *MAPS.values(),
     )  # fmt: skip
     return {cls.__name__: cls for cls in named}

@@ -24,6 +24,7 @@ from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.pipeline.change import OriginalClass
 from tna_onnx.pipeline.comparing import Compared
 from tna_onnx.pipeline.crossfit import FOLDS, SEEN
 from tna_onnx.pipeline.job import Job
@@ -74,6 +75,8 @@ def notes_on(
         advice = "; --predictions keep changes none" if outcome.scores else ""
         what = "labels" if task.readout.multi_label else "classes"
         notes.append(f"{compared.changed_predictions:.1%} of the predicted {what} change{advice}")
+    if job.settings.keep_decision and outcome.keeps_predictions:
+        notes.append(f"no predicted class changes: no output {OriginalClass.output} (--keep-decision)")
     comparison = compared.comparison
     standing = Standing.of(comparison.differences, job.settings.objective)
     notes += [f"{METRICS[name].label} is significantly worse than the input's" for name in standing.worse]

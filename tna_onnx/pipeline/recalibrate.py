@@ -115,7 +115,10 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
 
 def _writing(job: Job, task: Task, labels: LabelCheck) -> Writing:
     """Refuse a map that the graph cannot hold, or that lacks classes, before the search and not after it."""
-    writing = Writing(task, job.settings.fold, free_block(task.model, task.readout.output))
+    keep = job.settings.keep_decision
+    if keep and (task.readout.several or task.readout.multi_label):
+        raise UnsupportedModel(f"{task.model.name}: --keep-decision is for models that predict one class a sample")
+    writing = Writing(task, job.settings.fold, free_block(task.model, task.readout.output), keep)
     writing.require(job.settings.resolved_map)
     labels.require(job.settings.resolved_map)
     return writing

@@ -88,6 +88,12 @@ class Settings:
         "class loses much recall; change: where accuracy does not fall; keep: never.",
         section=_FITTED,
     )
+    keep_decision: bool = setting(
+        False,
+        "Where predicted classes may change, also write the class that the input predicts, as output original_class. "
+        "The map is appended as nodes, and no weight is tilted.",
+        section=_FITTED,
+    )
     fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.")
     ets_loss: EtsLoss = setting(
         "auto", "Loss that the weights of ETS minimise. auto: nll where that is the objective, else squared."
@@ -153,6 +159,11 @@ class Settings:
             raise UsageError("search none with map none changes nothing; choose another --search or another --map")
         if self.predictions == "keep":
             self._check_kept()
+        if self.keep_decision and self.resolved_search not in ("auto", "none"):
+            raise UsageError(
+                f"--keep-decision: a tilted weight (--search {self.resolved_search}) does not give the input's classes "
+                "any more; leave one of the two out"
+            )
         _ = self.for_search  # ranges are checked there
         check_level(self.confidence_level)
 
@@ -161,6 +172,8 @@ class Settings:
         """The search after `method`."""
         if self.search == "auto" and self.method == "tna":
             return "sparse"
+        if self.search == "auto" and self.keep_decision:
+            return "none"
         return self.search
 
     @property
@@ -222,6 +235,7 @@ class Settings:
             "search": self.search,
             "map": self.map,
             "predictions": self.predictions,
+            "keep_decision": self.keep_decision,
             "fold": self.fold,
             "ets_loss": self.ets_loss,
             "map_objective": self.map_objective,

@@ -29,7 +29,7 @@ from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
-from tna_onnx.pipeline.change import Change, can_recompute, write_change
+from tna_onnx.pipeline.change import Change, OriginalClass, can_recompute, write_change
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.pipeline.task import Collected, Task
@@ -65,11 +65,13 @@ class Writing:
         task: what was opened.
         fold: whether the user wants maps in weight and bias, where that is possible.
         block: how names of appended nodes begin.
+        keep_decision: whether a file that may change predictions gives the input's too.
     """
 
     task: Task
     fold: bool
     block: str = PREFIX
+    keep_decision: bool = False
 
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:
@@ -150,6 +152,10 @@ class Writing:
             logits = task.logits(outcome.weight, on)
         return Shipped(logits, outcome.fitted)
 
+    def keeps_decision(self, outcome: Outcome) -> bool:
+        """Whether the file gives the class that the input predicts, as an output of its own."""
+        return self.keep_decision and not outcome.keeps_predictions
+
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
         """Return the new model: weight, map and provenance.
 
@@ -158,10 +164,11 @@ class Writing:
         """
         task = self.task
         folding = self.folding(outcome)
+        maps = () if folding is not None or outcome.fitted is None else (outcome.fitted,)
         change = Change(
             **(self._tilted(outcome) if folding is None else self._folded(outcome, folding)),
             # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
-            maps=() if folding is not None or outcome.fitted is None else (outcome.fitted,),
+            maps=(OriginalClass(), *maps) if self.keeps_decision(outcome) else maps,
             keeps_order=_keeps_order(outcome.map),
             shape=task.probed.logits_shape,
             block=self.block,
@@ -206,6 +213,9 @@ class Writing:
     def _folds(self, name: str) -> bool:
         """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
         head = self.task.head
+        # the logits of the input are there only where the map comes behind them
+        if self.keep_decision and not _keeps_order(name):
+            return False
         if not self.fold or not MAPS[name].foldable or head is None or not can_scale(self.task.model, head):
             return False
         # one factor on all logits passes whatever keeps ratios; a matrix, or a bias, needs plain logits
