@@ -40,13 +40,17 @@ from tna_onnx.results.evaluation import (
 )
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.guarding import (
+    ClassDecision,
     ConfidenceCalibration,
     ConfidenceGroup,
+    DecisionCurve,
     Decisions,
+    DecisionScores,
     Detection,
     Guard,
     GuardInput,
     GuardOutput,
+    OperatingPoint,
 )
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import ClassRecall, Recall
@@ -160,6 +164,10 @@ CLASSES = {
     "decisions": fields(Decisions),
     "confidence_calibration": fields(ConfidenceCalibration),
     "confidence_group": fields(ConfidenceGroup),
+    "decision_scores": fields(DecisionScores),
+    "class_decision": fields(ClassDecision),
+    "decision_curve": fields(DecisionCurve),
+    "operating_point": fields(OperatingPoint),
     "detection": fields(Detection),
     "compared_model": fields(ComparedModel),
     "recipe_search": fields(RecipeSearch),

@@ -140,8 +140,12 @@ def guard_settings_of(words: Mapping[str, Any], given: GuardSettings | None = No
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
-    settings = _with(given or GuardSettings(), words)
-    return dataclasses.replace(settings, add=tuple(settings.add))
+    if given is not None:
+        return _with(given, words)
+    # not of the defaults: what is added without a word depends on whether there is a decision
+    names = {field.name for field in dataclasses.fields(GuardSettings)}
+    fields = {name: word for name, word in words.items() if name in names}
+    return GuardSettings(**{**fields, "add": tuple(fields.get("add", ()))})
 
 
 def shift_settings_of(words: Mapping[str, Any], given: ShiftSettings | None = None) -> ShiftSettings:
@@ -159,12 +163,12 @@ def added_settings_of(words: Mapping[str, Any]) -> GuardSettings | None:
     Raises:
         UsageError: a value of the wrong type or out of its range, or of a decision where none is added.
     """
-    if words.get("add"):
+    if words.get("add") or words.get("decide"):
         return guard_settings_of(words)
     plain = GuardSettings()
     for name in DecisionWords.__annotations__:
         if name != "add" and words.get(name, getattr(plain, name)) != getattr(plain, name):
-            raise UsageError(f"{name} applies to decisions, and none is added; add one with --add")
+            raise UsageError(f"{name} applies to decisions, and none is added; add one with --add or --decide")
     return None
 
 

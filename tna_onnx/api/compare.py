@@ -248,7 +248,7 @@ def run_model(
 
     size, about_model = classifier.batch_size(settings.batch_size, source, outlier_scores(model, output))
     scores, classes, decisions = score_guarded(
-        classifier.session, model, output, source, size, advance, settings.level, unknown
+        classifier.session, model, output, source, size, advance, settings.level, unknown, names=classifier.names
     )
     suspicion = data.check(classes, source.labels, classifier.names, output.n_classes)
     more = preprocessing_notes(source, classifier.inputs, data.preprocessing)

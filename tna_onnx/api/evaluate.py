@@ -156,6 +156,7 @@ def _scored(
         progress,
         unknown=unknown,
         fresh=None if gave_thresholds is None else not gave_thresholds,
+        names=opened.classifier.names,
     )
 
 

@@ -129,6 +129,8 @@ class DecisionWords(TypedDict, total=False):
     """Settings of `GuardSettings` that `Settings` has not."""
 
     add: Sequence[str]
+    decide: str
+    positive: str
     coverage: float
     set_score: SetScoreName
     set_temperature: float | Literal["auto"]

@@ -57,7 +57,9 @@ _file_options = together(
 )
 
 # Half of the samples is kept for the thresholds; `guard` has the other settings.
-_decision_options = field_options(GuardSettings, "add", "coverage", "risk", "if_unreachable", add=())
+_decision_options = field_options(
+    GuardSettings, "add", "coverage", "risk", "decide", "positive", "if_unreachable", add=()
+)
 
 _result_options = together(
     click.option(

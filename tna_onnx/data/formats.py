@@ -107,7 +107,7 @@ def open_source(
     source = _open(data, request, format)
     request.require_beside(source)
     if multi_label:
-        return LabelSource.of(source)
+        return source if source.labels.ndim > 1 else LabelSource.of(source)
     if several is None:
         return source
     return PositionSource.of(source, n_classes, several)
@@ -132,12 +132,19 @@ def _open_object(data: Any, request: Request) -> Source:
     # By its members: a source from elsewhere need not know the classes of this package.
     if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
         source: Source = data
+        if _holds_each_label(source, request):
+            return source
         request.check_one_class(source.describe())
         check_labels(source.labels, len(source), request.n_classes, source.describe())
         return source
     from tna_onnx.data.sources.objects import open_object  # noqa: PLC0415
 
     return open_object(data, request)
+
+
+def _holds_each_label(source: Source, request: Request) -> bool:
+    """Whether samples have been opened for such a model before, as those have of which a part is taken."""
+    return request.multi_label and source.labels.shape == (len(source), request.n_classes)
 
 
 def _open_url(url: str, request: Request, kind: Format | None) -> Source:

@@ -252,6 +252,12 @@ class Part:
         return self.whole.labels[self.rows]
 
     @property
+    def sample_labels(self) -> IntArray:
+        """One label a sample, (M,): a group number where samples have several, equal for equal ones."""
+        labels: IntArray = getattr(self.whole, "sample_labels", self.whole.labels)
+        return labels[self.rows]
+
+    @property
     def sample_form(self) -> str:
         """The kind of data that the digests of single samples are computed from."""
         return sample_form(self.whole)

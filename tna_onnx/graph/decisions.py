@@ -25,6 +25,7 @@ from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.written_values import WrittenValues
 from tna_onnx.numerics.conformal import rank_penalty
+from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import OutlierScore
 
 __all__ = ["GUARD", "Guarded", "OutlierInput", "SetScore", "add_decisions", "add_scores"]
@@ -85,11 +86,13 @@ class Guarded:
         output: the output that classifies.
         set_score: of the prediction sets; None without sets.
         outlier: the outlier score; None without one.
+        decision: how one decision is made of the probabilities; None without one.
     """
 
     output: ClassOutput
     set_score: SetScore | None
     outlier: OutlierInput | None
+    decision: DecisionRule | None = None
 
 
 GUARD = f"{PREFIX}/guard"
@@ -106,7 +109,8 @@ _SCORES = ("confidence", "posterior", "ood")
 
 
 def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[str, str]]:
-    """Return a model that has the scores as outputs too, and their names: `confidence`, `set`, `ood`.
+    """Return a model that has the scores as outputs too, and their names: `confidence`, `set`, `ood`; for `decision`
+    they are the probabilities (N, C).
 
     Raises:
         UnsupportedModel: the opset is too old, or the model has such nodes already.
@@ -132,9 +136,9 @@ def add_decisions(
         model: the source; not modified.
         guarded: what is to be added.
         thresholds: `accept` of the confidence, [] ; `set` of the set score, [] or
-            [C]; `ood` of the outlier score, [].
+            [C]; `ood` of the outlier score, []; `decision` of the probabilities, [] or [C].
         names: what each output is called, of `confidence`, `posterior` (with a dial of the class frequencies),
-            `accept`, `set`, `ood` and `ood_alarm`; those without a name are left out.
+            `accept`, `set`, `ood`, `ood_alarm` and `decision`; those without a name are left out.
         metadata: all entries of this tool, written into metadata_props under `tna_onnx.`.
         dials: in place of the thresholds `accept` and `set`, and of the class frequencies; none by default.
         from_file: a file that was written in this way, and is made again: large constants are taken from there.
@@ -156,14 +160,19 @@ def add_decisions(
         results["ood_alarm"] = ops.negated(
             "Less", results["ood"], ops.const(np.nextafter(thresholds["ood"], np.float32(np.inf)))
         )
+    if "decision" in names:
+        assert guarded.decision is not None  # noqa: S101 - a decision was asked for
+        limit = ops.const(thresholds["decision"]) if dials.decision is None else dials.decision.name
+        results["decision"] = _decision(ops, guarded.decision, results, limit, guarded.output.n_classes)
     batch = _batch_axis(model, guarded.output.name)
     outputs = []
     for role, name in names.items():
         ops.nodes.append(helper.make_node("Identity", [results[role]], [name], name=f"{PREFIX}/{role}"))
         shape = [batch]
-        if role in _OF_CLASSES:
+        if role in _OF_CLASSES or (role == "decision" and guarded.output.multi_label):
             shape.append(guarded.output.n_classes)
-        outputs.append(helper.make_tensor_value_info(name, _type_of(role), shape))
+        kind = TensorProto.INT64 if role == "decision" and not guarded.output.multi_label else _type_of(role)
+        outputs.append(helper.make_tensor_value_info(name, kind, shape))
     proto = _extended(model, ops, outputs)
     for dial in dials:
         default = np.asarray(dial.default, np.float32)
@@ -204,6 +213,8 @@ def _block(
         moved = ops.posterior(p, scores["ratio"], guarded.output.n_classes)
         scores["posterior"] = moved
     scores["confidence"] = ops.largest(moved)
+    if guarded.decision is not None:
+        scores["decision"] = p
     if guarded.set_score is not None:
         # of the probabilities as they are: thresholds are weighted instead, which keeps the promise
         q = _tempered(ops, values, p, guarded)
@@ -214,6 +225,26 @@ def _block(
         features = _matrix(ops, outlier.features, outlier.width)
         scores["ood"] = ops.reshape(outlier.formula.score(ops, logits, features), [-1])
     return ops, scores
+
+
+def _decision(ops: DecisionOps, rule: DecisionRule, scores: Mapping[str, str], limit: str, classes: int) -> str:
+    """Write what `DecisionRule.decide` returns; what is no number is no label, and no class."""
+    p = scores["decision"]
+    if rule.kind == "labels":
+        return ops.reached(p, limit)
+    decides = p
+    if rule.kind == "positive":
+        column = ops.cast(ops.reached(ops.column(p, rule.positive), limit))
+        moves = ops.add(ops.mul(column, ops.const(4.0)), ops.const(-2.0))
+        decides = ops.add(p, ops.mul(moves, ops.const(np.eye(classes)[rule.positive])))
+    if rule.kind == "ratio":
+        decides = ops.div(p, limit)
+        decides = ops.matmul(decides, ops.in_float(-rule.cost)) if rule.cost.size else decides
+    first = ops.first(decides)
+    least = ops.taken(limit, first) if rule.kind == "sure" else ops.const(0.0)
+    if rule.cost.shape[1] > classes:
+        first = ops.taken(ops.integers([*range(classes), -1]), first)
+    return ops.or_none(first, ops.reached(ops.largest(p), least))
 
 
 def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:

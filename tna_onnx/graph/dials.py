@@ -31,7 +31,17 @@ from onnx import TensorProto, helper
 
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 
-__all__ = ["ClassSetDial", "DecisionOps", "DialOps", "Dials", "PriorDial", "RiskDial", "SetDial", "below"]
+__all__ = [
+    "ClassSetDial",
+    "DecisionOps",
+    "DialOps",
+    "Dials",
+    "PriorDial",
+    "RiskDial",
+    "SetDial",
+    "ThresholdDial",
+    "below",
+]
 
 
 class DecisionOps(NodeOps):
@@ -84,6 +94,27 @@ class DecisionOps(NodeOps):
             sums = self.add(sums, self.const(penalty))
         # back to the order of the classes; every place of p is replaced
         return self._node("ScatterElements", [p, places, sums], axis=1)
+
+    def reached(self, a: str, limit: str) -> str:
+        """Write a >= limit, which does not hold for what is no number; no entry of a is below -1."""
+        return self._node("And", [self.negated("Less", a, limit), self.compared("Greater", a, self.const(-1.0))])
+
+    def column(self, a: str, k: int) -> str:
+        """Write (N, 1), column k of (N, C)."""
+        return self._node("Gather", [a, self.integers([k])], axis=1)
+
+    def first(self, a: str) -> str:
+        """Write the column of the first largest entry of each row, (N,)."""
+        return self._node("ArgMax", [a], axis=1, keepdims=0)
+
+    def taken(self, values: str, places: str) -> str:
+        """Write the values (C,) at some places (N,)."""
+        return self._node("Gather", [values, places])
+
+    def or_none(self, classes: str, holds: str) -> str:
+        """Write classes (N,) where something holds, and -1 elsewhere."""
+        counted = self.mul(self.add(classes, self.integers(1)), self._node("Cast", [holds], to=TensorProto.INT64))
+        return self.add(counted, self.integers(-1))
 
     def integers(self, value: Any) -> str:
         """Write whole numbers."""
@@ -174,6 +205,19 @@ class PriorDial:
 
 
 @dataclass(frozen=True, eq=False)
+class ThresholdDial:
+    """The thresholds of the decision, a float32 scalar or vector.
+
+    Attributes:
+        name: of the graph input.
+        default: [] or (C,) its value where the caller gives none.
+    """
+
+    name: str
+    default: Floats
+
+
+@dataclass(frozen=True, eq=False)
 class Dials:
     """All dials of a file.
 
@@ -181,15 +225,17 @@ class Dials:
         accept: of the risk; None without.
         set: of the coverage; None without.
         prior: of the class frequencies; None without.
+        decision: of the thresholds of the decision; None without.
     """
 
     accept: RiskDial | None = None
     set: SetDial | ClassSetDial | None = None
     prior: PriorDial | None = None
+    decision: ThresholdDial | None = None
 
-    def __iter__(self) -> Iterator[RiskDial | SetDial | ClassSetDial | PriorDial]:
+    def __iter__(self) -> Iterator[RiskDial | SetDial | ClassSetDial | PriorDial | ThresholdDial]:
         """Go through those that there are."""
-        return (dial for dial in (self.accept, self.set, self.prior) if dial is not None)
+        return (dial for dial in (self.accept, self.set, self.prior, self.decision) if dial is not None)
 
 
 def below(thresholds: NDArray[np.float32]) -> Floats:

@@ -28,10 +28,11 @@ from tna_onnx.graph.decisions import Guarded, add_scores
 from tna_onnx.graph.large_values import total_size
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.outputs import require_one_prediction, tensor_outputs
+from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.guarding.guard_job import PROMISES, GuardJob, Opened, open_guard, outlier_of, set_score_of
+from tna_onnx.guarding.deciding import Operated, decision_entry, promise_of, rule_of
+from tna_onnx.guarding.guard_job import GuardJob, Opened, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.measure import check_decisions, check_posterior, largest_change, measure, measure_detection
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import (
@@ -43,6 +44,7 @@ from tna_onnx.guarding.thresholds import (
     collect_values,
     dial_inputs,
     new_outputs,
+    operable,
     reachable,
     require_enough,
 )
@@ -70,21 +72,23 @@ class _Chosen:
 
     Attributes:
         settings: without what the samples cannot promise.
-        unreached: what that is, if anything.
+        unreached: what that is.
         guarded: formulas of the scores.
         thresholds: what they are compared with.
         scores: of the samples that decide.
         rows: those of them that thresholds come from: one of each group where samples come in groups.
         fresh: which of `rows` no score was fitted to.
+        operated: thresholds of the decision; None without one.
     """
 
     settings: GuardSettings
-    unreached: Unreached | None
+    unreached: tuple[Unreached, ...]
     guarded: Guarded
     thresholds: Thresholds
     scores: Values
     rows: npt.NDArray[np.int64]
     fresh: npt.NDArray[np.bool_]
+    operated: Operated | None
 
 
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | None = None) -> Guard:
@@ -115,7 +119,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         change = _checked(opened, chosen, written, settings.outputs, progress)
         if check is not None:
             check(path)
-        decisions = _measured(job, opened, written, progress)
+        decisions = _measured(job, opened, chosen, written, progress)
         size = path.stat().st_size
     score = chosen.guarded.set_score
     of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
@@ -125,7 +129,9 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         model_sha256=model.sha256,
         output=str(target or ""),
         class_output=opened.output.name,
-        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, groups=groups),
+        outputs=new_outputs(
+            settings, thresholds, of_sets, opened.output.n_classes, score, _promise(chosen, opened), groups=groups
+        ),
         inputs=dial_inputs(thresholds.dials),
         set_temperature=1.0 if score is None else score.temperature,
         set_penalty=0.0 if score is None else score.weight,
@@ -137,11 +143,19 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         nodes=len(proto.graph.node) - len(model.proto.graph.node),
         bytes=size - total_size(model.proto, model.apart),
         max_change=change,
-        omitted=() if chosen.unreached is None else (chosen.unreached.role,),
-        lowest_risk=None if chosen.unreached is None else chosen.unreached.lowest_risk,
-        notes=(*opened.notes, *(() if chosen.unreached is None else (chosen.unreached.note,)), *thresholds.notes),
+        omitted=tuple(missing.role for missing in chosen.unreached),
+        lowest_risk=next((missing.lowest_risk for missing in chosen.unreached if missing.role == "accept"), None),
+        notes=(*opened.notes, *(missing.note for missing in chosen.unreached), *thresholds.notes),
         provider=opened.provider,
+        operating_point=None if chosen.operated is None else chosen.operated.point,
     )
+
+
+def _promise(chosen: _Chosen, opened: Opened) -> str:
+    rule = chosen.guarded.decision
+    if rule is None or chosen.operated is None:
+        return ""
+    return promise_of(chosen.settings, rule, chosen.operated.point, opened.names)
 
 
 def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
@@ -152,7 +166,8 @@ def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
     outlier = None
     if "ood" in settings.add:
         outlier = outlier_of(settings.ood_score, opened, job.options, progress)
-    guarded = Guarded(opened.output, score, outlier)
+    rule = rule_of(settings, opened.output, opened.names) if settings.decide else None
+    guarded = Guarded(opened.output, score, outlier, rule)
     scored, tensors = add_scores(opened.model, guarded)
     runner = open_part(opened.model, scored, opened.device)
     if "ood" in tensors:  # it may read what the probabilities do not show
@@ -164,10 +179,14 @@ def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
     deciding = scores.take(rows)
     fresh = opened.fresh[rows]
     where = opened.source.describe()
-    settings, unreached = reachable(deciding, settings, where)
-    thresholds = choose_thresholds(deciding, fresh, settings, opened.output.n_classes, where)
+    settings, left_out = reachable(deciding, settings, where)
+    settings, operated, undecided = operable(deciding, settings, rule, opened.names, where)
+    if operated is None:
+        guarded = replace(guarded, decision=None)
+    thresholds = choose_thresholds(deciding, fresh, settings, opened.output.n_classes, where, operated)
     _log.info("thresholds: %s samples", f"{len(rows):,}")
-    return _Chosen(settings, unreached, guarded, thresholds, scores, rows, fresh)
+    unreached = tuple(missing for missing in (left_out, undecided) if missing is not None)
+    return _Chosen(settings, unreached, guarded, thresholds, scores, rows, fresh, operated)
 
 
 def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str, str], progress: Progress) -> float:
@@ -181,14 +200,15 @@ def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str,
     first = np.arange(len(opened.source))[: max(size, _CHECKED // size * size)]
     kept = _columns(names)
     decided = collect_values(written, opened.output, kept, opened.source, size, progress, rows=first, stage="check")
-    check_decisions(decided, chosen.scores.take(slice(len(first))), chosen.thresholds, opened.source.describe())
+    scores = chosen.scores.take(slice(len(first)))
+    check_decisions(decided, scores, chosen.thresholds, opened.source.describe(), chosen.guarded.decision)
     if "posterior" in names:
         check_posterior(written, opened.output, names["posterior"], next(iter(opened.source.batches(size, first))))
     source_session = open_model(opened.model, opened.device)
     return largest_change(source_session, written, tensor_outputs(opened.model), opened.source, first, size)
 
 
-def _measured(job: GuardJob, opened: Opened, written: Session, progress: Progress) -> Decisions:
+def _measured(job: GuardJob, opened: Opened, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
     """Measure what the written file decides."""
     names = _columns(job.settings.outputs)
     level = job.settings.confidence_level
@@ -205,7 +225,11 @@ def _measured(job: GuardJob, opened: Opened, written: Session, progress: Progres
             known.values["ood"], unknown["ood"], unknown["ood_alarm"], level, opened.unknown.describe()
         )
     fresh = opened.held_out is not None
-    return measure(known, opened.output.n_classes, level, shown.describe(), fresh=fresh, detection=detection)
+    rule = chosen.guarded.decision
+    return measure(
+        known, opened.names, level, shown.describe(), fresh=fresh, detection=detection, rule=rule,
+        cost=None if rule is None or not rule.cost.size else rule.cost,
+    )  # fmt: skip
 
 
 def _columns(names: dict[str, str]) -> dict[str, str]:
@@ -219,6 +243,10 @@ def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
     known = provenance(opened.model)
     output = {key: value for key, value in opened.output.provenance.items() if key not in known}
     found = {}
+    rule = chosen.guarded.decision
+    if rule is not None:
+        limits = chosen.thresholds.values["decision"]
+        found["guard_decision"] = decision_entry(chosen.settings, rule, limits, opened.names)
     score = chosen.guarded.set_score
     if score is not None and job.settings.set_temperature == "auto":
         found["guard_set_temperature"] = f"{score.temperature!r}"
@@ -228,13 +256,18 @@ def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
     return {
         **known,
         **output,
-        "guard": json.dumps(dataclasses.asdict(job.settings)),
+        "guard": json.dumps(dataclasses.asdict(_without_path(job.settings))),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
         "guard_source_sha256": opened.model.sha256,
         **digests_in_file(opened.source, "guard"),
         **found,
     }
+
+
+def _without_path(settings: GuardSettings) -> GuardSettings:
+    """Return the settings as the file holds them: of costs without their path, which is of the user's disk."""
+    return replace(settings, decide="cost=FILE") if settings.goal[0] == "cost" else settings
 
 
 _PURPOSES = ("fit weight and map", "give thresholds")
@@ -272,7 +305,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
         raise UsageError("a model that is no file needs an output where decisions are added: the path of a file")
     options = job.options
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
-    require_one_prediction(model, readout, PROMISES)
+    check_output(model, readout, settings)
     opened = OpenModel(model, readout, parse_device(job.device))
     names = job.calib.class_names(model.said_of_classes, readout.labels, readout.n_classes)
     samples = open_samples(opened, job.calib, names)

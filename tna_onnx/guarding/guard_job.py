@@ -27,7 +27,7 @@ from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
-from tna_onnx.graph.readout import Head
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
@@ -39,7 +39,7 @@ from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 
-__all__ = ["PROMISES", "GuardJob", "Opened", "open_guard", "outlier_of", "set_score_of"]
+__all__ = ["PROMISES", "GuardJob", "Opened", "check_output", "open_guard", "outlier_of", "set_score_of"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +79,7 @@ class Opened:
         batch_size: samples per run.
         provider: that ONNX Runtime obtained.
         notes: on the data.
+        names: of the classes; their numbers where they have none.
     """
 
     model: Model
@@ -92,6 +93,7 @@ class Opened:
     batch_size: int
     provider: str
     notes: tuple[str, ...]
+    names: tuple[str, ...]
 
     @property
     def fresh(self) -> NDArray[np.bool_]:
@@ -129,7 +131,7 @@ def open_guard(job: GuardJob) -> Opened:
     """
     check_batch_size(job.batch_size)
     model, output = read_classifier(job.model, job.options)
-    require_one_prediction(model, output, PROMISES)
+    check_output(model, output, job.settings)
     device = parse_device(job.device)
     classifier = Classifier.of(model, output, device, job.calib)
     _, source = classifier.open(job.calib)
@@ -155,7 +157,23 @@ def open_guard(job: GuardJob) -> Opened:
         batch_size=size,
         provider=classifier.session.provider,
         notes=notes,
+        names=classifier.names or tuple(map(str, range(output.n_classes))),
     )
+
+
+def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSettings) -> None:
+    """Refuse a model with several predictions a sample; of several labels there are decisions alone.
+
+    Raises:
+        UnsupportedModel: such a model.
+    """
+    if not output.multi_label or output.several:
+        require_one_prediction(model, output, PROMISES)
+    elif settings.add or not settings.decide:
+        raise UnsupportedModel(
+            f"{model.name}: gives several labels a sample, each by itself, so there is no confidence and no set; use "
+            "--decide GOAL and no --add"
+        )
 
 
 def _check_number(settings: GuardSettings, source: Source, fit: Source | None, rows: NDArray[np.int64]) -> None:
@@ -191,13 +209,15 @@ def _label_warnings(data: Data | None, samples: Source | None, classifier: Class
         return ()
     output = classifier.output
     runs = (classifier.session.run([output.name], batch) for batch in samples.batches(size))
-    predicted = np.concatenate([output.probabilities(values).argmax(axis=1) for (values,) in runs])
+    predicted = np.concatenate([output.predicted(values) for (values,) in runs])
     suspicion = data.check(predicted, samples.labels, classifier.names, output.n_classes)
     return checked_warnings(suspicion, classifier.names, samples.describe())
 
 
 def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tuple[str, ...]:
     """Say which classes have no sample; with one threshold a class, there is another note."""
+    if source.labels.ndim > 1:
+        return ()
     unseen = np.flatnonzero(np.bincount(source.labels, minlength=n_classes) == 0)
     if settings.per_class or not len(unseen):
         return ()

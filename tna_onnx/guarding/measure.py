@@ -5,7 +5,7 @@ outputs of a file are decisions (`guards_of`), and whether a written file decide
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +17,15 @@ from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs
+from tna_onnx.guarding.deciding import cost_in_file, score_decision
 from tna_onnx.guarding.settings import ADDITIONS
 from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.corp import top_label_errors
+from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import area_under, roc_points
-from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.selective import share_interval
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import RiskCoverage
 from tna_onnx.results.guarding import ConfidenceCalibration, ConfidenceGroup, Decisions, Detection
@@ -40,7 +42,6 @@ __all__ = [
     "outlier_scores",
     "require_outlier_score",
     "score_guarded",
-    "share_interval",
 ]
 
 
@@ -49,22 +50,26 @@ _GROUPS = 5  # of samples by confidence, equally large: enough to see where sets
 
 def measure(
     decided: Values,
-    n_classes: int,
+    names: Sequence[str],
     confidence_level: float,
     data: str,
     *,
     fresh: bool | None,
     detection: Detection | None = None,
+    rule: DecisionRule | None = None,
+    cost: NDArray[np.float32] | None = None,
 ) -> Decisions:
     """Reduce decisions to the figures of the report.
 
     Args:
         decided: what the file says.
-        n_classes: number of classes C.
+        names: of the C classes.
         confidence_level: of intervals, in per cent.
         data: what the samples are.
         fresh: whether no threshold was chosen on them; None where nobody knows.
         detection: of unknown samples, if they were given.
+        rule: of the decision, if its curve is to be drawn.
+        cost: that the decision was made for.
     """
     level = check_level(confidence_level)
     figures: dict[str, Any] = {}
@@ -73,9 +78,14 @@ def measure(
     if "accept" in decided.values:
         figures |= _accepted(decided, level)
     if "set" in decided.values:
-        figures |= _covered(decided, n_classes, level)
+        figures |= _covered(decided, len(names), level)
     if "ood_alarm" in decided.values:
         figures["alarms"] = float(decided.values["ood_alarm"].mean())
+    if "decision" in decided.values:
+        one = None if rule is None or rule.kind != "positive" else rule.positive
+        figures["decision"] = score_decision(
+            decided.values["decision"], decided.labels, names, level, cost, decided.probabilities, one, decided.clusters
+        )
     n = len(decided)
     accuracy = float(decided.hit.mean())
     return Decisions(data=data, fresh=fresh, n=n, accuracy=accuracy, detection=detection, **figures)
@@ -162,36 +172,7 @@ def measure_detection(
     )
 
 
-def share_interval(
-    holds: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None = None
-) -> tuple[float, float]:
-    """Return the Clopper-Pearson interval of a share of (n,) samples; of groups, for as many independent samples.
-
-    These are n over the design effect, times (t_n / t_K)^2 for what K groups tell of it, and K where all samples agree.
-
-    Source: Korn & Graubard (1998), Survey Methodology 24, "Confidence intervals for proportions with small expected
-    number of positive counts estimated from survey data".
-
-    >>> share_interval(np.zeros(100, bool), 0.95)[1].__round__(4)
-    0.0362
-    """
-    from scipy import special  # noqa: PLC0415 - heavy
-
-    share = float(holds.mean())
-    n: float = len(holds)
-    if clusters is not None and (groups := len(np.unique(clusters))) < len(holds):
-        _, error = mean_and_error(holds.astype(np.float64), clusters)
-        effect = n * error**2 / (share * (1 - share)) if 0 < share < 1 else n / groups
-        tail = (1 + level) / 2
-        known = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
-        n = n / max(1.0, effect) * known if np.isfinite(effect) else 1.0
-    count = share * n
-    low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2)) if share > 0 else 0.0
-    high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2)) if share < 1 else 1.0
-    return low, high
-
-
-_ROLES = (*ADDITIONS, "ood_alarm")
+_ROLES = (*ADDITIONS, "ood_alarm", "decision")
 
 
 def guards_of(model: Model) -> dict[str, str]:
@@ -240,6 +221,7 @@ def score_guarded(
     level: float = 95.0,
     unknown: Source | None = None,
     fresh: bool | None = None,
+    names: Sequence[str] | None = None,
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
     """Do what `score_model` does, and measure in the same run what a guarded model decides.
 
@@ -253,6 +235,7 @@ def score_guarded(
         level: of intervals, in per cent.
         unknown: samples that the model should not know, if there are any.
         fresh: whether no threshold comes from the samples; None where nobody knows.
+        names: of the classes, if they are known.
 
     Returns:
         (scores, predicted classes (N,), decisions; None where the model decides nothing).
@@ -276,7 +259,9 @@ def score_guarded(
             decided.values["ood"], found["ood"], found["ood_alarm"], level, unknown.describe()
         )
     described = source.describe()
-    decisions = measure(decided, output.n_classes, level, described, fresh=fresh, detection=detection)
+    called = names or tuple(map(str, range(output.n_classes)))
+    cost = cost_in_file(provenance(model))
+    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, cost=cost)
     return scores, predicted, decisions
 
 
@@ -284,7 +269,9 @@ _MAX_CHANGE = 1e-5
 """Further readers of a tensor may keep ONNX Runtime from fusing nodes, which rounds in another way."""
 
 
-def check_decisions(decided: Values, scores: Values, thresholds: Thresholds, where: str) -> None:
+def check_decisions(
+    decided: Values, scores: Values, thresholds: Thresholds, where: str, rule: DecisionRule | None = None
+) -> None:
     """Compare the file's decisions with the scores that the thresholds were chosen on.
 
     Args:
@@ -292,6 +279,7 @@ def check_decisions(decided: Values, scores: Values, thresholds: Thresholds, whe
         scores: of the same samples, in the same batches.
         thresholds: that were written.
         where: what the samples are, for messages.
+        rule: of the decision; None without one.
 
     Raises:
         CheckFailed: a decision is another one.
@@ -307,8 +295,14 @@ def check_decisions(decided: Values, scores: Values, thresholds: Thresholds, whe
         expected["set"] = scores.values["set"] <= limit[of_class]
     if "ood" in level:
         expected["ood_alarm"] = scores.values["ood"] > level["ood"]
+    if rule is not None:
+        expected["decision"] = rule.decide(scores.values["decision"], level["decision"])
     for role, found in decided.values.items():
-        different = np.flatnonzero(found != expected[role])
+        different = np.flatnonzero((found != expected[role]).reshape(len(found), -1).any(axis=1))
+        if role == "decision" and rule is not None and rule.cost.size:
+            # sums of products are rounded in another order
+            two = np.sort(rule.scores(scores.values["decision"], level["decision"])[different], axis=1)[:, -2:]
+            different = different[two[:, 1] - two[:, 0] > _MAX_CHANGE * np.abs(rule.cost).max()]
         if len(different):
             raise CheckFailed(
                 f"verification: output {role} of the written file is not what its scores say for {len(different):,} of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
@@ -16,6 +17,10 @@ SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
 OodScore: TypeAlias = Literal["mahalanobis", "energy", "residual"]
 
 ADDITIONS: tuple[Addition, ...] = get_args(Addition)
+
+_DEFAULT_ADDITIONS: tuple[Addition, ...] = ("confidence", "accept", "set")
+
+_GOAL = re.compile(r"(f1|macro-f1|balanced-accuracy|mcc)|(recall>|precision>|fpr<)=(0?\.\d*[1-9]\d*)|cost=.+")
 
 
 MIN_TEMPERATURE = 0.01
@@ -39,11 +44,28 @@ class GuardSettings:
     """
 
     add: tuple[str, ...] = setting(
-        ("confidence", "accept", "set"),
+        (),
         f"Decisions to add as further outputs: {', '.join(ADDITIONS)}. Several with commas, or repeat the option.",
         section=_SECTION,
         unit="OUTPUT,...",
         parse="additions",
+        note=f"{','.join(_DEFAULT_ADDITIONS)}; none beside --decide",
+    )
+    decide: str = setting(
+        "",
+        "Add the output decision: the class of a sample, or its labels, at thresholds that serve a goal. f1, macro-f1, "
+        "balanced-accuracy and mcc are maximised; recall>=0.95, precision>=0.9 and fpr<=0.01 hold with certainty (see "
+        "--delta); cost=FILE names a CSV of costs, with a row a true class and a column a decision.",
+        section=_SECTION,
+        unit="GOAL",
+        note="none",
+    )
+    positive: str = setting(
+        "",
+        "decide: the class that the goal is about, by name or number.",
+        section=_SECTION,
+        unit="CLASS",
+        note="the second of two",
     )
     coverage: float = _per_cent(95.0, "set: how often the set has to contain the true class.")
     set_score: SetScoreName = setting(
@@ -63,14 +85,20 @@ class GuardSettings:
     allow_empty: bool = setting(
         False, "set: a set may leave out the likeliest class, and so hold none.", section=_SECTION
     )
-    per_class: bool = setting(False, "set: reach the coverage in each class, not only on average.", section=_SECTION)
+    per_class: bool = setting(
+        False,
+        "set: reach the coverage in each class, not only on average. decide: a threshold for each class; where none is "
+        "reached, the decision is -1.",
+        section=_SECTION,
+    )
     if_unreachable: Literal["omit", "fail"] = setting(
         "omit",
-        "accept: what to do where no threshold reaches the risk. omit writes everything else; fail ends the run.",
+        "accept, decide: what to do where no threshold reaches the level. omit writes everything else; fail ends the "
+        "run.",
         section=_SECTION,
     )
     risk: float = _per_cent(2.0, "accept: at most this share of the accepted samples is classified wrong.")
-    delta: float = _per_cent(5.0, "accept: probability that the share is above the risk all the same.")
+    delta: float = _per_cent(5.0, "accept, decide: probability that the share is beyond its level all the same.")
     ood_score: OodScore = setting(
         "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION
     )
@@ -89,8 +117,15 @@ class GuardSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        if not self.add:
-            raise UsageError(f"nothing to add; expected some of {', '.join(ADDITIONS)}")
+        if not self.add and not self.decide:
+            object.__setattr__(self, "add", _DEFAULT_ADDITIONS)
+        if self.decide and _GOAL.fullmatch(self.decide) is None:
+            raise UsageError(
+                f"decide: expected f1, macro-f1, balanced-accuracy, mcc, recall>=0.95, precision>=0.9, fpr<=0.01 or "
+                f"cost=FILE, with a bound between 0 and 1; got {self.decide!r}"
+            )
+        if self.positive and not self.decide:
+            raise UsageError("positive is for a decision; say its goal with --decide")
         for name in self.add:
             check_choice("output", name, ADDITIONS)
         levels = {name: getattr(self, name) for name in ("coverage", "risk", "delta", "false_alarm")}
@@ -107,6 +142,12 @@ class GuardSettings:
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
         check_level(self.confidence_level)
+
+    @property
+    def goal(self) -> tuple[str, float]:
+        """What the decision serves, without relation and path, and the bound; 0 where there is none."""
+        name, _, bound = self.decide.partition("=")
+        return name.rstrip("<>"), float(bound) if name.endswith(("<", ">")) else 0.0
 
     @property
     def fits(self) -> bool:
@@ -128,6 +169,8 @@ class GuardSettings:
         # sets with a coverage by class keep it whatever the frequencies are
         if self._moves or ("set" in self.add and not self.per_class):
             found.append("class_prior")
+        if self.decide:
+            found.append("threshold")
         return {level: f"{self.prefix}{level}" for level in found}
 
     @property
@@ -138,6 +181,8 @@ class GuardSettings:
             roles.append("posterior")
         if "ood" in roles:
             roles.append("ood_alarm")
+        if self.decide:
+            roles.append("decision")
         return {role: f"{self.prefix}{role}" for role in roles}
 
     @property

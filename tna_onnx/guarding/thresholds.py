@@ -9,7 +9,7 @@ get the threshold of the safer one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,10 +21,12 @@ from tna_onnx.data.positions import clusters_of
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError
 from tna_onnx.graph.decisions import SetScore
-from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDial
+from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDial, ThresholdDial
 from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.guarding.deciding import Operated, operate
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import coverage_band, quantile, ranked_levels, samples_needed
+from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.prior_shift import smoothed
 from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed, lowest_risk
 from tna_onnx.progress import Progress
@@ -42,6 +44,7 @@ __all__ = [
     "default_thresholds",
     "dial_inputs",
     "new_outputs",
+    "operable",
     "prior_dial",
     "reachable",
     "require_enough",
@@ -55,12 +58,14 @@ class Values:
     """What outputs say of N samples.
 
     Attributes:
-        labels: class indices (N,).
-        hit: whether the sample is classified right, (N,).
+        labels: class indices (N,); of several labels a sample (N, C) of 0 and 1.
+        hit: whether the sample is classified right, (N,); of labels (N, C).
         confidence: largest probability of the output that classifies, (N,).
-        values: role -> (N,) of a score or a decision; of `set` that of the sample's class.
+        values: role -> (N,) of a score or a decision; of `set` that of the sample's class. The score of `decision` are
+            all probabilities, (N, C), as its decision on several labels is.
         sizes: classes in the set of each sample, (N,); empty without sets.
         clusters: numbers of the groups that samples come in, (N,); None where they are independent.
+        probabilities: (N, C), where there is a decision to look at.
     """
 
     labels: NDArray[np.int64]
@@ -69,6 +74,7 @@ class Values:
     values: dict[str, NDArray[Any]]
     sizes: NDArray[np.int64]
     clusters: NDArray[np.int64] | None = None
+    probabilities: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -97,6 +103,9 @@ class Columns:
         """
         for (role, kept), output in zip(self._kept.items(), outputs, strict=True):
             rows = (len(labels), int(labels.max(initial=0)) + 1) if role == "set" else (len(labels),)
+            if role == "decision" and output.ndim == 2 and len(output) == len(labels):
+                kept.append(output)
+                continue
             if output.ndim != len(rows) or len(output) != rows[0] or output.shape[-1] < rows[-1]:
                 raise DataError(f"{self._where}: output {role} has shape {output.shape} for {len(labels)} samples")
             if role != "set":
@@ -172,11 +181,15 @@ def collect_values(
     listening = Listening(session, names, labels, source.describe())
     hits: list[NDArray[np.bool_]] = []
     confidences: list[NDArray[np.floating[Any]]] = []
+    probabilities: list[NDArray[np.float32]] = []
     done = 0
     for batch in source.batches(batch_size, rows):
-        p = output.probabilities(listening.run([output.name], batch)[0])
-        hits.append(p.argmax(axis=1) == labels[done : done + len(p)])
+        values = listening.run([output.name], batch)[0]
+        p = output.probabilities(values)
+        hits.append(output.predicted(values) == labels[done : done + len(p)])
         confidences.append(p.max(axis=1))
+        if "decision" in names:
+            probabilities.append(p.astype(np.float32))
         done += len(p)
         progress(stage, done, len(rows))
     columns = listening.columns.columns
@@ -187,7 +200,8 @@ def collect_values(
     sizes = listening.columns.sizes
     clusters = clusters_of(source)
     clusters = None if clusters is None else clusters[rows]
-    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters)
+    drawn = np.concatenate(probabilities) if probabilities else None
+    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters, drawn)
 
 
 Floats = NDArray[np.float32]
@@ -260,8 +274,12 @@ def dial_inputs(dials: Dials) -> tuple[GuardInput, ...]:
     if dials.set is not None:
         counts = np.array([len(dials.set.labels)]) if isinstance(dials.set, SetDial) else dials.set.counts
         found.append(_level(dials.set, "coverage", 1 / (counts.max() + 1), counts.max() / (counts.max() + 1)))
-    if dials.prior is not None:
-        found.append(GuardInput(dials.prior.name, "class_prior", tuple(dials.prior.default.tolist()), None, None))
+    for role, dial in (("class_prior", dials.prior), ("threshold", dials.decision)):
+        if dial is not None:
+            default = dial.default.tolist()
+            found.append(
+                GuardInput(dial.name, role, tuple(default) if isinstance(default, list) else default, None, None)
+            )
     return tuple(found)
 
 
@@ -279,7 +297,8 @@ class Thresholds:
     """What scores are compared with.
 
     Attributes:
-        values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score; float32.
+        values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of
+            the probabilities, [] or [C]; float32.
         dials: levels that callers may choose in place of `accept` and `set`, and class frequencies.
         vacuous: classes that every set holds, because they have too few samples.
         notes: what the user should know, in sentences.
@@ -292,7 +311,12 @@ class Thresholds:
 
 
 def choose_thresholds(
-    values: Values, fresh: NDArray[np.bool_], settings: GuardSettings, n_classes: int, where: str
+    values: Values,
+    fresh: NDArray[np.bool_],
+    settings: GuardSettings,
+    n_classes: int,
+    where: str,
+    operated: Operated | None = None,
 ) -> Thresholds:
     """Choose all thresholds that are asked for, of settings that are reachable.
 
@@ -302,6 +326,7 @@ def choose_thresholds(
         settings: the levels.
         n_classes: number of classes C.
         where: what the samples are, for messages.
+        operated: thresholds of the decision; None without one.
 
     Raises:
         DataError: too few samples for a level.
@@ -329,6 +354,11 @@ def choose_thresholds(
     found |= default_thresholds(dials)
     if "class_prior" in settings.inputs:
         dials = replace(dials, prior=prior_dial(values.labels, settings, n_classes))
+    if operated is not None and operated.thresholds is not None:
+        found["decision"] = operated.thresholds
+        notes += [f"decision: {note}" for note in operated.notes]
+        if settings.dials:
+            dials = replace(dials, decision=ThresholdDial(settings.inputs["threshold"], operated.thresholds))
     return Thresholds(found, dials, vacuous, tuple(notes))
 
 
@@ -458,7 +488,7 @@ def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[Guar
     Raises:
         DataError: no threshold keeps the risk, and nothing else is to be added or `if_unreachable` is `fail`.
     """
-    confidence = values.values["confidence"]
+    confidence = values.values.get("confidence", values.confidence)
     risk, delta = settings.risk / 100, settings.delta / 100
     if "accept" not in settings.add or accept_above(confidence, values.hit, risk, delta) is not None:
         return settings, None
@@ -476,9 +506,35 @@ def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[Guar
     )
     why += "; give more samples, or a higher --risk"
     rest = tuple(name for name in settings.add if name != "accept")
-    if settings.if_unreachable == "fail" or not rest:
+    if settings.if_unreachable == "fail" or not (rest or settings.decide):
         raise NotReached(f"{where}: {why}")
     return replace(settings, add=rest), Unreached("accept", lowest, f"accept is left out: {why}")
+
+
+def operable(
+    values: Values, settings: GuardSettings, rule: DecisionRule | None, names: Sequence[str], where: str
+) -> tuple[GuardSettings, Operated | None, Unreached | None]:
+    """Return the thresholds of the decision, and the settings without it where no sample can promise its bound.
+
+    Args:
+        values: scores of the samples that decide.
+        settings: goal and certainty.
+        rule: of the decision; None without one.
+        names: of the classes.
+        where: what the samples are, for messages.
+
+    Raises:
+        DataError: no threshold keeps the bound, and nothing else is to be added or `if_unreachable` is `fail`.
+    """
+    if rule is None:
+        return settings, None, None
+    operated = operate(rule, values.values["decision"], values.labels, settings, names)
+    if operated.thresholds is not None:
+        return settings, operated, None
+    (why,) = operated.notes
+    if settings.if_unreachable == "fail" or not settings.add:
+        raise NotReached(f"{where}: {why}; give more samples, or another bound")
+    return replace(settings, decide="", positive=""), None, Unreached("decision", None, f"decision is left out: {why}")
 
 
 class NotReached(DataError):
@@ -508,7 +564,14 @@ _EXCHANGEABLE = {
 
 
 def new_outputs(
-    settings: GuardSettings, thresholds: Thresholds, n: int, classes: int, score: SetScore | None, *, groups: bool
+    settings: GuardSettings,
+    thresholds: Thresholds,
+    n: int,
+    classes: int,
+    score: SetScore | None,
+    decision: str,
+    *,
+    groups: bool,
 ) -> tuple[GuardOutput, ...]:
     """Describe the new outputs.
 
@@ -519,9 +582,11 @@ def new_outputs(
         classes: number of classes C.
         score: of which sets are made; None without sets.
         groups: whether samples come in groups, of each of which one decided.
+        decision: what the decision promises.
     """
     whom = _EXCHANGEABLE[groups]
     words = {
+        "decision": decision,
         "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
         f"are classified wrong, {whom}",
@@ -531,7 +596,7 @@ def new_outputs(
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of samples on average over calibration sets, "
         f"{whom}",
     }
-    scores = {"accept": "accept", "set": "set", "ood_alarm": "ood"}
+    scores = {"accept": "accept", "set": "set", "ood_alarm": "ood", "decision": "decision"}
     return tuple(
         GuardOutput(name, role, words[role], _numbers(thresholds.values.get(scores.get(role, ""))))
         for role, name in settings.outputs.items()

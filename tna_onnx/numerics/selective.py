@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tna_onnx.numerics.residuals import mean_and_error
+
 if TYPE_CHECKING:
     from typing import Any
 
@@ -51,6 +53,7 @@ __all__ = [
     "consistent_range",
     "errorless_needed",
     "lowest_risk",
+    "share_interval",
     "wilson_interval",
 ]
 
@@ -180,6 +183,35 @@ LEVEL = 0.95
 
 Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
 """Its quantile of the standard normal distribution, without unit."""
+
+
+def share_interval(
+    holds: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None = None
+) -> tuple[float, float]:
+    """Return the Clopper-Pearson interval of a share of (n,) samples; of groups, for as many independent samples.
+
+    These are n over the design effect, times (t_n / t_K)^2 for what K groups tell of it, and K where all samples agree.
+
+    Source: Korn & Graubard (1998), Survey Methodology 24, "Confidence intervals for proportions with small expected
+    number of positive counts estimated from survey data".
+
+    >>> share_interval(np.zeros(100, bool), 0.95)[1].__round__(4)
+    0.0362
+    """
+    from scipy import special  # noqa: PLC0415 - heavy
+
+    share = float(holds.mean())
+    n: float = len(holds)
+    if clusters is not None and (groups := len(np.unique(clusters))) < len(holds):
+        _, error = mean_and_error(holds.astype(np.float64), clusters)
+        effect = n * error**2 / (share * (1 - share)) if 0 < share < 1 else n / groups
+        tail = (1 + level) / 2
+        known = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
+        n = n / max(1.0, effect) * known if np.isfinite(effect) else 1.0
+    count = share * n
+    low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2)) if share > 0 else 0.0
+    high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2)) if share < 1 else 1.0
+    return low, high
 
 
 def wilson_interval(share: float, n: int) -> tuple[float, float]:

@@ -44,7 +44,7 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import Folding
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import TopVersusAll
-from tna_onnx.numerics import outliers
+from tna_onnx.numerics import operating_points, outliers
 from tna_onnx.numerics.ops import Ops
 from tna_onnx.numerics.prior_shift import log_ratio
 
@@ -750,6 +750,7 @@ def _classes() -> dict[str, type]:
     named = (
         Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
-        dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, *MAPS.values(),
+        dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
+        operating_points.DecisionRule, *MAPS.values(),
     )  # fmt: skip
     return {cls.__name__: cls for cls in named}

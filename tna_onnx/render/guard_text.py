@@ -8,11 +8,31 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tna_onnx.numerics.metrics import Interval
-from tna_onnx.results.guarding import ConfidenceCalibration, Decisions, Guard, GuardInput
+from tna_onnx.results.guarding import (
+    ClassDecision,
+    ConfidenceCalibration,
+    Decisions,
+    DecisionScores,
+    Guard,
+    GuardInput,
+    OperatingPoint,
+)
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 
-__all__ = ["between", "decision_lines", "guard_lines", "guard_text", "off", "per_cent", "shift_text"]
+__all__ = [
+    "between",
+    "cost_lines",
+    "decision_lines",
+    "guard_lines",
+    "guard_text",
+    "off",
+    "per_cent",
+    "recall_words",
+    "shift_text",
+]
 
+
+_MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
 
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
 
@@ -47,17 +67,40 @@ def guard_lines(result: Guard) -> list[str]:
         if len(output.threshold) == 1 and output.threshold[0] is not None:
             limit = f" (threshold {output.threshold[0]:.6g})"
         lines.append(f"added    {output.name}: {output.promise}{limit}")
+    if result.operating_point is not None:
+        lines += [f"cost     {line}" for line in cost_lines(result.operating_point)]
     lines += [f"dial     {dial.name}: {_range(dial)}" for dial in result.inputs]
     return [*lines, *decision_lines(result.decisions)]
 
 
 def _range(dial: GuardInput) -> str:
+    if dial.role == "threshold":
+        return "an input that may be left out; what a probability has to reach, by default the thresholds above"
     if dial.lowest is None:
         return "an input that may be left out; a positive number for each class, by default how frequent it is here"
     return (
         f"an input that may be left out; {dial.default:g} by default, tells levels from {dial.lowest:.3g} to "
         f"{dial.highest:.4g} apart"
     )
+
+
+def cost_lines(point: OperatingPoint) -> Iterator[str]:
+    """What thresholds by counting and by probability cost, and whether they disagree."""
+    if point.probability_cost is None or point.cost_gain is None or point.lowest_cost is None:
+        return
+    places = ("", "")
+    if point.by_probability is not None and point.by_counting is not None:
+        places = (f" (threshold {point.by_probability:.4g})", f" (threshold {point.by_counting:.4g})")
+    for name, cost, place in (
+        ("probability", point.probability_cost, places[0]),
+        ("counting, cross-fitted,", point.counting_cost, places[1]),
+    ):
+        if cost is not None:
+            regret = max(0.0, cost - point.lowest_cost)
+            yield f"by {name}{place}: {cost:.4g} a sample, {regret:.4g} above the lowest that thresholds reach here"
+    low, high = point.cost_gain
+    words = "disagree" if low > 0 else "counting is worse" if high < 0 else "agree"
+    yield f"both {words}: counting costs {low:.3g} to {high:.3g} less"
 
 
 def decision_lines(decisions: Decisions) -> list[str]:
@@ -93,6 +136,8 @@ def _decision_parts(decisions: Decisions) -> Iterator[str]:
             f"at a confidence of {group.low:.4f} to {group.high:.4f}, sets hold the true class of "
             f"{per_cent(group.coverage)}; {group.mean_set_size:.2f} classes on average"
         )
+    if decisions.decision is not None:
+        yield from _scored(decisions.decision)
     if decisions.alarms is not None:
         yield f"alarm in {per_cent(decisions.alarms)}"
     if decisions.detection is not None:
@@ -101,6 +146,37 @@ def _decision_parts(decisions: Decisions) -> Iterator[str]:
             f"unknown samples, {detection.data}: alarm in {per_cent(detection.detected)} "
             f"{between(detection.detected_interval)}; AUROC {detection.auroc:.4f}"
         )
+
+
+def _scored(scores: DecisionScores) -> Iterator[str]:
+    text = f"decision: macro F1 {scores.macro_f1:.4f}, balanced accuracy {per_cent(scores.balanced_accuracy)}, MCC "
+    text += f"{scores.mcc:.4f}"
+    if scores.undecided:
+        text += f", undecided {per_cent(scores.undecided)}"
+    if scores.cost is not None:
+        text += f", cost {scores.cost:.4g} a sample"
+    yield text
+    for decided in sorted(scores.classes, key=_recall)[:_MAX_DECIDED]:
+        yield f"decision {decided.name}: {recall_words(decided)}"
+    if len(scores.classes) > _MAX_DECIDED:
+        yield f"{len(scores.classes) - _MAX_DECIDED:,} further classes have a higher recall"
+
+
+def _recall(decided: ClassDecision) -> float:
+    return 2.0 if decided.recall is None else decided.recall
+
+
+def recall_words(decided: ClassDecision) -> str:
+    """Write recall, precision and false positive rate of a class."""
+    parts = [
+        f"{name} {per_cent(share)}" + (f" {between(interval)}" if interval is not None else "")
+        for name, share, interval in (
+            ("recall", decided.recall, decided.recall_interval),
+            ("precision", decided.precision, decided.precision_interval),
+            ("false positives", decided.false_positives, None),
+        )
+    ]
+    return f"{', '.join(parts)}; {decided.samples:,} samples have it, {decided.decided:,} are decided so"
 
 
 def off(calibration: ConfidenceCalibration) -> str:

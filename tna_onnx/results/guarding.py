@@ -6,7 +6,19 @@ from dataclasses import dataclass
 
 from tna_onnx.results.details import RiskCoverage
 
-__all__ = ["ConfidenceCalibration", "ConfidenceGroup", "Decisions", "Detection", "Guard", "GuardInput", "GuardOutput"]
+__all__ = [
+    "ClassDecision",
+    "ConfidenceCalibration",
+    "ConfidenceGroup",
+    "DecisionCurve",
+    "DecisionScores",
+    "Decisions",
+    "Detection",
+    "Guard",
+    "GuardInput",
+    "GuardOutput",
+    "OperatingPoint",
+]
 
 
 @dataclass(frozen=True)
@@ -15,7 +27,7 @@ class GuardOutput:
 
     Attributes:
         name: of the graph output.
-        role: what it is: `confidence`, `accept`, `set`, `posterior`, `ood` or `ood_alarm`.
+        role: what it is: `confidence`, `accept`, `set`, `posterior`, `ood`, `ood_alarm` or `decision`.
         promise: what it promises, and of which samples, in a sentence.
         threshold: what its score is compared with, no unit; one for each class where the promise is by class, null for
             a class that every set holds; none for a score.
@@ -32,11 +44,11 @@ class GuardInput:
     """What whoever runs the file may choose: a graph input that callers may leave out.
 
     Attributes:
-        name: of the graph input: a float32 scalar, or (C,) of `class_prior`.
-        role: `coverage`, `risk` or `class_prior`.
+        name: of the graph input: a float32 scalar, or (C,) of `class_prior`, and of `threshold` with one a class.
+        role: `coverage`, `risk`, `class_prior` or `threshold`.
         default: its value where the caller gives none, fractions; one for each class of `class_prior`.
-        lowest: smallest level that it tells apart, a fraction; null of `class_prior`.
-        highest: largest of them, a fraction; above, every set holds all classes; null of `class_prior`.
+        lowest: smallest level that it tells apart, a fraction; null of `class_prior` and `threshold`.
+        highest: largest of them, a fraction; above, every set holds all classes; null likewise.
     """
 
     name: str
@@ -108,6 +120,102 @@ class Detection:
 
 
 @dataclass(frozen=True)
+class ClassDecision:
+    """How one class, or label, is decided.
+
+    Attributes:
+        name: of the class; its number where it has no name.
+        samples: number of samples that have it.
+        decided: number of samples that are decided to have it.
+        recall: share of its samples that are decided so, a fraction; null without samples.
+        recall_interval: its exact confidence interval, fractions; null likewise.
+        precision: share of those decided so that have it, a fraction; null where none is.
+        precision_interval: its exact confidence interval, fractions; null likewise.
+        false_positives: share of the samples of other classes that are decided so, a fraction; null without any.
+    """
+
+    name: str
+    samples: int
+    decided: int
+    recall: float | None
+    recall_interval: tuple[float, float] | None
+    precision: float | None
+    precision_interval: tuple[float, float] | None
+    false_positives: float | None
+
+
+@dataclass(frozen=True)
+class DecisionCurve:
+    """Recall and precision of a class at all thresholds of its probability.
+
+    Attributes:
+        name: of the class.
+        recall: at falling thresholds, fractions.
+        precision: at the same ones, fractions.
+    """
+
+    name: str
+    recall: tuple[float, ...]
+    precision: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class DecisionScores:
+    """The output `decision` against the labels.
+
+    Attributes:
+        classes: each class or label.
+        confusion: samples by true class (row) and decision (column, the last one for none), without unit; null for
+            several labels a sample, and above 100 classes.
+        undecided: share of samples without a decision, a fraction; 0 for several labels a sample.
+        macro_f1: mean F1 of the classes, a fraction.
+        balanced_accuracy: mean recall of the classes, a fraction; of several labels, of those with and without each.
+        mcc: Matthews correlation coefficient, no unit; of several labels their mean.
+        cost: mean of the costs that the file was made for, no unit; null without.
+        curves: of the positive class, or of each of at most 20 labels; none where the probabilities are not known.
+    """
+
+    classes: tuple[ClassDecision, ...]
+    confusion: tuple[tuple[int, ...], ...] | None
+    undecided: float
+    macro_f1: float
+    balanced_accuracy: float
+    mcc: float
+    cost: float | None = None
+    curves: tuple[DecisionCurve, ...] = ()
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """The thresholds of the output `decision`, and what they reach on samples that they were not chosen on.
+
+    Attributes:
+        goal: as it was asked for, such as `recall>=0.95`.
+        value: what is maximised, by cross-fitting, no unit; of `cost` the mean cost; null of a bound.
+        interval: its confidence interval, no unit; null likewise.
+        by_counting: threshold of the second class that costs least on the samples, a fraction; null but of the costs of
+            two classes without a column for no decision.
+        by_probability: threshold that costs least if the probabilities are right, a fraction; null likewise.
+        counting_cost: mean cost by counting, cross-fitted, no unit; null but of `cost`.
+        probability_cost: mean cost by the probabilities, no unit; null likewise.
+        lowest_cost: mean cost by counting on the very samples, from which the regret of both counts, no unit; null
+            likewise.
+        cost_gain: interval of how much less counting costs, no unit; above 0 the probabilities are not good enough for
+            this decision; null likewise.
+    """
+
+    goal: str
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+    by_counting: float | None = None
+    by_probability: float | None = None
+    counting_cost: float | None = None
+    probability_cost: float | None = None
+    lowest_cost: float | None = None
+    cost_gain: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
 class Decisions:
     """What the written file decides on samples. Of an output that was not added, None.
 
@@ -132,6 +240,7 @@ class Decisions:
         full_sets: sets with all classes, which say nothing, as a fraction.
         alarms: samples that raise the outlier alarm, as a fraction.
         detection: of unknown samples, if they were given.
+        decision: the output `decision` against the labels.
     """
 
     data: str
@@ -154,6 +263,7 @@ class Decisions:
     full_sets: float | None = None
     alarms: float | None = None
     detection: Detection | None = None
+    decision: DecisionScores | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +292,7 @@ class Guard:
         lowest_risk: at which `accept` would have a threshold, where it was left out, a fraction; null up to one half.
         notes: what the user should know, in sentences.
         provider: execution provider of ONNX Runtime that was obtained.
+        operating_point: of the output `decision`; null without it.
     """
 
     model: str
@@ -204,3 +315,4 @@ class Guard:
     lowest_risk: float | None
     notes: tuple[str, ...]
     provider: str
+    operating_point: OperatingPoint | None = None

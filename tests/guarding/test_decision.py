@@ -1,0 +1,209 @@
+"""The output `decision`: what a file decides, in ONNX Runtime and by the reference evaluator, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+from scipy.special import softmax
+
+import tna_onnx
+from tests.conftest import Small
+from tests.guarding.conftest import run
+from tests.pipeline.test_label_models import NAMES, samples
+from tests.pipeline.test_label_models import model as label_model
+from tests.runtimes.matrix import Source, binary
+from tests.support import cli
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.nodes import provenance
+
+CPU: dict[str, Any] = {"device": "cpu"}
+
+GOALS: dict[str, dict[str, Any]] = {
+    "positive": {"decide": "recall>=0.9", "positive": "2"},
+    "best of one": {"decide": "f1", "positive": "2"},
+    "sure": {"decide": "precision>=0.5", "per_class": True},
+    "ratio": {"decide": "balanced-accuracy"},
+    "dialled": {"decide": "mcc", "dials": True},
+}
+
+
+def costs(folder: Path, *, abstain: bool = True) -> str:
+    """Write costs of five classes: 1 for an error, more to miss the last class, 0.4 to abstain."""
+    rows = [["true", *map(str, range(5)), *(["abstain"] if abstain else [])]]
+    for c in range(5):
+        cells = [0.0 if a == c else 4.0 if c == 4 else 1.0 for a in range(5)]
+        rows.append([str(c), *map(str, cells), *(["0.4"] if abstain else [])])
+    (folder / "costs.csv").write_text("\n".join(map(",".join, rows)), "utf-8")
+    return f"cost={folder / 'costs.csv'}"
+
+
+@pytest.fixture
+def labels(tmp_path: Path) -> Path:
+    """Write a model of several labels and its samples."""
+    np.savez(tmp_path / "calib.npz", **samples(600, 1))
+    np.savez(tmp_path / "test.npz", **samples(900, 2))
+    onnx.save(label_model(), tmp_path / "m.onnx")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", [*GOALS, "cost", "cost without abstaining"])
+def test_files_decide_by_their_rule(small: Small, data: dict[str, np.ndarray], name: str, tmp_path: Path) -> None:
+    """Against the definition on float32 probabilities, and the reference evaluator."""
+    words = GOALS.get(name) or {"decide": costs(tmp_path, abstain=name == "cost")}
+    path = tmp_path / "g.onnx"
+    result = tna_onnx.guard(small.model, small.calib, output=path, **words, **CPU)
+    onnx.checker.check_model(path, full_check=True)
+    decided = run(path, data["new"])["decision"]
+    p = softmax(run(small.model, data["new"])["logits"].astype(np.float64), axis=1)
+    (t,) = (np.array(output.threshold) for output in result.outputs if output.role == "decision")
+    expected = p.argmax(axis=1)
+    if name in ("positive", "best of one"):
+        rest = np.where(np.arange(5) == 2, -1, p).argmax(axis=1)
+        expected = np.where(p[:, 2] >= t[0], 2, rest)
+    elif name == "sure":
+        expected = np.where(p.max(axis=1) >= t[expected], expected, -1)
+    elif "cost" in name:
+        matrix = 1.0 - np.eye(5) + 3 * np.outer(np.arange(5) == 4, np.arange(5) != 4)
+        matrix = np.column_stack([matrix, np.full(5, 0.4)]) if name == "cost" else matrix
+        expected = ((p / t) @ matrix).argmin(axis=1)
+        expected = np.where(expected == 5, -1, expected)
+    else:
+        expected = (p / t).argmax(axis=1)
+    # a float32 softmax lies so close to a threshold for one sample or two
+    assert decided.dtype == np.int64
+    assert np.count_nonzero(decided != expected) <= 2
+    (by_reference,) = ReferenceEvaluator(str(path)).run(["decision"], {"x": data["new"]})
+    assert np.count_nonzero(by_reference != decided) <= 2
+    assert tna_onnx.verify(small.model, path).intact
+
+
+def test_several_labels_are_decided_each(labels: Path) -> None:
+    path = labels / "g.onnx"
+    for goal in ("recall>=0.9", "macro-f1"):
+        result = cli(
+            "guard", labels / "m.onnx", labels / "calib.npz", "--eval", labels / "test.npz", "--decide", goal, "-o",
+            path, "--json", labels / "r.json", "--device", "cpu", "--overwrite",
+        )  # fmt: skip
+        assert result.exit_code == 0, result.output
+        report = json.loads((labels / "r.json").read_text("utf-8"))
+        (output,) = report["outputs"]
+        found = run(path, samples(900, 2)["x"])
+        assert found["decision"].dtype == np.bool_
+        np.testing.assert_array_equal(found["decision"], found["p"] >= np.array(output["threshold"], np.float32))
+        y = samples(900, 2)["labels"]
+        recall = (found["decision"] & (y == 1)).sum(axis=0) / y.sum(axis=0)
+        scores = report["decisions"]["decision"]
+        assert [each["recall"] for each in scores["classes"]] == pytest.approx(recall.tolist())
+        assert len(scores["curves"]) == len(NAMES)
+        assert tna_onnx.verify(labels / "m.onnx", path).intact
+    evaluated = tna_onnx.evaluate(path, labels / "test.npz", **CPU)
+    assert evaluated.decisions is not None
+    assert evaluated.decisions.decision is not None
+    assert evaluated.decisions.decision.macro_f1 == pytest.approx(scores["macro_f1"])
+
+
+@pytest.mark.parametrize("goal", ["recall>=0.9", "f1"])
+def test_calibrate_decides_too(labels: Path, goal: str) -> None:
+    """Thresholds are of the recalibrated probabilities, and come from the half that the fit has not seen."""
+    report = tna_onnx.calibrate(labels / "m.onnx", labels / "calib.npz", output=labels / "o.onnx", decide=goal, **CPU)
+    assert report.guard is not None
+    assert report.guard.samples == 300
+    assert tna_onnx.verify(labels / "m.onnx", labels / "o.onnx").intact
+
+
+def test_what_is_no_number_is_not_decided(small: Small, labels: Path, tmp_path: Path) -> None:
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", decide="f1", positive="1", **CPU)
+    assert run(tmp_path / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].tolist() == [-1, -1]
+    tna_onnx.guard(labels / "m.onnx", labels / "calib.npz", output=labels / "g.onnx", decide="f1", **CPU)
+    assert not run(labels / "g.onnx", np.full((2, 8), np.nan, np.float32))["decision"].any()
+
+
+def test_two_classes_are_decided_at_the_second(tmp_path: Path) -> None:
+    source: Source = binary(tmp_path)
+    result = tna_onnx.guard(source.model, source.calib, output=tmp_path / "g.onnx", decide="recall>=0.8", **CPU)
+    scores = result.decisions.decision
+    assert scores is not None
+    assert scores.classes[1].recall is not None
+    assert scores.classes[1].recall >= 0.8
+    assert scores.confusion is not None
+    assert sum(map(sum, scores.confusion)) == result.decisions.n
+
+
+def test_thresholds_are_an_input(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
+    words: dict[str, Any] = {"decide": "f1", "positive": "2", "add": ("accept",), "risk": 20.0}
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "plain.onnx", **words, **CPU)
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "dials.onnx", dials=True, **words, **CPU)
+    plain, left_alone = (run(tmp_path / name, data["new"]) for name in ("plain.onnx", "dials.onnx"))
+    np.testing.assert_array_equal(plain["decision"], left_alone["decision"])
+    assert (run(tmp_path / "dials.onnx", data["new"], threshold=0.0)["decision"] == 2).all()
+    assert not (run(tmp_path / "dials.onnx", data["new"], threshold=2.0)["decision"] == 2).any()
+
+
+def test_a_threshold_that_someone_changed_is_not_intact(small: Small, tmp_path: Path) -> None:
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", decide="f1", positive="2", **CPU)
+    proto = onnx.load(tmp_path / "g.onnx")
+    said = json.loads(provenance(load_model(tmp_path / "g.onnx"))["guard_decision"])["thresholds"]["2"]
+    changed = 0
+    for node in proto.graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.t.raw_data == np.float32(said).tobytes():
+                attribute.t.raw_data = np.float32(0.9).tobytes()
+                changed += 1
+    assert changed == 1
+    onnx.save(proto, tmp_path / "t.onnx")
+    assert not tna_onnx.verify(small.model, tmp_path / "t.onnx").intact
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "message"),
+    [
+        ({"decide": "recall=0.9"}, UsageError, r"expected f1, macro-f1.*recall=0\.9"),
+        ({"decide": "recall>=1.5"}, UsageError, "between 0 and 1"),
+        ({"decide": "f1"}, UsageError, "name it with --positive"),
+        ({"decide": "recall>=0.9", "per_class": True}, UsageError, "--add set --per-class"),
+        ({"decide": "f1", "positive": "spam"}, UsageError, "expected one of 0, 1, 2, 3, 4"),
+        ({"positive": "1"}, UsageError, "--decide"),
+        ({"decide": "cost=missing.csv"}, UsageError, "no such file"),
+        ({"decide": "recall>=0.9999", "positive": "1"}, DataError, r"takes 29,956.*best that these can promise"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(small: Small, words: dict[str, Any], error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        tna_onnx.guard(small.model, small.calib, dry_run=True, **words, **CPU)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [("true,0,1\n0,0,1\n1,1,0", "a row for each class"), ("true,0,1,2,3,4\n" * 2, "a row for each class")],
+)
+def test_costs_have_to_be_of_all_classes(small: Small, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "c.csv").write_text(text, "utf-8")
+    with pytest.raises(DataError, match=message):
+        tna_onnx.guard(small.model, small.calib, dry_run=True, decide=f"cost={tmp_path / 'c.csv'}", **CPU)
+
+
+def test_wrong_probabilities_are_not_good_enough_for_costs(small: Small, tmp_path: Path) -> None:
+    """The small model is overconfident (temperature 3), so that abstaining by its probabilities comes too late."""
+    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", decide=costs(tmp_path), **CPU)
+    point = result.operating_point
+    assert point is not None
+    assert point.probability_cost is not None
+    assert point.lowest_cost is not None
+    assert point.probability_cost >= point.lowest_cost
+
+
+def test_a_bound_that_is_out_of_reach_leaves_the_rest(small: Small, tmp_path: Path) -> None:
+    words: dict[str, Any] = {"decide": "recall>=0.9999", "positive": "1", "add": ("set",)}
+    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+    assert result.omitted == ("decision",)
+    assert [output.role for output in result.outputs] == ["set"]
+    assert any("decision is left out" in note for note in result.notes)
+    with pytest.raises(DataError, match="give more samples"):
+        tna_onnx.guard(small.model, small.calib, dry_run=True, if_unreachable="fail", **words, **CPU)

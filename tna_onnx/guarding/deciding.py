@@ -1,0 +1,403 @@
+"""The output `decision` of `guard`: which rule serves a goal (`rule_of`), its thresholds on samples with the promise or
+the interval that they have (`operate`), and what it decides against the labels (`score_decision`).
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.files import read_text
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.numerics.intervals import quantile
+from tna_onnx.numerics.operating_points import (
+    BOUNDS,
+    DecisionRule,
+    best_thresholds,
+    bounded_threshold,
+    confusion,
+    crossfitted,
+    goal_interval,
+    goal_value,
+    needed_for,
+    reachable_bound,
+)
+from tna_onnx.numerics.selective import share_interval
+from tna_onnx.results.guarding import ClassDecision, DecisionCurve, DecisionScores, OperatingPoint
+
+__all__ = ["Operated", "cost_in_file", "decision_entry", "operate", "promise_of", "rule_of", "score_decision"]
+
+Floats = NDArray[np.float32]
+
+ABSTAIN = "abstain"
+"""What the column of a cost matrix is called that decides nothing."""
+
+_NEVER, _ALWAYS = 2.0, 0.0  # thresholds that no probability reaches, and that every one does
+_MAX_CLASSES = 100  # of a confusion matrix in a result
+_MAX_CURVES = 20
+_CURVE_POINTS = 200
+_MAX_NAMES = 8
+
+
+def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> DecisionRule:
+    """Return the rule that serves the goal.
+
+    Args:
+        settings: the goal.
+        output: the output that classifies.
+        names: of the C classes.
+
+    Raises:
+        UsageError: the goal is of one class and none is named, or the model has no such class; or it is of classes,
+            and each sample has several labels.
+        DataError: the file of costs does not hold a number for each true class and decision.
+    """
+    goal, _ = settings.goal
+    kind: Literal["labels", "positive", "sure", "ratio"] = "ratio"
+    positive = output.n_classes - 1
+    if settings.positive:
+        positive = _class_called(settings.positive, names)
+    if output.multi_label:
+        if settings.positive or goal == "cost":
+            raise UsageError(
+                "--positive and cost=FILE are for one class a sample; of several labels each has a threshold of its own"
+            )
+        kind = "labels"
+    elif goal == "cost":
+        return DecisionRule(kind, positive, _costs(settings.decide.removeprefix("cost="), names))
+    elif settings.per_class and goal in BOUNDS:
+        if goal == "recall":
+            raise UsageError(
+                "one class a sample cannot keep the recall of all classes; use --add set --per-class --coverage, or "
+                "name one with --positive"
+            )
+        kind = "sure"
+    elif not settings.per_class and (settings.positive or output.n_classes == 2):
+        kind = "positive"
+    elif goal in ("f1", *BOUNDS) and not settings.per_class:
+        raise UsageError(f"{goal} is of one class: name it with --positive, or decide on each with --per-class")
+    return DecisionRule(kind, positive, np.zeros((0, 0), np.float32))
+
+
+def _class_called(word: str, names: Sequence[str]) -> int:
+    if word in names:
+        return names.index(word)
+    if word.isdecimal() and int(word) < len(names):
+        return int(word)
+    listed = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
+    raise UsageError(f"--positive {word}: the model has no such class; expected one of {listed}, or its number from 0")
+
+
+def _costs(path: str, names: Sequence[str]) -> Floats:
+    """Read costs (C, C) or (C, C + 1) in the order of the classes.
+
+    Raises:
+        UsageError: no such file.
+        DataError: a class is missing, or a cell is not a finite number.
+    """
+    if not Path(path).is_file():
+        raise UsageError(
+            f"{path}: no such file; expected costs as CSV, with a row a true class and a column a decision"
+        )
+    rows = [[cell.strip() for cell in row] for row in csv.reader(read_text(Path(path)).splitlines()) if row]
+    columns = [*names, ABSTAIN] if rows and ABSTAIN in rows[0] else [*names]
+    listed = ", ".join(columns[:_MAX_NAMES])
+    expected = f"{path}: expected the columns {listed} behind the first one, and a row for each class"
+    by_name = {row[0]: dict(zip(rows[0][1:], row[1:], strict=False)) for row in rows[1:]}
+    if set(by_name) != set(names) or any(set(row) != set(columns) for row in by_name.values()):
+        raise DataError(expected)
+    try:
+        costs = np.array([[float(by_name[name][column]) for column in columns] for name in names], np.float32)
+    except ValueError as error:
+        raise DataError(f"{path}: expected numbers; {error}") from error
+    if not np.all(np.isfinite(costs)):
+        raise DataError(f"{path}: expected finite costs")
+    return costs
+
+
+@dataclass(frozen=True, eq=False)
+class Operated:
+    """Thresholds of a decision.
+
+    Attributes:
+        thresholds: [] or (C,); None where no sample can promise the bound.
+        point: for the report.
+        notes: what the user should know; why there are none, where that is so.
+    """
+
+    thresholds: Floats | None
+    point: OperatingPoint
+    notes: tuple[str, ...] = ()
+
+
+def operate(
+    rule: DecisionRule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
+) -> Operated:
+    """Choose thresholds.
+
+    Args:
+        rule: what they are for.
+        p: (N, C) probabilities of the samples that decide.
+        labels: (N,), or (N, C) of 0 and 1.
+        settings: goal, certainty, seed, and level of intervals.
+        names: of the classes.
+    """
+    goal, _ = settings.goal
+    if goal in BOUNDS:
+        return _bounded(rule, p, labels, settings, names)
+    if goal in ("f1", "macro-f1") and rule.kind in ("labels", "ratio"):
+        # the mean over labels, or over classes
+        goal = "f1" if rule.kind == "labels" else "macro-f1"
+    level = settings.confidence_level / 100
+    if goal == "cost":
+        return _cheapest(rule, p, labels, settings.seed, level)
+    decided = crossfitted(rule, p, labels, goal, settings.seed)
+    value, *ends = goal_interval(rule, decided, labels, goal, level, p.shape[1])
+    point = OperatingPoint(settings.decide, value, (ends[0], ends[1]))
+    return Operated(best_thresholds(rule, p, labels, goal), point)
+
+
+def _bounded(
+    rule: DecisionRule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
+) -> Operated:
+    goal, level = settings.goal
+    delta = settings.delta / 100
+    point = OperatingPoint(settings.decide)
+    trivial = _ALWAYS if goal == "recall" else _NEVER
+    thresholds: list[float] = []
+    lost: list[int] = []
+    of_one = rule.kind == "positive"
+    for c in [rule.positive] if of_one else range(p.shape[1]):
+        scores, holds = _tested(rule, p, labels, c, goal)
+        threshold = bounded_threshold(scores, holds, goal, level, delta)
+        thresholds.append(trivial if threshold is None else min(max(float(threshold), _ALWAYS), _NEVER))
+        if threshold is None:
+            lost.append(c)
+    why = ""
+    if lost:
+        scores, holds = _tested(rule, p, labels, lost[0], goal)
+        why = _unreached(goal, level, delta, scores, holds, ", ".join(names[c] for c in lost[:_MAX_NAMES]))
+    if len(lost) == len(thresholds):
+        return Operated(None, point, (why,))
+    if lost:
+        why = f"{'always' if goal == 'recall' else 'never'} decided, which keeps the promise and says nothing: {why}"
+    found = np.array(thresholds[0] if of_one else thresholds, np.float32)
+    return Operated(found, point, (why,) if why else ())
+
+
+def _tested(
+    rule: DecisionRule, p: Floats, labels: NDArray[np.int64], c: int, goal: str
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the scores of a class and whether samples have it, of those samples that a bound is about."""
+    if rule.kind == "labels":
+        return p[:, c], labels[:, c] == 1
+    first = p.argmax(axis=1) == c
+    if rule.kind == "positive":
+        return p[:, c], labels == c
+    if goal == "precision":
+        return p[first, c], labels[first] == c
+    # what is not the likeliest class is never decided
+    return np.where(first, p[:, c], np.float32(-1)), labels == c
+
+
+def _unreached(goal: str, level: float, delta: float, scores: Floats, holds: NDArray[np.bool_], who: str) -> str:
+    """Say what a bound would take, what there is, and the best that can be had."""
+    needed = needed_for(goal, level, delta)
+    sign = "at most" if goal == "fpr" else "at least"
+    whose = "samples that have it above"
+    if goal != "precision":
+        whose = "samples of the class" if goal == "recall" else "samples without the class"
+    there = int(np.count_nonzero(~holds if goal == "fpr" else holds))
+    best = reachable_bound(scores, holds, goal, delta)
+    words = "none can be had" if best is None else f"the best that these can promise is {_level(best, goal)}"
+    text = f"{who}: {goal} of {sign} {level:g} with {100 * (1 - delta):g} % certainty takes {needed:,} {whose}"
+    if goal == "precision":
+        text += " the threshold, and no other above it, or more with few"
+    elif needed > there > 0:
+        text += f", about {math.ceil(needed * len(scores) / there):,} samples like these"
+    return f"{text}; there are {there:,}; {words}"
+
+
+def _level(best: float, goal: str) -> str:
+    # rounded to the side on which it is true
+    return f"{(math.ceil if goal == 'fpr' else math.floor)(1000 * best) / 1000:g}"
+
+
+def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: int, level: float) -> Operated:
+    """Return thresholds by probability; by counting, where that costs significantly less."""
+    classes = p.shape[1]
+    plain = np.ones(classes, np.float32)
+    counted = best_thresholds(rule, p, labels, "cost")
+    costs = [
+        rule.cost[labels, np.where(decided < 0, classes, decided)].astype(np.float64)
+        for decided in (rule.decide(p, plain), crossfitted(rule, p, labels, "cost", seed), rule.decide(p, counted))
+    ]
+    by_probability, by_counting, lowest = (float(cost.mean()) for cost in costs)
+    gain = costs[0] - costs[1]
+    # folds depend on one another
+    reach = quantile((1 + level) / 2, None) * float(gain.std(ddof=1)) / math.sqrt(len(gain)) * math.sqrt(1.25)
+    low, high = float(gain.mean()) - reach, float(gain.mean()) + reach
+    chosen = counted if low > 0 else plain
+    decided = crossfitted(rule, p, labels, "cost", seed) if low > 0 else rule.decide(p, plain)
+    value, *ends = goal_interval(rule, decided, labels, "cost", level, classes)
+    thresholds = _of_two(rule.cost, counted) if rule.cost.shape == (2, 2) else (None, None)
+    point = OperatingPoint(
+        "cost", -value, (-ends[1], -ends[0]), *thresholds, by_counting, by_probability, lowest, (low, high)
+    )
+    note = (
+        f"the probabilities are not good enough for this decision: thresholds by counting cost {by_counting:.4g} a "
+        f"sample, those by probability {by_probability:.4g} ({low:.3g} to {high:.3g} more), so the file has those by "
+        "counting; recalibrate the model first"
+    )
+    return Operated(chosen, point, (note,) if low > 0 else ())
+
+
+def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:
+    """Return thresholds of the second class: by counting, and by probability."""
+    false_alarm, miss = float(cost[0, 1] - cost[0, 0]), float(cost[1, 0] - cost[1, 1])
+    if false_alarm <= 0 or miss <= 0:
+        return None, None  # one decision is never the cheaper one
+    odds = false_alarm / miss
+    moved = odds * float(counted[1] / counted[0])
+    return moved / (1 + moved), odds / (1 + odds)
+
+
+def promise_of(settings: GuardSettings, rule: DecisionRule, point: OperatingPoint, names: Sequence[str]) -> str:
+    """Say what the output is, and what it promises."""
+    goal, level = settings.goal
+    of_all = {"labels": "of each label", "sure": "of each class", "ratio": ""}
+    who = of_all.get(rule.kind, f"of {names[rule.positive]}")
+    texts = {"labels": "which labels hold", "sure": "the class, or -1 where it is not sure enough"}
+    text = texts.get(rule.kind, "the class")
+    if rule.cost.shape[0] < rule.cost.shape[1]:
+        text += ", or -1 to abstain"
+    if goal in BOUNDS:
+        least = "at most" if goal == "fpr" else "at least"
+        name = "false positive rate" if goal == "fpr" else goal
+        return (
+            f"{text}; with a certainty of {100 - settings.delta:g} %, the {name} {who} is {least} {100 * level:g} %, "
+            "for samples that come as these did"
+        )
+    assert point.interval is not None  # noqa: S101 - of what is no bound
+    low, high = point.interval
+    return (
+        f"{text}; {goal} {who + ' ' if who else ''}{point.value:.4g} ({low:.4g} to {high:.4g}) on samples that no "
+        "threshold was chosen on"
+    )
+
+
+def decision_entry(settings: GuardSettings, rule: DecisionRule, thresholds: Floats, names: Sequence[str]) -> str:
+    """Return what the file says of its decision: the goal, the thresholds by class, and the costs of a few classes."""
+    called = [names[rule.positive]] if rule.kind == "positive" else [*names]
+    goal = settings.decide if settings.goal[0] != "cost" else "cost"
+    entry: dict[str, Any] = {"goal": goal, "rule": rule.kind, "delta": settings.delta / 100}
+    if len(called) <= _MAX_CLASSES:
+        entry["thresholds"] = dict(zip(called, np.atleast_1d(thresholds).tolist(), strict=True))
+        if rule.cost.size:
+            entry["cost"] = rule.cost.tolist()
+    return json.dumps(entry)
+
+
+def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
+    """Return the costs that a file was made for; None where it says none."""
+    try:
+        cost = np.array(json.loads(entries["guard_decision"])["cost"], np.float32)
+    except (LookupError, TypeError, ValueError, RecursionError):
+        return None
+    return cost if cost.ndim == 2 and np.all(np.isfinite(cost)) else None
+
+
+def score_decision(
+    decided: NDArray[Any],
+    labels: NDArray[np.int64],
+    names: Sequence[str],
+    level: float,
+    cost: Floats | None = None,
+    p: Floats | None = None,
+    positive: int | None = None,
+    clusters: NDArray[np.int64] | None = None,
+) -> DecisionScores:
+    """Hold decisions against labels.
+
+    Args:
+        decided: (N,) classes, -1 for none; or (N, C) bool.
+        labels: (N,), or (N, C) of 0 and 1.
+        names: of the classes.
+        level: of intervals, a fraction.
+        cost: (C, A) costs, if the file was made for some.
+        p: (N, C) probabilities, for curves.
+        positive: the class whose curve is drawn; all labels where it is None.
+        clusters: numbers of the groups that samples come in, (N,); None where they are independent.
+    """
+    classes = len(names)
+    counts = confusion(decided, labels, classes)
+    several = counts.ndim == 3
+    drawn: Sequence[int] = () if p is None else range(min(classes, _MAX_CURVES)) if positive is None else (positive,)
+    return DecisionScores(
+        classes=tuple(
+            _of_class(
+                name,
+                labels[:, c] == 1 if several else labels == c,
+                decided[:, c] if several else decided == c,
+                level,
+                clusters,
+            )
+            for c, name in enumerate(names)
+        ),
+        confusion=None if several or classes > _MAX_CLASSES else tuple(map(tuple, counts.tolist())),
+        undecided=0.0 if several else float(np.mean(decided < 0)),
+        macro_f1=float(np.mean(goal_value(counts, "f1" if several else "macro-f1"))),
+        balanced_accuracy=float(np.mean(goal_value(counts, "balanced-accuracy"))),
+        mcc=float(np.mean(goal_value(counts, "mcc"))),
+        cost=None if cost is None or several else -float(goal_value(counts, "cost", cost)),
+        curves=tuple(_curve(names[c], p[:, c], labels[:, c] == 1 if several else labels == c) for c in drawn)
+        if p is not None
+        else (),
+    )
+
+
+def _of_class(
+    name: str,
+    holds: NDArray[np.bool_],
+    chosen: NDArray[np.bool_],
+    level: float,
+    clusters: NDArray[np.int64] | None,
+) -> ClassDecision:
+    """Count one class: samples that hold it, and those that are decided to."""
+
+    def share(of: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[float | None, tuple[float, float] | None]:
+        if not among.any():
+            return None, None
+        groups = None if clusters is None else clusters[among]
+        return float(of[among].mean()), share_interval(of[among], level, groups)
+
+    recall, recall_interval = share(chosen, holds)
+    precision, precision_interval = share(holds, chosen)
+    return ClassDecision(
+        name=name,
+        samples=int(holds.sum()),
+        decided=int(chosen.sum()),
+        recall=recall,
+        recall_interval=recall_interval,
+        precision=precision,
+        precision_interval=precision_interval,
+        false_positives=share(chosen, ~holds)[0],
+    )
+
+
+def _curve(name: str, scores: Floats, holds: NDArray[np.bool_]) -> DecisionCurve:
+    order = np.argsort(-scores, kind="stable")
+    hits = np.cumsum(holds[order])
+    at = np.unique(np.linspace(0, len(order) - 1, _CURVE_POINTS).astype(np.int64))
+    recall = hits[at] / max(1, int(hits[-1]))
+    return DecisionCurve(name, tuple(recall.tolist()), tuple((hits[at] / (at + 1)).tolist()))
