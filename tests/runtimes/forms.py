@@ -102,23 +102,23 @@ NODE = {"search": "none", "map": "ts", "fold": False}
 TILTED = {"search": "sparse", "map": "ts", "fold": False, "angle_step": 10.0, "max_ensemble_size": 40}
 
 FORMS: dict[str, Callable[[Path], Form]] = {
-    "tokens, `ts --no-fold`": partial(positions, "tokens", NODE),
+    "tokens, `ts, fold=False`": partial(positions, "tokens", NODE),
     "tokens, `isotonic`": partial(positions, "tokens", {"search": "none", "map": "isotonic"}),
-    "pixels, tilted, `ts --no-fold`": partial(positions, "pixels", TILTED),
+    "pixels, tilted, `ts, fold=False`": partial(positions, "pixels", TILTED),
     "pixels, `ets`": partial(positions, "pixels", {"search": "none", "map": "ets"}),
-    "several labels, `label-platt --no-fold`": partial(
+    "several labels, `label-platt, fold=False`": partial(
         several_labels, {"search": "none", "map": "label-platt", "fold": False}
     ),
     "several labels, `label-isotonic`": partial(several_labels, {"search": "none", "map": "label-isotonic"}),
     "two heads, `ets`": partial(two_heads, {"search": "none", "map": "ets"}),
-    "cosine, tilted, `ts --no-fold`": partial(cosine, TILTED),
+    "cosine, tilted, `ts, fold=False`": partial(cosine, TILTED),
     "integer operators, `isotonic`": partial(integer, "operators", {"search": "none", "map": "isotonic"}),
     "dynamic integers, `ts`": partial(integer, "dynamic", {"search": "none", "map": "ts"}),
     "4-bit weights, `ts`": partial(integer, "4 bits", {"search": "none", "map": "ts"}),
 }
 
 LIMITS = {
-    ("OpenCV classic engine", "pixels, tilted, `ts --no-fold`"): "no Shape of images whose size is left open",
+    ("OpenCV classic engine", "pixels, tilted, `ts, fold=False`"): "no Shape of images whose size is left open",
     ("OpenCV classic engine", "pixels, `ets`"): "no Shape of images whose size is left open",
 }
 """What runs the model and refuses the written file."""
