@@ -437,7 +437,7 @@ class _View:
     def scored(self, scores: SampleScores) -> Scored:
         """Reduce scores to what a figure shows of a candidate."""
         value = objective_value(scores, self.settings.objective, self.settings.bins)
-        return Scored(value, float(np.mean(scores.hit)), _diagram(scores, self.settings))
+        return Scored(value, float(np.mean(scores.hit)))
 
 
 def _classes(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:

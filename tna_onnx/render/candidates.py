@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -12,7 +11,6 @@ __all__ = [
     "MAX_DROP",
     "MAX_TIMES",
     "allowed_accuracy",
-    "crowded",
     "drawn_kinds",
     "highest",
     "looks",
@@ -28,10 +26,6 @@ MAX_DROP = 0.1
 MAX_TIMES = 2
 """Objectives that are more than so many times the original weight's are cut off."""
 
-# Share of the tilted candidates that the closer look holds, and the part of the whole range that it may take: a wider
-# one would show nothing that the whole does not.
-_MOST = 0.6
-_NARROW = 0.5
 # Paper between the highest point and the end of the axis.
 _ROOM = 1.15
 
@@ -70,20 +64,6 @@ def objective_range(details: Details, value: Callable[[Scored], float]) -> tuple
     values = [value(scored_of(step)) for step in near(details) for _, scored_of in drawn_kinds(details)]
     low = min(values)
     return max(0.0, low - 0.1 * (high - low)), high
-
-
-def crowded(details: Details) -> tuple[float, float] | None:
-    """Return the narrowest range of angles that holds most candidates; None if that is no closer look."""
-    angles = sorted(step.angle for step in near(details) if step.angle)
-    count = math.ceil(_MOST * len(angles))
-    if count < 3:
-        return None
-    low, high = min(zip(angles, angles[count - 1 :], strict=False), key=lambda ends: ends[1] - ends[0])
-    if not 0 < high - low <= _NARROW * angles[-1]:
-        return None
-    # so much room that the outer markers are whole
-    room = 0.08 * (high - low)
-    return low - room, high + room
 
 
 def allowed_accuracy(details: Details, settings: dict[str, object]) -> float:

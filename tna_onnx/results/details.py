@@ -90,12 +90,10 @@ class Scored:
     Attributes:
         objective: value of the objective: a fraction for ECE and AdaECE, nats for NLL; Brier has no unit.
         accuracy: accuracy as a fraction.
-        bins: its reliability diagram.
     """
 
     objective: float
     accuracy: float
-    bins: Bins
 
 
 @dataclass(frozen=True)

@@ -118,11 +118,6 @@ def accessible(browser: Any) -> list[dict[str, Any]]:
     return WebDriverWait(browser, 20).until(nodes)
 
 
-def drag(browser: Any, value: int) -> None:
-    script = "const s = arguments[0]; s.value = arguments[1]; s.dispatchEvent(new Event('input'));"
-    browser.execute_script(script, browser.find_element("id", "angle"), value)
-
-
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
 @pytest.mark.parametrize("width", [1200, 390])
 def test_it_renders_without_complaint(browse: Open, scheme: str, dark: bool, width: int) -> None:
@@ -142,49 +137,6 @@ def test_it_loads_nothing(browse: Open, page: Path) -> None:
     urls = [a["request"]["url"] for a in asked if a["documentURL"] == page.as_uri()]  # the browser has pages of its own
     assert page.as_uri() in urls
     assert [url for url in urls if url != page.as_uri() and not url.startswith("data:")] == []
-
-
-def test_the_slider_moves_the_diagram(browse: Open) -> None:
-    browser = browse()
-    slider = browser.find_element("id", "angle")
-    assert "(chosen)" in browser.find_element("css selector", ".slider output").text
-    seen = set()
-    for value in (0, 3, int(slider.get_attribute("max"))):
-        drag(browser, value)
-        (figure,) = shown(browser, ".steps figure")
-        text = browser.find_element("css selector", ".slider output").text
-        assert text == slider.get_attribute("aria-valuetext") == figure.get_attribute("data-text")
-        bars = figure.find_elements("css selector", "rect.accuracy")
-        seen.add((text, *(bar.get_attribute("height") for bar in bars)))
-    assert len(seen) == 3
-
-
-def test_the_slider_obeys_the_keyboard(browse: Open) -> None:
-    browser = browse()
-    drag(browser, 2)
-    before = browser.find_element("css selector", ".slider output").text
-    browser.find_element("id", "angle").send_keys("\ue014")  # arrow to the right
-    after = browser.find_element("css selector", ".slider output").text
-    assert before != after
-    assert browser.find_element("id", "angle").get_attribute("value") == "3"
-
-
-def test_the_charts_over_the_angle_show_where_the_slider_stands(browse: Open) -> None:
-    browser = browse()
-    looks = "return [...document.querySelectorAll('.cursor')].map((line) => getComputedStyle(line).display)"
-    assert browser.execute_script(looks) == ["inline", "inline"]
-    drag(browser, int(browser.find_element("id", "angle").get_attribute("max")) // 2)
-    text = browser.find_element("css selector", ".slider output").text
-    angle = text.split("°")[0]
-    script = """
-      const chart = document.querySelector("svg.chart:has(.cursor)");
-      const at = (element) => element.getBoundingClientRect().left + element.getBoundingClientRect().width / 2;
-      return [...chart.querySelectorAll(".dot")].filter((dot) => dot.dataset.tip.includes(` degrees ${arguments[0]},`))
-        .map((dot) => at(dot) - at(chart.querySelector(".cursor")));
-    """
-    offsets = browser.execute_script(script, angle)
-    assert offsets
-    assert max(map(abs, offsets)) < 1
 
 
 def test_the_keyboard_reaches_everything_and_shows_where_it_is(browse: Open) -> None:
@@ -221,6 +173,24 @@ def test_landmarks_and_headings(browse: Open) -> None:
         "return [...document.querySelectorAll('table')].every((t) => t.caption"
         " && t.querySelector('thead th[scope=col]') && [...t.tBodies[0].rows].every((r) => r.cells[0].scope === 'row'))"
     )
+
+
+def test_a_small_screen_gets_six_screens_and_unfolds_what_a_link_leads_to(browse: Open) -> None:
+    browser = browse(390)
+    height = "return document.documentElement.scrollHeight"
+    assert browser.execute_script(height) <= 6 * 844
+    assert not shown(browser, "#samples ul")
+    browser.execute_script("document.querySelector('nav a[href=\"#samples\"]').click()")
+    WebDriverWait(browser, 10).until(lambda it: shown(it, "#samples ul"))
+
+
+def test_a_reliability_diagram_begins_with_bars_diagonal_and_band(browse: Open) -> None:
+    browser = browse()
+    rest = [f"#reliability .simple {mark}" for mark in ("rect.over", ".whisker", ".line.fit")]
+    assert shown(browser, "#reliability .simple rect.accuracy")
+    assert not any(shown(browser, mark) for mark in rest)
+    browser.find_element("css selector", ".simple .all").click()
+    assert all(shown(browser, mark) for mark in rest)
 
 
 def test_hovering_tells_the_count(browse: Open) -> None:
@@ -272,9 +242,10 @@ def test_all_is_there_without_script(browse: Open) -> None:
     browser = browse(script=False)
     pixels = screenshot(browser)
     assert all(part.std() > 5 for part in np.array_split(pixels, 8))
-    assert shown(browser, ".slider") == []
-    figures = browser.find_elements("css selector", ".steps figure")
-    assert len(shown(browser, ".steps figure")) == len(figures) > 5
+    # nothing is folded away that a script would have to open
+    folds = browser.find_elements("css selector", "details.fold")
+    assert len(folds) > 3
+    assert all(fold.get_attribute("open") for fold in folds)
 
 
 def test_it_prints(browse: Open) -> None:
@@ -283,8 +254,6 @@ def test_it_prints(browse: Open) -> None:
     assert found.startswith(b"%PDF")
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert np.median(screenshot(browser)) > 240  # white paper, whatever the screen's scheme
-    assert shown(browser, ".slider") == []
-    assert len(shown(browser, ".steps figure")) == 1
 
 
 def test_a_head_sorts_the_table_of_classes(browse: Open) -> None:

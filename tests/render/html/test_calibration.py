@@ -35,7 +35,6 @@ from tests.support import PLAIN, TILTED
 from tna_onnx.cli.group import group
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.metrics import ece
-from tna_onnx.render.candidates import crowded
 from tna_onnx.render.html.page import to_html
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Bins, Details, RiskCoverage
@@ -183,7 +182,7 @@ def test_every_kind_of_run_has_a_page(small: Small, tmp_path: Path, options: dic
     )
     page = to_html(report)
     check_page(page)
-    assert ('id="search"' in page) == (options.get("search") != "none")
+    assert ('id="search"' in page) == (report.angle != 0)
     assert details_of(report).held_out == held_out
 
 
@@ -245,12 +244,8 @@ def check_page(page: str) -> None:
 
 def test_the_page_is_whole(page: str, report: Report) -> None:
     check_page(page)
-    details = details_of(report)
     for key in ("result", "reliability", "confidence", "search", "angles", "samples", "changes", "run"):
         assert f'<section id="{key}"' in page
-    angles = {step.angle for step in details.steps}
-    steps = page[page.index('<div class="steps"') :]
-    assert steps[: steps.index("</div>")].count("<figure") == len(angles)  # all of them without JavaScript, too
     assert "tna-onnx calibrate " + escape("'a b.onnx'") in page
     for text in (report.model_sha256, report.provider, *report.versions.values(), "Seed", "held-out"):
         assert text in page
@@ -379,20 +374,6 @@ def test_every_kind_of_output_has_programs(report: Report, kind: str) -> None:
     page = to_html(replace(report, details=replace(details, made=mapped)))
     assert list(programs_of(page)) == ["Python"]
     assert "no short program" in page
-
-
-def test_the_closer_look_is_where_the_candidates_are(report: Report) -> None:
-    details = details_of(report)
-    base = details.steps[1]
-    angles = [10.0, 30.0, 70.0, 70.5, 71.0, 71.5, 72.0]
-    steps = (details.steps[0], *(replace(base, angle=angle) for angle in angles))
-    shown = replace(details, steps=steps, chosen=5)
-    low, high = crowded(shown) or (0.0, 0.0)
-    assert 69 < low < 70
-    assert 72 < high < 73
-    assert "A closer look, 70° to 72°" in to_html(replace(report, details=shown))
-    even = replace(details, steps=(details.steps[0], *(replace(base, angle=a) for a in (10.0, 30.0, 50.0, 70.0))))
-    assert crowded(even) is None
 
 
 @pytest.mark.slow
@@ -551,6 +532,21 @@ def test_contrast_by_hand() -> None:
 
 def test_nothing_moves_by_itself() -> None:
     assert not re.search("transition|animation|scroll-behavior", style())  # nothing for prefers-reduced-motion to stop
+
+
+def test_a_choice_is_a_dot_plot_and_what_was_not_tilted_has_no_angles(small: Small) -> None:
+    words = {"objective": "nll", "device": "cpu", "details": True, "dry_run": True}
+    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, **words)  # type: ignore[arg-type]
+    page = to_html(replace(report, angle=0.0))
+    check_page(page)
+    rows = section_of(page, "choice").split("<tbody>")[1].split("</tr>")[:-1]
+    assert sum("point chosen" in row for row in rows) == 1
+    assert sum("point input" in row for row in rows) == (report.method != "none")
+    losses = [float(re.findall(r"<td>([0-9.]+) ±", row)[0]) for row in rows]
+    assert losses == sorted(losses)
+    assert losses[0] == pytest.approx(min(each.metrics.nll for each in report.methods), abs=5e-5)
+    assert 'id="search"' not in page
+    assert 'id="angles"' not in page
 
 
 def test_a_report_without_details_has_fewer_sections(report: Report) -> None:

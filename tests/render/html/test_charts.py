@@ -77,8 +77,9 @@ def test_an_axis_from_zero_has_a_length() -> None:
 
 
 def test_an_interval_is_cut_off_at_the_ends_of_its_axis() -> None:
-    bar = interval_bar(0.0, -5.0, 0.5, 1.0, "open", "no significant change")
-    assert (bar.span.x1, bar.span.x2, bar.x, bar.zero.x1) == (2, 89, 60, 60)
+    bar = interval_bar(0.0, -5.0, 0.5, (-1.0, 1.0), "open", "no significant change")
+    # per cent of the width, 2 of them free at both sides
+    assert (bar.low, bar.high, bar.x, bar.mark) == (2, 74, 50, 50)
 
 
 def test_lines_of_one_point_and_marked_values() -> None:

@@ -126,6 +126,11 @@ class Key:
     marker: str = ""
     capped: bool = False
 
+    @property
+    def rest(self) -> bool:
+        """Whether a reliability diagram shows it on demand."""
+        return self.look in ("over", "under", "whisker", "fit", "accuracy weak")
+
 
 def interval_key(look: str, text: str) -> Key:
     """Explain an interval."""
@@ -207,7 +212,7 @@ def bins_table(bins: Bins, caption: str, words: DiagramWords = OF_CLASSES) -> Ta
     return table(("bin", words.counted, f"mean {words.against}", words.what, "95 % interval"), rows, caption)
 
 
-def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> IntervalBar:
+def interval_cell(name: str, d: Interval, reach: float, open_word: str, *, wide: bool = False) -> IntervalBar:
     """Draw the interval of a metric's difference so that left and green are better, whatever the metric.
 
     Args:
@@ -215,6 +220,7 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> Inter
         d: its difference.
         reach: of the axis; see `reach_of`.
         open_word: what to say of an interval that holds zero.
+        wide: whether it is the main thing of its table.
     """
     metric = METRICS[name]
     # Errors fall to the left, so a metric that is better when larger is mirrored.
@@ -225,7 +231,7 @@ def interval_cell(name: str, d: Interval, reach: float, open_word: str) -> Inter
     words = {1: "better", 0: open_word, -1: "worse"}
     # by the rule of the verdict, so that both have one colour
     standing = changed(name, d)
-    return interval_bar(sign * d.difference, low, high, reach, looks[standing], words[standing])
+    return interval_bar(sign * d.difference, low, high, (-reach, reach), looks[standing], words[standing], wide=wide)
 
 
 def reach_of(*differences: Interval) -> float:

@@ -32,21 +32,12 @@ document.addEventListener("pointermove", point);
 document.addEventListener("pointerdown", point);
 document.addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });
 
-// The slider chooses which of the diagrams is seen, and the charts over the angle show where it stands.
-for (const slider of document.querySelectorAll(".slider input")) {
-  const part = slider.closest("section");
-  const figures = [...part.querySelectorAll(".steps figure")];
-  const cursors = part.querySelectorAll(".cursor");
-  const show = () => {
-    const { text, x } = figures[slider.value].dataset;
-    figures.forEach((figure, k) => figure.classList.toggle("active", k === Number(slider.value)));
-    for (const line of cursors) for (const end of ["x1", "x2"]) line.setAttribute(end, x);
-    slider.setAttribute("aria-valuetext", text);
-    part.querySelector(".slider output").textContent = text;
-  };
-  slider.addEventListener("input", show);
-  show();
-}
+// On a small screen, what is not the result waits until it is asked for.
+const folds = [...document.querySelectorAll("details.fold")];
+if (matchMedia("(max-width: 34rem)").matches) for (const fold of folds) fold.open = false;
+const unfold = () => { const fold = document.querySelector(`${location.hash || "#none"} details.fold`); if (fold) fold.open = true; };
+addEventListener("hashchange", unfold);
+unfold();
 
 // Tables of classes are sorted by a click on a head; a second click turns the order round.
 const plainNumber = (text) => (/^[\d.,]+$/.test(text) ? Number(text.replaceAll(",", "")) : NaN);

@@ -1,9 +1,8 @@
 """Pages from templates: one HTML file with style, script, drawings and pictures inside, and the report's page.
 
-Nothing is loaded, and everything can be read without JavaScript: the diagrams of the slider are then side by side, and
-figures have their numbers in tables. Python computes plain values; markup is only in `templates/`, where autoescape is
-on, so text from outside (names, paths, notes) is escaped. The only text that is not escaped is this package's own style
-sheet and script.
+Nothing is loaded, and everything can be read without JavaScript; figures have their numbers in tables. Python computes
+plain values; markup is only in `templates/`, where autoescape is on, so text from outside (names, paths, notes) is
+escaped. The only text that is not escaped is this package's own style sheet and script.
 """
 
 from __future__ import annotations
@@ -21,9 +20,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from tna_onnx.files import printable
+from tna_onnx.render.html.blocks import LOOKS
 from tna_onnx.render.html.sections.classes import confidence, measured_reliability, reliability, samples
 from tna_onnx.render.html.sections.decisions import promised
-from tna_onnx.render.html.sections.result import changes, measured, measured_run, result, run
+from tna_onnx.render.html.sections.result import changes, choice, measured, measured_run, result, run
 from tna_onnx.render.html.sections.search import angles, search
 from tna_onnx.render.html.sections.use import use
 from tna_onnx.results.evaluation import Evaluation
@@ -41,21 +41,24 @@ class Section:
         title: its heading.
         template: below `templates/`; it finds `values` under the name `it`.
         values: what it shows; None leaves the section out.
+        folds: whether it can be folded, and is on a small screen.
     """
 
     name: str
     title: str
     template: str
     values: object
+    folds: bool = False
 
 
-def render_page(title: str, sections: Sequence[Section], version: str) -> str:
+def render_page(title: str, sections: Sequence[Section], version: str, facts: Sequence[tuple[str, str]] = ()) -> str:
     """Return a whole page.
 
     Args:
         title: of the page.
         sections: in their order; the first is the result.
         version: of this package, for the last line.
+        facts: what stands below the title: texts, each with a class of the style sheet, or none.
     """
     # Style and script are read here, not at import: a run without a page does not need them.
     folder = files("tna_onnx.render.html")
@@ -65,6 +68,7 @@ def render_page(title: str, sections: Sequence[Section], version: str) -> str:
         .get_template("page.html")
         .render(
             title=title,
+            facts=facts,
             sections=[section for section in sections if section.values is not None],
             version=version,
             style=style,
@@ -126,13 +130,27 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
         sources: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
     """
     sections = sections_of(report, command, sources)
-    return render_page(f"Calibration of {PurePath(report.model).name}", sections, report.versions.get("tna-onnx", ""))
+    version = report.versions.get("tna-onnx", "")
+    return render_page(f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report))
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    """Return date, samples and verdict."""
+    c = report.comparison
+    word = "refused" if report.missed else report.standing.word
+    facts = [("", f"{c.before.n:,} {c.samples} samples"), ("", f"{report.classes:,} classes")]
+    if report.details is not None:
+        facts.insert(0, ("", report.details.made.date[:10]))
+    look = "worse" if report.missed else LOOKS[report.standing.word]
+    return [(look, word), *facts]
 
 
 def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> list[Section]:
     """Return the sections of the page; the arguments are those of `to_html`."""
     details = report.details
     parts: list[tuple[str, str, object]] = [("result", "Result", result(report))]
+    if report.methods:
+        parts.append(("choice", "Methods compared", choice(report)))
     if report.guard is not None:
         parts.append(("decisions", "Decisions", promised(report.guard)))
     parts.append(("reliability", "Reliability", reliability(report, details)))
@@ -148,7 +166,14 @@ def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | 
             ("changes", changes_title, changes(report, details)),
         ]
     parts.append(("run", "How it was made", run(report, details, command, sources)))
-    return [Section(name, title, f"calibration/{name}.html", values) for name, title, values in parts]
+    return [
+        Section(name, title, f"calibration/{name}.html", values, folds=name not in _ALWAYS_OPEN)
+        for name, title, values in parts
+    ]
+
+
+# Sections that a small screen shows too.
+_ALWAYS_OPEN = ("result", "choice", "decisions", "reliability")
 
 
 def evaluation_page(evaluation: Evaluation) -> str:

@@ -22,7 +22,6 @@ __all__ = [
     "Segment",
     "Series",
     "Tick",
-    "chart_x",
     "interval_bar",
     "line_chart",
     "marker_path",
@@ -186,30 +185,56 @@ class Frame:
 
 @dataclass(frozen=True)
 class IntervalBar:
-    """An interval and its point on an axis around zero, for a cell of a table; `word` says the same for readers."""
+    """An interval, its point and a mark on one axis, for a cell of a table.
 
-    zero: Segment
-    span: Segment
+    Attributes:
+        mark: place of a value to compare with, in per cent of the width.
+        low: lower end of the interval, likewise.
+        high: upper end, likewise.
+        x: the point, likewise.
+        look: class of the style sheet.
+        word: says what it shows to those who do not see it.
+        wide: whether it is the main thing of its table.
+    """
+
+    mark: float
+    low: float
+    high: float
     x: float
     look: str
     word: str
+    wide: bool = False
 
 
-def interval_bar(difference: float, low: float, high: float, reach: float, look: str, word: str) -> IntervalBar:
-    """Place an interval on an axis from -reach to reach, with a line at 0.
+def interval_bar(
+    value: float,
+    low: float,
+    high: float,
+    reach: tuple[float, float],
+    look: str,
+    word: str,
+    *,
+    mark: float = 0.0,
+    wide: bool = False,
+) -> IntervalBar:
+    """Place an interval on an axis; what lies outside of its ends is cut off.
 
     Args:
-        difference: the point.
+        value: the point.
         low: lower end of the interval.
         high: upper end.
-        reach: above zero; what lies beyond is cut off.
+        reach: ends of the axis.
         look: `better`, `worse` or `open`.
         word: that says what the bar shows.
+        mark: a value that has a line.
+        wide: whether the bar is the main thing of its table.
     """
-    frame = Frame((-reach, reach), (0, 1), top=0, bottom=16, left=2, right=118)
-    zero = frame.segment("axis", (0, 0), (0, 1))
-    span = frame.segment(f"span {look}", (max(low, -reach), 0.5), (min(high, reach), 0.5))
-    return IntervalBar(zero, span, frame.at_x(difference), look, word)
+    frame = Frame(reach, (0, 1), left=2, right=98)
+
+    def at(number: float) -> float:
+        return frame.at_x(min(max(number, reach[0]), reach[1]))
+
+    return IntervalBar(at(mark), at(low), at(high), at(value), look, word, wide)
 
 
 def marker_path(shape: str, x: float, y: float) -> str:
@@ -302,7 +327,6 @@ class LineChart:
     axes: Axes
     guides: tuple[Guide, ...]
     box: tuple[float, float, float, float]
-    cursor: bool
     lines: tuple[Polyline, ...]
     rings: tuple[tuple[float, float], ...]
 
@@ -319,7 +343,6 @@ def line_chart(
     horizontal: Sequence[tuple[float, str]] = (),
     x_ticks: Sequence[tuple[float, str]] = (),
     rings: Sequence[tuple[float, float]] = (),
-    cursor: bool = False,
     text_on_top: bool = False,
 ) -> LineChart:
     """Draw lines over one pair of axes.
@@ -336,7 +359,6 @@ def line_chart(
         x_ticks: values of x to label, and their texts; round numbers by default.
         rings: points (x, y) to mark.
         text_on_top: put the text of `vertical` there, and not at the bottom.
-        cursor: add a vertical line that the page's script moves; see `chart_x`.
     """
     frame = _frame(series, x_range, y_range)
     guides = [_horizontal_guide(frame, value, text) for value, text in horizontal]
@@ -348,16 +370,9 @@ def line_chart(
         frame.axes(x_label, y_label, x_ticks=ticks(*frame.x), y_ticks=ticks(*frame.y), named=x_ticks),
         tuple(guides),
         _box(frame),
-        cursor,
         tuple(_polyline(frame, line, x_label, y_label) for line in series),
         tuple((frame.at_x(x), frame.at_y(y)) for x, y in rings),
     )
-
-
-def chart_x(value: float, x_range: tuple[float, float]) -> float:
-    """Return where `line_chart` has a value of x, in its own pixels."""
-    # the range of y does not matter for x
-    return Frame(x_range, (0, 1)).at_x(value)
 
 
 def _frame(series: Sequence[Series], x_range: tuple[float, float] | None, y_range: tuple[float, float] | None) -> Frame:

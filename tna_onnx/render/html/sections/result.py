@@ -26,9 +26,9 @@ from tna_onnx.render.html.blocks import (
     table,
     versions_text,
 )
-from tna_onnx.render.html.svg import IntervalBar
+from tna_onnx.render.html.svg import IntervalBar, interval_bar
 from tna_onnx.render.lines import size_text, tied
-from tna_onnx.render.text import label_heads, label_rows
+from tna_onnx.render.text import METHOD_HEADS, best_methods, label_heads, label_rows, method_rows
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details, Made
 from tna_onnx.results.evaluation import Evaluation
@@ -40,6 +40,7 @@ __all__ = [
     "Result",
     "Run",
     "changes",
+    "choice",
     "data_text",
     "measured",
     "measured_run",
@@ -112,7 +113,7 @@ def _metrics(c: Comparison, recall: Recall) -> Table:
     heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
     caption = f"{c.data}: {size_text(c.before)}"
     rows = {name: _row(c, name) for name in METRICS}
-    balanced = _accuracy_row("balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced)
+    balanced = _accuracy_row("Balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced)
     listed = [row for name in rows for row in ([rows[name], balanced] if name == "accuracy" else [rows[name]])]
     return table(heads, listed, caption, "metrics")
 
@@ -123,12 +124,42 @@ def _recalls(report: Report) -> Table | None:
         return None
     kind = "label" if report.labels else "class"
     level = report.recall.balanced.level
-    heads = (kind, "samples", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
+    heads = (kind, "samples", "recall, %", f"change ({100 * level:g}% interval)", "better | worse")
+    classes = sorted(report.recall.classes, key=lambda one: one.difference.difference)
+    # one scale, so that classes can be compared by eye
+    reach = reach_of(*(each.difference for each in classes))
+    metric = METRICS["accuracy"]
     rows = []
-    for each in sorted(report.recall.classes, key=lambda one: one.difference.difference):
-        name, *values = _accuracy_row(each.name, each.before, each.after, each.difference)
-        rows.append((name, f"{each.samples:,}", *values))
-    return table(heads, rows, f"Recall of each {kind}, %: the largest loss first", "sortable numbers")
+    for each in classes:
+        d = each.difference
+        change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
+        bar = interval_cell("accuracy", d, reach, "no significant change", wide=True)
+        sides = f"{metric.number(each.before)} → {metric.number(each.after)}"
+        rows.append((each.name, f"{each.samples:,}", sides, change, bar))
+    return table(heads, rows, f"Recall of each {kind}: the largest loss first", "numbers dots recalls")
+
+
+def choice(report: Report) -> Table:
+    """Return the methods that were compared as a dot plot, the lowest NLL first."""
+    methods = best_methods(report)
+    losses = {method.method: method.metrics.nll for method in methods}
+    looks = {"none": "input", report.method: "chosen"}
+    # an input that is far off would leave no room for the others: its number stands beside it
+    near = [method for method in methods if method.method != "none"] or methods
+    ends = [end for m in near for end in (m.metrics.nll - m.error, m.metrics.nll + m.error)]
+    room = 0.03 * (max(ends) - min(ends)) or 0.01
+    reach = (min(ends) - room, max(ends) + room)
+    rows = []
+    for method, (name, nll, error, *rest) in zip(methods, method_rows(report), strict=True):
+        look = looks.get(method.method, "open")
+        loss = losses[method.method]
+        bar = interval_bar(
+            loss, loss - method.error, loss + method.error, reach, look, "", mark=min(losses.values()), wide=True
+        )
+        rows.append((name, f"{nll} ± {error}", bar, *rest))
+    chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
+    heads = (METHOD_HEADS[0], "NLL, nats", f"{reach[0]:.2f} to {reach[1]:.2f} nats", *METHOD_HEADS[3:])
+    return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
 
 
 def _accuracy_row(name: str, before: float, after: float, d: Interval) -> tuple[str | IntervalBar, ...]:

@@ -1,7 +1,6 @@
-"""Sections on the search: objective and accuracy against angle and members, a diagram for every angle, and angles.
+"""Sections on a tilted weight: objective and accuracy against angle and members, and the distribution of angles.
 
-The diagrams are behind a slider. The last section shows the distribution of the angles between features and class
-vectors, for the predicted class and for the other classes ("false").
+The angles are those between features and class vectors, for the predicted class and for the others ("false").
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from tna_onnx.render.candidates import (
     MAX_DROP,
     MAX_TIMES,
     allowed_accuracy,
-    crowded,
     drawn_kinds,
     looks,
     near,
@@ -24,10 +22,8 @@ from tna_onnx.render.candidates import (
     steps_of,
 )
 from tna_onnx.render.html.blocks import Figure, Key, Table, line_key, table
-from tna_onnx.render.html.diagrams import ReliabilityDiagram, reliability_diagram
 from tna_onnx.render.html.sections.result import data_text, members_text
-from tna_onnx.render.html.svg import MARKERS, Series, chart_x, line_chart
-from tna_onnx.render.reliability import words_of
+from tna_onnx.render.html.svg import MARKERS, Series, line_chart
 from tna_onnx.results.details import Details, Scored, Step
 from tna_onnx.results.report import Report
 
@@ -41,18 +37,8 @@ _MAX_LABELS = 9
 
 
 @dataclass(frozen=True)
-class Stop:
-    """A stop of the slider: the diagram at an angle, and the pixel where the charts over the angle have it."""
-
-    text: str
-    x: float
-    chosen: bool
-    drawing: ReliabilityDiagram
-
-
-@dataclass(frozen=True)
 class Search:
-    """What the section shows; `closer` and `members` are None where they would show nothing."""
+    """What the section shows; `members` is None where it would show nothing."""
 
     mapped: str
     max_drop: str
@@ -60,20 +46,15 @@ class Search:
     shown_data: str
     keys: tuple[Key, ...]
     objective: Figure
-    closer: Figure | None
-    stops: tuple[Stop, ...]
-    start: int
     accuracy: Figure
     members: Figure | None
     candidates: Table
 
 
 def search(report: Report, details: Details) -> Search | None:
-    """Return the values of the section; None without a search."""
-    # the original weight alone: nothing was searched
-    if len(details.steps) < 2:
+    """Return the values of the section; None where nothing was tilted."""
+    if not report.angle:
         return None
-    stops = _stops(details, multi_label=bool(report.labels))
     return Search(
         "each with the map fitted for it" if details.with_map else "before any map",
         f"{100 * MAX_DROP:.0f}",
@@ -81,9 +62,6 @@ def search(report: Report, details: Details) -> Search | None:
         data_text(details),
         tuple(_keys(details)),
         _objective_chart(report, details),
-        _closer_chart(report, details),
-        stops,
-        next(k for k, stop in enumerate(stops) if stop.chosen),
         _accuracy_chart(report, details),
         _members_chart(report, details),
         _candidates_table(report, details),
@@ -120,38 +98,8 @@ def _objective_chart(report: Report, details: Details) -> Figure:
         vertical=_chosen_line(details),
         text_on_top=True,
         rings=_rings(details, value),
-        cursor=True,
     )
     return Figure(chart, f"{metric.label} against angle")
-
-
-def _closer_chart(report: Report, details: Details) -> Figure | None:
-    """The objective where most candidates are; it needs no cursor, which moves over the whole range."""
-    x_range = crowded(details)
-    if x_range is None:
-        return None
-    metric = METRICS[report.objective]
-
-    def value(scored: Scored) -> float:
-        return metric.factor * scored.objective
-
-    inside = [step for step in near(details) if x_range[0] <= step.angle <= x_range[1]]
-    high = objective_range(details, value)[1]
-    values = [min(high, value(scored_of(step))) for step in inside for _, scored_of in drawn_kinds(details)]
-    room = 0.12 * (max(values) - min(values)) or 0.1 * high
-    choice = details.steps[details.chosen]
-    chart = line_chart(
-        _lines(details, value),
-        f"{metric.title} where most candidates are",
-        "angle, degrees",
-        metric.title,
-        x_range=x_range,
-        y_range=(min(values) - room, max(values) + room),
-        vertical=_chosen_line(details) if choice in inside else None,
-        text_on_top=True,
-        rings=_rings(details, value) if choice in inside else (),
-    )
-    return Figure(chart, f"A closer look, {x_range[0]:.0f}° to {x_range[1]:.0f}°")
 
 
 def _accuracy_chart(report: Report, details: Details) -> Figure:
@@ -170,7 +118,6 @@ def _accuracy_chart(report: Report, details: Details) -> Figure:
         vertical=_chosen_line(details),
         horizontal=[(allowed_accuracy(details, report.settings), "allowed on calibration data")],
         rings=_rings(details, value),
-        cursor=True,
     )
     return Figure(chart, "Against the angle")
 
@@ -231,33 +178,6 @@ def _lines(details: Details, value: Callable[[Scored], float]) -> list[Series]:
     return lines
 
 
-def _stops(details: Details, *, multi_label: bool) -> tuple[Stop, ...]:
-    """One diagram for each angle; of several at an angle, the chosen one, else that of the most members."""
-    choice = details.steps[details.chosen]
-    by_angle: dict[float, Step] = {}
-    # later ones replace earlier ones: most members last, the limit of many after all
-    for step in sorted(details.steps, key=lambda s: (s.angle, s.members or math.inf)):
-        if by_angle.get(step.angle) is not choice:
-            by_angle[step.angle] = step
-    # The page's script moves the charts' cursor to the stop, so both have one range.
-    x_range = _x_range(details)
-    return tuple(_stop(step, step is choice, x_range, multi_label=multi_label) for step in by_angle.values())
-
-
-def _stop(step: Step, is_choice: bool, x_range: tuple[float, float], *, multi_label: bool) -> Stop:
-    text = "0°: not tilted"
-    if step.angle:
-        text = f"{step.angle:g}°, {members_text(step.members)} members"
-    # of several labels, these bins hold all of them, and the ECE of the report is a mean over labels
-    if not multi_label:
-        text += f", ECE {100 * step.shown.bins.ece:.2f} %"
-    text += f", accuracy {100 * step.shown.accuracy:.2f} %"
-    if is_choice:
-        text += " (chosen)"
-    drawing = reliability_diagram(step.shown.bins, f"Reliability at {step.angle:g} degrees", words_of(multi_label))
-    return Stop(text, chart_x(step.angle, x_range), is_choice, drawing)
-
-
 def _candidates_table(report: Report, details: Details) -> Table:
     title = METRICS[report.objective].title
     heads = ["angle, °", "reached, °", "members", f"calibration {title}", "calibration accuracy, %"]
@@ -298,8 +218,8 @@ class Angles:
 
 
 def angles(report: Report, details: Details) -> Angles | None:
-    """Return the values of the section; None without a plain head."""
-    if not details.angles:
+    """Return the values of the section; None without a plain head, or where nothing was tilted."""
+    if not details.angles or not report.angle:
         return None
     predicted = {a.weight: a.predicted for a in details.angles}
     other_classes = {a.weight: a.others for a in details.angles}
