@@ -56,13 +56,6 @@ def test_better_for_all_is_taken() -> None:
     assert chosen(moved(a=30, b=6, c=1)) == BIAS
 
 
-@pytest.mark.parametrize(("won", "expected"), [(6, BIAS), (5, TS)])
-def test_the_accuracy_is_better_by_a_standard_error(won: int, expected: Method) -> None:
-    """Three samples are lost: of 9 that change sides the standard error is 3, of 8 it is 2.8."""
-    assert chosen(moved(a=-3, b=won)) == expected
-    assert chosen(moved(a=-3, b=won), rule=Rule()) == BIAS
-
-
 @pytest.mark.parametrize(("lost", "expected"), [(1, TS), (0, BIAS)])
 def test_the_balanced_accuracy_does_not_fall(lost: int, expected: Method) -> None:
     """A sample of 20 weighs as much as 40 of 800; neither 30 samples in 800 nor one in 20 is a loss that counts."""
