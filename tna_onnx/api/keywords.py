@@ -105,6 +105,7 @@ class SettingsWords(TypedDict, total=False):
     seed: int
     trust_labels: bool
     quantized_head: QuantizedHead
+    interval: Literal["debiased", "bootstrap"]
     confidence_level: float
 
 

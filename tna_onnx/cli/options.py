@@ -28,7 +28,7 @@ from tna_onnx.cli.types import (
     size,
     temperature,
 )
-from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, EngineFields, Layout
+from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, EngineFields, Interpolation, Layout
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file
@@ -312,7 +312,7 @@ confidence_option = field_options(Settings, "confidence_level")
 
 
 # Fields of Recipe that have an option of the same name.
-_PARTS = ("resize", "crop", "scale", "mean", "std", "layout", "color")
+_PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
 
 preprocessing_options = together(
     click.option(
@@ -329,6 +329,7 @@ preprocessing_options = together(
     ),
     click.option("--resize", metavar="PIXELS", callback=size, help="Resize to this shorter side, or to HEIGHT,WIDTH."),
     click.option("--crop", metavar="PIXELS", callback=size, help="Crop the centre: side, or HEIGHT,WIDTH."),
+    click.option("--crop-pct", type=float, help="Share of the shorter side that the crop keeps; not with --resize."),
     click.option("--scale", type=float, help="Factor on pixel values 0..255.  [default: 1/255]"),
     click.option(
         "--mean",
@@ -344,6 +345,11 @@ preprocessing_options = together(
     ),
     click.option("--layout", type=choice(get_args(Layout)), help="Order of the axes.  [default: from the model]"),
     click.option("--color", type=choice(get_args(Color)), help="Colour channels.  [default: from the model]"),
+    click.option(
+        "--interpolation",
+        type=choice(get_args(Interpolation)),
+        help="Filter for --resize.  [default: bilinear]",
+    ),
 )
 
 

@@ -97,6 +97,7 @@ def compare_heads(
         settings.level,
         cross_fit=cross_fit,
         same_predictions=same,
+        interval=settings.interval,
     )
     recall = Recall.of(
         before.labelled(np.asarray(task.shown.table.labels)),

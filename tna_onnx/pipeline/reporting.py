@@ -197,6 +197,7 @@ def _on_calibration_data(settings: Settings, finished: Finished) -> Comparison:
         settings.seed,
         settings.level,
         same_predictions=outcome.keeps_predictions,
+        interval=settings.interval,
     )
 
 

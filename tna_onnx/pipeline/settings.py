@@ -150,6 +150,12 @@ class Settings:
         "If the weight is stored quantised (QDQ): quantise the new one too, per class, or store it as float.",
         section=_FITTED,
     )
+    interval: Literal["debiased", "bootstrap"] = setting(
+        "debiased",
+        "Interval of the differences of ECE and AdaECE, which verdict and gates go by. debiased: without the bias of "
+        "binned errors; bootstrap: BCa, as other tools have it, which is too narrow.",
+        section="Results",
+    )
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
     def __post_init__(self) -> None:

@@ -122,14 +122,14 @@ USAGE_ERRORS = [
     (Recipe(scale=math.nan), "--scale .* got nan"),
     (Recipe(scale=1e37), "--scale 1e.37"),
     (Recipe(std=(1e-50,)), r"--std .*1e-50"),
-    (Recipe(crop_pct=0.0), "crop_pct must be above 0 and at most 1, got 0.0"),
-    (Recipe(crop_pct=1.5), "crop_pct must be above 0 and at most 1, got 1.5"),
-    (Recipe(crop_pct=math.nan), "crop_pct must be above 0 and at most 1, got nan"),
-    (Recipe(crop_pct=0.9, resize=256, crop=224), "--resize and crop_pct both"),
-    (Recipe(crop_pct=0.9), r"crop_pct needs the side of a square crop, .* \(N, 3, \?, \?\) and --crop is None"),
-    (Recipe(crop_pct=0.9, crop=(224, 200)), r"crop_pct needs the side of a square crop, .* --crop is \(224, 200\)"),
+    (Recipe(crop_pct=0.0), "--crop-pct must be above 0 and at most 1, got 0.0"),
+    (Recipe(crop_pct=1.5), "--crop-pct must be above 0 and at most 1, got 1.5"),
+    (Recipe(crop_pct=math.nan), "--crop-pct must be above 0 and at most 1, got nan"),
+    (Recipe(crop_pct=0.9, resize=256, crop=224), "--resize and --crop-pct both"),
+    (Recipe(crop_pct=0.9), r"--crop-pct needs the side of a square crop, .* \(N, 3, \?, \?\) and --crop is None"),
+    (Recipe(crop_pct=0.9, crop=(224, 200)), r"--crop-pct needs the side of a square crop, .* --crop is \(224, 200\)"),
     (Recipe(color="L"), "3 channels, but --color L gives 1"),
-    *[(replace(Recipe(), **{key: value}), f"{key} must be one of .* got '{value}'") for key, value in WRONG.items()],
+    *[(replace(Recipe(), **{key: value}), f"--{key} must be one of .* got '{value}'") for key, value in WRONG.items()],
 ]
 
 

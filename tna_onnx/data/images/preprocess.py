@@ -106,7 +106,7 @@ class ResolvedRecipe:
         if width * height > limits.image_pixels:
             raise DataError(
                 f"resizing from {_size(image)} (height x width) gives {height:,} x {width:,} pixels, more than "
-                f"{int(limits.image_pixels):,}; correct --resize or crop_pct, or if it is meant, raise --data-limit "
+                f"{int(limits.image_pixels):,}; correct --resize or --crop-pct, or if it is meant, raise --data-limit "
                 "image-pixels=NUMBER"
             )
         return image.resize((width, height), FILTERS[self.interpolation])
@@ -241,7 +241,7 @@ class Recipe:
         for flag, value, choices in [
             ("--layout", self.layout, (None, *get_args(Layout))),
             ("--color", self.color, (None, *get_args(Color))),
-            ("interpolation", self.interpolation, get_args(Interpolation)),
+            ("--interpolation", self.interpolation, get_args(Interpolation)),
         ]:
             if value not in choices:
                 allowed = ", ".join(choice for choice in choices if choice)
@@ -262,18 +262,18 @@ class Recipe:
         if self.crop_pct is None:
             return self.resize, crop
         if not 0 < self.crop_pct <= 1:
-            raise UsageError(f"crop_pct must be above 0 and at most 1, got {_shown(self.crop_pct)}")
+            raise UsageError(f"--crop-pct must be above 0 and at most 1, got {_shown(self.crop_pct)}")
         if self.resize is not None:
-            raise UsageError("--resize and crop_pct both say to what size images are brought; leave one out")
+            raise UsageError("--resize and --crop-pct both say to what size images are brought; leave one out")
         sides = crop or (height, width)
         if sides[0] is None or sides[1] is None or sides[0] != sides[1]:
             raise UsageError(
-                f"crop_pct needs the side of a square crop, but input {spec.name!r} has shape "
+                f"--crop-pct needs the side of a square crop, but input {spec.name!r} has shape "
                 f"{shape_text(spec.shape)} and --crop is {self.crop}; give --crop SIDE, or --resize and --crop"
             )
         if sides[0] > MAX_SIDE * self.crop_pct:
             raise UsageError(
-                f"crop_pct {self.crop_pct:g} of a crop of {sides[0]:,} pixels makes images of more than {MAX_SIDE:,} "
+                f"--crop-pct {self.crop_pct:g} of a crop of {sides[0]:,} pixels makes images of more than {MAX_SIDE:,} "
                 "pixels on each side"
             )
         return math.floor(sides[0] / self.crop_pct), (sides[0], sides[0])
