@@ -71,7 +71,7 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     (folder / "settings").mkdir()
     (folder / "settings/calib.npz").write_bytes(small.calib.read_bytes())
     (folder / "settings/tna.toml").write_text(
-        'device = "cpu"\n[calibrate]\ncalib = "calib.npz"\noutput = "../o.onnx"\nmap = "ets"\nsearch = "none"\n'
+        'device = "cpu"\n[calibrate]\ncalib = "calib.npz"\noutput = "../o.onnx"\nmap = "bias"\nsearch = "none"\n'
         'json = "r.json"\nensemble_size = 12\nmax-ece = 50\nrequire_improvement = true\nconfidence-level = 90\n'
         f'eval = "{small.test.as_posix()}"\n[evaluate]\nmin-accuracy = 100\n'
     )
@@ -79,7 +79,7 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     assert (result.exit_code, result.stderr) == (0, ""), result.output
     assert (folder / "o.onnx").exists()  # ../o.onnx from the file's folder
     report = json.loads((folder / "settings/r.json").read_text())
-    assert report["map"] == "ets"
+    assert report["map"] == "bias"
     assert (report["settings"]["gates"]["max_ece"], report["settings"]["gates"]["require_improvement"]) == (50, True)
     assert report["settings"]["confidence_level"] == 90
     result = cli(
