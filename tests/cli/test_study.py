@@ -39,6 +39,20 @@ def test_every_study_has_its_files(folder: Path) -> None:
     assert {path.name for path in folder.iterdir()} == names | {"index.html"}
 
 
+def test_figures_for_a_paper_have_a_file_a_panel_symbols_and_whole_lines(small: Small, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    words = ["--only", "rotations", "--repeats", "2", "--device", "cpu", "--style", "paper", "--split-panels"]
+    result = cli(*command(small, tmp_path / "out"), *words)
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in (tmp_path / "out").glob("*.svg")} == {"rotations-1.svg", "rotations-2.svg"}
+    drawn = (tmp_path / "out" / "rotations-1.svg").read_text()
+    assert ">θ<" in drawn
+    assert 'width="234pt"' in drawn  # 3.25 inches
+    # the setting of the paper is among them
+    rows = json.loads((tmp_path / "out" / "rotations.json").read_text())["rows"]
+    assert [0.9, 5.0, 1.0] in [row[:3] for row in rows]
+
+
 def test_files_agree_with_each_other_and_with_the_schema(folder: Path) -> None:
     jsonschema = pytest.importorskip("jsonschema")
     whole = json.loads((folder.parent / "all.json").read_text())

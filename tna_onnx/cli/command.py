@@ -38,7 +38,8 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "patch", "details", "page", "json_file", "figures", "figure_formats", "mlflow",
+        "output", "overwrite", "patch", "details", "page", "json_file", "figures", "figure_formats", "style",
+        "split_panels", "mlflow",
         "dry_run", "baseline", "out",
     ),
     "Decisions": ("ood_data",),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,6 +25,9 @@ from tna_onnx.cli.options import (
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files, watch
 from tna_onnx.cli.types import Words, flat
 from tna_onnx.studies.settings import STUDIES, StudySettings
+
+if TYPE_CHECKING:
+    from tna_onnx.render.figures import FigureStyle
 
 __all__ = ["study"]
 
@@ -60,6 +63,14 @@ _study_options = together(
         callback=flat,
         help="Format of the figures; several separated by commas, or repeat the option.  [default: svg]",
     ),
+    click.option(
+        "--style",
+        type=click.Choice(["page", "paper"]),
+        default="page",
+        show_default=True,
+        help="page: as on the page; paper: of a column's width, with symbols, one legend and no line cut off.",
+    ),
+    click.option("--split-panels", is_flag=True, help="A file for each panel of a figure: NAME-1, NAME-2, ..."),
 )
 
 
@@ -74,7 +85,13 @@ _study_options = together(
 @run_options
 @config_options
 def study(
-    preset: str | None, json_file: str | None, figure_formats: tuple[str, ...], quiet: bool, **arguments: Any
+    preset: str | None,
+    json_file: str | None,
+    figure_formats: tuple[str, ...],
+    style: FigureStyle,
+    split_panels: bool,
+    quiet: bool,
+    **arguments: Any,
 ) -> None:
     """Make the paper's experiments on MODEL: tables, curves, and one page that shows them all.
 
@@ -106,6 +123,6 @@ def study(
     steps = [
         json_step(json_file, studies),
         page_step(str(page), lambda: study_page(studies, command_line())),
-        figure_step(studies, folder, formats),
+        figure_step(studies, folder, formats, style, split=split_panels),
     ]
     finish(study_text(studies), steps, quiet or json_file == "-")

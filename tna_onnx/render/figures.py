@@ -15,7 +15,7 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from tna_onnx.data.files import optional
 from tna_onnx.errors import UsageError
@@ -36,6 +36,7 @@ __all__ = [
     "MOST_ABREAST",
     "OVER",
     "STYLE",
+    "FigureStyle",
     "Panel",
     "draw_reliability",
     "figure_of",
@@ -424,6 +425,13 @@ _STUDY_LEGEND_LINE = 0.14
 # Characters of a label of which two do not fit beside each other.
 _STUDY_LONG_LABEL = 22
 
+# Inches of a panel of the paper's style, which fills a column; of a letter of its legend; letters of a line's mark.
+_COLUMN = 3.25
+_COLUMN_HEIGHT = 2.3
+_STUDY_LEGEND_LETTER = 0.06
+_STUDY_LEGEND_MARK = 8
+_SYMBOLS = {"theta_s": r"$\theta_s$", "n_r": "$n_r$", "n_t": "$n_t$", "n_e": "$n_e$"}
+
 MARKERS = ("o", "s", "^", "D", "v", "")
 COLORS = ("#1f4e9c", "#a02c1c", "#1d5c2f", "#7a4b9a", "#8a6d00", "#333333")
 
@@ -442,17 +450,33 @@ def require_formats(formats: Sequence[str]) -> tuple[str, ...]:
     return ()
 
 
-def figure_step(studies: Studies, folder: Path, formats: Sequence[str]) -> Callable[[], Sequence[str]]:
-    """Return a step that draws all figures into a folder, and says which."""
+FigureStyle: TypeAlias = Literal["page", "paper"]
+
+
+def figure_step(
+    studies: Studies, folder: Path, formats: Sequence[str], style: FigureStyle = "page", *, split: bool = False
+) -> Callable[[], Sequence[str]]:
+    """Return a step that draws all figures into a folder, and says which.
+
+    Args:
+        studies: what is drawn.
+        folder: for the files.
+        formats: endings that matplotlib knows; none if it is missing.
+        style: `paper` for figures of a column's width, with symbols and one legend.
+        split: whether each panel has a file of its own, NAME-1, NAME-2, ...
+    """
 
     def step() -> Sequence[str]:
         if not formats:
             return ["figures  not drawn: matplotlib is not installed; run pip install 'tna-onnx[plot]'"]
         for study in studies.studies:
-            figure = figure_of(study)
-            if figure is not None:
+            parts = {study.name: study.charts} if study.charts else {}
+            if split:
+                parts = {f"{study.name}-{k}": (chart,) for k, chart in enumerate(study.charts, start=1)}
+            for name, charts in parts.items():
+                figure = _figure_of(charts, style)
                 for ending in formats:
-                    save(figure, folder / f"{study.name}.{ending}")
+                    save(figure, folder / f"{name}.{ending}")
         return [f"figures  {folder}: {', '.join(formats)}"]
 
     return step
@@ -470,22 +494,63 @@ def figure_of(study: Study) -> Any:
     Raises:
         UsageError: matplotlib is missing.
     """
-    if not study.charts:
-        return None
+    return _figure_of(study.charts, "page") if study.charts else None
+
+
+def _figure_of(charts: Sequence[Chart], style: FigureStyle) -> Any:
+    paper = style == "paper"
     matplotlib = optional("matplotlib", "plot", "drawing figures")
     make = optional("matplotlib.figure", "plot", "drawing figures").Figure  # no pyplot: global state
     # four stand in a square
-    columns = 2 if len(study.charts) == 4 else min(3, len(study.charts))
-    rows = -(-len(study.charts) // columns)
-    legend = max(len(chart.lines) for chart in study.charts) * _STUDY_LEGEND_LINE
+    columns = 2 if len(charts) == 4 else min(3, len(charts))
+    rows = -(-len(charts) // columns)
+    legend = max(len(chart.lines) for chart in charts) * _STUDY_LEGEND_LINE
+    size = (_STUDY_WIDTH * columns, (_STUDY_HEIGHT + legend) * rows)
+    if paper:
+        size = (_COLUMN * columns, _COLUMN_HEIGHT * rows + legend)
     with matplotlib.rc_context(STYLE):
-        figure = make(figsize=(_STUDY_WIDTH * columns, (_STUDY_HEIGHT + legend) * rows))
+        figure = make(figsize=size)
         panels = figure.subplots(rows, columns, squeeze=False).flatten()
-        for axes, chart in zip(panels, study.charts, strict=False):
+        for axes, chart in zip(panels, charts, strict=False):
             _draw(axes, chart)
-        for axes in panels[len(study.charts) :]:
+            if paper:
+                _as_in_a_paper(axes, chart)
+            elif len(chart.lines) > 1:
+                _legend_below(axes, chart)
+        for axes in panels[len(charts) :]:
             axes.set_visible(False)
+        handles = {label: handle for axes in panels for handle, label in zip(*_handles(axes), strict=True)}
+        if paper and len(handles) > 1:
+            longest = max(map(len, handles))
+            columns = max(1, int(size[0] / (_STUDY_LEGEND_LETTER * (longest + _STUDY_LEGEND_MARK))))
+            figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=7)
     return figure
+
+
+def _handles(axes: Any) -> Any:
+    return axes.get_legend_handles_labels()
+
+
+def _as_in_a_paper(axes: Any, chart: Chart) -> None:
+    """Write symbols, leave the title to the caption, and cut no line off."""
+    axes.set(title="", xlabel=_symbols(chart.x_label), ylabel=_symbols(chart.y_label))
+    for artist, line in zip(axes.get_lines(), chart.lines, strict=False):
+        artist.set_label(_symbols(line.name))
+    values = [value for line in chart.lines for value in (*line.y, *line.low, *line.high)]
+    room = 0.05 * (max(values) - min(values)) or 0.5
+    starts_at_zero = chart.y_range is None or chart.y_range[0] == 0
+    axes.set_ylim(0 if starts_at_zero else min(values) - room, max(values) + room)
+
+
+def _symbols(text: str) -> str:
+    """Write names of the paper as symbols.
+
+    >>> _symbols("rotations n_r")
+    'rotations $n_r$'
+    """
+    for name, symbol in _SYMBOLS.items():
+        text = text.replace(name, symbol)
+    return text
 
 
 def _draw(axes: Any, chart: Chart) -> None:
@@ -508,8 +573,9 @@ def _draw(axes: Any, chart: Chart) -> None:
         axes.set_ylim(bottom=0)
     else:
         axes.set_ylim(*chart.y_range)
-    if len(chart.lines) == 1:
-        return
+
+
+def _legend_below(axes: Any, chart: Chart) -> None:
     longest = max(len(line.name) for line in chart.lines)
     # below the panel: inside it would hide lines
     axes.legend(

@@ -86,6 +86,9 @@ class Lines:
         self._short = short
         self._start = time.monotonic()
         self._latest = "starting"
+        self._stage = ""
+        self._began = self._start
+        self._left = ""
         self._waiting: list[str] | None = []
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -105,6 +108,14 @@ class Lines:
         """Take note of where a stage is."""
         ended = done >= total and self._latest != f"{stage}: {done:,} of {total:,}"
         self._latest = f"{stage}: {done:,} of {total:,}"
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage = stage
+            self._began = now
+        # the first report of a stage says nothing of how fast it is
+        self._left = (
+            f", about {(now - self._began) / done * (total - done):.0f} s left" if done and now > self._began else ""
+        )
         if ended:
             self._say()
 
@@ -117,12 +128,14 @@ class Lines:
             self._waiting = None
             for line in waiting:
                 _print(line)
+        if self._left:
+            self._say("so far, ")
         while not self._ended.wait(self._every):
             self._say("so far, ")
 
     def _say(self, before: str = "") -> None:
         seconds = time.monotonic() - self._start
-        line = f"{before}{self._latest}, {seconds:.0f} s"
+        line = f"{before}{self._latest}, {seconds:.0f} s{self._left if before else ''}"
         with self._lock:
             if self._waiting is None:
                 _print(line)

@@ -34,9 +34,11 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     cases = list(_cases(settings))
     rows: list[tuple[Cell, ...]] = []
     for k, (parameter, value, make) in enumerate(cases):
-        repeats = [make(data, settings.seed + repeat) for repeat in range(settings.repeats)]
+        repeats = []
+        for repeat in range(settings.repeats):
+            repeats.append(make(data, settings.seed + repeat))
+            progress(k * settings.repeats + repeat + 1, len(cases) * settings.repeats)
         rows.append((parameter, value, *_cells(repeats)))
-        progress(k + 1, len(cases))
     metrics = [column for name in NAMES for column in _columns(name)]
     columns = (
         Column("parameter", "Parameter"),

@@ -25,8 +25,8 @@ from tna_onnx.studies.settings import StudySettings
 
 __all__ = ["expected_angle", "study"]
 
-# theta_s, alpha, beta: the paper's three theta_s with its Beta, and its theta_s with other shapes.
-_SHAPES = ((0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
+# theta_s, alpha, beta: the paper's own setting, its three other theta_s, and its theta_s with other shapes.
+_SHAPES = ((0.9, 5.0, 1.0), (0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
 
 # Points of a curve, and walks behind each for every repeat.
 _POINTS = 24
@@ -44,9 +44,13 @@ def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     draws = _DRAWS * settings.repeats
     for k, (theta_s, alpha, beta) in enumerate(_SHAPES):
         tilt = TiltParameters(alpha, beta, theta_s)
-        for rotations, *measured in _measured(data.weight, tilt, draws, end, (settings.seed, k)):
+
+        def tick(share: float, k: int = k) -> None:
+            progress(round(1000 * (k + share)), 1000 * len(_SHAPES))
+
+        for rotations, *measured in _measured(data.weight, tilt, draws, end, (settings.seed, k), tick):
             rows.append((theta_s, alpha, beta, rotations, *measured, expected_angle(n, rotations, tilt)))
-        progress(k + 1, len(_SHAPES))
+        tick(1.0)
     columns = (
         Column("theta_s", "theta_s, radians", 1, 1),
         Column("alpha", "alpha", 1, 0),
@@ -88,7 +92,12 @@ def _rotations(n: int) -> int:
 
 
 def _measured(
-    weight: NDArray[Any], tilt: TiltParameters, draws: int, end: int, seed: tuple[int, int]
+    weight: NDArray[Any],
+    tilt: TiltParameters,
+    draws: int,
+    end: int,
+    seed: tuple[int, int],
+    tick: Callable[[float], None],
 ) -> Iterator[tuple[int, float, float, float]]:
     """Yield n_r, mean mRC over draws, its deviation, and the mean deviation over classes, in degrees."""
     by_step: dict[int, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
@@ -97,6 +106,7 @@ def _measured(
         rng = np.random.default_rng([*seed, first])
         for stop in walk(weight, min(together, draws - first), tilt, rng, end, max(1, end // _POINTS)):
             by_step.setdefault(stop.rotations, []).append((stop.mrc, np.degrees(np.nanstd(stop.angles, axis=1))))
+            tick((first + min(together, draws - first) * min(1.0, stop.rotations / end)) / draws)
     for rotations, parts in by_step.items():
         mrc, deviations = (np.concatenate(values) for values in zip(*parts, strict=True))
         yield rotations, float(mrc.mean()), float(mrc.std(ddof=1)), float(deviations.mean())

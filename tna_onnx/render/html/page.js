@@ -94,29 +94,3 @@ for (const numbers of "DecompressionStream" in window ? document.querySelectorAl
     save(json, numbers.download.replace(/\.gz$/, ""));
   });
 }
-
-// Pictures of samples are enlarged.
-const pictures = document.querySelectorAll(".samples img");
-if (pictures.length) {
-  const dialog = document.createElement("dialog");
-  const close = document.createElement("button");
-  close.textContent = "Close";
-  close.addEventListener("click", () => dialog.close());
-  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
-  document.body.append(dialog);
-  for (const picture of pictures) {
-    const button = document.createElement("button");
-    button.className = "enlarge";
-    button.setAttribute("aria-label", `Enlarge: ${picture.alt}`);
-    picture.replaceWith(button);
-    button.append(picture);
-    button.addEventListener("click", () => {
-      const large = picture.cloneNode();
-      const text = document.createElement("p");
-      text.textContent = button.parentElement.innerText;
-      dialog.replaceChildren(large, text, close);
-      dialog.setAttribute("aria-label", picture.alt);
-      dialog.showModal();
-    });
-  }
-}
