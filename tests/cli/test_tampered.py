@@ -36,7 +36,7 @@ def _source(small: Small, folder: Path) -> Path:
 FILES: dict[str, dict[str, object]] = {
     "recomputed": {"map": "ts", "search": "none"},
     "refitted": {"map": "refit", "search": "none"},
-    "appended": {"map": "beta", "search": "none"},
+    "appended": {"map": "irova", "search": "none"},
     "features": {"map": "aar", "search": "none"},
     "guarded": {"map": "bias", "search": "none", "add": ("accept", "set", "ood"), "risk": 20.0},
 }

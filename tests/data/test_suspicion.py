@@ -2,13 +2,17 @@
 
 import itertools
 import math
+import subprocess
+import sys
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linear_sum_assignment
 
+from tna_onnx.data import suspicion
 from tna_onnx.data.suspicion import Confusion, Suspicion, below_expectation, label_suspicion
 
 Ints = npt.NDArray[np.int64]
@@ -149,3 +153,36 @@ def test_expected_accuracy(n_samples: int, expected: float) -> None:
     message = below_expectation(least - 1e-9, n_samples, expected)
     assert message is not None
     assert f"{100 * expected:.2f} %" in message
+
+
+@pytest.mark.parametrize("accuracy", [0.3, 0.6, 0.9, 0.99])
+def test_the_bound_that_spares_the_assignment_changes_no_answer(
+    accuracy: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever it spares has no better order: without the bound the answer is the same."""
+    rng = np.random.default_rng(0)
+    for seed in range(40):
+        classes = int(rng.integers(2, 12))
+        labels = rng.integers(0, classes, 300)
+        order = rng.permutation(classes) if seed % 2 else np.arange(classes)
+        right = rng.random(300) < accuracy
+        predicted = np.where(right, order[labels], rng.integers(0, classes, 300))
+        found = suspicion._reordered(predicted, labels, classes)
+        hits = [suspicion._confusion(predicted[half::2], labels[half::2], classes) for half in (0, 1)]
+        best = [linear_sum_assignment(each, maximize=True)[1] for each in hits]
+        mapped = np.empty_like(labels)
+        for half in (0, 1):
+            mapped[1 - half :: 2] = best[half][labels[1 - half :: 2]]
+        better = int(np.sum((mapped == predicted) & (labels != predicted)))
+        worse = int(np.sum((mapped != predicted) & (labels == predicted)))
+        expected = (better - worse) / 300 >= 0.05 and better - worse >= 4 * np.sqrt(better + worse)
+        assert (found is not None) == expected
+
+
+def test_an_accurate_model_needs_no_assignment() -> None:
+    program = (
+        "import sys, numpy as np; from tna_onnx.data.suspicion import label_suspicion\n"
+        "y = np.arange(500) % 10; p = np.where(np.arange(500) % 7, y, 3)\n"
+        "assert label_suspicion(p, y, 10) is None; assert 'scipy' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -230,13 +230,18 @@ def _confusion(predicted: IntArray, labels: IntArray, n_classes: int) -> IntArra
 
 def _reordered(predicted: IntArray, labels: IntArray, n_classes: int) -> float | None:
     """Return the accuracy of the best permutation on samples it was not fitted on; None if not clearly better."""
-    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
-
     if n_classes > _MAX_CLASSES:
         return None
+    # every other sample: data are often sorted by class
+    halves = [_confusion(predicted[half::2], labels[half::2], n_classes) for half in (0, 1)]
+    # no order has more right than the largest of each row, or of each column: that mostly spares the assignment
+    most = sum(min(int(hits.max(axis=1).sum()), int(hits.max(axis=0).sum())) for hits in halves)
+    if most - np.count_nonzero(labels == predicted) < _MIN_GAIN * len(labels):
+        return None
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - heavy
+
     mapped = np.empty_like(labels)
-    for half in (0, 1):  # every other sample: data are often sorted by class
-        hits = _confusion(predicted[half::2], labels[half::2], n_classes)
+    for half, hits in enumerate(halves):
         _, permutation = linear_sum_assignment(hits, maximize=True)
         mapped[1 - half :: 2] = permutation[labels[1 - half :: 2]]
     # A paired comparison: samples that both orders get right, or both wrong, say nothing. The standard error of
