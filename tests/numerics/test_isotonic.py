@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.special import expit, logit
+from scipy.optimize import isotonic_regression
+from scipy.special import expit, logit, ndtr
 from scipy.stats import beta
 from sklearn.isotonic import IsotonicRegression
 
 from tna_onnx.numerics.monotone import CENTRES, TOLERANCE, cells, isotonic_log_odds, pool, thinned
+from tna_onnx.numerics.reliability import normal_cdf
 
 Array = np.ndarray
 P = expit(CENTRES)
@@ -137,3 +139,26 @@ def test_thinning_keeps_the_function_within_its_tolerance(seed: int, size: int, 
 def test_probabilities_of_any_dtype(dtype: type) -> None:
     p = np.linspace(0, 1, 101).astype(dtype)
     assert np.all(np.isfinite(isotonic_log_odds(p, p > 0.5)))
+
+
+@pytest.mark.parametrize("kind", ["outcomes", "ties", "many rounds", "one", "falling"])
+def test_pooling_is_that_of_scipy(kind: str) -> None:
+    """By rounds of runs, or from some round on by SciPy itself."""
+    rng = np.random.default_rng(0)
+    y = {
+        "outcomes": (rng.random(5000) < np.sort(rng.random(5000))).astype(float),
+        "ties": np.repeat([1.0, 1.0, 0.5, 2.0, 2.0], 40),
+        "many rounds": np.r_[np.arange(500.0), -10 * np.arange(500.0)],
+        "one": np.ones(1),
+        "falling": -np.arange(100.0),
+    }[kind]
+    weight = rng.uniform(0.5, 2, len(y))
+    fitted = isotonic_regression(y, weights=weight)
+    found, sizes = pool(y, weight)
+    np.testing.assert_allclose(found, fitted.x, rtol=0, atol=1e-12 * np.abs(y).max())
+    np.testing.assert_allclose(sizes, np.repeat(fitted.weights, np.diff(fitted.blocks)), rtol=1e-12)
+
+
+def test_the_normal_distribution_is_that_of_scipy() -> None:
+    x = np.linspace(-30, 10, 401)
+    np.testing.assert_allclose(normal_cdf(x), ndtr(x), rtol=1e-12)

@@ -193,10 +193,11 @@ class _Drawn:
 
 def _log_score(count: Array, hits: Array, probability: Array) -> Array:
     """Mean binary NLL (...) of (..., K) hits in cells of (K,) samples under (..., K) probabilities, nats."""
-    from scipy.special import xlog1py, xlogy  # noqa: PLC0415 - heavy
-
     # 0 log 0 is 0: PAV gives 0 and 1 only where it is right
-    likelihood = xlogy(hits, probability) + xlog1py(count - hits, -probability)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        right = np.where(hits > 0, hits * np.log(probability), 0.0)
+        wrong = np.where(count > hits, (count - hits) * np.log1p(-probability), 0.0)
+    likelihood = right + wrong
     return np.asarray(-np.sum(likelihood, axis=-1) / np.sum(count))
 
 

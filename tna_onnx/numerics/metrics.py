@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS, Objective
-from tna_onnx.numerics.reliability import bin_of
+from tna_onnx.numerics.reliability import bin_of, normal_cdf
 from tna_onnx.numerics.scores import SampleScores
 
 __all__ = [
@@ -345,9 +345,7 @@ def expected_ece(scores: SampleScores, bins: int = 15) -> float:
 
 def folded_mean(gap: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
     """E|gap + noise Z|; without noise the gap itself."""
-    from scipy.special import ndtr  # noqa: PLC0415 - heavy
-
     # a bin that is all right or all wrong shows no noise
     ratio = gap / np.where(noise > 0, noise, 1)
-    folded = noise * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (1 - 2 * ndtr(-ratio))
+    folded = noise * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gap * (1 - 2 * normal_cdf(-ratio))
     return np.where(noise > 0, folded, gap)
