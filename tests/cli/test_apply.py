@@ -199,3 +199,59 @@ def test_a_gate_that_is_missed_leaves_no_patch(small: Small, tmp_path: Path) -> 
                  "-o", tmp_path / "o.onnx", "--search", "none", "--map", "ts")  # fmt: skip
     assert result.exit_code == 1
     assert not (tmp_path / "p.npz").exists()
+
+
+def _served(model: Path, x: Any, adapter: Path | None = None, session: Any = None) -> Any:
+    session = session or onnxruntime.InferenceSession(model)
+    options = onnxruntime.RunOptions()
+    if adapter is not None:
+        loaded = onnxruntime.LoraAdapter()
+        loaded.Load(str(adapter))
+        options.add_active_adapter(loaded)
+    return session.run(None, {"x": x}, options)[0]
+
+
+@pytest.mark.parametrize("settings", [{"search": "none"}, TILTED, {**PLAIN, "map": "refit"}])
+def test_one_session_serves_two_calibrations(small: Small, tmp_path: Path, settings: dict[str, Any]) -> None:
+    data = dict(np.load(small.calib))
+    tenants = {}
+    for k, rows in enumerate((slice(0, 700), slice(700, 1500))):
+        calib = {name: values[rows] for name, values in data.items()}
+        if k:  # another world: other temperatures fit
+            calib["labels"] = calib["labels"].copy()
+            calib["labels"][::3] = np.random.default_rng(k).integers(0, 5, len(calib["labels"][::3]))
+        tenants[tmp_path / f"{k}.onnx_adapter"] = tmp_path / f"{k}.onnx"
+        tna_onnx.calibrate(
+            small.model, calib, output=tmp_path / f"{k}.onnx", patch=tmp_path / f"{k}.onnx_adapter", **settings
+        )
+    first = next(iter(tenants))
+    assert cli("apply", small.model, first, "-o", tmp_path / "served.onnx").exit_code == 0
+    session = onnxruntime.InferenceSession(tmp_path / "served.onnx")
+    x = np.load(small.test)["x"][:200]
+    plain = _served(small.model, x)
+    for _ in range(2):  # in turn
+        for adapter, written in tenants.items():
+            expected = _served(written, x)
+            # another kernel where the weight is no constant: 32 products are added up in another order
+            np.testing.assert_allclose(_served(written, x, adapter, session), expected, rtol=1e-4, atol=1e-4)
+            assert np.abs(expected - plain).max() > 0.1
+    np.testing.assert_allclose(_served(small.model, x, None, session), plain, rtol=1e-4, atol=1e-4)
+
+
+def test_an_adapter_holds_weight_and_bias_alone(small: Small, tmp_path: Path) -> None:
+    words = ("calibrate", small.model, small.calib, "--patch", tmp_path / "a.onnx_adapter", "-o", tmp_path / "o.onnx")
+    nodes = cli(*words, "--search", "none", "--map", "irova")
+    assert (nodes.exit_code, "weight and bias alone" in nodes.output) == (3, True)
+    assert cli(*words, "--search", "none").exit_code == 0
+    other = cli("apply", tmp_path / "o.onnx", tmp_path / "a.onnx_adapter", "-o", tmp_path / "n.onnx")
+    assert (other.exit_code, "belongs to another model" in other.output) == (1, True)
+    (tmp_path / "b.onnx_adapter").write_bytes((tmp_path / "a.onnx_adapter").read_bytes()[:40])
+    bad = cli("apply", small.model, tmp_path / "b.onnx_adapter", "-o", tmp_path / "n.onnx")
+    assert bad.exit_code == 4, bad.output
+    assert not (tmp_path / "n.onnx").exists()
+
+
+def test_a_head_of_integers_has_no_adapter(tmp_path: Path) -> None:
+    model = quantized("QDQ", tmp_path)
+    with pytest.raises(tna_onnx.UnsupportedModel, match=r"as \.npz"):
+        tna_onnx.calibrate(model, samples(3), output=tmp_path / "o.onnx", patch=tmp_path / "a.onnx_adapter", **LENIENT)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeAlias
@@ -53,7 +53,7 @@ from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import epsilon, float_tensor, large_tensor
 from tna_onnx.graph.written_values import WrittenValues
 
-__all__ = ["Rewritten", "WriteMap", "adapted", "new_floats", "rewrite", "unchanged"]
+__all__ = ["Rewritten", "WriteMap", "adapted", "new_floats", "rewrite", "unchanged", "with_inputs"]
 
 
 WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
@@ -240,6 +240,16 @@ def unchanged(model: Model, readout: Readout) -> Rewritten:
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
     return Rewritten(proto, readout, apart={**model.apart})
+
+
+def with_inputs(model: Model, names: Iterable[str]) -> onnx.ModelProto:
+    """Return a copy of a model in which some initializers are inputs, too: their values are the defaults."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    inputs = {each.name for each in proto.graph.input}
+    for tensor in (model.initializers[name] for name in names if name not in inputs):
+        proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    return proto
 
 
 def _as_read(head: Head, bias: NDArray[Any] | None, factor: float) -> NDArray[np.float64] | None:

@@ -491,16 +491,16 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
     return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])
 
 
-def with_file(report: Report, path: Path, model: Model, patch: str) -> Report:
+def with_file(report: Report, path: Path, task: Task, patch: str) -> Report:
     """Return a report that tells the file at `path` by its digest, if it is one on a written file, and has its patch.
 
     Args:
         report: on the file.
         path: of the file.
-        model: what it was made of.
+        task: what it was made of.
         patch: ending of the patch's name; empty for none.
     """
-    content = patch_of(model, load_model(path, NO_MODEL_LIMITS), patch) if patch else None
+    content = patch_of(task.model, load_model(path, NO_MODEL_LIMITS), patch, task.readout) if patch else None
     digest = file_sha256(path).hex() if report.output else ""
     return dataclasses.replace(report, output_sha256=digest, patch=content)
 
@@ -533,7 +533,7 @@ class FinalFile:
         details = None if report.details is None else dataclasses.replace(report.details, changes=found)
         changes = None if report.changes is None else _with_added(report.changes, found)
         changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
-        return with_file(changed, path, task.model, self.patch)
+        return with_file(changed, path, task, self.patch)
 
 
 def _with_added(changes: Changes, found: tuple[Difference, ...]) -> Changes:

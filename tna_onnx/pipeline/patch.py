@@ -6,6 +6,8 @@ values that only the file has, so that the same writer makes the same file again
     NAME.npz           an array for each value under its name in the file, and `tna_onnx.patch`, a text
     NAME.safetensors   the same, with the text in `__metadata__`
 
+A third, `NAME.onnx_adapter`, is for ONNX Runtime alone (`pipeline.adapter`).
+
 The text is JSON: {"format": 1, "source": SHA-256, "entries": {metadata of the file}, "types": {name: [type, *shape]}};
 the types are those that NumPy lacks, whose bytes are stored.
 """
@@ -27,7 +29,9 @@ from tna_onnx.files import open_regular
 from tna_onnx.graph.difference import same_models
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import METADATA_PREFIX, provenance
+from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.written_values import NotRebuilt, new_values, stand_in
+from tna_onnx.pipeline.adapter import adapter_of
 from tna_onnx.pipeline.change import make_again
 from tna_onnx.pipeline.settings import check_patch_name
 
@@ -43,17 +47,21 @@ _WORDS = {
 }  # fmt: skip
 
 
-def patch_of(source: Model, file: Model, ending: str) -> bytes:
+def patch_of(source: Model, file: Model, ending: str, readout: Readout) -> bytes:
     """Return a patch, as the bytes of a file.
 
     Args:
         source: what the file was made of.
         file: the file.
         ending: of the patch's name.
+        readout: what was calibrated.
 
     Raises:
         CheckFailed: the file cannot be made again of source and patch.
+        UnsupportedModel: an adapter cannot hold the change.
     """
+    if ending == ".onnx_adapter":
+        return adapter_of(source, file, readout)
     values = new_values(source, file)
     text = {
         "format": _FORMAT,

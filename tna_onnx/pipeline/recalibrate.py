@@ -17,6 +17,7 @@ from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.threads import one_thread
+from tna_onnx.pipeline.adapter import adapter_tensors
 from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.comparing import compare_heads, require_plausible
@@ -106,7 +107,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         if report.missed:
             raise GateMissed(report, "; no file was written")
         if finish is None:
-            report = with_file(report, path, task.model, job.patch)
+            report = with_file(report, path, task, job.patch)
         else:
             report = finish(path, report, FinalFile(task, checked, shipped, job.patch))
     _log.info("done: %s", report.verdict)
@@ -118,7 +119,10 @@ def _writing(job: Job, task: Task, labels: LabelCheck) -> Writing:
     keep = job.settings.keep_decision
     if keep and (task.readout.several or task.readout.multi_label):
         raise UnsupportedModel(f"{task.model.name}: --keep-decision is for models that predict one class a sample")
-    writing = Writing(task, job.settings.fold, free_block(task.model, task.readout.output), keep)
+    in_place = job.patch == ".onnx_adapter"
+    if in_place:
+        adapter_tensors(task.model, task.readout)
+    writing = Writing(task, job.settings.fold, free_block(task.model, task.readout.output), keep, in_place)
     writing.require(job.settings.resolved_map)
     labels.require(job.settings.resolved_map)
     return writing

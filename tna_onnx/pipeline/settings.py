@@ -36,7 +36,7 @@ QuantizedHead: TypeAlias = Literal["requantize", "float"]
 EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
 
-_PATCHES = (".npz", ".safetensors")
+_PATCHES = (".npz", ".safetensors", ".onnx_adapter")
 
 
 FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")

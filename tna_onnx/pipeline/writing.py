@@ -66,12 +66,14 @@ class Writing:
         fold: whether the user wants maps in weight and bias, where that is possible.
         block: how names of appended nodes begin.
         keep_decision: whether a file that may change predictions gives the input's too.
+        in_place: whether `auto` takes maps in weight and bias alone.
     """
 
     task: Task
     fold: bool
     block: str = PREFIX
     keep_decision: bool = False
+    in_place: bool = False
 
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:
@@ -88,6 +90,8 @@ class Writing:
         Without those that would take minutes to fit for so many classes.
         """
         affordable = (name for name in self.maps if _is_affordable(name, self.task.readout.n_classes))
+        if self.in_place:
+            affordable = (name for name in affordable if name == "none" or self._is_in_place(name))
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
         if self.task.teacher is not None:
             affordable = (name for name in affordable if name == "none" or MAPS[name].soft)
@@ -224,6 +228,10 @@ class Writing:
         if not head.linear or self.task.probed.tail is not None:
             return False
         return head.holds_bias or self._inserts(name)
+
+    def _is_in_place(self, name: str) -> bool:
+        head = self.task.head
+        return self._always_folds(name) and head is not None and (MAPS[name].scales or head.holds_bias)
 
     def _inserts(self, name: str) -> bool:
         return self._appends and can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
