@@ -66,6 +66,7 @@ from tna_onnx.results.report import (
 )
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Studies, Study
+from tna_onnx.results.subgroups import Estimate, Subgroup
 from tna_onnx.search.settings import SearchSettings
 from tna_onnx.studies.settings import StudySettings
 
@@ -174,6 +175,8 @@ CLASSES = {
     "recipe_score": fields(RecipeScore),
     "metrics": fields(Metrics),
     "label_metrics": fields(LabelMetrics),
+    "estimate": fields(Estimate),
+    "subgroup": fields(Subgroup),
     "interval": fields(Interval),
     "comparison": fields(Comparison),
     "curve_point": fields(CurvePoint),

@@ -254,8 +254,8 @@ def beside_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | Non
     Raises:
         UsageError: a value of the wrong type.
     """
-    apart = {**words, "eval_labels": None, "groups": None, "group_column": None}
-    return held_out_of(samples, dataclasses.replace(calib, groups=None, group_column=None), apart)
+    apart = {**words, "eval_labels": None, "groups": None, "group_column": None, "by": None}
+    return held_out_of(samples, dataclasses.replace(calib, groups=None, group_column=None, by=None), apart)
 
 
 def model_options_of(words: Mapping[str, Any]) -> ModelOptions:

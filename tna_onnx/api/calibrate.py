@@ -125,6 +125,7 @@ def calibrate(
     )
     if teacher is not None and decisions is not None:
         raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
+    job.calib.refuse_beside("calibrate", "by")
     job = replace(job, training=beside_of(train_features, job.calib, words))
     unknown = beside_of(ood_data, job.calib, words)
     if unknown is not None and decisions is None:

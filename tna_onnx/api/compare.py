@@ -32,7 +32,7 @@ from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import group_notes, require_samples
+from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
@@ -52,6 +52,7 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, Bins
 from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
+from tna_onnx.results.subgroups import Subgroup, subgroup_notes, subgroups_of
 from tna_onnx.runtime import Device, parse_device
 
 __all__ = [
@@ -107,6 +108,11 @@ class ComparedSamples:
     @property
     def _first(self) -> Source:
         return next(iter(self._opened.values()))
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What there is to say of the samples, whatever the model."""
+        return group_notes(self._first)
 
     @property
     def description(self) -> str:
@@ -202,6 +208,7 @@ class Run:
     provider: str
     notes: tuple[str, ...]
     decisions: Decisions | None
+    parts: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -263,8 +270,9 @@ def run_model(
         labels=source.labels,
         preprocessing=source.recipe(),
         provider=classifier.session.provider,
-        notes=(*about_model, *group_notes(source), *warnings_of(suspicion, classifier.names), *more),
+        notes=(*about_model, *warnings_of(suspicion, classifier.names), *more),
         decisions=decisions,
+        parts=source_beside(source).get("by"),
     )
 
 
@@ -274,6 +282,11 @@ def reduced(run: Run, first: Run, bins: int, level: float) -> ComparedModel:
     together = run.scores.pooled()
     differences: dict[str, Interval] = {}
     what = "labels" if run.output.multi_label else "class"
+    subgroups: tuple[Subgroup, ...] = ()
+    if run.parts is not None:
+        scores = run.scores.labelled(run.labels)
+        baseline = None if run is first else first.scores
+        subgroups = subgroups_of(scores, run.parts, run.output.n_classes, bins, level, baseline)
     if run is not first:
         same = agreement == 1
         differences = paired_differences(first.scores, run.scores, bins, level=level, same_predictions=same)
@@ -292,6 +305,7 @@ def reduced(run: Run, first: Run, bins: int, level: float) -> ComparedModel:
         preprocessing=run.preprocessing,
         provider=run.provider,
         decisions=run.decisions,
+        subgroups=subgroups,
     )
 
 
@@ -346,7 +360,7 @@ def compare(
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (model, done, total).
         **words: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
-            `tna_onnx.ModelOptions`, for all models.
+            `tna_onnx.ModelOptions`, for all models. `by`, a column or values (N,), compares them in subgroups too.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -383,13 +397,16 @@ def compare(
             run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
             for k, g in enumerate(given)
         ]
+    models = tuple(reduced(run, runs[first], bins, level) for run in runs)
+    parts = runs[first].parts
+    of_parts = () if parts is None else subgroup_notes(parts, models[first].subgroups, level)
     result = ModelComparison(
         data=samples.description,
         baseline=given[first].name,
         confidence_level=confidence_level,
-        models=tuple(reduced(run, runs[first], bins, level) for run in runs),
+        models=models,
         versions=versions(),
-        notes=_notes(given, runs, runs[first], confidence_level),
+        notes=(*_notes(given, runs, runs[first], confidence_level), *samples.notes, *of_parts),
     )
     kept(json, result)
     if report is not None:

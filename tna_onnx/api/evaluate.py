@@ -28,7 +28,7 @@ from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import group_notes, require_samples, source_search
+from tna_onnx.data.source import group_notes, require_samples, source_beside, source_search
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
@@ -45,6 +45,7 @@ from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.guarding import Decisions
+from tna_onnx.results.subgroups import estimates_of, subgroup_notes, subgroups_of
 from tna_onnx.runtime import Device, parse_device
 
 __all__ = ["evaluate"]
@@ -77,7 +78,8 @@ def evaluate(
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, and the limits `max_ece`,
-            `max_nll` and `min_accuracy` of `tna_onnx.Gates`.
+            `max_nll` and `min_accuracy` of `tna_onnx.Gates`. `by`, a column or values (N,), splits the samples into
+            subgroups.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -172,6 +174,10 @@ def _evaluation(
     source = opened.source
     metrics = Metrics.of(scores, bins)
     together = scores.pooled()
+    classes = opened.classifier.output.n_classes
+    scores = scores.labelled(source.labels)
+    parts = source_beside(source).get("by")
+    subgroups = () if parts is None else subgroups_of(scores, parts, classes, bins)
     return Evaluation(
         model=opened.classifier.model.name,
         model_sha256=opened.classifier.model.sha256,
@@ -188,8 +194,11 @@ def _evaluation(
             *notes,
             *preprocessing_notes(source, opened.classifier.inputs, data.preprocessing),
             *decided_on(opened.classifier.model, opened.digested, data.limits),
+            *(() if parts is None else subgroup_notes(parts, subgroups)),
         ),
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,
         labels=LabelMetrics.of(scores, None, bins, opened.classifier.names),
+        estimates=estimates_of(scores, classes, bins),
+        subgroups=subgroups,
     )

@@ -76,6 +76,7 @@ def guard(
     refuse_unknown("guard", words, GuardWords)
     chosen = guard_settings_of(words, settings)
     labelled = data_of(calib, words)
+    labelled.refuse_beside("guard", "by")
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
     from tna_onnx.guarding.guard_job import GuardJob  # noqa: PLC0415

@@ -37,6 +37,7 @@ class DataWords(TypedDict, total=False):
     label_column: str | None
     group_column: str | None
     groups: Any
+    by: Any
     columns: Sequence[str]
     tokenizer: str | Path | None
     skip_bad: bool

@@ -10,6 +10,7 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import (
     bins_option,
+    by_option,
     confidence_option,
     data_options,
     labels_option,
@@ -40,6 +41,7 @@ __all__ = ["compare"]
 @confidence_option
 @click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
 @data_options
+@by_option
 @preprocessing_options
 @bins_option
 @model_options

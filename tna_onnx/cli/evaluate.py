@@ -11,6 +11,7 @@ from tna_onnx.cli.config import config_options
 from tna_onnx.cli.extras import run_gated
 from tna_onnx.cli.options import (
     bins_option,
+    by_option,
     data_argument,
     data_options,
     field_options,
@@ -35,6 +36,7 @@ __all__ = ["evaluate"]
 @ood_data_option
 @field_options(Gates, "max_ece", "max_nll", "min_accuracy")
 @data_options
+@by_option
 @preprocessing_options
 @bins_option
 @model_options

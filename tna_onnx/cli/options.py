@@ -43,6 +43,7 @@ __all__ = [
     "DataOption",
     "FieldOption",
     "bins_option",
+    "by_option",
     "calibration_data_options",
     "confidence_option",
     "data_argument",
@@ -269,6 +270,7 @@ labelled_data_options = together(
 )
 
 data_options = field_options(DataFields)
+by_option = field_options(DataFields, "by")
 engine_options = field_options(EngineFields)
 model_options = field_options(ModelOptions)
 

@@ -213,6 +213,12 @@ class DataFields:
         unit="NAME",
     )
     groups: Any = setting(None, "The group of each sample in place of a column: values (N,).")
+    by: Any = setting(
+        None,
+        "Column whose values split the samples into subgroups (sites, devices, ages): calibration of each, the worst "
+        "first.",
+        unit="COLUMN",
+    )
     columns: Sequence[str] = setting(
         (),
         "Columns of a table that fill the model's inputs, in the model's order; several with commas, or repeat the "

@@ -16,7 +16,7 @@ from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.label_arrays import Several
-from tna_onnx.data.request import label_columns
+from tna_onnx.data.request import BESIDE, label_columns
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
@@ -187,17 +187,19 @@ class Data(DataFields):
     @property
     def beside(self) -> dict[str, Any]:
         """What is read beside inputs and labels, by its role: the name of a column, or values (N,)."""
-        stated = {"group": self.group_column if self.groups is None else self.groups}
+        stated = {"group": self.group_column if self.groups is None else self.groups, "by": self.by}
         return {role: column for role, column in stated.items() if column is not None}
 
-    def refuse_beside(self, command: str) -> None:
-        """Refuse what a command would ignore.
+    def refuse_beside(self, command: str, *roles: str) -> None:
+        """Refuse what a command would ignore, by default all that is read beside inputs and labels.
 
         Raises:
-            UsageError: groups are given.
+            UsageError: it is given.
         """
-        for role in self.beside:
-            raise UsageError(f"{command} does not take {role}s into account; leave --{role}-column out")
+        for role in roles or BESIDE:
+            if role in self.beside:
+                noun, flag = BESIDE[role]
+                raise UsageError(f"{command} does not take {noun} into account; leave {flag} out")
 
 
 def _stated_names(classes: Sequence[str] | str | Path, n_classes: int, limits: Limits) -> tuple[str, ...]:

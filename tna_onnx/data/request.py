@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from tna_onnx.data.label_arrays import Several
     from tna_onnx.data.source import AnyArray, InputSpec, Source
 
-__all__ = ["Request", "label_columns"]
+__all__ = ["BESIDE", "Request", "label_columns"]
+
+BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by")}
+"""What may be read beside inputs and labels, by its role: what messages call it, and its flag."""
 
 
 def label_columns(label_column: str | None) -> tuple[str, ...]:
@@ -116,7 +119,7 @@ class Request:
         wanted = [column for column in self.beside.values() if isinstance(column, str)]
         for role, column in self.beside.items():
             if isinstance(column, str) and column not in names:
-                raise DataError(f"{where}: no column {column!r} for --{role}-column; found {listed(names) or 'none'}")
+                raise DataError(f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}")
         return wanted
 
     def values_beside(
@@ -136,13 +139,13 @@ class Request:
         """
         values = {}
         for role, column in self.beside.items():
-            name = f"{where}: {role}s"
+            name = f"{where}: {BESIDE[role][0]}"
             if not isinstance(column, str):
                 values[role] = _texts(column, n, name)
             elif column in columns:
                 values[role] = _texts(columns[column], n, f"{where}: column {column!r}")
             elif len(paths):
-                values[role] = np.array(_parts_of(column, paths, where, columns))
+                values[role] = np.array(_parts_of(column, paths, where, columns, BESIDE[role][1]))
         return values
 
     def require_beside(self, source: Source) -> None:
@@ -153,9 +156,10 @@ class Request:
         """
         for role in self.beside:
             if role not in source_beside(source):
+                noun, _ = BESIDE[role]
                 raise UsageError(
-                    f"{source.describe()}: no {role}s can be read from such data; expected a table, a manifest, arrays "
-                    f"or features with a column of that name, or in Python {role}s= with a value for each sample"
+                    f"{source.describe()}: no {noun} can be read from such data; expected a table, a manifest, arrays "
+                    f"or features with a column of that name, or in Python a value for each sample"
                 )
 
     def check_one_class(self, where: str) -> None:
@@ -260,7 +264,7 @@ def _texts(values: Any, n: int, where: str) -> AnyArray:
     return np.array(texts)
 
 
-def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str]) -> list[str]:
+def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:
     """Return what a regular expression finds in each path: its first group, or all of it.
 
     Raises:
@@ -270,14 +274,14 @@ def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[
     try:
         expression = re.compile(pattern)
     except re.error as error:
-        raise UsageError(f"--group-column {pattern}: no column, and no regular expression ({error})") from error
+        raise UsageError(f"{flag} {pattern}: no column, and no regular expression ({error})") from error
     parts = []
     for path in paths:
         match = expression.search(path)
         if match is None:
             names = f" (columns: {listed(columns)})" if columns else ""
             raise DataError(
-                f"{where}: --group-column {pattern!r} is no column{names}, and as a regular expression it does not "
+                f"{where}: {flag} {pattern!r} is no column{names}, and as a regular expression it does not "
                 f"match the path {path!r}"
             )
         parts.append(str(match[1] if expression.groups else match[0]))

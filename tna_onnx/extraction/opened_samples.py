@@ -190,7 +190,7 @@ def _from_files(
 
 def _entered(readout: Readout, computed: Precomputed, data: Data, names: tuple[str, ...] | None) -> Samples:
     values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
-    data = replace(data, groups=computed.source.beside.get("group"))
+    data = replace(data, groups=computed.source.beside.get("group"), by=computed.source.beside.get("by"))
     return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
 
 

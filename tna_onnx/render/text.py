@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -21,12 +21,14 @@ from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, MethodScores, Report, Taught, Word, changed
 from tna_onnx.results.study import Studies
+from tna_onnx.results.subgroups import Estimate, Subgroup
 
 if TYPE_CHECKING:
     pass
 
 __all__ = [
     "METHOD_HEADS",
+    "SUBGROUP_COLUMNS",
     "best_methods",
     "bin_free_lines",
     "bin_free_rows",
@@ -41,6 +43,7 @@ __all__ = [
     "p_text",
     "report_text",
     "study_text",
+    "subgroup_row",
 ]
 
 
@@ -318,8 +321,13 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     for name, metric in METRICS.items():
         table.add_row(metric.title, metric.number(getattr(metrics, name)))
     decisions = decision_lines(evaluation.decisions) if evaluation.decisions else ()
-    lines = [*bin_free_lines(evaluation.bin_free), *decisions, *note_lines(evaluation.notes)]
-    return Group(title, table, *_label_table(evaluation.labels), *([lines_text(lines)] if lines else []))
+    slopes = []
+    if evaluation.subgroups and "slope" in evaluation.estimates and "intercept" in evaluation.estimates:
+        slopes.append(f"slope    {_slope_text(evaluation.estimates)}")
+    lines = [*bin_free_lines(evaluation.bin_free), *slopes, *decisions, *note_lines(evaluation.notes)]
+    parts = _subgroup_tables("subgroups", evaluation.subgroups)
+    end = [*([Text()] if parts else []), lines_text(lines)] if lines else []
+    return Group(title, table, *_label_table(evaluation.labels), *parts, *end)
 
 
 def collection_text(collection: Collection) -> RenderableType:
@@ -387,10 +395,12 @@ def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
 class _Table(Table):
     """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
 
+    least = _MIN_WIDTH
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # no rule in a pipe, where other programs read
         self.box = box.SIMPLE_HEAD if console.is_terminal else None
-        yield from super().__rich_console__(console, options.update_width(max(options.max_width, _MIN_WIDTH)))
+        yield from super().__rich_console__(console, options.update_width(max(options.max_width, self.least)))
 
 
 def _recall_lines(report: Report) -> tuple[str, ...]:
@@ -443,6 +453,8 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     blocks: list[RenderableType] = [_metrics_table(comparison)]
     for model in comparison.others:
         blocks += [Text(), _difference_table(model, comparison)]
+    for model in comparison.models:
+        blocks += _subgroup_tables(f"subgroups, {model.name}", model.subgroups)
     blocks.append(Text())
     for model in comparison.models:
         if model.decisions is not None:
@@ -498,3 +510,64 @@ def study_text(studies: Studies) -> RenderableType:
     notes = [f"note: {note}" for note in studies.notes]
     wrote = [f"wrote {studies.folder}: index.html"] if studies.folder else []
     return Text("\n".join(printable(line) for line in [head, "", *lines, *notes, *wrote]))
+
+
+def _subgroup_tables(title: str, subgroups: Sequence[Subgroup]) -> list[RenderableType]:
+    """Title and table of the subgroups with their estimates, and of their differences to a baseline; none for none."""
+    if not subgroups:
+        return []
+    kinds = ["estimates", *(["differences"] if any(part.differences for part in subgroups) else [])]
+    blocks: list[RenderableType] = []
+    for kind in kinds:
+        names = [name for name in SUBGROUP_COLUMNS if kind == "estimates" or name in METRICS]
+        table = _Table(pad_edge=False)
+        table.least = _MIN_WIDTH + max(len(part.name) for part in subgroups) + 80
+        for k, head in enumerate(("", "N", *(SUBGROUP_COLUMNS[name] for name in names))):
+            table.add_column(head, justify="right" if k else "left", no_wrap=True)
+        for part in subgroups:
+            table.add_row(*map(printable, subgroup_row(part, kind, names)))
+        what = "the worst ECE first" if kind == "estimates" else "differences to the baseline"
+        blocks += [Text(), lines_text([f"{title}: {what}"]), table]
+    return blocks
+
+
+SUBGROUP_COLUMNS = {name: METRICS[name].title for name in ("accuracy", "ece", "nll")} | {
+    "slope": "slope",
+    "intercept": "intercept",
+}
+"""Columns of a table of subgroups: what each holds, and its head."""
+
+
+def subgroup_row(part: Subgroup, kind: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of a subgroup: its name and size, and each estimate or difference with its interval."""
+    size = f"{part.metrics.n:,}" + (f" in {part.metrics.groups:,}" if part.metrics.groups else "")
+    cells = [part.name, size]
+    for name in names:
+        if kind == "differences":
+            d = part.differences[name]
+            cells.append(" ".join((METRICS[name].change(d.difference), _ends(METRICS[name].change, d.low, d.high))))
+            continue
+        estimate = part.estimates.get(name)
+        write = METRICS[name].number if name in METRICS else "{:.2f}".format
+        cells.append(
+            "-" if estimate is None else f"{write(estimate.value)} {_ends(write, estimate.low, estimate.high)}"
+        )
+    return tuple(cells)
+
+
+def _estimate_text(estimate: Estimate, write: Callable[[float], str]) -> str:
+    """Write a value and the ends of its interval."""
+    return f"{write(estimate.value)} {_ends(write, estimate.low, estimate.high)}"
+
+
+def _slope_text(estimates: Mapping[str, Estimate]) -> str:
+    """Write slope and intercept of calibration with their intervals."""
+    words = {"slope": "of calibration", "intercept": "intercept"}
+    parts = [f"{word} {_estimate_text(estimates[name], '{:.2f}'.format)}" for name, word in words.items()]
+    return f"{', '.join(parts)}; calibrated: 1 and 0"
+
+
+def _ends(write: Callable[[float], str], low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "(no interval)"
+    return f"({write(low)} to {write(high)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from tna_onnx.data.images.known import RecipeSearch
@@ -15,6 +15,7 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.as_json import Record, Shown, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.guarding import Decisions
+from tna_onnx.results.subgroups import Estimate, Subgroup
 
 __all__ = [
     "LABELS",
@@ -49,6 +50,8 @@ class Evaluation(Shown):
         decisions: what a guarded model decides; None where it decides nothing.
         labels: each label of a model with several a sample; empty for others.
         recipe_search: how the preprocessing of images was found by their labels; None where something says what it is.
+        estimates: metrics, and slope and intercept of calibration, with their intervals.
+        subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
     """
 
     model: str
@@ -66,6 +69,8 @@ class Evaluation(Shown):
     decisions: Decisions | None = None
     labels: tuple[LabelMetrics, ...] = ()
     recipe_search: RecipeSearch | None = None
+    estimates: dict[str, Estimate] = field(default_factory=dict)
+    subgroups: tuple[Subgroup, ...] = ()
 
     def __repr__(self) -> str:
         """Say in one line what was measured."""

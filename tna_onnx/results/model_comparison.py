@@ -12,6 +12,7 @@ from tna_onnx.results.as_json import Record, Shown, difference_record, metric_re
 from tna_onnx.results.details import BinFree, Bins
 from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.report import Standing, Word, changed
+from tna_onnx.results.subgroups import Subgroup
 
 __all__ = ["ComparedModel", "ModelComparison", "multiplicity_note", "verdict_text"]
 
@@ -36,6 +37,7 @@ class ComparedModel:
         preprocessing: what was done to its images; None where values are used as they are.
         provider: execution provider of ONNX Runtime that was obtained.
         decisions: what a guarded model decides; None where it decides nothing.
+        subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
     """
 
     name: str
@@ -52,6 +54,7 @@ class ComparedModel:
     preprocessing: dict[str, object] | None
     provider: str
     decisions: Decisions | None = None
+    subgroups: tuple[Subgroup, ...] = ()
 
     @property
     def word(self) -> Word:

@@ -56,7 +56,7 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
 
     # Hashed while it is open, so that the digest is that of the values even if the file is replaced.
     arrays, sha256 = read_npz(path, choose, request.limits)
-    labels = labels_apart(request, arrays.pop(label, None))
+    labels = labels_apart(request, arrays.get(label))
     notes: tuple[str, ...] = ()
     if label != LABELS and not separate_labels:
         notes = (f"{path.name}: the labels are the array {label!r}",)

@@ -16,7 +16,9 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram
 from tna_onnx.render.html.svg import IntervalBar, LineChart, interval_bar, marker_path
 from tna_onnx.render.reliability import FEW, OF_CLASSES, DiagramWords, bars
+from tna_onnx.render.text import SUBGROUP_COLUMNS, subgroup_row
 from tna_onnx.results.report import Word, changed
+from tna_onnx.results.subgroups import Subgroup
 
 __all__ = [
     "CONSISTENT_KEY",
@@ -39,6 +41,7 @@ __all__ = [
     "plain",
     "reach_of",
     "recipe_text",
+    "subgroup_table",
     "table",
     "versions_text",
 ]
@@ -92,6 +95,15 @@ def table(
     """Return a table; a column can be given as the text of its head."""
     heads = tuple(map(_column, columns))
     return Table(heads, tuple(map(tuple, rows)), caption, look, chosen)
+
+
+def subgroup_table(subgroups: Sequence[Subgroup], title: str = "") -> Table | None:
+    """Return a table of subgroups with their estimates; None for none."""
+    if not subgroups:
+        return None
+    heads = ("", "N", *SUBGROUP_COLUMNS.values())
+    rows = [subgroup_row(part, "estimates", [*SUBGROUP_COLUMNS]) for part in subgroups]
+    return table(heads, rows, f"{title}the worst ECE first, with intervals")
 
 
 def _column(head: str | Column) -> Column:

@@ -27,6 +27,7 @@ from tna_onnx.render.html.blocks import (
     plain,
     reach_of,
     recipe_text,
+    subgroup_table,
     table,
     versions_text,
 )
@@ -71,10 +72,11 @@ class Result:
 
 @dataclass(frozen=True)
 class Differences:
-    """Each model minus the baseline."""
+    """Each model minus the baseline, and each model in subgroups."""
 
     baseline: str
     intervals: Table
+    subgroups: tuple[Table, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,9 @@ def _differences(comparison: ModelComparison) -> Differences:
         rows += [_difference_row(name, model, reach) for model in comparison.others]
     interval = f"{comparison.confidence_level:g}% interval"
     heads = ("metric", Column("model", wraps=True), "difference", interval, "better | worse")
-    return Differences(comparison.baseline, table(heads, rows, f"Differences to {comparison.baseline}", "metrics"))
+    intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
+    parts = [subgroup_table(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
+    return Differences(comparison.baseline, intervals, tuple(part for part in parts if part is not None))
 
 
 def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str | IntervalBar, ...]:

@@ -23,6 +23,7 @@ from tna_onnx.render.html.blocks import (
     plain,
     reach_of,
     recipe_text,
+    subgroup_table,
     table,
     versions_text,
 )
@@ -472,6 +473,7 @@ class Measured:
     data: str
     metrics: Table
     notes: tuple[str, ...]
+    subgroups: Table | None = None
 
 
 def measured(evaluation: Evaluation) -> Measured:
@@ -480,7 +482,9 @@ def measured(evaluation: Evaluation) -> Measured:
     rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
     data = f"{evaluation.data}: {size_text(metrics)}"
     numbers = table(("", "value"), rows, "Metrics", "metrics")
-    return Measured(tuple(map(capital, evaluation.missed)), data, numbers, evaluation.notes)
+    return Measured(
+        tuple(map(capital, evaluation.missed)), data, numbers, evaluation.notes, subgroup_table(evaluation.subgroups)
+    )
 
 
 def measured_run(evaluation: Evaluation) -> Run:
