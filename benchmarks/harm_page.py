@@ -192,8 +192,9 @@ def document(head: dict[str, Any], cells: Cells, pairs: Sequence[Pair]) -> str:
 
 
 def _setting(head: dict[str, Any], pairs: int) -> Iterator[str]:
+    times = "once" if head["splits"] == 1 else f"{head['splits']} times"
     yield (
-        f"Each of {pairs} pairs of a model and data is split {head['splits']} times at random, "
+        f"Each of {pairs} pairs of a model and data is split {times} at random, "
         "into 200 to 5,000 calibration samples and up to 5,000 test samples. The models are scikit-learn's "
         "classifiers, the demo network of this package and, given their files, two CIFAR-10 networks. The networks "
         "trained for this benchmark are overfitted on purpose. In some pairs the data have shifted since training: "
