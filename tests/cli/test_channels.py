@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -38,6 +39,11 @@ def closed_early(words: list[str]) -> subprocess.CompletedProcess[str]:
         os.close(write)
 
 
+def without_progress(text: str) -> str:
+    """Standard error without the lines that a slow machine gets: how far a run is, and after how many seconds."""
+    return "".join(line for line in text.splitlines(keepends=True) if not re.search(r", \d+ s$", line))
+
+
 # Standard output
 
 
@@ -45,7 +51,7 @@ def closed_early(words: list[str]) -> subprocess.CompletedProcess[str]:
 def test_a_reader_that_left_costs_nothing(small: Small, tmp_path: Path) -> None:
     files = ["--json", tmp_path / "r.json", "--report", tmp_path / "r.html"]
     done = closed_early(command(small, tmp_path / "o.onnx", *files))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, without_progress(done.stderr)) == (0, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o.onnx", "r.html", "r.json"]
     assert json.loads((tmp_path / "r.json").read_text())["output"] == str(tmp_path / "o.onnx")
     assert (tmp_path / "r.html").read_text(encoding="utf-8").rstrip().endswith("</html>")
@@ -54,7 +60,8 @@ def test_a_reader_that_left_costs_nothing(small: Small, tmp_path: Path) -> None:
 @posix
 def test_a_reader_that_left_changes_no_exit_code(small: Small, tmp_path: Path) -> None:
     done = closed_early(command(small, tmp_path / "o.onnx", "--max-ece", "0", "--json", tmp_path / "r.json"))
-    assert (done.returncode, done.stderr.startswith("Error: --max-ece 0 missed")) == (1, True), done.stderr
+    assert done.returncode == 1
+    assert without_progress(done.stderr).startswith("Error: --max-ece 0 missed")
     assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
     for words in (
         ["evaluate", str(small.model), "--data", str(small.test), "--device", "cpu"],
@@ -64,7 +71,7 @@ def test_a_reader_that_left_changes_no_exit_code(small: Small, tmp_path: Path) -
         ["calibrate", "--help"],
     ):
         done = closed_early(words)
-        assert (done.returncode, done.stderr) == (0, ""), words
+        assert (done.returncode, without_progress(done.stderr)) == (0, ""), words
 
 
 @needs_full
@@ -75,7 +82,7 @@ def test_a_full_standard_output_is_said(small: Small, tmp_path: Path, quiet: boo
         done = run(*words, stdout=full, stderr=subprocess.PIPE)
     reason = os.strerror(errno.ENOSPC)
     expected = f"Error: standard output: cannot be written: {reason}; {tmp_path / 'o.onnx'} is written\n"
-    assert (done.returncode, done.stderr) == ((0, "") if quiet else (6, expected))
+    assert (done.returncode, without_progress(done.stderr)) == ((0, "") if quiet else (6, expected))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["o.onnx", "r.json"]
 
 
