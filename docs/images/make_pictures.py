@@ -28,6 +28,8 @@ SHOWN = "tna-onnx calibrate model.onnx calib.npz --eval test.npz"
 # Pixels of a character of the badges' font, and around a text.
 _CHARACTER = 6.6
 _MARGIN = 6
+# First words of the lines of a table that are shown, besides its head.
+_TABLE = ("arrays", "accuracy", "ECE", "NLL, nats")
 
 BADGE = """<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="20" role="img" aria-label="{left}: {right}">
 <title>{left}: {right}</title>
@@ -64,7 +66,7 @@ def _badge(left: str, right: str) -> str:
 def terminal(printed: str) -> str:
     """Return what the demo prints as a picture of a terminal: the sentence, the table, and the file."""
     lines = printed.splitlines()
-    table = lines[2:10]
+    table = [line for line in lines[2:] if line.startswith((*_TABLE, " "))]
     wrote = [line for line in lines if line.startswith("wrote")]
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
     console.print(Text.assemble(("$ ", Style(color="green")), (SHOWN, Style(bold=True))))

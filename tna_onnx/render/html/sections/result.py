@@ -159,7 +159,13 @@ def choice(report: Report) -> Table:
         )
         rows.append((name, f"{nll} ± {error}", bar, *rest))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
-    heads = (METHOD_HEADS[0], "NLL, nats", f"{reach[0]:.2f} to {reach[1]:.2f} nats", *METHOD_HEADS[3:])
+    heads = (
+        METHOD_HEADS[0],
+        "NLL, nats",
+        f"{reach[0]:.2f} to {reach[1]:.2f} nats",
+        *METHOD_HEADS[3:-1],
+        Column(METHOD_HEADS[-1], wraps=True),
+    )
     return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
 
 
