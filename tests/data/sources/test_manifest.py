@@ -42,6 +42,8 @@ def test_missing_images(tmp_path: Path) -> None:
 def test_a_manifest_without_paths(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no column holds the paths .* 'index' only"):
         opened(tmp_path, "list.csv", "index,label\n1,0\n2,1\n")
+    with pytest.raises(DataError, match="computed logits and features are read from Parquet"):
+        opened(tmp_path, "list.csv", "logits_0,logits_1,label\n1,0.5,0\n2,0.1,1\n")
 
 
 def test_a_manifest_takes_no_labels_apart(tmp_path: Path) -> None:

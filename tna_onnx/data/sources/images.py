@@ -399,9 +399,12 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
     image_input = request.image_input(str(path))
     table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)
     if table.paths is None:
+        advice = "call it 'path'"
+        if any(name.startswith(("logits", "features")) for name in table.others):
+            advice += "; computed logits and features are read from Parquet, as a column of lists, and from .npz"
         raise DataError(
             f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.others)) or 'labels'} "
-            "only); call it 'path'"
+            f"only); {advice}"
         )
     labels = label_indices(
         request.labels_read(table.labels), len(table.paths), request.n_classes, str(path), request.class_names
