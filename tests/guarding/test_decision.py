@@ -207,3 +207,42 @@ def test_a_bound_that_is_out_of_reach_leaves_the_rest(small: Small, tmp_path: Pa
     assert any("decision is left out" in note for note in result.notes)
     with pytest.raises(DataError, match="give more samples"):
         tna_onnx.guard(small.model, small.calib, dry_run=True, if_unreachable="fail", **words, **CPU)
+
+
+def test_a_gate_asks_for_recall(small: Small, tmp_path: Path) -> None:
+    path = tmp_path / "g.onnx"
+    tna_onnx.guard(small.model, small.calib, output=path, decide="recall>=0.9", positive="2", **CPU)
+    scores = tna_onnx.evaluate(path, small.test, **CPU).decisions
+    assert scores is not None
+    assert scores.decision is not None
+    recall = scores.decision.classes[2].recall
+    assert recall is not None
+    for limit, code in ((recall - 0.01, 0), (min(1.0, recall + 0.01), 1)):
+        result = cli("evaluate", path, small.test, "--min-recall", f"2={limit}", "--device", "cpu")
+        assert result.exit_code == code, result.output
+    assert "--min-recall 2=" in result.output
+    for words, message in (
+        ([path, "--min-recall", "spam=0.5"], "no class"),
+        ([small.model, "--min-recall", "2=0.5"], "guard --decide"),
+    ):
+        result = cli("evaluate", words[0], small.test, *words[1:])
+        assert result.exit_code == 2
+        assert message in result.output
+
+
+def test_the_page_shows_the_chosen_point(small: Small, tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    tna_onnx.calibrate(
+        small.model,
+        small.calib,
+        output=tmp_path / "o.onnx",
+        decide="f1",
+        positive="2",
+        report=page,
+        search="none",
+        **CPU,
+    )
+    text = page.read_text("utf-8")
+    assert "Recall and precision of 2, the chosen point in a ring" in text
+    assert "Decisions by class" in text
+    assert "True class and decision" in text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import logging
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside, source_search
 from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -58,6 +60,7 @@ def evaluate(
     data: Any,
     *,
     ood_data: Any = None,
+    min_recall: Mapping[str, float] | None = None,
     bins: int = 15,
     device: str = "auto",
     batch_size: BatchSize = 64,
@@ -72,6 +75,7 @@ def evaluate(
         data: labelled data, as for `calibrate`.
         ood_data: for a guarded model with the output `ood`: samples that it should not know, likewise; their labels
             may be any.
+        min_recall: gate on the output `decision`: class -> smallest recall, a fraction.
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
@@ -92,6 +96,11 @@ def evaluate(
     """
     refuse_unknown("evaluate", words, EvaluateWords)
     check_numbers("a whole number", bins=bins)
+    least = dict(min_recall or {})
+    for name, limit in least.items():
+        check_numbers("a number", **{f"min_recall {name}": limit})
+        if not 0 <= limit <= 1:
+            raise UsageError(f"min_recall {name} must be a fraction, from 0 to 1; got {limit}")
     # limits are checked before the model is loaded
     gates = limits_of(words)
     check_batch_size(batch_size)
@@ -110,12 +119,37 @@ def evaluate(
     )
     notes = (*opened.notes, *warnings_of(suspicion, opened.classifier.names))
     evaluation = _evaluation(opened, labelled, scores, decisions, bins, gates, notes)
+    evaluation = replace(evaluation, missed=(*evaluation.missed, *_recall_missed(least, decisions)))
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
     kept(json, evaluation)
     # with the whole result: the command line prints it before it exits
     if evaluation.missed:
         raise GateMissed(evaluation)
     return evaluation
+
+
+def _recall_missed(least: Mapping[str, float], decisions: Decisions | None) -> tuple[str, ...]:
+    """Lines on the classes of the output `decision` whose recall is below its limit.
+
+    Raises:
+        UsageError: the model has no such output, or a class is none of its own or has no sample.
+    """
+    if not least:
+        return ()
+    if decisions is None or decisions.decision is None:
+        raise UsageError("--min-recall is for a model with the output decision, as guard --decide makes it")
+    recall = {each.name: each.recall for each in decisions.decision.classes}
+    lines = []
+    for name, limit in least.items():
+        reached = recall.get(name)
+        if reached is None:
+            raise UsageError(
+                f"--min-recall {name}: no class of this name has a sample; expected one of {', '.join(recall)}"
+            )
+        if reached < limit:
+            words = f"recall of {name} is {reached:.4g} on {decisions.n:,} samples"
+            lines.append(f"--min-recall {name}={limit:g} missed: {words}")
+    return tuple(lines)
 
 
 @dataclass(frozen=True, eq=False)

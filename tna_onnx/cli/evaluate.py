@@ -24,6 +24,7 @@ from tna_onnx.cli.options import (
     take_recipe,
 )
 from tna_onnx.cli.terminal import check_result_file, named_files, watch
+from tna_onnx.cli.types import options
 from tna_onnx.results.gates import Gates
 
 __all__ = ["evaluate"]
@@ -35,6 +36,13 @@ __all__ = ["evaluate"]
 @labelled_data_options
 @ood_data_option
 @field_options(Gates, "max_ece", "max_nll", "min_accuracy")
+@click.option(
+    "--min-recall",
+    multiple=True,
+    metavar="CLASS=SHARE",
+    callback=options,
+    help="Gate: exit with code 1 if the output decision finds less than this share of the samples of a class.",
+)
 @data_options
 @by_option
 @preprocessing_options

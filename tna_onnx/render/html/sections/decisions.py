@@ -5,21 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tna_onnx.render.guard_text import between, off, per_cent
+from tna_onnx.render.guard_text import between, cost_lines, off, per_cent
 from tna_onnx.render.html.blocks import Column, Figure, Key, Table, line_key, table
 from tna_onnx.render.html.svg import Series, line_chart
-from tna_onnx.results.guarding import Decisions, Detection, Guard, GuardInput
+from tna_onnx.results.guarding import (
+    ClassDecision,
+    DecisionCurve,
+    Decisions,
+    DecisionScores,
+    Detection,
+    Guard,
+    GuardInput,
+)
 
 __all__ = ["Decided", "decided", "promised"]
 
 # Classes in the table without a click; models may have thousands.
 _MAX_CLASSES = 1000
+_MAX_CONFUSION = 20  # columns that a page has place for
 
 
 _INPUTS = {
     "risk": "the risk asked for",
     "coverage": "the coverage asked for",
     "class_prior": "how frequent each class is",
+    "threshold": "what a probability has to reach",
 }
 
 
@@ -52,12 +62,16 @@ def promised(guard: Guard) -> Decided:
     """Return the values of a section on decisions that were added."""
     rows = [(output.name, output.promise, _limit(output.threshold)) for output in guard.outputs]
     rows += [(dial.name, f"input: {_INPUTS[dial.role]}; may be left out", _default(dial)) for dial in guard.inputs]
+    if guard.operating_point is not None:
+        rows += [("cost", line, "-") for line in cost_lines(guard.operating_point)]
     heads = ("name", Column("what it is", wraps=True), "threshold")
     return decided(guard.decisions, "", (table(heads, rows, "Outputs and inputs that were added"),))
 
 
 def _default(dial: GuardInput) -> str:
-    return "as in the samples" if isinstance(dial.default, tuple) else f"{dial.default:g}"
+    if isinstance(dial.default, tuple):
+        return "as in the samples" if dial.role == "class_prior" else "one a class"
+    return f"{dial.default:g}"
 
 
 def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) -> Decided:
@@ -66,6 +80,9 @@ def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) 
     curves = []
     if decisions.risk_coverage is not None:
         curves.append(_risk_curve(decisions))
+    if decisions.decision is not None:
+        points = {each.name: each for each in decisions.decision.classes}
+        curves += [_recall_curve(curve, points[curve.name]) for curve in decisions.decision.curves]
     if decisions.detection is not None:
         curves.append(_roc(decisions.detection, decisions.alarms))
     return Decided(
@@ -74,7 +91,7 @@ def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) 
         promises=promises,
         figures=table(("", Column("", wraps=True)), [*_figures(decisions)], "What the file decides"),
         groups=_groups(decisions),
-        classes=_classes(decisions),
+        classes=(*_classes(decisions), *_decided_classes(decisions.decision)),
         keys=(line_key("after", "all thresholds"),) if curves else (),
         curves=tuple(curves),
     )
@@ -94,6 +111,14 @@ def _figures(decisions: Decisions) -> Iterator[tuple[str, str]]:
         yield "sets of one class", per_cent(decisions.single_sets)
         yield "empty sets", per_cent(decisions.empty_sets)
         yield "vacuous sets, of all classes", per_cent(decisions.full_sets)
+    if decisions.decision is not None:
+        scores = decisions.decision
+        yield "balanced accuracy of the decision", per_cent(scores.balanced_accuracy)
+        yield "macro F1 and MCC of the decision", f"{scores.macro_f1:.4f}, {scores.mcc:.4f}"
+        if scores.undecided:
+            yield "undecided", per_cent(scores.undecided)
+        if scores.cost is not None:
+            yield "cost of a sample", f"{scores.cost:.4g}"
     if decisions.alarms is not None:
         yield "alarms", per_cent(decisions.alarms)
     if decisions.detection is not None:
@@ -123,6 +148,47 @@ def _classes(decisions: Decisions) -> tuple[Table, ...]:
         if k < _MAX_CLASSES
     ]
     return (table(("class", "sets that hold it", "classes in a set"), rows, "By class"),)
+
+
+def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
+    """Return recall and precision by class, and the confusion matrix of a few."""
+    if scores is None:
+        return ()
+    rows = [
+        (each.name, f"{each.samples:,}", f"{each.decided:,}", *(_share(*pair) for pair in _pairs(each)))
+        for each in scores.classes[:_MAX_CLASSES]
+    ]
+    tables = [table(("decision", "samples", "decided so", "recall", "precision"), rows, "Decisions by class")]
+    if scores.confusion is not None and len(scores.classes) <= _MAX_CONFUSION:
+        names = [each.name for each in scores.classes]
+        cells = [(name, *map(str, row)) for name, row in zip(names, scores.confusion, strict=True)]
+        tables.append(table(("true", *names, "none"), cells, "True class and decision"))
+    return tuple(tables)
+
+
+def _pairs(each: ClassDecision) -> tuple[tuple[float | None, tuple[float, float] | None], ...]:
+    return (each.recall, each.recall_interval), (each.precision, each.precision_interval)
+
+
+def _share(share: float | None, interval: tuple[float, float] | None) -> str:
+    return per_cent(share) if interval is None else f"{per_cent(share)} {between(interval)}"
+
+
+def _recall_curve(curve: DecisionCurve, point: ClassDecision) -> Figure:
+    points = tuple((100 * x, 100 * y) for x, y in zip(curve.recall, curve.precision, strict=True))
+    rings = []
+    if point.recall is not None and point.precision is not None:
+        rings = [(100 * point.recall, 100 * point.precision)]
+    drawing = line_chart(
+        [Series("all thresholds", points, "after")],
+        f"Recall and precision of {curve.name}, the chosen point in a ring",
+        "recall, %",
+        "precision, %",
+        x_range=(0, 100),
+        y_range=(0, 100),
+        rings=rings,
+    )
+    return Figure(drawing, f"Recall and precision of {curve.name}")
 
 
 def _risk_curve(decisions: Decisions) -> Figure:
