@@ -213,31 +213,6 @@ def test_drawings_have_names_and_descriptions(browse: Open) -> None:
     assert all(n["name"]["value"] for n in images)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_contrast(browse: Open, scheme: str) -> None:
-    script = "return getComputedStyle(document.documentElement).getPropertyValue('--' + arguments[0]).trim()"
-    browser = browse(scheme=scheme)
-    names = ["paper", "panel", "ink", "soft", "before", "after", "third", "good", "bad", "bar", "gap", "slack"]
-    colours = {name: browser.execute_script(script, name) for name in names}
-    for name in ("ink", "soft", "before", "after", "third", "good", "bad"):
-        assert contrast(colours[name], colours["paper"]) >= 4.5, name  # WCAG 2 AA for text
-        assert contrast(colours[name], colours["panel"]) >= 4.5, name
-    for name in ("bar", "gap", "slack"):
-        assert contrast(colours[name], colours["paper"]) >= 3, name  # WCAG 2 AA for graphics
-
-
-def contrast(one: str, other: str) -> float:
-    """Contrast of two colours #rrggbb by WCAG 2."""
-
-    def luminance(colour: str) -> float:
-        parts = np.array([int(colour[k : k + 2], 16) / 255 for k in (1, 3, 5)])
-        linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
-        return float(linear @ [0.2126, 0.7152, 0.0722])
-
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
 def test_all_is_there_without_script(browse: Open) -> None:
     browser = browse(script=False)
     pixels = screenshot(browser)
