@@ -110,7 +110,7 @@ class Metrics:
             ValueError: no samples, or fewer samples than bins.
         """
         check_bins(scores, bins)
-        values = {name: _value(scores, name, bins) for name in METRICS}
+        values: dict[str, Any] = {name: _value(scores, name, bins) for name in METRICS}
         return cls(n=len(scores), bins=bins, **values, **_dependence(scores))
 
 
@@ -316,7 +316,7 @@ def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
     return max(0.0, float(size @ (2 * gap - folded_mean(gap, noise)) / len(scores)))
 
 
-def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[np.float64]) -> NDArray[np.float64]:
+def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[Any]) -> NDArray[np.float64]:
     """Return the variance of the sum of residuals in each bin, (B,): where samples come in groups, that of their sums.
 
     Args:
@@ -325,14 +325,14 @@ def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[np.f
         least: variance of independent samples, (B,), which it is not below.
     """
     if scores.clusters is None:
-        return least
+        return np.asarray(least, np.float64)
     _, number = np.unique(scores.clusters, return_inverse=True)
     residual = residuals(scores)
     sizes = np.bincount(bin_, minlength=len(least))
     residual = residual - (np.bincount(bin_, residual, len(least)) / np.maximum(sizes, 1))[bin_]
     sums = np.zeros((int(number.max()) + 1, len(least)))
     np.add.at(sums, (number, bin_), residual)
-    return np.maximum(least, np.sum(sums**2, axis=0))
+    return np.asarray(np.maximum(least, np.sum(sums**2, axis=0)))
 
 
 def expected_ece(scores: SampleScores, bins: int = 15) -> float:

@@ -207,7 +207,7 @@ def share_interval(
         effect = n * error**2 / (share * (1 - share)) if 0 < share < 1 else n / groups
         tail = (1 + level) / 2
         known = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
-        n = n / max(1.0, effect) * known if np.isfinite(effect) else 1.0
+        n = float(n / max(1.0, effect) * known) if np.isfinite(effect) else 1.0
     count = share * n
     low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2)) if share > 0 else 0.0
     high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2)) if share < 1 else 1.0
