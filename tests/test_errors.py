@@ -9,7 +9,7 @@ import tna_onnx
 from tests.conftest import ROOT
 from tna_onnx import errors
 
-OWN = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+OWN = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 BASE = errors.TnaError
 
 

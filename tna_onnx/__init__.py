@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tna_onnx._version import __version__ as __version__  # the same name again: mypy takes it for public
 from tna_onnx.drawing import draw_with as _draw_with
 from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, UnsupportedModel, UsageError
+from tna_onnx.errors import in_words_of_python as _in_words_of_python
 
 if TYPE_CHECKING:
     from tna_onnx.api.apply import apply
@@ -159,10 +160,12 @@ def __getattr__(name: str) -> Any:
     import importlib  # noqa: PLC0415
 
     value = getattr(importlib.import_module(f"tna_onnx.{_HOMES[name]}"), name)
+    if _HOMES[name].startswith("api.") and not isinstance(value, type):
+        value = _in_words_of_python(value)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
     """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -5,8 +5,14 @@
     2  UsageError                6  ResultError
     3  UnsupportedModel         70  INTERNAL_ERROR, 130 INTERRUPTED: ends that no error class stands for
 
-A message says what was expected, what was found, where, and what to do. Nothing is imported here.
+A message says what was expected, what was found, where, and what to do. It names options as the command line does;
+`in_words_of_python` makes arguments of them for those who call a function. Nothing of the package is imported here.
 """
+
+import functools
+import re
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 __all__ = [
     "INTERNAL_ERROR",
@@ -19,7 +25,11 @@ __all__ = [
     "TrackingError",
     "UnsupportedModel",
     "UsageError",
+    "in_words_of_python",
 ]
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 # EX_SOFTWARE of sysexits.h. Python's own 1 would look like a missed gate.
 INTERNAL_ERROR = 70
@@ -72,3 +82,42 @@ class ResultError(TnaError):
 
 class TrackingError(ResultError):
     """The run could not be logged; the files it wrote are kept."""
+
+
+# "--classes FILE", "add --label-column species", "--search"
+_FLAG = re.compile(r"(?P<verb>\badd )?--(?P<name>[a-z][a-z-]*[a-z])(?P<value> [A-Z]{2,}\b| [\w./-]+)?")
+_ARGUMENTS = {"data-limit": "limits", "model-limit": "model_limits", "ray-option": "ray_options"}
+
+
+def in_words_of_python(function: Callable[P, R]) -> Callable[P, R]:
+    """Return a public function whose errors name its arguments, where the messages name flags.
+
+    >>> def fails():
+    ...     raise UsageError("several outputs; choose one with --output-name NAME, or add --search none")
+    >>> in_words_of_python(fails)()
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: several outputs; choose one with output_name=NAME, or add search='none'
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TnaError as error:
+            error.args = (_FLAG.sub(_as_argument, str(error)), *error.args[1:])
+            raise
+
+    # found again under this name, by pickle too
+    call.__module__ = "tna_onnx"
+    return call
+
+
+def _as_argument(flag: re.Match[str]) -> str:
+    name = _ARGUMENTS.get(flag["name"], flag["name"].replace("-", "_"))
+    verb = flag["verb"] or ""
+    value = flag["value"] or ""
+    if value.strip().isupper():
+        return f"{verb}{name}={value.strip()}"
+    if verb and value:
+        return f"{verb}{name}={value.strip()!r}"
+    return f"{verb}{name}{value}"

@@ -281,7 +281,7 @@ def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Pat
     wrong["labels"][threes[len(threes) // 20 :]] = 5
     np.savez(tmp_path / "wrong.npz", **wrong)
     output = tmp_path / "o.onnx"
-    with pytest.raises(tna_onnx.CheckFailed, match=r"--max-accuracy-drop 0.3 missed: .* 2,000 held-out"):
+    with pytest.raises(tna_onnx.CheckFailed, match=r"max_accuracy_drop 0.3 missed: .* 2,000 held-out"):
         tna_onnx.calibrate(
             demo.model,
             tmp_path / "wrong.npz",

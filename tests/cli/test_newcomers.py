@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.support import cli
@@ -40,7 +42,10 @@ def refusal(folder: Path, data: str, *flags: object, model: str = "model.onnx") 
 
 def test_the_only_column_of_text_is_proposed_and_is_the_right_one(table: Path) -> None:
     error = refusal(table, "calib.csv")
-    assert "if 'species' does, which is the only column of text, add --label-column species" in error
+    assert "('species', 'age', 'height'); 'species' alone holds the model's classes" in error
+    assert "add --label-column species" in error
+        "('species', 'age', 'height'); 'species' alone holds the model's classes: add --label-column species" in error
+    )
     assert cli("evaluate", table / "model.onnx", table / "calib.csv", "--label-column", "species").exit_code == 0
 
 
@@ -109,3 +114,39 @@ def test_objects_of_python(table: Path) -> None:
 
 def test_commands_are_described_in_a_line() -> None:
     assert "..." not in cli("--help").output.partition("Commands:")[2]
+
+
+def test_columns_that_are_neither_inputs_nor_labels_are_dropped(table: Path) -> None:
+    text = (table / "calib.csv").read_text("utf-8").splitlines()
+    rows = [f"{number or 'customer'},{line}" for number, line in enumerate(text)]
+    (table / "calib.csv").write_text("\n".join(rows) + "\n", "utf-8")
+    label = ("--label-column", "species")
+    assert "takes 2 columns of numbers, the table has 3" in refusal(table, "calib.csv", *label)
+    assert "no column 'client', which --drop-columns names" in refusal(
+        table, "calib.csv", *label, "--drop-columns", "client"
+    )
+    dropped = cli("evaluate", table / "model.onnx", table / "calib.csv", *label, "--drop-columns", "customer")
+    assert dropped.exit_code == 0, dropped.stderr
+    assert "'age', 'height'" in dropped.output
+
+
+def test_errors_of_functions_name_arguments(table: Path) -> None:
+    for function in (tna_onnx.evaluate, tna_onnx.calibrate):
+        with pytest.raises(tna_onnx.DataError, match="add label_column='species'"):
+            function(table / "model.onnx", table / "calib.csv")
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert "--label-column" in refusal(table, "calib.csv")
+
+
+def test_x_and_y_are_arguments(table: Path) -> None:
+    names = np.array(["cat", "dog", "emu"])[LABELS]
+    fixed = {"map": "ts", "search": "none", "dry_run": True, "bins": 5}
+    report = tna_onnx.calibrate(table / "model.onnx", ROWS, names, **fixed)
+    same = tna_onnx.calibrate(table / "model.onnx", (ROWS, LABELS), **fixed)
+    assert report.new == same.new
+    with pytest.raises(UsageError, match="y and labels"):
+        tna_onnx.calibrate(table / "model.onnx", ROWS, names, labels=LABELS)
+
+
+def test_completion_offers_public_names_alone() -> None:
+    assert dir(tna_onnx) == sorted(tna_onnx.__all__)

@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.data.samples import spec
+from tna_onnx.data import open_source
 from tna_onnx.data.labels import check_labels, folder_labels, label_indices
 from tna_onnx.errors import DataError
 
@@ -184,3 +186,29 @@ def test_numbers_that_are_neither_indices_nor_the_models() -> None:
     assert label_indices(np.array([0, 1]), 2, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1]
     assert label_indices(np.array([1, 2, 3]), 3, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1, 2]
     assert label_indices(np.array([-1, 1]), 2, 2, "labels", ["-1", "1"]).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("names", "indices"),
+    [(None, [1, 0, 1]), (("0", "1"), [1, 0, 1]), (("False", "True"), [1, 0, 1]), (("TRUE", "FALSE"), [0, 1, 0])],
+)
+def test_truth_values_are_labels_of_two_classes(names: tuple[str, ...] | None, indices: list[int]) -> None:
+    assert label_indices(np.array([True, False, True]), 3, 2, "here", names).tolist() == indices
+
+
+def test_truth_values_are_refused_where_names_do_not_say_which_is_true() -> None:
+    with pytest.raises(DataError, match="'ham', 'spam'; store these names"):
+        label_indices(np.array([True, False]), 2, 2, "here", ("ham", "spam"))
+
+
+@pytest.mark.parametrize("as_frame", [False, True])
+def test_dummies_are_labels(as_frame: bool) -> None:
+    pd = pytest.importorskip("pandas")
+    series = pd.Series(["dog", "cat", "emu", "cat"], name="kind")
+    dummies = pd.get_dummies(series.to_frame() if as_frame else series)
+    x = np.zeros((4, 4), np.float32)
+    for order in (["cat", "dog", "emu"], ["emu", "cat", "dog"]):
+        expected = [order.index(name) for name in series]
+        shuffled = dummies[dummies.columns[::-1]]  # the order of the columns says nothing: their names do
+        assert open_source(x, [spec()], 3, labels=shuffled, class_names=order).labels.tolist() == expected
+        assert open_source((x, shuffled), [spec()], 3, class_names=order).labels.tolist() == expected

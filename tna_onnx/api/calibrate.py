@@ -33,6 +33,7 @@ __all__ = ["calibrate"]
 def calibrate(
     model: ModelSource,
     calib: Any,
+    y: Any = None,
     *,
     eval: Any = None,  # noqa: A002 - the word of the command line
     teacher: ModelSource | None = None,
@@ -61,6 +62,7 @@ def calibrate(
             never modified.
         calib: labelled calibration data: a path, a URL, a mapping of arrays, an iterable of batches (docs/data.md), or
             a `tna_onnx.Data`.
+        y: labels of the samples of `calib`, as `labels`: `calibrate(model, X, y)`.
         eval: held-out data for the report, in the same forms as `calib`. Unless it is a `Data`, it is read with the
             options of `calib`. Without it the report is cross-fitted on `calib`.
         teacher: a model whose probabilities are fitted in place of labels, in the forms of `model`: the float model of
@@ -105,6 +107,10 @@ def calibrate(
     """
     # `**words` takes any keyword, so Python itself refuses none
     refuse_unknown("calibrate", words, CalibrateWords)
+    if y is not None:
+        if words.get("labels") is not None:
+            raise UsageError("y and labels are both given; give one")
+        words["labels"] = y
     decisions = added_settings_of(words)
     job = job_of(
         model,

@@ -39,6 +39,7 @@ class DataWords(TypedDict, total=False):
     groups: Any
     by: Any
     columns: Sequence[str]
+    drop_columns: Sequence[str]
     tokenizer: str | Path | None
     skip_bad: bool
     expect_accuracy: float | None

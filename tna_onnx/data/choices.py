@@ -228,6 +228,14 @@ class DataFields:
         parse="names",
         note="by name, else all numbers",
     )
+    drop_columns: Sequence[str] = setting(
+        (),
+        "Columns of a table that hold neither inputs nor labels; several with commas, or repeat the option.",
+        section=_SECTION,
+        unit="NAMES",
+        parse="names",
+        note="none",
+    )
     tokenizer: str | Path | None = setting(
         None,
         "Turn text into tokens. Give the folder of a tokenizer.json, or the name of a tokenizer in the cache of "

@@ -15,7 +15,7 @@ import numpy as np
 from tna_onnx.data.choices import FORMATS, ROWS, Limits
 from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.label_arrays import LabelSource
-from tna_onnx.data.labels import check_labels
+from tna_onnx.data.labels import check_labels, of_dummies
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError
@@ -44,6 +44,7 @@ def open_source(
     class_names: Sequence[str] | None = None,
     label_column: str | None = None,
     columns: Sequence[str] = (),
+    drop_columns: Sequence[str] = (),
     tokenizer: str | Path | None = None,
     model_file: Path | None = None,
     skip_bad: bool = False,
@@ -66,6 +67,7 @@ def open_source(
         class_names: the model's class names, in the order of its output; labels may then be names.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
+        drop_columns: columns of a table that hold neither inputs nor labels.
         tokenizer: folder or file of a `tokenizer.json`, for samples that are text.
         model_file: the model's file: a tokenizer beside it is taken for text where none is named.
         skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
@@ -84,7 +86,7 @@ def open_source(
     if isinstance(labels, (str, Path)):
         labels = Path(labels)
     elif labels is not None:
-        labels = np.asarray(labels)
+        labels = np.asarray(labels) if multi_label else of_dummies(labels)
     root = None if data_root is None else Path(data_root)
     column_names = (columns,) if isinstance(columns, str) else tuple(map(str, columns))
     request = Request(
@@ -103,6 +105,7 @@ def open_source(
         several,
         multi_label,
         beside or {},
+        (drop_columns,) if isinstance(drop_columns, str) else tuple(map(str, drop_columns)),
     )
     source = _open(data, request, format)
     request.require_beside(source)

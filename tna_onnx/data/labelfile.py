@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["LABEL_FILES", "LabelFile", "find_label_column", "labels_apart", "read_label_file"]
+__all__ = ["LABEL_FILES", "LabelFile", "find_label_column", "holds_classes", "labels_apart", "read_label_file"]
 
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".npy")
 
@@ -102,7 +102,14 @@ def read_label_file(
     return _from_json(path, parse_json(text, str(path)), label_column)
 
 
-def find_label_column(names: Sequence[str], label_column: str | None, where: str, texts: Sequence[str] = ()) -> str:
+def find_label_column(
+    names: Sequence[str],
+    label_column: str | None,
+    where: str,
+    texts: Sequence[str] = (),
+    *,
+    classes_in: Callable[[str], bool] | None = None,
+) -> str:
     """Return the one of `names` that holds the labels.
 
     Args:
@@ -110,6 +117,7 @@ def find_label_column(names: Sequence[str], label_column: str | None, where: str
         label_column: its name, if the user gave one.
         where: what messages start with.
         texts: those of the columns that hold text, for the advice.
+        classes_in: tells, for the advice, whether all values of a column are the model's classes.
 
     Raises:
         DataError: it is not there, or several could be it.
@@ -127,13 +135,27 @@ def find_label_column(names: Sequence[str], label_column: str | None, where: str
         )
     candidates = _named(names, _LABEL)
     if len(candidates) != 1:
-        count = "several columns" if candidates else "no column"
+        problem = "several columns can hold the labels" if candidates else "no column is called 'label' or the like"
+        fitting = [name for name in candidates or names if classes_in is not None and classes_in(name)]
+        shown = candidates or [*fitting, *(name for name in names if name not in fitting)]
         advice = "name the one with --label-column"
-        if len(texts) == 1 and not candidates:
+        if len(fitting) == 1:
+            advice = f"{fitting[0]!r} alone holds the model's classes: add --label-column {fitting[0]}"
+        elif len(texts) == 1 and not candidates:
             advice = f"if {texts[0]!r} does, which is the only column of text, add --label-column {texts[0]}"
-        raise DataError(f"{where}: {count} can hold the labels ({listed(candidates or names)}); {advice}")
+        raise DataError(f"{where}: {problem} ({listed(shown)}); {advice}")
     _check_y(names, candidates[0], where)
     return candidates[0]
+
+
+def holds_classes(values: AnyArray, request: Request) -> bool:
+    """Whether the values of a column (N,) are the names of the model's classes; of unknown names, C texts."""
+    if values.ndim != 1 or values.dtype.kind not in "OUiub":
+        return False
+    names = {str(value) for value in values.tolist()}
+    if request.class_names is not None:
+        return len(names) > 1 and names <= {*request.class_names}
+    return len(names) == request.n_classes and all(isinstance(value, str) for value in values.tolist())
 
 
 def _check_y(names: Sequence[str], label: str, where: str) -> None:

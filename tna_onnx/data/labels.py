@@ -18,7 +18,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,7 +30,16 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["check_integral", "check_labels", "check_range", "folder_labels", "label_indices", "listed", "name_indices"]
+__all__ = [
+    "check_integral",
+    "check_labels",
+    "check_range",
+    "folder_labels",
+    "label_indices",
+    "listed",
+    "name_indices",
+    "of_dummies",
+]
 
 
 def check_integral(flat: AnyArray, where: str) -> None:
@@ -131,6 +140,10 @@ def label_indices(
     """
     if (values := np.asarray(values)) is NO_LABELS:
         return np.full(n_samples, -1, np.int64)
+    if values.ndim == 2 and values.shape[1] == n_classes > 1 and _one_hot(values):
+        values = values.argmax(axis=1)
+    if values.dtype == bool and n_classes == 2:
+        values = _of_truth(values, where, class_names)
     if class_names is not None and _are_own_numbers(values, n_classes, where, class_names):
         values = values.astype(np.int64).astype(str)
     if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
@@ -139,6 +152,38 @@ def label_indices(
     index_of = name_indices(names.tolist(), n_classes, where, "labels", class_names)
     indices = np.array([index_of[name] for name in names.tolist()], np.int64)[inverse]
     return check_labels(indices, n_samples, n_classes, where)
+
+
+def of_dummies(labels: Any) -> Any:
+    """Return the names of the classes where labels are a data frame with a column of 0 and 1 for each; else `labels`.
+
+    `pandas.get_dummies` puts the name of the original column in front of those of the classes.
+    """
+    names = [str(name) for name in getattr(labels, "columns", ())]
+    values = np.asarray(labels)
+    if len(names) < 2 or values.ndim != 2 or not _one_hot(values):
+        return values
+    prefix, sign, _ = names[0].partition("_")
+    if sign and all(name.startswith(f"{prefix}_") for name in names):
+        names = [name.removeprefix(f"{prefix}_") for name in names]
+    return np.array(names)[values.argmax(axis=1)]
+
+
+def _of_truth(values: AnyArray, where: str, class_names: Sequence[str] | None) -> AnyArray:
+    """Return truth values as names or indices of two classes: false is the first one.
+
+    Raises:
+        DataError: the classes have other names, which do not say which of them is true.
+    """
+    folded = [name.casefold() for name in class_names or ()]
+    if sorted(folded) == ["false", "true"]:
+        return np.array(class_names)[np.where(values, folded.index("true"), folded.index("false"))]
+    if folded and not all(_INTEGER.fullmatch(name) for name in folded):
+        raise DataError(
+            f"{where}: labels are True and False, and the model's classes are {listed(class_names or ())}; store these "
+            "names, or the index of each sample's class"
+        )
+    return values.astype(np.int64)
 
 
 def folder_labels(
@@ -307,7 +352,7 @@ def _as_text(flat: AnyArray, where: str) -> AnyArray:
 
 def _one_hot(labels: AnyArray) -> bool:
     """Whether each row is 1 in one place and 0 in all others."""
-    if labels.dtype.kind not in "biuf":
+    if labels.dtype.kind not in "biuf" or not labels.size:
         return False
     return bool(np.all((labels == 0) | (labels == 1)) and np.all(labels.sum(axis=1) == 1))
 
@@ -318,9 +363,7 @@ def _one_axis(labels: AnyArray, where: str) -> AnyArray:
     if labels.ndim == 1:
         return labels
     advice = "; store them as an array with one axis"
-    if labels.ndim == 2 and labels.size and _one_hot(labels):
-        advice = "; each row holds one 1 and is 0 elsewhere (one-hot): store labels.argmax(axis=1)"
-    elif labels.ndim == 2:
+    if labels.ndim == 2:
         advice = (
             "; this model gives one class a sample (softmax). If each column is a label by itself (sigmoid), add "
             "--output-kind label-logits; if a row holds scores of classes, store labels.argmax(axis=1)"

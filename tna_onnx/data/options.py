@@ -174,6 +174,7 @@ class Data(DataFields):
             class_names=names,
             label_column=self.label_column,
             columns=self.columns,
+            drop_columns=self.drop_columns,
             tokenizer=self.tokenizer,
             model_file=model_file,
             skip_bad=self.skip_bad,

@@ -57,6 +57,7 @@ class Request:
         data_root: folder in which files may lie that the data name, besides their own folder.
         limits: how large things in the data may be.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
+        drop_columns: columns of a table that hold neither inputs nor labels.
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
         model_file: the model's file, perhaps beside a `tokenizer.json`; None for a model in memory.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
@@ -79,6 +80,7 @@ class Request:
     several: Several | None = None
     multi_label: bool = False
     beside: Mapping[str, Any] = field(default_factory=dict)
+    drop_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the class names are as many as the classes, also where labels are indices.
@@ -95,15 +97,14 @@ class Request:
     @property
     def label_columns(self) -> tuple[str, ...]:
         """The columns of several labels, one each, where the user names more than one: `a,b,c`."""
-        return label_columns(self.label_column) if self.multi_label else ()
+        return label_columns(self.label_column)
 
     @property
     def no_inputs(self) -> frozenset[str]:
-        """Columns that are read beside the inputs, and fill none of them unless the user names them for that too."""
-        return frozenset(column for column in self.beside.values() if isinstance(column, str)) - {
-            *self.columns,
-            *(spec.name for spec in self.inputs),
-        }
+        """Columns that are read beside the inputs or dropped; they fill inputs only if the user names them for that."""
+        beside = {column for column in self.beside.values() if isinstance(column, str)}
+        beside -= {*self.columns, *(spec.name for spec in self.inputs)}
+        return frozenset(beside | {*self.drop_columns})
 
     def columns_beside(self, where: str, names: Iterable[str]) -> list[str]:
         """Return the columns to read beside inputs and labels.
@@ -216,10 +217,10 @@ class Request:
         Raises:
             UsageError: columns or a tokenizer are given.
         """
-        if self.columns:
+        if self.columns or self.drop_columns:
             raise UsageError(
-                f"{where}: --columns chooses columns of a table, found no table; leave it out, and name the arrays "
-                "after the model's inputs"
+                f"{where}: --columns and --drop-columns choose columns of a table, found no table; leave them out, and "
+                "name the arrays after the model's inputs"
             )
         if self.tokenizer is not None:
             raise UsageError(

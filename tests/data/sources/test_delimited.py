@@ -29,7 +29,7 @@ def rows(separator: str = ",", header: bool = True) -> str:
 
 
 def columns(path: Path) -> dict[str, Any]:
-    return read_columns(path, DEFAULT_LIMITS, lambda _: False)
+    return read_columns(path, DEFAULT_LIMITS)
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_names_as_labels() -> None:
         ([(X.astype(np.float64), LABELS)], "'x': expected dtype float32, found float64"),
         ([(X[:, :3], LABELS)], "'x': expected shape (N, 4), found (7, 3)"),
         ([(X, LABELS + 1)], "subtract 1"),
-        ([(X, np.eye(3)[LABELS])], "argmax"),
+        ([(X, np.eye(3)[LABELS] * 0.5)], "argmax"),
         ([(X, LABELS), (X, LABELS[:, np.newaxis])], "another number of axes"),
         ([([[1.0], [2.0, 3.0]], [0, 1])], "'x': cannot be made an array"),
         ([(np.array([{}] * 7), LABELS)], "'x': expected numbers, found objects"),

@@ -151,7 +151,7 @@ def test_a_tuple_of_batches_is_none_of_x_and_y() -> None:
             "data frame: no column for the model's input 'b', 'c'",
         ),
         (Frame({0: LABELS, "0": LABELS}), ONE, DataError, "several columns are called '0'"),
-        (Frame(parts()), ONE, DataError, "data frame: no column can hold the labels"),
+        (Frame(parts()), ONE, DataError, "data frame: no column is called 'label'"),
         ({**parts(), "target": LABELS[:3]}, ONE, DataError, "one row per sample, found lengths"),
         (Items([(X[0], 0), (X[1, :2], 1)]), ONE, DataError, r"samples have shapes \(2,\), \(3,\)"),
         (Items([(np.array(["a"]), 0), (np.array(["b"]), 1)]), ONE, DataError, "batch 0: 'X': expected numbers, found"),

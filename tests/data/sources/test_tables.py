@@ -189,7 +189,7 @@ def test_names(tmp_path: Path, encode: bool) -> None:
 
 def test_the_column_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", pa.table({"x": rows(X), "fine": LABELS, "coarse": LABELS // 2}))
-    assert "no column can hold the labels" in refusal(path)
+    assert "no column is called 'label'" in refusal(path)
     np.testing.assert_array_equal(opened(path, spec("x"), label_column="coarse").labels, LABELS // 2)
 
 

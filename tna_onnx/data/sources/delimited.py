@@ -71,7 +71,7 @@ def texts_for(request: Request) -> Callable[[str], bool]:
     return lambda name: folded(name) in named
 
 
-def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool]) -> dict[str, AnyArray]:
+def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = lambda _: False) -> dict[str, AnyArray]:
     """Return name -> values (N,) of each column: numbers, or objects that are text, lists or None.
 
     Args:

@@ -19,7 +19,7 @@ import numpy as np
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.files import whole_numbers
 from tna_onnx.data.label_arrays import joined_columns, marked_labels
-from tna_onnx.data.labelfile import find_label_column, labels_apart
+from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, lay_out, plain_kinds, texts_of
 from tna_onnx.data.sources.tokens import roles_of, text_columns, tokenized, with_tokenizer
@@ -154,12 +154,13 @@ def open_in_memory(
     label = None
     if request.labels is None:
         inputs = [spec.name for spec in request.inputs]
-        rest = {
-            name: kind
-            for name, kind in kinds.items()
-            if name not in (*inputs, *request.columns) and name not in request.no_inputs
-        }
-        label = find_label_column([*rest], request.label_column, where, texts_of(rest))
+        taken = (*inputs, *request.columns, *request.no_inputs)
+        rest = {name: kind for name, kind in kinds.items() if name not in taken}
+
+        def classes_in(name: str) -> bool:
+            return holds_classes(columns[name], request)
+
+        label = find_label_column([*rest], request.label_column, where, texts_of(rest), classes_in=classes_in)
         if request.multi_label and columns[label].dtype.kind != "O":
             # before the columns of the inputs, which the other labels may be taken for
             marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")

@@ -66,6 +66,11 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         DataError: no rule applies, or a column cannot fill its input.
     """
     inputs = list(request.inputs)
+    unknown = [name for name in request.drop_columns if name not in kinds]
+    if unknown:
+        raise DataError(
+            f"{where}: no column {listed(unknown)}, which --drop-columns names; the columns are {listed(kinds)}"
+        )
     left_out = {label, *_ROW_NUMBERS, *request.no_inputs}
     if label is None:  # labels apart do not make a feature of those in the table
         left_out |= {*_LABELS, _unread_label(where, kinds, request)} - {spec.name for spec in inputs}

@@ -41,7 +41,7 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import listed
+from tna_onnx.data.labels import listed, of_dummies
 from tna_onnx.data.source import shape_text
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.delimited import aligned
@@ -253,7 +253,8 @@ def open_object(data: Any, request: Request) -> Source:
         data, labels = data
         if isinstance(data, list):
             data = _array(data)
-        request = dataclasses.replace(request, labels=plain_column(_array(labels)))
+        stored = of_dummies(labels) if _is_frame(labels) and not request.multi_label else _array(labels)
+        request = dataclasses.replace(request, labels=plain_column(stored))
     if _is_hugging_face(data):
         return _open_hugging_face(data, request)
     if _is_frame(data):
@@ -281,7 +282,7 @@ def _is_pair(data: Any, request: Request) -> bool:
     if not isinstance(data, tuple) or len(data) != 2 or request.labels is not None:
         return False
     x, y = data
-    if isinstance(y, (Mapping, tuple, str)) or not (_is_array(y) or isinstance(y, list)):
+    if isinstance(y, (Mapping, tuple, str)) or not (_is_array(y) or _is_frame(y) or isinstance(y, list)):
         return False
     return _is_frame(x) or _is_array(x) or isinstance(x, (list, Mapping))
 

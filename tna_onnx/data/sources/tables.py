@@ -21,7 +21,7 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.files import check_inside, foreign_json, optional, read_text, whole_numbers
-from tna_onnx.data.labelfile import find_label_column, labels_apart
+from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_files, table_folder, table_schema
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
@@ -204,9 +204,16 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
     label_name = None
     if request.labels is None:
-        taken = {*input_names, *request.columns, *request.no_inputs}
+        taken = (*input_names, *request.columns, *request.no_inputs)
         rest = {name: kind for name, kind in kinds.items() if name not in taken}
-        label_name = find_label_column([*rest], request.label_column, str(path), texts_of(rest))
+
+        def classes_in(name: str) -> bool:
+            if kinds[name] not in ("number", "text"):
+                return False
+            values = map_table(files, [name], request.limits).column(name).unique().to_pylist()
+            return holds_classes(plain_column(np.array([*values, None], object)[:-1]), request)
+
+        label_name = find_label_column([*rest], request.label_column, str(path), texts_of(rest), classes_in=classes_in)
     image_name = image_column(pyarrow, schema, request, label_name, path)
     if image_name is not None:
         return _open_images(path, files, request, image_name, label_name)
