@@ -85,7 +85,9 @@ class TrackingError(ResultError):
 
 
 # "--classes FILE", "add --label-column species", "--search"
-_FLAG = re.compile(r"(?P<verb>\badd )?--(?P<name>[a-z][a-z-]*[a-z])(?P<value> [A-Z]{2,}\b| [\w./-]+)?")
+_FLAG = re.compile(
+    r"(?P<verb>\b(?:add|use|say|choose) )?--(?P<name>[a-z][a-z-]*[a-z])(?P<value> [A-Z]{2,}\b| [\w./-]+)?"
+)
 _ARGUMENTS = {"data-limit": "limits", "model-limit": "model_limits", "ray-option": "ray_options"}
 
 

@@ -148,12 +148,13 @@ def test_boxes_beside_scores_are_a_detector(tmp_path: Path) -> None:
     assert "classes" not in done.output.replace("classes with confidences", "")
 
 
-def test_a_forest_is_told_one_kind(tmp_path: Path) -> None:
+def test_rows_that_are_no_distributions_are_not_taken_for_probabilities(tmp_path: Path) -> None:
     onnx.save(unequal(tree(shares=True)), tmp_path / "model.onnx")
-    error = cli("evaluate", tmp_path / "model.onnx", data(tmp_path)).stderr
-    assert "a tree ensemble" in error
-    assert "--output-kind probabilities" in error
-    assert "--output-kind logits" not in error
+    for command in ("evaluate", "calibrate"):
+        refused = cli(command, tmp_path / "model.onnx", data(tmp_path))
+        assert refused.exit_code == 3
+        assert "the graph does not tell what they are" in refused.stderr
+    assert not (tmp_path / "model.tna.onnx").exists()
 
 
 @pytest.mark.parametrize(

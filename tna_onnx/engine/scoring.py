@@ -19,7 +19,8 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.graph.scores import UNTOLD
+from tna_onnx.numerics.scores import SampleScores, distributions
 from tna_onnx.progress import Progress
 from tna_onnx.results.evaluation import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session
@@ -120,6 +121,11 @@ def _score(
         raise DataError(
             f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "
             "to 1: they are probabilities; say --output-kind probabilities"
+        )
+    if output.kind == "probabilities" and not distributions(values):
+        raise UnsupportedModel(
+            f"{source.describe()}: output '{output.name}' should hold probabilities, but some values are negative, or "
+            f"do not add up to 1; {UNTOLD}"
         )
     if output.kind == "label_probabilities" and (np.any(values < 0) or np.any(values > 1)):
         raise DataError(

@@ -29,6 +29,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import Rewritten, new_floats, rewrite
+from tna_onnx.graph.scores import UNTOLD
 from tna_onnx.graph.several import Layout
 from tna_onnx.graph.tensors import TF32_EPSILON, epsilon
 from tna_onnx.numerics.rotations import class_blocks
@@ -319,7 +320,10 @@ def class_logits(model: Model, readout: Readout, raw: NDArray[Any], samples: int
             raise UnsupportedModel(f"logits have shape {raw.shape} for {samples} samples")
         return readout.class_logits(raw)
     except NotProbabilities as mismatch:
-        raise UnsupportedModel(f"{model.name}: {where} should hold probabilities, but {mismatch}") from mismatch
+        advice = ""
+        if readout.activation == "none" and not isinstance(readout, Head):
+            advice = f"; {UNTOLD}"
+        raise UnsupportedModel(f"{model.name}: {where} should hold probabilities, but {mismatch}{advice}") from mismatch
     except UnsupportedModel as mismatch:
         raise UnsupportedModel(
             f"{model.name}: logits '{readout.logits}' have shape {raw.shape} for {samples} samples; expected (N, "

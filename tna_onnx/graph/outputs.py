@@ -18,7 +18,7 @@ from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.scores import choose_readout, find_readout
+from tna_onnx.graph.scores import find_readout, scores_of_output
 from tna_onnx.graph.several import (
     CLASSES_FIRST,
     CLASSES_LAST,
@@ -220,7 +220,7 @@ def class_output(
         return output_of(find_readout(model, head, output or name, kind))
     if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
         return output_of(choose_head(model, head, output))
-    return output_of(choose_readout(model, output, kind))
+    return output_of(scores_of_output(model, output, kind))
 
 
 def _leads_to(model: Model, head: str | None, output: str | None, kind: str) -> bool:

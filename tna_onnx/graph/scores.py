@@ -37,7 +37,9 @@ from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Walked, re
 from tna_onnx.graph.walk.steps import Refusal
 
 __all__ = [
+    "UNTOLD",
     "CannotInsert",
+    "Untold",
     "adds_up_to_one",
     "behind_outputs",
     "can_insert",
@@ -45,8 +47,48 @@ __all__ = [
     "choose_readout",
     "find_readout",
     "require_no_other_readers",
+    "scores_of_output",
     "stands_for_labels",
 ]
+
+
+UNTOLD = (
+    "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "
+    "scores of classes (but an image, say), the model is no classifier"
+)
+"""What a message says of an output that was taken for probabilities, and holds none."""
+
+
+class _Untold(Refused):
+    """The graph does not tell whether an output holds logits or probabilities."""
+
+
+class Untold(UnsupportedModel):
+    """The graph does not tell whether the only `output` that may hold scores holds logits or probabilities."""
+
+    def __init__(self, message: str, output: str) -> None:
+        """Keep the output."""
+        super().__init__(message)
+        self.output = output
+
+
+def scores_of_output(model: Model, output: str | None = None, kind: str | None = None) -> Readout:
+    """Return what `choose_readout` does; where the graph does not tell, an output (N, C) is taken for probabilities.
+
+    The run shows whether each row is a distribution, and where one is not, `UNTOLD` asks for a kind.
+
+    Raises:
+        UnsupportedModel: see `choose_readout`.
+    """
+    try:
+        return choose_readout(model, output, kind)
+    except Untold as untold:
+        if kind is not None:
+            raise
+        readout = choose_readout(model, untold.output, "probabilities")
+        if readout.several:
+            raise
+        return readout
 
 
 class CannotInsert(UnsupportedModel):
@@ -256,7 +298,7 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
                 return choose_readout(model, output, kind)
             raise
         except UnsupportedModel:
-            return choose_readout(model, output, kind)  # a map alone needs no head
+            return scores_of_output(model, output, kind)  # a map alone needs no head
     if head is not None:
         return choose_head(model, head, output)
     return choose_readout(model, output, kind)
@@ -274,12 +316,14 @@ def choose_readout(
         options: what a message names where it asks for a kind.
 
     Raises:
+        Untold: the graph does not tell whether the only output holds logits or probabilities.
         UnsupportedModel: no such output, several, or the graph does not tell what it holds.
     """
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
     readouts = []
     reasons = []
+    untold = []
     for info in model.proto.graph.output:
         if output not in (None, info.name):
             continue
@@ -287,8 +331,11 @@ def choose_readout(
             readouts.append(_readout(model, info, kind, options))
         except Refused as refused:
             reasons.append(f"\n  output '{info.name}': {refused}")
+            untold += [info] if isinstance(refused, _Untold) else []
+    subject = "" if readouts else purpose(model)
+    if len(untold) == 1 and not (readouts or subject):
+        raise Untold(f"{model.name}: no output that can be calibrated{reasons[-1]}", untold[0].name)
     if not readouts:
-        subject = purpose(model)
         if subject:
             raise UnsupportedModel(f"{model.name}: {subject}; only classifiers can be calibrated")
         raise UnsupportedModel(f"{model.name}: no output that can be calibrated{''.join(reasons)}")
@@ -411,11 +458,11 @@ def _holds(model: Model, walked: Walked, kind: str | None, columns: int, options
     holds = kind or _known_kind(walked.node) or ("probabilities" if adds_up_to_one(walked.node) else "")
     if not holds:
         if _adds_up_shares(walked.node):
-            raise Refused(
+            raise _Untold(
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
                 f"hold shares from 0 to 1: say so with {options} probabilities"
             )
-        raise Refused(
+        raise _Untold(
             f"the graph does not tell whether it holds logits or probabilities (it comes from {_from(walked)}); say "
             f"so with {options} logits or {options} probabilities. If it holds neither (but an image, say), "
             "the model is no classifier"

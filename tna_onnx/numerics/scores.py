@@ -54,6 +54,7 @@ __all__ = [
     "SampleScores",
     "Terms",
     "as_two_classes",
+    "distributions",
     "label_logits",
     "label_terms",
     "log_probabilities",
@@ -170,6 +171,11 @@ class NotProbabilities(UnsupportedModel):
     """Values that should be probabilities lie outside of 0 to 1, or do not add up to 1."""
 
 
+def distributions(p: NDArray[Any]) -> bool:
+    """Whether each row of (N, C) values is a distribution, but for rounding: not negative, and adding up to 1."""
+    return bool(np.all(p >= -_ROUNDING) and np.all(np.abs(p.sum(axis=1) - 1) <= _SUM_TOLERANCE))
+
+
 def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:
     """Return log p of (N, C) probabilities in their dtype; of 0, the logarithm of its smallest normal number.
 
@@ -179,7 +185,7 @@ def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:
     >>> log_probabilities(np.array([[1.0, 0.0]])).round(1).tolist()
     [[0.0, -708.4]]
     """
-    if np.any(p < -_ROUNDING) or np.any(np.abs(p.sum(axis=1) - 1) > _SUM_TOLERANCE):
+    if not distributions(p):
         raise NotProbabilities("the values are no probabilities: some are negative, or do not add up to 1")
     logs: NDArray[Any] = np.log(np.clip(p, np.finfo(p.dtype).tiny, 1))
     return logs

@@ -175,7 +175,7 @@ def _scores_lines(scores: ScoresInfo) -> list[str]:
     noun = "labels" if scores.multi_label else "classes"
     works = "calibrate as it is: a map goes behind them, nothing is searched"
     if not scores.holds:
-        works = "calibrate --search none with --output-kind logits, or --output-kind probabilities: whichever it is"
+        works = "calibrate as it is, where rows add up to 1; else say what it is: --search none --output-kind logits"
     lines = [
         f"scores   output '{scores.output}': {kind or 'logits or probabilities'}, {scores.classes} {noun}, no linear "
         "head",

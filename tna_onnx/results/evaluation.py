@@ -225,9 +225,10 @@ class Inspection:
         """Refuse a model that `calibrate` refuses too, whatever is searched.
 
         Raises:
-            UnsupportedModel: it has neither a head nor scores of which the graph tells what they are.
+            UnsupportedModel: it has neither a head nor scores; or scores of several predictions a sample, of which the
+                graph does not tell what they are.
         """
-        if not any(scores.holds for scores in self.scores):
+        if not any(scores.holds or not scores.several for scores in self.scores):
             self.require_head()
 
 
