@@ -100,6 +100,9 @@ def cost_lines(point: OperatingPoint) -> Iterator[str]:
             yield f"by {name}{place}: {cost:.4g} a sample, {regret:.4g} above the lowest that thresholds reach here"
     low, high = point.cost_gain
     words = "disagree" if low > 0 else "counting is worse" if high < 0 else "agree"
+    if low == high == 0:
+        yield "no test of the probabilities: counting finds no other decisions than theirs"
+        return
     yield f"both {words}: counting costs {low:.3g} to {high:.3g} less"
 
 
