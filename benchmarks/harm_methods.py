@@ -319,7 +319,8 @@ def _retrained(problem: Problem) -> NDArray[np.float64]:
 
     def loss(c: float) -> float:
         held = [(fold != k, fold == k) for k in range(5)]
-        return sum(-np.log(fitted(c, fit, z[rest])[np.arange(rest.sum()), labels[rest]]).sum() for fit, rest in held)
+        losses = (-np.log(fitted(c, fit, z[rest])[np.arange(rest.sum()), labels[rest]]) for fit, rest in held)
+        return sum(float(values.sum()) for values in losses)
 
     return fitted(min(_STRENGTHS, key=loss), np.ones(len(labels), bool), tested)
 
@@ -344,7 +345,7 @@ def _reweighted(problem: Problem) -> NDArray[np.float64]:
 
     def lowest(c: float) -> float:
         right = fitted(c, half).predict(z[~half]) == labels[~half]
-        return min(right[labels[~half] == k].mean() for k in range(classes))
+        return min(float(right[labels[~half] == k].mean()) for k in range(classes))
 
     c = max((1.0, 0.3, 0.1, 0.03), key=lowest)
     models = [fitted(c, np.ones(len(labels), bool)) for _ in range(10)]
