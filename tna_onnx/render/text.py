@@ -277,7 +277,7 @@ _LEFT_OUT = {"": "", "accuracy": "costs accuracy", "error": "raises the ECE", "p
 
 def method_rows(report: Report) -> list[tuple[str, ...]]:
     """Return a row for each method that was compared, the lowest NLL first; of a path, that of its best strength."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for method in best_methods(report):
         chosen = " (chosen)" if method.method == report.method else ""
         rows.append(

@@ -150,7 +150,7 @@ def choice(report: Report) -> Table:
     ends = [end for m in near for end in (m.metrics.nll - m.error, m.metrics.nll + m.error)]
     room = 0.03 * (max(ends) - min(ends)) or 0.01
     reach = (min(ends) - room, max(ends) + room)
-    rows = []
+    rows: list[tuple[str | IntervalBar, ...]] = []
     for method, (name, nll, error, *rest) in zip(methods, method_rows(report), strict=True):
         look = looks.get(method.method, "open")
         loss = losses[method.method]
