@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +108,7 @@ def taught(
         source = _as_inputs_of(classifier, collected)
         return probabilities_of(classifier.session, output, source, batch_size, stage, progress)
 
-    soft = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)
+    soft: Any = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)  # labels, for all that reads them
     calibration = replace(calibration, table=replace(calibration.table, labels=soft))
     shown = run(held_out, "teacher, samples of the report")
     labelled = job.held_out is not None
