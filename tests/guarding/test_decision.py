@@ -166,10 +166,10 @@ def test_a_threshold_that_someone_changed_is_not_intact(small: Small, tmp_path: 
     [
         ({"decide": "recall=0.9"}, UsageError, r"expected f1, macro-f1.*recall=0\.9"),
         ({"decide": "recall>=1.5"}, UsageError, "between 0 and 1"),
-        ({"decide": "f1"}, UsageError, "name it with --positive"),
-        ({"decide": "recall>=0.9", "per_class": True}, UsageError, "--add set --per-class"),
+        ({"decide": "f1"}, UsageError, "name it with positive"),
+        ({"decide": "recall>=0.9", "per_class": True}, UsageError, "keep the recall of all classes"),
         ({"decide": "f1", "positive": "spam"}, UsageError, "expected one of 0, 1, 2, 3, 4"),
-        ({"positive": "1"}, UsageError, "--decide"),
+        ({"positive": "1"}, UsageError, "decide"),
         ({"decide": "cost=missing.csv"}, UsageError, "no such file"),
         ({"decide": "recall>=0.9999", "positive": "1"}, DataError, r"takes 29,956.*best that these can promise"),
     ],
