@@ -153,7 +153,8 @@ def check_independence(
     limit, why = _limit_of(model, session)
     if quantizes_batches(model):
         compared = compared[:1]
-    before = {each: rows for each in compared if (rows := _finite(each, tensors[each.name], _rows(batch))) is not None}
+    finite = {each: _finite(each, tensors[each.name], _rows(batch)) for each in compared}
+    before = {each: values for each, values in finite.items() if values is not None}
     if not before:
         return ()
     largest = 0.0

@@ -196,7 +196,7 @@ class _Scales:
     def gain(self) -> NDArray[np.float64]:
         """By how much the other scale has each sample right, (N,)."""
         hits, others = (logs.argmax(axis=1) == self.labels for logs in (self.own, self.other))
-        return others.astype(np.float64) - hits
+        return np.asarray(others.astype(np.float64) - hits)
 
     @property
     def error(self) -> float:
