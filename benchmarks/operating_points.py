@@ -30,7 +30,7 @@ SPLITS = 200
 DRAWS = 500
 
 
-class Given(ClassifierMixin, BaseEstimator):
+class Given(ClassifierMixin, BaseEstimator):  # type: ignore[misc, unused-ignore]  # no types
     """Takes its inputs for probabilities."""
 
     def fit(self, x: np.ndarray, y: np.ndarray) -> Given:  # noqa: ARG002 - as scikit-learn calls it
@@ -41,7 +41,7 @@ class Given(ClassifierMixin, BaseEstimator):
         return x
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        return x.argmax(axis=1)
+        return np.asarray(x.argmax(axis=1))
 
 
 def two(scores: np.ndarray) -> np.ndarray:
@@ -174,7 +174,8 @@ def tried(n: int, bound: str, level: float, choose: object, seed: int) -> tuple[
 
 
 def ours(p: np.ndarray, y: np.ndarray, bound: str, level: float) -> float | None:
-    return bounded_threshold(p, y, bound, level, 0.05)
+    threshold = bounded_threshold(p, y, bound, level, 0.05)
+    return None if threshold is None else float(threshold)
 
 
 def mapies(p: np.ndarray, y: np.ndarray, bound: str, level: float) -> float | None:
@@ -186,7 +187,8 @@ def mapies(p: np.ndarray, y: np.ndarray, bound: str, level: float) -> float | No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         controller.calibrate(p, y.astype(int))
-    return controller.best_predict_param
+    chosen: float | None = controller.best_predict_param
+    return chosen
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
     if input_specs(both.session) != input_specs(other) or not {*both.old.outputs} <= {*both.new.outputs}:
         raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")
     output = both.output
-    notes = []
+    notes: list[str] = []
     for model, session in ((both.old, both.session), (both.new, other)):
         notes += require_independence(model, session, output, source, batch_size)
     sums = _Sums()

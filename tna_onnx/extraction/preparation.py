@@ -195,8 +195,10 @@ class _Scales:
     @property
     def gain(self) -> NDArray[np.float64]:
         """By how much the other scale has each sample right, (N,)."""
-        hits, others = (logs.argmax(axis=1) == self.labels for logs in (self.own, self.other))
-        return np.asarray(others.astype(np.float64) - hits)
+        hits = self.own.argmax(axis=1) == self.labels
+        others = self.other.argmax(axis=1) == self.labels
+        gain: NDArray[np.float64] = others.astype(np.float64) - hits
+        return gain
 
     @property
     def error(self) -> float:

@@ -160,7 +160,7 @@ def tensor_outputs(model: Model) -> list[str]:
 def decision_outputs(model: Model, names: Mapping[str, str]) -> dict[str, str]:
     """Return those of the outputs, role -> name, that the graph has, with the type of a score or of a decision."""
     types = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
-    scores = {"confidence": (TensorProto.FLOAT,), "ood": (TensorProto.FLOAT,)}
+    scores: dict[str, tuple[int, ...]] = {"confidence": (TensorProto.FLOAT,), "ood": (TensorProto.FLOAT,)}
     scores["decision"] = (TensorProto.INT64, TensorProto.BOOL)
     return {role: name for role, name in names.items() if types.get(name) in scores.get(role, (TensorProto.BOOL,))}
 

@@ -253,8 +253,8 @@ def score_guarded(
     decided = Values(source.labels, scores.hit, scores.confidence, columns.columns, columns.sizes, scores.clusters)
     detection: Detection | None = None
     if unknown is not None and {"ood", "ood_alarm"} <= {*guards}:
-        names = {role: guards[role] for role in ("ood", "ood_alarm")}
-        found = collect_values(session, output, names, unknown, batch_size, progress, stage="unknown samples").values
+        roles = {role: guards[role] for role in ("ood", "ood_alarm")}
+        found = collect_values(session, output, roles, unknown, batch_size, progress, stage="unknown samples").values
         detection = measure_detection(
             decided.values["ood"], found["ood"], found["ood_alarm"], level, unknown.describe()
         )

@@ -491,7 +491,7 @@ class _Problem:
 
     def __init__(self, scores: Float32Array, labels: NDArray[np.int64], axes: Axes) -> None:
         self._scores = scores
-        self._labels = labels
+        self._labels: NDArray[np.int64] | SoftLabels = labels
         self._u = axes.coordinates
         self._spread = axes.spread
         self._rows = np.arange(len(labels))

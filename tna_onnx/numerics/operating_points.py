@@ -202,7 +202,8 @@ def best_thresholds(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], go
     values = [goal_value(confusion(rule.decide(p, t), labels, classes), goal, cost) for t in curve]
     # of several that are as good, the one nearest to plain probabilities
     near = np.abs(reach)
-    return curve[np.lexsort((near, -np.array(values)))[0]]
+    best = int(np.lexsort((near, -np.array(values)))[0])
+    return np.asarray(curve[best])
 
 
 def crossfitted(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], goal: str, seed: int = 0) -> NDArray[Any]:
@@ -269,7 +270,7 @@ def bounded_threshold(
         return None
     if bound == "recall":
         return np.float32(ranked[rank - 1])
-    return np.nextafter(np.float32(-ranked[rank - 1]), np.float32(np.inf))
+    return np.float32(np.nextafter(np.float32(-ranked[rank - 1]), np.float32(np.inf)))
 
 
 def _rank(n: int, share: float, delta: float) -> int:
@@ -301,5 +302,5 @@ def reachable_bound(scores: Floats, positive: NDArray[np.bool_], bound: str, del
     n = int(np.count_nonzero(positive if bound == "recall" else ~positive))
     if n == 0:
         return None
-    best = delta ** (1 / n)
+    best: float = delta ** (1 / n)
     return best if bound == "recall" else 1 - best

@@ -151,7 +151,7 @@ class CumulativeTest:
         return cls(largest, extent, kolmogorov_smirnov_p(_ratio(largest, sigma)), kuiper_p(_ratio(extent, sigma)))
 
 
-def normal_cdf(x: NDArray[np.float64]) -> NDArray[np.float64]:
+def normal_cdf(x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Return the probability that a standard normal variable is below each number; for few of them.
 
     >>> normal_cdf(np.array([-1.96, 0.0])).round(3).tolist()

@@ -60,8 +60,8 @@ def _teacher_lines(taught: Taught) -> list[str]:
         f"teacher  {taught.model}, {taught.samples:,} samples: KL {taught.kl_before:.4f} -> {taught.kl_after:.4f} nats "
         f"({low:+.4f} to {high:+.4f})",
     ]
-    low, high = (METRICS["accuracy"].change(end) for end in taught.agreement_change)
-    same = f"{_percent(taught.agreement_before)} -> {_percent(taught.agreement_after)} % ({low} to {high} points)"
+    least, most = (METRICS["accuracy"].change(end) for end in taught.agreement_change)
+    same = f"{_percent(taught.agreement_before)} -> {_percent(taught.agreement_after)} % ({least} to {most} points)"
     lines.append(f"         the same class {same}")
     if taught.top5_before is not None and taught.top5_after is not None:
         lines[-1] += f"; the same five {_percent(taught.top5_before)} -> {_percent(taught.top5_after)} %"
