@@ -21,7 +21,8 @@ from tests.runtimes.matrix import Source, binary
 from tests.support import cli
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.nodes import provenance
+from tna_onnx.graph.nodes import annotate, provenance
+from tna_onnx.pipeline.change import _seal
 
 CPU: dict[str, Any] = {"device": "cpu"}
 
@@ -159,6 +160,24 @@ def test_a_threshold_that_someone_changed_is_not_intact(small: Small, tmp_path: 
     assert changed == 1
     onnx.save(proto, tmp_path / "t.onnx")
     assert not tna_onnx.verify(small.model, tmp_path / "t.onnx").intact
+
+
+def test_thresholds_that_the_file_misstates_are_not_intact(small: Small, tmp_path: Path) -> None:
+    costs = tmp_path / "costs.csv"
+    rows = [f"{name},{','.join('01'[name != other] for other in '01234')}" for name in "01234"]
+    costs.write_text("\n".join(["class,0,1,2,3,4", *rows]))
+    for words in ({"decide": "f1", "positive": "2"}, {"decide": "macro-f1"}, {"decide": f"cost={costs}"}):
+        tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+        assert tna_onnx.verify(small.model, tmp_path / "g.onnx").intact
+        proto = onnx.load(tmp_path / "g.onnx")
+        entries = provenance(load_model(tmp_path / "g.onnx"))
+        said = json.loads(entries["guard_decision"])
+        said["thresholds"] = {name: value / 2 for name, value in said["thresholds"].items()}
+        entries = {**entries, "guard_decision": json.dumps(said)}
+        annotate(proto, {**entries, "seal": _seal(entries)})
+        onnx.save(proto, tmp_path / "t.onnx")
+        report = tna_onnx.verify(small.model, tmp_path / "t.onnx")
+        assert not report.intact, words
 
 
 @pytest.mark.parametrize(

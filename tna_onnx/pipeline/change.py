@@ -64,6 +64,7 @@ _FORMAT = 1
 _CHANGE = "change"
 _SEAL = "seal"
 _SHIFT = "shift"
+_DECISION = "guard_decision"
 
 # Words of a step: with any more it is not what this version writes.
 _WORDS = {
@@ -545,6 +546,8 @@ def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str],
     added: list[NDArray[Any]] | None = []
     for step in steps:
         decoder = _Decoder(size)
+        if step["step"] == "decisions" and not _is_decision_of(entries, step, decoder):
+            yield Difference("metadata", f"{PREFIX}.{_DECISION}", "changed", "not the thresholds of the file")
         words = _words_on(step, entries)
         maps = (decoder.decoded(step["folded"]), *decoder.decoded(step["maps"])) if step["step"] == "head" else ()
         if decoder.placeholders or step.get("bias") == "file":
@@ -560,6 +563,25 @@ def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str],
     # of a file that is guarded after it was shifted, the steps are about the decisions alone
     if added and _SHIFT in entries and not _is_among(entries[_SHIFT], added):
         yield Difference("metadata", f"{PREFIX}.{_SHIFT}", "changed", "not the class frequencies of the file")
+
+
+def _is_decision_of(entries: Mapping[str, str], step: Mapping[str, Any], decoder: _Decoder) -> bool:
+    """Whether rule, thresholds and costs that an entry names, if there is one, are those of a step."""
+    guarded, thresholds = decoder.decoded(step["guarded"]), decoder.decoded(step["thresholds"])
+    if _DECISION not in entries or decoder.placeholders:
+        return _DECISION not in entries or guarded.decision is not None
+    try:
+        words = json.loads(entries[_DECISION])
+        named = (words["rule"], [*words.get("thresholds", {}).values()], words.get("cost", []))
+    except (LookupError, RecursionError, TypeError, ValueError, AttributeError):
+        return False
+    rule = guarded.decision
+    if rule is None:
+        return False
+    said = (rule.kind, np.atleast_1d(thresholds["decision"]).tolist(), rule.cost.tolist())
+    if "thresholds" not in words:  # of very many classes
+        return bool(named[0] == said[0])
+    return bool(named == said)
 
 
 def _words_on(step: Mapping[str, Any], entries: Mapping[str, str]) -> Mapping[str, str]:
