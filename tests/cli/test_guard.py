@@ -115,7 +115,7 @@ def test_other_outlier_scores(small: Small, score: str, tmp_path: Path) -> None:
 
 
 def test_after_calibration_on_other_samples(small: Small, tmp_path: Path) -> None:
-    words = ["--search", "none", "--map", "ets", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
+    words = ["--search", "none", "--map", "isotonic", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
     assert cli("calibrate", small.model, *words).exit_code == 0
     done = cli("guard", tmp_path / "c.onnx", "--calib", small.calib, "-o", tmp_path / "g.onnx", "-q")
     assert (done.exit_code, "was recalibrated on these data" in done.output) == (4, True)
@@ -123,7 +123,7 @@ def test_after_calibration_on_other_samples(small: Small, tmp_path: Path) -> Non
     done = cli("guard", tmp_path / "c.onnx", *words)
     assert done.exit_code == 0, done.output
     entries = {entry.key: entry.value for entry in onnx.load(tmp_path / "g.onnx").metadata_props}
-    assert entries["tna_onnx.map"] == "ets"
+    assert entries["tna_onnx.map"] == "isotonic"
     assert json.loads(entries["tna_onnx.guard"])["coverage"] == 95
     for command in ("calibrate", "guard"):
         done = cli(command, tmp_path / "g.onnx", "--calib", small.test, "-o", tmp_path / "again.onnx", "-q")
@@ -231,7 +231,7 @@ def test_the_model_itself_is_not_replaced(small: Small) -> None:
 
 def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Small, tmp_path: Path) -> None:
     """What a map gives are log-probabilities, whose energy is 0 for every sample."""
-    words = ["--search", "none", "--map", "ets", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
+    words = ["--search", "none", "--map", "isotonic", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
     assert cli("calibrate", small.model, *words).exit_code == 0
     x = loaded(small.test)["x"]
     logits = outputs(small.model, x)["logits"].astype(np.float64)

@@ -126,7 +126,7 @@ def test_given_frequencies(calibrated: dict[str, Path], tmp_path: Path) -> None:
     assert cli("verify", calibrated["m"], out).exit_code == 0
 
 
-@pytest.mark.parametrize("name", ["ets", "isotonic"])
+@pytest.mark.parametrize("name", ["bias-floor", "isotonic"])
 def test_behind_an_appended_map(calibrated: dict[str, Path], tmp_path: Path, name: str) -> None:
     model = tmp_path / "m.onnx"
     words = ["--calib", calibrated["fit"], "--search", "none", "--map", name, "-o", model, "-q"]
