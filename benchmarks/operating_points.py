@@ -9,7 +9,7 @@ Problems: breast cancer; fours among digits; two drawn ones with 1 % positives; 
 
 from __future__ import annotations
 
-import sys
+import argparse
 import warnings
 from collections.abc import Iterator
 
@@ -192,4 +192,7 @@ def mapies(p: np.ndarray, y: np.ndarray, bound: str, level: float) -> float | No
 
 
 if __name__ == "__main__":
-    {"goals": goals, "bounds": bounds}[sys.argv[1]]()
+    benchmarks = {"goals": goals, "bounds": bounds}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=benchmarks)
+    benchmarks[parser.parse_args().name]()

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from scipy.special import softmax
 
 from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
@@ -22,7 +23,7 @@ from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.guarding.thresholds import Values, choose_thresholds
 from tna_onnx.numerics.conformal import coverage_band
 
-FAST = ["--search", "none", "--map", "ets", "--device", "cpu"]
+FAST = ["--search", "none", "--map", "isotonic", "--device", "cpu"]
 ALL = ["--add", "confidence,accept,set,ood", "--risk", "20", "--coverage", "90"]
 
 
@@ -50,7 +51,7 @@ def test_one_file_is_recalibrated_and_decides(small: Small, both: tuple[Path, di
     found = run(path, test["x"])
     before = run(small.model, test["x"])["logits"]
     assert np.abs(found["logits"] - before).max() > 0.1
-    p = np.exp(found["logits"].astype(np.float64))  # ets gives log-probabilities
+    p = softmax(found["logits"].astype(np.float64), axis=1)
     np.testing.assert_allclose(p.max(axis=1), found["confidence"], rtol=1e-5)
     shown = report["guard"]["decisions"]
     assert shown["fresh"] is True
@@ -75,7 +76,7 @@ def test_thresholds_come_from_samples_that_no_fit_has_seen(small: Small, both: t
     # the set's threshold is that of the other half, to the last bit
     calib = loaded(small.calib)
     (limit,) = next(each["threshold"] for each in report["guard"]["outputs"] if each["role"] == "set")
-    p = np.exp(run(path, calib["x"][decide.rows])["logits"].astype(np.float64))
+    p = softmax(run(path, calib["x"][decide.rows])["logits"].astype(np.float64), axis=1)
     own = np.sort(1 - p[np.arange(750), calib["labels"][decide.rows]])
     assert own[int(np.ceil(751 * 0.9)) - 1] == pytest.approx(limit, abs=1e-5)
 
@@ -299,7 +300,7 @@ def test_the_report_is_about_the_file_with_its_decisions(small: Small, tmp_path:
 
 
 def test_what_was_done_before_is_said_first(small: Small, tmp_path: Path) -> None:
-    words = ["--search", "none", "--map", "ets", "-o", tmp_path / "c.onnx", "-q"]
+    words = ["--search", "none", "--map", "isotonic", "-o", tmp_path / "c.onnx", "-q"]
     assert cli("calibrate", small.model, small.calib, *words).exit_code == 0
     more = ["--calib", small.test, "--add", "set", "-o", tmp_path / "g.onnx", "-q"]
     assert cli("guard", tmp_path / "c.onnx", *more).exit_code == 0

@@ -72,7 +72,7 @@ def test_text_is_tokenised_by_the_tokenizer_of_the_folder(place: str, tmp_path: 
     parquet.write_table(arrow.table({"text": texts, "label": labels}), tmp_path / "d.parquet")
     assert tna_onnx.evaluate(hub, tmp_path / "d.parquet", device="cpu").metrics == found.metrics
     (hub / "tokenizer.json").unlink()
-    with pytest.raises(DataError, match="--tokenizer FOLDER"):
+    with pytest.raises(DataError, match="tokenizer=FOLDER"):
         tna_onnx.evaluate(hub, data, device="cpu")
 
 

@@ -51,10 +51,9 @@ WEIGHT, BIAS, BEFORE = ("tensor", "weight", "values"), ("tensor", "bias", "value
 MODES = {
     "folded": (["--map", "ts"], {WEIGHT, BIAS}),
     "weight alone": (["--map", "none"], {WEIGHT, BIAS}),
-    "ets": (["--map", "ets"], {WEIGHT, BIAS, BEFORE}),
     "isotonic": (["--map", "isotonic"], {WEIGHT, BIAS, BEFORE}),
     "aar": (["--map", "aar"], {WEIGHT, BIAS, BEFORE}),
-    "map alone": (["--map", "ets", "--search", "none"], {BEFORE}),
+    "map alone": (["--map", "isotonic", "--search", "none"], {BEFORE}),
     "aar alone": (["--map", "aar", "--search", "none"], {BEFORE}),
     "folded alone": (["--map", "ts", "--search", "none"], {WEIGHT, BIAS}),
 }
@@ -141,9 +140,9 @@ def test_the_demo(demo: Demo, tmp_path: Path) -> None:
 
 
 def test_python_and_command_line_say_the_same(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
-    result, found = verified(small.model, written("ets"), tmp_path, "--data", small.test, "-q")
+    result, found = verified(small.model, written("isotonic"), tmp_path, "--data", small.test, "-q")
     assert result.output == ""
-    again = tna_onnx.verify(small.model, written("ets"), data=small.test, device="cpu")
+    again = tna_onnx.verify(small.model, written("isotonic"), data=small.test, device="cpu")
     assert again.passed
     assert [dataclasses.asdict(d) for d in again.differences] == found["differences"]
     assert dataclasses.asdict(again)["outputs"] == {**found["outputs"], "others": ()}
@@ -152,7 +151,7 @@ def test_python_and_command_line_say_the_same(small: Small, written: Callable[[s
 
 
 def test_models_in_memory(small: Small, written: Callable[[str], Path]) -> None:
-    found = tna_onnx.verify(onnx.load(small.model), written("ets").read_bytes(), data=small.test, device="cpu")
+    found = tna_onnx.verify(onnx.load(small.model), written("isotonic").read_bytes(), data=small.test, device="cpu")
     assert found.passed
     assert found.original == "the model in memory"
 
@@ -165,7 +164,13 @@ def test_every_option_is_an_argument_of_the_function() -> None:
     flags = {p.name for p in group.commands["verify"].params}
     preprocessing = {"preset", "resize", "crop", "scale", "mean", "std", "layout", "color", "interpolation", "crop_pct"}
     words = arguments_of(tna_onnx.verify)
-    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose", "positional_data", *DEVICE} == words
+    assert flags - preprocessing - {"json_file", "quiet", "config", "verbose", "positional_data", *DEVICE} == words - {
+        "groups",
+        "by",
+    }
+    for word in ("group_column", "by"):
+        with pytest.raises(tna_onnx.UsageError, match=f"{word} is not used"):
+            tna_onnx.verify("a.onnx", "b.onnx", data="c.npz", **{word: "patient"})
     assert cli("verify", "--help").exit_code == 0
 
 
@@ -214,7 +219,7 @@ def quantised(small: Small, folder: Path, axis: int | None) -> Path:
     return save(folder / "q.onnx", nodes, {"hidden": tensors["hidden"], **values})
 
 
-@pytest.mark.parametrize("flags", [[], ["--quantized-head", "float"], ["--map", "ets"]])
+@pytest.mark.parametrize("flags", [[], ["--quantized-head", "float"], ["--map", "isotonic"]])
 @pytest.mark.parametrize("axis", [None, 0])
 def test_quantised_heads(small: Small, axis: int | None, flags: list[str], tmp_path: Path) -> None:
     model, output = quantised(small, tmp_path, axis), tmp_path / "o.onnx"
@@ -301,7 +306,7 @@ def several_outputs(small: Small, folder: Path) -> Path:
     return folder / "several.onnx"
 
 
-@pytest.mark.parametrize("flags", [[], ["--map", "ets"], ["--map", "aar"]])
+@pytest.mark.parametrize("flags", [[], ["--map", "isotonic"], ["--map", "aar"]])
 def test_outputs_in_front_of_the_head_do_not_move(small: Small, flags: list[str], tmp_path: Path) -> None:
     model, output = several_outputs(small, tmp_path), tmp_path / "o.onnx"
     made = cli("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
@@ -495,7 +500,7 @@ def tampered(path: Path, how: Callable[[onnx.ModelProto], None], folder: Path) -
     return folder / "tampered.onnx"
 
 
-@pytest.mark.parametrize("mode", ["folded", "ets"])
+@pytest.mark.parametrize("mode", ["folded", "isotonic"])
 @pytest.mark.parametrize("how", TAMPERED, ids=lambda how: how.__name__)
 def test_what_else_changed_is_seen_and_named(
     small: Small, written: Callable[[str], Path], how: Callable[[onnx.ModelProto], None], mode: str, tmp_path: Path
@@ -514,7 +519,7 @@ def test_what_else_changed_is_seen_and_named(
 def test_a_block_must_be_whole(
     small: Small, written: Callable[[str], Path], how: Callable[[onnx.ModelProto], None], tmp_path: Path
 ) -> None:
-    result, found = verified(small.model, tampered(written("ets"), how, tmp_path), tmp_path)
+    result, found = verified(small.model, tampered(written("isotonic"), how, tmp_path), tmp_path)
     assert result.exit_code == 1
     assert any(name.startswith("tna_onnx/") for _, name, _ in lines(found, explained=False))
 
@@ -596,7 +601,17 @@ def two_heads(small: Small, folder: Path) -> Path:
 def test_the_file_says_which_head(small: Small, tmp_path: Path) -> None:
     model, output = two_heads(small, tmp_path), tmp_path / "o.onnx"
     made = cli(
-        "calibrate", model, "--calib", small.calib, "-o", output, "--output-name", "second", *SEARCHED, "--map", "ets"
+        "calibrate",
+        model,
+        "--calib",
+        small.calib,
+        "-o",
+        output,
+        "--output-name",
+        "second",
+        *SEARCHED,
+        "--map",
+        "isotonic",
     )
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
@@ -618,7 +633,7 @@ def test_a_map_behind_a_model_without_a_head(small: Small, tmp_path: Path) -> No
     ]
     model, output = save(tmp_path / "m.onnx", nodes, {"w": weight}), tmp_path / "o.onnx"
     # the labels of another model: near chance
-    flags = ["--search", "none", "--map", "ets", "--output-kind", "logits", "--trust-labels"]
+    flags = ["--search", "none", "--map", "isotonic", "--output-kind", "logits", "--trust-labels"]
     made = cli("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
@@ -647,7 +662,7 @@ def scattered(path: Path, folder: Path, *places: str) -> Path:
     return folder / "external.onnx"
 
 
-@pytest.mark.parametrize("mode", ["folded", "ets"])
+@pytest.mark.parametrize("mode", ["folded", "isotonic"])
 @pytest.mark.parametrize("sides", ["original", "recalibrated", "both"])
 def test_external_data(
     small: Small, written: Callable[[str], Path], mode: str, sides: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

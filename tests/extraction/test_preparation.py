@@ -251,7 +251,7 @@ def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved:
         tna_onnx.calibrate(model, data, dry_run=True)
     message = str(refusal.value)
     assert "0 to 255, BGR" in message
-    assert "--preset cifar10" in message
+    assert "preset cifar10" in message
     # what is stated is taken
     assert tna_onnx.evaluate(model, data, preprocessing=tna_onnx.Recipe(scale=1 / 255)).metrics.accuracy < 0.5
 

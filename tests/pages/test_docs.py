@@ -299,7 +299,7 @@ def test_every_flag_exists() -> None:
         "--help",
         "--help-all",
         "--version",
-        *("--runs", "--sizes"),  # of a benchmark
+        *("--runs", "--sizes", "--splits"),  # of a benchmark
         *(name for option in options for name in (*option.opts, *option.secondary_opts)),
     }
     for page in PAGES:

@@ -220,7 +220,7 @@ def test_a_store_has_the_labels_of_its_own_head(two: Model, tmp_path: Path) -> N
     tna_onnx.features(model, calib, tmp_path / "cache", head="colour", label_column="colour")
     settings = {**PLAIN, "output": tmp_path / "o.onnx"}
     tna_onnx.calibrate(model, tmp_path / "cache", head="colour", **settings)
-    with pytest.raises(DataError, match=r"has the labels of head '.*', not of '.*'; choose the same --head"):
+    with pytest.raises(DataError, match=r"has the labels of head '.*', not of '.*'; choose the same head"):
         tna_onnx.calibrate(model, tmp_path / "cache", head="shape", overwrite=True, **settings)
 
 

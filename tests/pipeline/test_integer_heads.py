@@ -113,7 +113,7 @@ def test_a_linear_map_behind_integers_is_appended(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["dynamic", "operators", "4 bits"])
 def test_a_search_of_integers_is_refused(form: str, tmp_path: Path) -> None:
     path = quantized(form, tmp_path)
-    with pytest.raises(UnsupportedModel, match="--search none"):
+    with pytest.raises(UnsupportedModel, match="search none"):
         tna_onnx.calibrate(path, samples(3), method="tna", dry_run=True)
 
 

@@ -355,7 +355,8 @@ def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
     ):
         done = cli(*words, "--calib", *data, "-o", folder / f"{name}.onnx", "--json", folder / "r.json")
         assert done.exit_code == 0, done.output
-        metrics[name] = json.loads((folder / "r.json").read_text("utf-8"))["comparison"]["after"]
+        after = json.loads((folder / "r.json").read_text("utf-8"))["comparison"]["after"]
+        metrics[name] = {metric: value for metric, value in after.items() if value is not None}
     assert len([*(folder / "store").iterdir()]) == 1
     assert metrics["data"] == metrics["cache"]
     # where there is no head, the store holds logits of what the model gives as float32 probabilities
@@ -545,5 +546,5 @@ def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path
 
 def test_a_file_that_says_labels_and_holds_other_numbers_is_refused(folder: Path) -> None:
     """Logits that are taken for probabilities of labels."""
-    with pytest.raises(DataError, match="say --output-kind label-logits"):
+    with pytest.raises(DataError, match="say output_kind='label-logits'"):
         tna_onnx.evaluate(model("logits"), folder / "test.npz", output_kind="label-probabilities")

@@ -48,7 +48,7 @@ def test_who_trusts_the_labels_gets_every_map(small: Small, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", PER_CLASS)
 def test_a_map_by_name_that_would_unlearn_classes_is_refused(small: Small, tmp_path: Path, name: Any) -> None:
-    with pytest.raises(DataError, match=f"--map {name}: the calibration data have no sample of 1 of 5 classes"):
+    with pytest.raises(DataError, match=f"map {name}: the calibration data have no sample of 1 of 5 classes"):
         tna_onnx.calibrate(small.model, drawn(small, classes=4), output=tmp_path / "o.onnx", map=name, **FAST)
     assert list(tmp_path.iterdir()) == []
 
@@ -66,6 +66,6 @@ def test_few_samples_of_a_class_are_named(small: Small, tmp_path: Path) -> None:
 def test_labels_in_another_order_end_the_run(small: Small, tmp_path: Path, which: str) -> None:
     data = {"calib": drawn(small), "eval": drawn(small, seed=1)}
     data[which] = {**data[which], "labels": (data[which]["labels"] + 1) % 5}
-    with pytest.raises(DataError, match=f"--{which}: accuracy is .* in another order.*--trust-labels"):
+    with pytest.raises(DataError, match=f"{which}: accuracy is .* in another order.*trust_labels"):
         tna_onnx.calibrate(small.model, data["calib"], eval=data["eval"], output=tmp_path / "o.onnx", map="ts", **FAST)
     assert list(tmp_path.iterdir()) == []

@@ -25,13 +25,18 @@ def report_of(small: Small, model: Any = None, **fields: Any) -> Report:
 
 @pytest.fixture(scope="module")
 def in_memory(small: Small) -> Report:
-    settings = Settings(search="sparse", angle_step=40.0, ensemble_size=2, adaptive=False, map="ets", bins=10)
+    settings = Settings(search="sparse", angle_step=40.0, ensemble_size=2, adaptive=False, map="isotonic", bins=10)
     return report_of(small, onnx.load(small.model), settings=settings)
 
 
 def test_the_head_and_what_was_searched(in_memory: Report) -> None:
     assert (in_memory.head, in_memory.classes, in_memory.features) == ("head", 5, 32)
-    assert (in_memory.search, in_memory.map, in_memory.folded, in_memory.objective) == ("sparse", "ets", False, "nll")
+    assert (in_memory.search, in_memory.map, in_memory.folded, in_memory.objective) == (
+        "sparse",
+        "isotonic",
+        False,
+        "nll",
+    )
     assert [point.angle for point in in_memory.curve][:3] == [0, 40, 80]  # the grid; then the angles near its best
     assert in_memory.angle in {point.angle for point in in_memory.curve}
 

@@ -148,7 +148,7 @@ def test_what_stands_behind_the_layer_leaves_the_maps(tmp_path: Path) -> None:
     """A Resize: no head is found, and a map goes behind the probabilities."""
     data = samples(60, (5, 6), 1, classes_first=True)
     model = write(tmp_path, pixels(resized=True))
-    with pytest.raises(UnsupportedModel, match="--search none"):
+    with pytest.raises(UnsupportedModel, match="search none"):
         tna_onnx.calibrate(model, data, method="tna", output=tmp_path / "o.onnx")
     report = tna_onnx.calibrate(model, data, search="none", map="ts", output=tmp_path / "o.onnx")
     assert report.head == ""
@@ -205,7 +205,7 @@ def test_a_sample_is_in_one_fold() -> None:
 @pytest.mark.parametrize(
     ("words", "kind", "message"),
     [
-        ({"cache": "store"}, UsageError, "leave --cache out"),
+        ({"cache": "store"}, UsageError, "leave cache out"),
         ({"position": "first"}, UsageError, "all, last"),
         ({"ignore_label": 0, "labels": np.zeros((80, 9))}, DataError, "every label is 0"),
         ({"labels": np.tile(np.arange(4), 20)}, DataError, "a label for each position"),

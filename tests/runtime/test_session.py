@@ -81,9 +81,12 @@ def test_element_types(dtype: str) -> None:
 
 
 def test_an_input_that_cannot_be_fed() -> None:
-    words, same = (tensor_info(name, ["N"], object) for name in ("words", "same"))
-    model = small_model([helper.make_node("Identity", ["words"], ["same"])], [words], [same])
-    with pytest.raises(UnsupportedModel, match=r"model\.onnx: input 'words' is tensor\(string\); expected tensor"):
+    kind = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, None))
+    parts, same = (helper.make_value_info(name, kind) for name in ("parts", "same"))
+    model = small_model([helper.make_node("Identity", ["parts"], ["same"])], [parts], [same])
+    with pytest.raises(
+        UnsupportedModel, match=r"model\.onnx: input 'parts' is seq\(tensor\(float\)\); expected tensor"
+    ):
         open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
 
 

@@ -87,6 +87,9 @@ def verify(
     """
     # arguments first, then the graphs, then data: cheapest first
     refuse_unknown("verify", words, EvaluateWords)
+    for word, value in words.items():
+        if word in ("by", "group_column", "groups") and value is not None:
+            raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
     gates = limits_of(words)
     where = parse_device(device)
     options = model_options_of(words)

@@ -46,7 +46,7 @@ SECTIONS = {
     "Class frequencies": ("target",),
     "What is fitted": ("protocol", "only"),
     "The search": (),
-    "Gates": (),
+    "Gates": ("min_recall",),
     "Model": (),
     "Running": ("device", "batch_size", "cache", "config", "quiet", "verbose"),
 }  # fmt: skip

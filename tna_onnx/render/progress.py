@@ -113,9 +113,9 @@ class Lines:
             self._stage = stage
             self._began = now
         # the first report of a stage says nothing of how fast it is
-        self._left = (
-            f", about {(now - self._began) / done * (total - done):.0f} s left" if done and now > self._began else ""
-        )
+        self._left = ""
+        if 0 < done < total and now > self._began:
+            self._left = f", about {(now - self._began) / done * (total - done):.0f} s left"
         if ended:
             self._say()
 
