@@ -172,12 +172,13 @@ def test_thresholds_that_the_file_misstates_are_not_intact(small: Small, tmp_pat
         proto = onnx.load(tmp_path / "g.onnx")
         entries = provenance(load_model(tmp_path / "g.onnx"))
         said = json.loads(entries["guard_decision"])
-        said["thresholds"] = {name: value / 2 for name, value in said["thresholds"].items()}
-        entries = {**entries, "guard_decision": json.dumps(said)}
-        annotate(proto, {**entries, "seal": _seal(entries)})
-        onnx.save(proto, tmp_path / "t.onnx")
-        report = tna_onnx.verify(small.model, tmp_path / "t.onnx")
-        assert not report.intact, words
+        halved = {name: value / 2 for name, value in said["thresholds"].items()}
+        nameless = {key: value for key, value in said.items() if key != "thresholds"}
+        for forged in ({**said, "thresholds": halved}, nameless, {**said, "rule": "sure "}, {**said, "positive": 0}):
+            stated = {**entries, "guard_decision": json.dumps(forged)}
+            annotate(proto, {**stated, "seal": _seal(stated)})
+            onnx.save(proto, tmp_path / "t.onnx")
+            assert not tna_onnx.verify(small.model, tmp_path / "t.onnx").intact, (words, forged)
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ import pytest
 
 from tests.conftest import Small
 from tna_onnx.graph.load import load_model
+from tna_onnx.graph.nodes import annotate, provenance
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 from tna_onnx.maps.platt import Platt
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.pipeline.change import Added, Change, prove, write_change
+from tna_onnx.pipeline.change import Added, Change, OriginalClass, _seal, prove, write_change
 
 FORGED: dict[str, dict[str, Any]] = {
     "logits turned round": {"folded": Temperature(-1.0)},
@@ -26,6 +27,14 @@ FORGED: dict[str, dict[str, Any]] = {
     "negative weight": {"maps": (EnsembleTemperature(2.0, (-1.0, 0.0, 0.0), 5),)},
     "negative slope": {"maps": (Platt(-1.0, 0.0),)},
     "order that is not kept": {"maps": (Added(np.array([0.0, 0, 90, 0, 0])),), "keeps_order": True},
+    "hardly a number": {"maps": (Temperature(1e300),)},
+    "no distribution": {"maps": (EnsembleTemperature(2.0, (0.0, 0.0, 0.0), 5),)},
+    "one distribution for all": {"maps": (EnsembleTemperature(2.0, (0.0, 0.0, 1.0), 5),)},
+    "infinite bias": {"maps": (Added(np.array([0.0, 0, np.inf, 0, 0])),), "keeps_order": False},
+    "negative factor of the bias": {"folded": None, "bias_factor": -1e6},
+    "class of the input behind a map": {"maps": (Temperature(2.0), OriginalClass(), Temperature(1.0))},
+    "class of the input behind a folded map": {"folded": Temperature(2.0), "maps": (OriginalClass(), Temperature(1.0))},
+    "class of the input under another name": {"maps": (OriginalClass("accept"), Temperature(1.0))},
     "values that are no numbers": {"maps": (Added(np.full(5, np.nan)),)},
 }
 
@@ -49,3 +58,20 @@ def test_an_honest_change_is_proved(small: Small, tmp_path: Path) -> None:
         onnx.save(write_change(source, readout, change, {}).proto, tmp_path / "o.onnx")
         proof = prove(source, load_model(tmp_path / "o.onnx"))
         assert proof.intact, proof.reason
+
+
+def test_numbers_that_are_left_out_are_not_taken_from_the_file(small: Small, tmp_path: Path) -> None:
+    source = load_model(small.model)
+    readout = find_readout(source, None, None, None)
+    change = Change(maps=(Added(np.array([0.0, 0, 9, 0, 0])),), keeps_order=False, shape=(5,))
+    proto = write_change(source, readout, change, {}).proto
+    onnx.save(proto, tmp_path / "o.onnx")
+    entries = provenance(load_model(tmp_path / "o.onnx"))
+    words = json.loads(entries["change"])
+    del words["steps"][0]["maps"][0]["bias"]["values"]
+    entries = {**entries, "change": json.dumps(words)}
+    annotate(proto, {**entries, "seal": _seal(entries)})
+    onnx.save(proto, tmp_path / "forged.onnx")
+    proof = prove(source, load_model(tmp_path / "forged.onnx"))
+    assert not proof.intact
+    assert "words that this version" in proof.reason

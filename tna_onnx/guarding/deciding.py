@@ -301,6 +301,8 @@ def decision_entry(settings: GuardSettings, rule: DecisionRule, thresholds: Floa
     called = [names[rule.positive]] if rule.kind == "positive" else [*names]
     goal = settings.decide if settings.goal[0] != "cost" else "cost"
     entry: dict[str, Any] = {"goal": goal, "rule": rule.kind, "delta": settings.delta / 100}
+    if rule.kind == "positive":
+        entry["positive"] = rule.positive
     if len(called) <= _MAX_CLASSES:
         entry["thresholds"] = dict(zip(called, np.atleast_1d(thresholds).tolist(), strict=True))
         if rule.cost.size:

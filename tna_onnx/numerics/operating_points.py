@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,10 @@ _MAX_NUMBERS = 5_000_000  # probabilities on which a curve of thresholds is sear
 _STEPS = 121
 
 
+RuleKind: TypeAlias = Literal["labels", "positive", "sure", "ratio"]
+"""How probabilities become a decision; see above."""
+
+
 @dataclass(frozen=True, eq=False)
 class DecisionRule:
     """How probabilities become a decision.
@@ -72,7 +76,7 @@ class DecisionRule:
             without costs.
     """
 
-    kind: Literal["labels", "positive", "sure", "ratio"]
+    kind: RuleKind
     positive: int
     cost: Floats
 

@@ -20,7 +20,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,9 @@ _CHANGE = "change"
 _SEAL = "seal"
 _SHIFT = "shift"
 _DECISION = "guard_decision"
+
+_NAMED = 100  # classes up to which their thresholds are in the metadata
+_SUM = 1e-6  # by which weights of distributions may miss 1
 
 # Words of a step: with any more it is not what this version writes.
 _WORDS = {
@@ -449,6 +452,7 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     digests: dict[str, str] = {}
     stated: dict[str, str] = {}
     try:
+        _require_order(steps)
         for step in steps:
             proto, new_roles, new_digests = _STEPS[step["step"]](model, step, file, size)
             annotate(proto, entries)
@@ -470,11 +474,53 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     return _Rebuilt(model, roles, tuple(wrong))
 
 
+def _require_order(steps: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse a change of scores behind decisions on them, which this tool refuses to make.
+
+    Raises:
+        NotRebuilt: there is one.
+    """
+    decided = set()
+    for step in steps:
+        if step["step"] == "decisions":
+            decided.add(step["guarded"]["output"]["name"])
+        elif step["readout"]["output"] in decided:
+            raise NotRebuilt("it says that its scores were changed after decisions were added to them")
+
+
+def _require_words(step: Mapping[str, Any], keys: Sequence[str], size: int) -> None:
+    """Refuse values that are not in the words of this version, such as small arrays without their numbers.
+
+    Raises:
+        NotRebuilt: such a value.
+    """
+    decoder, encoder = _Decoder(size), _Encoder()
+    for key in keys:
+        again = encoder.encoded(decoder.decoded(step[key]))
+        if json.dumps(again, sort_keys=True) != json.dumps(step[key], sort_keys=True):
+            raise NotRebuilt(f"its '{key}' is not in the words that this version of tna-onnx writes")
+
+
+def _require_input_class(change: Change, step: Mapping[str, Any]) -> None:
+    """Refuse an output for the class of the input that reads something else.
+
+    Raises:
+        NotRebuilt: it is not in front of all that is changed.
+    """
+    places = [place for place, fitted in enumerate(change.maps) if isinstance(fitted, OriginalClass)]
+    if not places:
+        return
+    changed = change.folded is not None or step["weight"] or step["bias"] is not None
+    if places != [0] or changed or change.maps[0] != OriginalClass():
+        raise NotRebuilt("the class that it calls that of the input is not")
+
+
 def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tuple[Any, dict[str, str], dict[str, str]]:
     """Do a change of the head again; return the protobuf, roles and digests."""
     readout = _readout_of(model, step["readout"])
     if step["block"] != PREFIX and not step["block"].startswith(f"{PREFIX}/"):
         raise NotRebuilt("it names nodes in a way that this tool does not")
+    _require_words(step, ("folded", "maps", "shape"), size)
     decoder = _Decoder(size)
     change = Change(
         folded=decoder.decoded(step["folded"]),
@@ -483,6 +529,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tup
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
     )
+    _require_input_class(change, step)
     if change.keeps_order and not all(_keeps_order(fitted) for fitted in change.maps):
         raise NotRebuilt("it says that predictions stay, and holds a map that may change them")
     taken = []
@@ -499,6 +546,8 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tup
         taken.append("bias")
     elif step["bias"] is not None:
         change = replace(change, bias_factor=float(step["bias"]))
+        if not 0 < change.bias_factor < np.inf:
+            raise NotRebuilt("it multiplies the bias by a number that no fit gives")
     if change.folded is not None and not can_recompute(change.folded.folded()):
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
     result = _applied(model, readout, change, WrittenValues(file, tuple(taken)))
@@ -514,6 +563,7 @@ def _again_decisions(
     model: Model, step: Mapping[str, Any], file: Model, size: int
 ) -> tuple[Any, dict[str, str], dict[str, str]]:
     """Add decisions again; return the protobuf, roles and digests."""
+    _require_words(step, ("guarded", "thresholds", "dials"), size)
     decoder = _Decoder(size)
     proto = add_decisions(
         model,
@@ -567,21 +617,25 @@ def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str],
 
 def _is_decision_of(entries: Mapping[str, str], step: Mapping[str, Any], decoder: _Decoder) -> bool:
     """Whether rule, thresholds and costs that an entry names, if there is one, are those of a step."""
-    guarded, thresholds = decoder.decoded(step["guarded"]), decoder.decoded(step["thresholds"])
-    if _DECISION not in entries or decoder.placeholders:
-        return _DECISION not in entries or guarded.decision is not None
+    guarded, thresholds, dialled = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
+    rule = guarded.decision
+    if rule is None or _DECISION not in entries:
+        return rule is None and _DECISION not in entries
+    limits = np.atleast_1d(thresholds["decision"])
+    dial = getattr(dialled, "decision", None)
+    if rule.kind not in get_args(operating_points.RuleKind):
+        return False
+    if dial is not None and not np.array_equal(np.atleast_1d(dial.default), limits):
+        return False
     try:
         words = json.loads(entries[_DECISION])
-        named = (words["rule"], [*words.get("thresholds", {}).values()], words.get("cost", []))
+        named = (words["rule"], words.get("positive"), [*words.get("thresholds", {}).values()], words.get("cost", []))
     except (LookupError, RecursionError, TypeError, ValueError, AttributeError):
         return False
-    rule = guarded.decision
-    if rule is None:
-        return False
-    said = (rule.kind, np.atleast_1d(thresholds["decision"]).tolist(), rule.cost.tolist())
-    if "thresholds" not in words:  # of very many classes
-        return bool(named[0] == said[0])
-    return bool(named == said)
+    positive = rule.positive if rule.kind == "positive" else None
+    if "thresholds" not in words and limits.size > _NAMED:
+        return bool(named[:2] == (rule.kind, positive))
+    return bool(named == (rule.kind, positive, limits.tolist(), rule.cost.tolist()))
 
 
 def _words_on(step: Mapping[str, Any], entries: Mapping[str, str]) -> Mapping[str, str]:
@@ -747,19 +801,29 @@ def _require_fit(fitted: Any) -> None:
         NotRebuilt: such a number.
     """
     for name, value in vars(fitted).items():
+        if isinstance(fitted, (Added, *MAPS.values())) and isinstance(value, np.ndarray) and np.isinf(value).any():
+            raise NotRebuilt(f"it holds a {type(fitted).__name__} with infinite numbers")
         if name not in _RANGES or value is None:
             continue
         low, high = _RANGES[name]
         numbers = np.asarray(value, np.float64)
+        if isinstance(fitted, MAPS["ets"]) and name == "weights" and not _is_mixture(numbers):
+            raise NotRebuilt("it holds weights of three distributions that no fit gives")
         numbers = numbers[~np.isnan(numbers)] if np.ndim(value) else numbers  # NaN stands for those of the file
         if not np.all((numbers >= low) & (numbers <= high)):
             raise NotRebuilt(f"it holds a {type(fitted).__name__} whose {name} no fit gives")
 
 
+def _is_mixture(weights: NDArray[np.float64]) -> bool:
+    """Whether weights of three distributions add up to 1 and do not leave the uniform one, the last, alone."""
+    return bool(abs(weights.sum() - 1) < _SUM and weights[2] < 1)
+
+
 # Least and largest value of a map's field, by its name.
 _RANGES = {
-    "temperature": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
-    "temperatures": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
+    "temperature": (1e-6, 1e6),
+    "temperatures": (1e-6, 1e6),
+    "n_classes": (2, np.inf),
     "weights": (0.0, 1.0),
     "share": (0.0, 1.0),
     "slope": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
