@@ -26,7 +26,7 @@ LENIENT: dict[str, Any] = {"fail_if_worse": False, "trust_labels": True}
 SETTINGS: dict[str, dict[str, Any]] = {
     "temperature": PLAIN,
     "refit": {**PLAIN, "map": "refit"},
-    "appended": {**PLAIN, "map": "ets"},
+    "appended": {**PLAIN, "map": "bias-floor"},
     "appended, not folded": {**PLAIN, "fold": False},
     "isotonic": {**PLAIN, "map": "irova"},
     "features": {**PLAIN, "map": "aar"},
@@ -192,6 +192,15 @@ def test_a_value_of_another_calibration_is_refused(small: Small, tmp_path: Path)
     result = cli("apply", small.model, tmp_path / "mixed.npz", "-o", tmp_path / "n.onnx")
     assert (result.exit_code, "damaged" in result.output) == (4, True)
     assert not (tmp_path / "n.onnx").exists()
+
+
+def test_an_array_that_the_file_does_not_have_of_the_patch_is_refused(small: Small, tmp_path: Path) -> None:
+    tna_onnx.calibrate(small.model, small.calib, dry_run=True, patch=tmp_path / "p.npz", **PLAIN)
+    more = {**np.load(tmp_path / "p.npz"), "hidden": np.zeros((8, 32), np.float32)}
+    np.savez(tmp_path / "more.npz", **more)
+    with pytest.raises(tna_onnx.DataError, match="it holds 'hidden'"):
+        tna_onnx.apply(small.model, tmp_path / "more.npz", output=tmp_path / "o.onnx")
+    assert not (tmp_path / "o.onnx").exists()
 
 
 def test_a_gate_that_is_missed_leaves_no_patch(small: Small, tmp_path: Path) -> None:

@@ -238,9 +238,10 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
     classes = p.shape[1]
     plain = np.ones(classes, np.float32)
     counted = best_thresholds(rule, p, labels, "cost")
+    unseen = crossfitted(rule, p, labels, "cost", seed)
     costs = [
         rule.cost[labels, np.where(decided < 0, classes, decided)].astype(np.float64)
-        for decided in (rule.decide(p, plain), crossfitted(rule, p, labels, "cost", seed), rule.decide(p, counted))
+        for decided in (rule.decide(p, plain), unseen, rule.decide(p, counted))
     ]
     by_probability, by_counting, lowest = (float(cost.mean()) for cost in costs)
     gain = costs[0] - costs[1]
@@ -248,7 +249,7 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
     reach = quantile((1 + level) / 2, None) * float(gain.std(ddof=1)) / math.sqrt(len(gain)) * math.sqrt(1.25)
     low, high = float(gain.mean()) - reach, float(gain.mean()) + reach
     chosen = counted if low > 0 else plain
-    decided = crossfitted(rule, p, labels, "cost", seed) if low > 0 else rule.decide(p, plain)
+    decided = unseen if low > 0 else rule.decide(p, plain)
     value, *ends = goal_interval(rule, decided, labels, "cost", level, classes)
     thresholds = _of_two(rule.cost, counted) if rule.cost.shape == (2, 2) else (None, None)
     point = OperatingPoint(

@@ -102,9 +102,13 @@ def apply_patch(source: Model, content: bytes, name: str) -> Model:
     metadata = {METADATA_PREFIX + key: value for key, value in text["entries"].items()}
     values = {key: (array, text["types"].get(key, [])) for key, array in arrays.items()}
     try:
-        return make_again(source, stand_in(source, values, metadata))
+        made = make_again(source, stand_in(source, values, metadata))
     except NotRebuilt as error:
         raise DataError(f"{name}: the patch is damaged, or of another version of tna-onnx: {error}") from error
+    unused = sorted(set(arrays) - set(new_values(source, made)))
+    if unused:
+        raise DataError(f"{name}: the patch is damaged: it holds '{unused[0]}', which the file does not have of it")
+    return made
 
 
 def read_patch(path: str | Path) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tna_onnx.render.guard_text import between, cost_lines, off, per_cent
@@ -179,16 +179,8 @@ def _recall_curve(curve: DecisionCurve, point: ClassDecision) -> Figure:
     rings = []
     if point.recall is not None and point.precision is not None:
         rings = [(100 * point.recall, 100 * point.precision)]
-    drawing = line_chart(
-        [Series("all thresholds", points, "after")],
-        f"Recall and precision of {curve.name}, the chosen point in a ring",
-        "recall, %",
-        "precision, %",
-        x_range=(0, 100),
-        y_range=(0, 100),
-        rings=rings,
-    )
-    return Figure(drawing, f"Recall and precision of {curve.name}")
+    title = f"Recall and precision of {curve.name}"
+    return _curve(title, title, points, rings, ("recall, %", "precision, %"))
 
 
 def _risk_curve(decisions: Decisions) -> Figure:
@@ -213,16 +205,28 @@ def _roc(detection: Detection, alarms: float | None) -> Figure:
     pairs = zip(detection.roc_false_alarms, detection.roc_detected, strict=True)
     points = tuple((100 * x, 100 * y) for x, y in pairs)
     operating_point = [] if alarms is None else [(100 * alarms, 100 * detection.detected)]
+    axes = ("alarms for known samples, %", "alarms for unknown samples, %")
+    caption = f"ROC of the alarm: AUROC {detection.auroc:.4f}"
+    return _curve("ROC of the alarm", caption, points, operating_point, axes)
+
+
+def _curve(
+    title: str,
+    caption: str,
+    points: tuple[tuple[float, float], ...],
+    rings: Sequence[tuple[float, float]],
+    axes: tuple[str, str],
+) -> Figure:
+    """Draw shares, in per cent, along all thresholds, with the chosen point in a ring."""
     drawing = line_chart(
         [Series("all thresholds", points, "after")],
-        "ROC of the alarm, the chosen point in a ring",
-        "alarms for known samples, %",
-        "alarms for unknown samples, %",
+        f"{title}, the chosen point in a ring",
+        *axes,
         x_range=(0, 100),
         y_range=(0, 100),
-        rings=operating_point,
+        rings=rings,
     )
-    return Figure(drawing, f"ROC of the alarm: AUROC {detection.auroc:.4f}")
+    return Figure(drawing, caption)
 
 
 def _limit(threshold: tuple[float | None, ...]) -> str:
