@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 
-__all__ = ["arguments", "markdown", "timed", "versions"]
-
 
 def arguments(doc: str | None) -> argparse.ArgumentParser:
     """Return a parser whose help is the docstring of the script, lines as they are."""

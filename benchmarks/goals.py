@@ -31,8 +31,7 @@ from tna_onnx.numerics.monotone import isotonic_log_odds
 from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import allowed_cores
-from tna_onnx.search.candidates import choose
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import SearchSettings, choose
 
 HERE = Path(__file__).parent
 DIGITS = HERE.parent / "models/digits"

@@ -47,11 +47,10 @@ import tna_onnx
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, Placement
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.numerics.averages import TurnedWeight
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.runtime import Device, Session, free_device_memory, open_session, parse_device
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import SearchSettings
 
 DEMO = Path(__file__).parent.parent / "models" / "digits"
 DISTRIBUTIONS = ("numpy", "onnx", "onnxruntime", "onnxruntime-gpu", "tna-onnx", "torch")
@@ -258,8 +257,6 @@ def batch(a: argparse.Namespace) -> dict[str, Any]:
 
 
 def _logits(table: FeatureTable, bias: np.ndarray, placement: Placement, weight: Any) -> HeadLogits:
-    if isinstance(weight, TurnedWeight):
-        weight = weight.product()
     return HeadLogits(table, weight, bias, placement)
 
 

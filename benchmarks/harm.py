@@ -36,6 +36,11 @@ def _times(runs: list[Run]) -> str:
     return "seconds by method: " + ", ".join(f"{name} {value:.0f}" for name, value in seconds.items())
 
 
+def _short(cell: dict[str, Any]) -> str:
+    """Write a cell with five digits a number."""
+    return json.dumps(json.loads(json.dumps(cell), parse_float=lambda text: float(f"{float(text):.5g}")))
+
+
 def main() -> None:
     """Make all runs that are missing, and write the page."""
     parser = arguments(__doc__)
@@ -63,7 +68,7 @@ def main() -> None:
         "missing": missing,
         "versions": made_with | versions_of(peers),
     }
-    rows = ",\n".join(json.dumps({"pair": p, "method": m, **cell}) for (p, m), cell in sorted(cells.items()))
+    rows = ",\n".join(_short({"pair": p, "method": m, **cell}) for (p, m), cell in sorted(cells.items()))
     a.output.parent.mkdir(parents=True, exist_ok=True)
     a.output.with_suffix(".json").write_text(f'{json.dumps(head)[:-1]}, "cells": [\n{rows}\n]}}\n', "utf-8")
     a.output.write_text(document(head, cells, pairs), "utf-8")

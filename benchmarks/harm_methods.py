@@ -27,28 +27,15 @@ from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, MapName, maps_of
 from tna_onnx.maps.base import apply_map
-from tna_onnx.numerics.averages import TurnedWeight, kept_part
+from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.copies import connected, near_copies
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.residuals import CrossFit
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.results.report import Comparison, Standing, compare_scores
-
-__all__ = [
-    "DEFAULT",
-    "LIMITS",
-    "METHODS",
-    "PEERS",
-    "Ours",
-    "Peer",
-    "applies",
-    "installed",
-    "ours",
-    "sees",
-    "versions_of",
-]
 
 DEFAULT = "default"
 """What `tna-onnx calibrate` does without options."""
@@ -153,14 +140,12 @@ def ours(name: str, problem: Problem) -> Ours:
     )
 
 
-def _logits(problem: Problem, part: Part, weight: NDArray[Any] | TurnedWeight | None) -> Logits:
+def _logits(problem: Problem, part: Part, weight: NDArray[Any] | None) -> Logits:
     table = FeatureTable(
         part.features, part.labels, clusters=_clusters(problem) if part is problem.calibration else None
     )
     if weight is None or problem.bias is None:
         return StoredLogits(table)
-    if isinstance(weight, TurnedWeight):
-        weight = weight.product()
     kept = 1.0 if weight is problem.weight else kept_part(problem.weight, weight)
     return HeadLogits(table, weight, problem.bias * np.float32(kept))
 
@@ -186,20 +171,21 @@ def _compared(strategy: Strategy, outcome: Outcome, settings: Settings) -> Compa
     # nothing was chosen or fitted: nothing to cross-fit
     if outcome.unchanged:
         return compare_scores("", "unchanged", before, before, settings.bins, settings.seed, settings.level)
-    after = strategy.cross_fitted(outcome)
-    return compare_scores(
-        "",
-        "cross-fitted",
-        before,
-        after,
-        settings.bins,
-        settings.seed,
-        settings.level,
-        cross_fit=CrossFit(
-            outcome.logits.mapped_scores(outcome.fitted), folds(len(after), settings.seed, before.clusters)
-        ),
-        same_predictions=outcome.keeps_predictions and np.array_equal(before.hit, after.hit),
-    )
+    chosen = strategy.chosen_in_folds(outcome)
+    fold = folds(len(before), settings.seed, before.clusters)
+    cross_fit = CrossFit(outcome.logits.mapped_scores(outcome.fitted), fold)
+
+    def compared(after: SampleScores) -> Comparison:
+        same = outcome.keeps_predictions and np.array_equal(before.hit, after.hit)
+        return compare_scores(
+            "", "cross-fitted", before, after, settings.bins, settings.seed, settings.level,
+            cross_fit=cross_fit, same_predictions=same,
+        )  # fmt: skip
+
+    comparison = compared(strategy.cross_fitted(outcome, chosen=chosen))
+    if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
+        comparison = comparison.holding(compared(outcome.scores[outcome.method]))
+    return comparison
 
 
 Fit = Callable[[Problem], NDArray[np.float64]]

@@ -16,8 +16,6 @@ from harm_pairs import GROUPS, Pair
 from harm_runs import INPUT, METRICS, Run, exact_interval
 from numpy.typing import NDArray
 
-__all__ = ["UNGATED", "Cell", "Cells", "cells_of", "document", "mean_interval", "rate", "share_of_best_peer", "values"]
-
 UNGATED = f"{DEFAULT}, gates ignored"
 """The default's result where it was refused too; else such a run counts as the input, which the user is left with."""
 

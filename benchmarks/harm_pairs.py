@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["GROUPS", "PAIRS", "QUICK", "Pair"]
-
 _RARE = ("binary-rare", "binary-1", "classes-5-rare", "classes-10-rare")
 
 

@@ -31,8 +31,6 @@ from sklearn.svm import SVC
 
 from tna_onnx.data import Recipe
 
-__all__ = ["DATA", "MODELS", "Part", "Problem", "build", "probabilities", "split"]
-
 # The largest calibration set, 5,000, and a test set beside it.
 POOL = 10_000
 

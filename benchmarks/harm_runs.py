@@ -28,22 +28,6 @@ from threadpoolctl import threadpool_limits
 
 from tna_onnx.errors import TnaError
 
-__all__ = [
-    "BINS",
-    "INPUT",
-    "METRICS",
-    "Run",
-    "Scores",
-    "ece",
-    "ece_of_parts",
-    "exact_interval",
-    "load",
-    "loses_recall",
-    "methods",
-    "run_all",
-    "significant",
-]
-
 BINS = 15
 METRICS = ("nll", "brier", "ece", "accuracy", "balanced", "worst_recall")
 

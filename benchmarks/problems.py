@@ -18,11 +18,8 @@ from tna_onnx.pipeline.job import Job
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.task import Task
 from tna_onnx.progress import silent
-from tna_onnx.search.candidates import Candidate, Scored
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import Candidate, Scored, SearchSettings
 from tna_onnx.search.sparse import search_sparse
-
-__all__ = ["bare_products", "make", "open_head", "sparse_search", "write_large_head"]
 
 # Sizes of the classifier with a very large head.
 INPUTS, FEATURES, CLASSES = 64, 1280, 21_843

@@ -10,6 +10,7 @@ model(
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,10 @@ import numpy as np
 import onnx
 from numpy.typing import ArrayLike, DTypeLike
 from onnx import helper, numpy_helper
+
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import output_of
+from tna_onnx.graph.readout import Readout
 
 
 def tensor_info(name: str, shape: Sequence[int | str | None] | None = None, dtype: DTypeLike = np.float32) -> Any:
@@ -59,3 +64,16 @@ def small_model(
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, **fields)
     helper.set_model_props(proto, dict(metadata or {}))
     return proto
+
+
+def calibration_entries(
+    model: Model, readout: Readout, name: str = "none", angle: float = 0.0, **numbers: Any
+) -> dict[str, str]:
+    """Return what a calibration states of itself: its map by name, whose numbers are given, and the angle of a tilt."""
+    output = output_of(readout)
+    method = name
+    if angle:
+        method = "tna" if name == "none" else f"tna + {name}"
+    words = {"map": name, "method": method, "source_sha256": model.sha256, "output_kind": output.kind}
+    stated = {key: json.dumps(each) for key, each in {"angle_degrees": angle, **numbers}.items()}
+    return {**words, **output.provenance, **stated}

@@ -14,8 +14,6 @@ from click.testing import CliRunner, Result
 
 from tna_onnx.cli.group import group
 
-__all__ = ["PLAIN", "TILTED", "WALKED", "arguments_of", "cli", "pairwise", "program", "run", "words_of"]
-
 # Without a search, a choice or samples held back for them. For what is true of every method.
 PLAIN: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu"}
 

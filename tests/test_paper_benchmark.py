@@ -161,8 +161,6 @@ def test_printed_figures_are_those_of_the_paper(script: Any) -> None:
     ("dataset", "name"),
     [
         ("cifar10", "WideResNet28x10"),
-        pytest.param("cifar100", "ours", marks=pytest.mark.slow),
-        pytest.param("svhn", "GoogleNet", marks=pytest.mark.slow),
         pytest.param("imagenet", "ViT-L/16", marks=pytest.mark.slow),
     ],
 )

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.calibrator import Calibrator
     from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
+    from tna_onnx.api.edit_decision import edit_decision
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
     from tna_onnx.api.fit import fit
@@ -87,6 +88,7 @@ __all__ = [
     "calibrate",
     "card",
     "compare",
+    "edit_decision",
     "evaluate",
     "features",
     "fit",
@@ -131,6 +133,7 @@ _HOMES = {
     "card": "api.card",
     "Card": "results.from_json",
     "compare": "api.compare",
+    "edit_decision": "api.edit_decision",
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
     "json_schema": "results.as_json",

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-__all__ = ["Drawing", "draw_with", "drawing"]
-
 
 class Drawing(Protocol):
     """What draws results."""

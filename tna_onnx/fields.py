@@ -23,8 +23,6 @@ from typing import Any, Literal, TypeVar
 
 from tna_onnx.numerics.checks import check_choice, check_numbers
 
-__all__ = ["Setting", "check_settings", "documented", "hints_of", "plain_type", "setting", "settings_of"]
-
 T = TypeVar("T")
 
 _KEY = "setting"

@@ -32,22 +32,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-__all__ = [
-    "alone_in",
-    "is_replaced",
-    "keep_mode",
-    "model_file",
-    "name_problem",
-    "open_regular",
-    "printable",
-    "remove_leftovers",
-    "sync_folder",
-    "temporary_folder",
-    "write_file",
-    "write_new",
-]
-
-
 _TEMPORARY = re.compile(r"\.tna-onnx-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")
 _MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 _OLD = 86400.0  # seconds: no run holds a temporary for a day

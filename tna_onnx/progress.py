@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Progress", "silent"]
-
-
 Progress = Callable[[str, int, int], None]
 """Called with (stage, done, total)."""
 

@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Files", "Pixels", "read"]
-
 # What a pickled array is made of, by module and name; the module was renamed in NumPy 2.
 _ALLOWED = {
     ("numpy", "dtype"),

@@ -7,8 +7,6 @@ a line for each of `METHODS`. Left out is a stray letter before one figure (CIFA
 
 from __future__ import annotations
 
-__all__ = ["METHODS", "NETWORKS", "PRINTED", "printed"]
-
 METHODS = (
     "None",
     "None +TNA",

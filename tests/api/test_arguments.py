@@ -26,7 +26,8 @@ VALUES = (Data, ModelOptions, Settings, Gates)
 
 
 def test_words_are_the_fields_of_the_values_with_their_types() -> None:
-    words = get_type_hints(keywords.SearchWords)
+    decisions = get_type_hints(keywords.DecisionWords)
+    words = {name: kind for name, kind in get_type_hints(keywords.CalibrateWords).items() if name not in decisions}
     fields = {name: kind for value in VALUES for name, kind in hints_of(value).items() if name != "samples"}
     drop = "max_accuracy_drop"  # a setting of the search, always a number; as a gate it may be None
     assert words.pop("eval_labels") is Any
@@ -79,12 +80,6 @@ def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) ->
     assert report.settings["gates"] == dataclasses.asdict(tna_onnx.Gates(max_nll=9.0, max_accuracy_drop=0.3))
 
 
-def test_a_keyword_replaces_a_field_of_a_value() -> None:
-    assert arguments.settings_of({"seed": 5}, Settings(map="ets")) == Settings(map="ets", seed=5)
-    data = arguments.data_of(Data("a.csv", label_column="y"), {"skip_bad": True})
-    assert (data.samples, data.label_column, data.skip_bad) == ("a.csv", "y", True)
-
-
 def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherwise() -> None:
     calib = Data("calib/", labels="calib.csv", label_column="y")
     plain = arguments.held_out_of("eval/", calib, {"eval_labels": "eval.csv", "labels": "calib.csv"})
@@ -98,7 +93,7 @@ def test_held_out_data_are_read_like_the_calibration_data_unless_they_say_otherw
 
 
 def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
-    settings = arguments.settings_of({"max_accuracy_drop": 1.5})
+    settings = arguments.with_words(Settings(), {"max_accuracy_drop": 1.5})
     assert settings.for_search.max_accuracy_drop == 0.015
     assert arguments.gates_of({"max_accuracy_drop": 1.5}, settings).max_accuracy_drop == 1.5
     assert arguments.gates_of({}, Settings()).max_accuracy_drop == Settings().max_accuracy_drop

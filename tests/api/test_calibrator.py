@@ -16,7 +16,7 @@ from scipy.special import softmax
 
 import tna_onnx
 from tna_onnx import Calibrator, DataError, UsageError
-from tna_onnx.graph.nodes import identity_model
+from tna_onnx.graph.nodes import identity_model, linear_model
 
 N, C = 600, 4
 
@@ -56,14 +56,6 @@ def test_a_temperature_is_what_it_says() -> None:
     assert made.score(logits, labels) == np.mean(logits.argmax(axis=1) == labels)
 
 
-def test_probabilities_give_what_their_logits_give() -> None:
-    logits, labels = samples()
-    by_logits = Calibrator(map="ts").fit(logits, labels)
-    by_probabilities = Calibrator(scores="probabilities", map="ts").fit(softmax(logits, axis=1), labels)
-    found = by_probabilities.predict_proba(softmax(logits, axis=1))
-    np.testing.assert_allclose(found, by_logits.predict_proba(logits), atol=1e-5)
-
-
 def test_state_travels(fitted: Calibrator) -> None:
     logits, _ = samples(1)
     expected = fitted.predict_proba(logits)
@@ -81,6 +73,46 @@ def test_the_file_stands_alone(fitted: Calibrator) -> None:
     session = onnxruntime.InferenceSession(fitted.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
     calibrated = session.run(None, {"scores": logits})[0].astype(np.float64)
     np.testing.assert_allclose(softmax(calibrated, axis=1), fitted.predict_proba(logits), atol=1e-6)
+
+
+def test_features_of_the_last_layer_are_used() -> None:
+    rng = np.random.default_rng(0)
+    true = 0.5 * rng.standard_normal((C, 12))
+    x = rng.standard_normal((2 * N, 12)).astype(np.float32)
+    y = (x @ true.T + rng.gumbel(size=(2 * N, C))).argmax(axis=1)
+    weight, bias = 3 * true + rng.standard_normal((C, 12)), rng.standard_normal(C)
+    logits = x @ weight.T + bias
+    by_features = Calibrator().fit(logits[:N], y[:N], features=x[:N])
+    by_logits = Calibrator().fit(logits[:N], y[:N])
+
+    def nll(p: np.ndarray) -> float:
+        return float(-np.log(p[np.arange(N), y[N:]]).mean())
+
+    of_features = by_features.predict_proba(x[N:])
+    assert nll(of_features) < nll(by_logits.predict_proba(logits[N:]))
+    report = tna_onnx.calibrate(linear_model(weight, bias), {"scores": x[:N], "labels": y[:N]}, device="cpu")
+    assert by_features.method_ == report.method
+    session = onnxruntime.InferenceSession(by_features.to_onnx().SerializeToString())
+    calibrated = session.run(None, {"scores": x[N:]})[0].astype(np.float64)
+    np.testing.assert_allclose(softmax(calibrated, axis=1), of_features, atol=1e-6)
+    again = Calibrator.from_dict(json.loads(json.dumps(by_features.to_dict())))
+    np.testing.assert_array_equal(again.predict_proba(x[N:]), of_features)
+    with pytest.raises(DataError, match="12"):
+        by_features.predict_proba(logits[N:])
+
+
+def test_features_that_are_not_those_of_the_logits() -> None:
+    logits, labels = samples()
+    x = np.random.default_rng(0).standard_normal((N, 7))
+    with pytest.raises(DataError, match="misses a logit"):
+        Calibrator().fit(logits, labels, features=x)
+    with pytest.raises(DataError, match="n < 599"):
+        Calibrator().fit(logits, labels, features=x[1:])
+    # any logits are a layer of as many features
+    with pytest.raises(DataError, match="n < 7"):
+        Calibrator().fit(logits[:8], labels[:8], features=x[:8])
+    with pytest.raises(DataError, match="probabilities"):
+        Calibrator().fit(softmax(logits, axis=1), labels, features=x)
 
 
 def test_labels_that_are_names_and_two_classes_as_one_column() -> None:
@@ -112,9 +144,8 @@ def test_what_does_not_fit_together(words: dict[str, Any], x: Any, y: Any, messa
 
 def test_what_is_not_used_is_refused(fitted: Calibrator) -> None:
     logits, labels = samples()
-    for name in ("features", "sample_weight"):
-        with pytest.raises(UsageError, match=name):
-            Calibrator().fit(logits, labels, **{name: labels})
+    with pytest.raises(DataError, match="row 3"):
+        Calibrator().fit(logits, labels, sample_weight=np.where(np.arange(len(labels)) == 3, -1, 1))
     with pytest.raises(UsageError, match="logits or probabilities"):
         Calibrator(scores="odds").fit(logits, labels)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="3 features"):

@@ -75,22 +75,6 @@ def test_the_output_is_the_input_byte_for_byte(
     assert report.verification.max_difference <= report.verification.bound
 
 
-def test_it_may_take_its_own_place(small: Small, own: dict[str, Array], tmp_path: Path) -> None:
-    model = tmp_path / "m.onnx"
-    model.write_bytes(small.model.read_bytes())
-    tna_onnx.calibrate(model, own, output=model, overwrite=True, **FAST)
-    assert model.read_bytes() == small.model.read_bytes()
-    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
-
-
-def test_a_model_in_memory_comes_back_as_it_is(small: Small, own: dict[str, Array]) -> None:
-    model = onnx.load(small.model)
-    report = tna_onnx.calibrate(model, own, **FAST)
-    assert report.already_calibrated
-    assert report.recalibrated == model
-    assert report.recalibrated is not model  # it is theirs to change
-
-
 def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], tmp_path: Path) -> None:
     source = tmp_path / "m.onnx"
     onnx.save_model(
@@ -106,12 +90,6 @@ def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], t
     assert old == new  # the data loaded
     (tmp_path / "weights.bin").unlink()  # the new model has data of its own
     np.testing.assert_array_equal(run(tmp_path / "o.onnx", own["x"][:9]), run(small.model, own["x"][:9]))
-
-
-def test_a_dry_run_writes_nothing(small: Small, own: dict[str, Array], tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, own, output=tmp_path / "o.onnx", dry_run=True, **FAST)
-    assert report.already_calibrated
-    assert (report.output, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_who_requires_an_improvement_gets_none(small: Small, own: dict[str, Array], tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +17,6 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED
-from tna_onnx.graph.load import load_model
 from tna_onnx.results.as_json import to_json
 
 SETTINGS = [TILTED, TILTED | {"map": "ets"}, PLAIN | {"fold": False}, PLAIN | {"map": "isotonic"}]
@@ -90,14 +88,6 @@ def test_the_same_head_is_found(form: Callable[[Path], Any], small: Small) -> No
     assert found.model == (str(small.model) if form in (_path, _text) else "the model in memory")
 
 
-@pytest.mark.parametrize("form", [_bytes, _bytearray, _memoryview], ids=form_name)
-def test_bytes_are_the_file(form: Callable[[Path], Any], small: Small) -> None:
-    model = load_model(form(small.model))
-    assert model.sha256 == load_model(small.model).sha256
-    assert model.proto == load_model(small.model).proto
-    assert (model.path, model.folder, model.name) == (None, Path(), "the model in memory")
-
-
 @pytest.mark.parametrize("form", IN_MEMORY, ids=form_name)
 def test_without_an_output_the_report_has_the_model(
     form: Callable[[Path], Any],
@@ -129,18 +119,6 @@ def test_settings_give_the_same_through_memory_and_file(settings: dict[str, Any]
     np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
 
 
-@pytest.mark.parametrize("form", IN_MEMORY, ids=form_name)
-def test_with_an_output_a_file_is_written(
-    form: Callable[[Path], Any], small: Small, through_file: tna_onnx.Report, tmp_path: Path
-) -> None:
-    report = tna_onnx.calibrate(form(small.model), small.calib, output=tmp_path / "o.onnx", **PLAIN)
-    assert report.recalibrated is None
-    assert report.output == str(tmp_path / "o.onnx")
-    assert [p.name for p in tmp_path.iterdir()] == ["o.onnx"]
-    expected = classify(Path(through_file.output), small.test)
-    np.testing.assert_array_equal(classify(tmp_path / "o.onnx", small.test), expected)
-
-
 def test_bytes_and_their_file_give_the_same_bytes(small: Small, tmp_path: Path) -> None:
     for name, source in (("one.onnx", small.model), ("two.onnx", small.model.read_bytes())):
         tna_onnx.calibrate(source, small.calib, output=tmp_path / name, **PLAIN)
@@ -153,24 +131,6 @@ def test_the_model_in_memory_is_not_changed(small: Small) -> None:
     report = tna_onnx.calibrate(proto, small.calib, **PLAIN | {"map": "ets"})
     assert proto.SerializeToString(deterministic=True) == before
     assert report.recalibrated is not proto
-
-
-def test_an_ir_model_is_not_changed(small: Small) -> None:
-    ir = pytest.importorskip("onnx_ir")
-    model = ir.load(small.model)
-    before = ir.to_proto(model).SerializeToString(deterministic=True)
-    tna_onnx.calibrate(model, small.calib, **PLAIN | {"map": "ets"})
-    assert ir.to_proto(model).SerializeToString(deterministic=True) == before
-
-
-def test_a_graphsurgeon_graph_is_not_changed(small: Small) -> None:
-    pytest.importorskip("onnx_graphsurgeon")
-    graph = _graphsurgeon(small.model)
-    import onnx_graphsurgeon
-
-    before = onnx_graphsurgeon.export_onnx(graph).SerializeToString(deterministic=True)
-    tna_onnx.inspect(graph)
-    assert onnx_graphsurgeon.export_onnx(graph).SerializeToString(deterministic=True) == before
 
 
 def test_what_came_out_goes_in_again(small: Small) -> None:
@@ -215,11 +175,6 @@ def test_bytes_that_are_no_model(data: bytes) -> None:
     assert f"{len(data):,} bytes" in str(caught.value)
 
 
-def test_an_empty_proto() -> None:
-    with pytest.raises(tna_onnx.UnsupportedModel, match="the model in memory: no graph in it"):
-        tna_onnx.inspect(onnx.ModelProto())
-
-
 def external(folder: Path, small: Small) -> Path:
     path = folder / "external.onnx"
     onnx.save_model(onnx.load(small.model), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -254,18 +209,6 @@ def test_an_ir_model_brings_its_data(small: Small, through_file: tna_onnx.Report
     assert not [t for t in report.recalibrated.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
     expected = classify(Path(through_file.output), small.test)
     np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
-
-
-def test_a_file_with_external_data_and_one_without_give_the_same(
-    small: Small, through_file: tna_onnx.Report, tmp_path: Path
-) -> None:
-    path = external(tmp_path, small)
-    (tmp_path / "out").mkdir()
-    tna_onnx.calibrate(path, small.calib, output=tmp_path / "out" / "e.onnx", **PLAIN)
-    expected = classify(Path(through_file.output), small.test)
-    np.testing.assert_array_equal(classify(tmp_path / "out" / "e.onnx", small.test), expected)
-    (data,) = load_model(tmp_path / "out" / "e.onnx").external_files
-    assert sorted(os.listdir(tmp_path / "out")) == ["e.onnx", data]  # noqa: PTH208 - names are what counts
 
 
 def test_a_model_with_functions_and_hidden_outputs(small: Small, through_file: tna_onnx.Report) -> None:

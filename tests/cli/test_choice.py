@@ -54,15 +54,6 @@ def test_required_improvements_are_missed(small: Small, own: Path, tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_search_by_name_on_an_underconfident_model_is_commented(small: Small, tmp_path: Path) -> None:
-    np.savez(tmp_path / "c.npz", **drawn(small, 0.2))
-    words = ("calibrate", small.model, "--calib", tmp_path / "c.npz", "--dry-run", *FAST)
-    named = cli(*words, "--search", "sparse", "--map", "ts")
-    assert named.exit_code == 0, named.output
-    assert "the model is underconfident on these data" in " ".join(named.output.split())
-    assert "underconfident" not in cli(*words).output
-
-
 # --- maps in the last layer
 
 MODELS: dict[str, Callable[[], Built]] = {

@@ -25,11 +25,6 @@ def test_each_error_ends_with_the_exit_code_of_its_class(kind: type[errors.TnaEr
     assert (result.exit_code, result.stderr) == (kind.exit_code, "Error: why\n")
 
 
-def test_an_interruption_is_a_message() -> None:
-    result = cli("fail", command=group_that_raises(KeyboardInterrupt()))
-    assert (result.exit_code, result.stderr) == (errors.INTERRUPTED, "Interrupted; no file was written.\n")
-
-
 @pytest.mark.parametrize("error", [OSError("disk"), EOFError("end"), ValueError("bug")])
 def test_unexpected_errors_are_left_to_main(error: Exception) -> None:
     with pytest.raises((RuntimeError, ValueError)) as caught:

@@ -96,15 +96,6 @@ def test_inspect_shows_the_head_and_json_parses(demo: Demo) -> None:
     assert (data["heads"][0]["classes"], data["heads"][0]["n_features"], data["opset"]) == (10, 256, 17)
 
 
-def test_inspect_of_a_model_without_a_head_gives_the_reason(tmp_path: Path) -> None:
-    model = save(tmp_path / "m.onnx", [helper.make_node("Relu", ["x"], ["logits"], name="r")], {}, logits=["N", 8])
-    result = cli("inspect", model)
-    assert result.exit_code == 0  # rows that add up to 1 can be calibrated as they are
-    assert "at tensor 'x': the walk ends here without passing a linear layer" in result.output
-    data = cli("inspect", model, "--json")
-    assert json.loads(data.stdout)["refusals"][0]["output"] == "logits"
-
-
 def truncated(small: Small, folder: Path) -> Path:
     path = folder / "cut.onnx"
     path.write_bytes(small.model.read_bytes()[:-100])
@@ -207,19 +198,6 @@ def test_infinite_features_and_logits_name_the_sample(small: Small, tmp_path: Pa
     assert (result.exit_code, "sample 7" in result.output) == (4, True), result.output
 
 
-def test_an_unreadable_image_is_named(demo: Demo, tmp_path: Path) -> None:
-    from PIL import Image
-
-    for k in range(10):
-        (tmp_path / f"images/{k}").mkdir(parents=True)
-        for i in range(4):
-            Image.new("L", (28, 28), 20 * k).save(tmp_path / f"images/{k}/{i}.png")
-    (tmp_path / "images/3/2.png").write_bytes(b"no image")
-    result = cli("calibrate", demo.model, "--calib", tmp_path / "images", "-o", tmp_path / "o.onnx")
-    assert (result.exit_code, "2.png" in result.output) == (4, True), result.output
-    assert not (tmp_path / "o.onnx").exists()
-
-
 @pytest.mark.parametrize(
     ("output", "message"),
     [("model.onnx", "output is the input model"), ("none/o.onnx", "does not exist"), (".", "is a directory")],
@@ -273,11 +251,6 @@ def test_data_that_the_model_has_mastered_gives_advice(small: Small, tmp_path: P
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_held_out_data_must_be_other_data(small: Small, tmp_path: Path) -> None:
-    result = cli("calibrate", small.model, "--calib", small.calib, "--eval", small.calib, "-o", tmp_path / "o.onnx")
-    assert (result.exit_code, "are calibration samples too" in result.output) == (4, True), result.output
-
-
 def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> None:
     model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
     model.write_bytes(small.model.read_bytes())
@@ -288,25 +261,6 @@ def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> 
     assert model.read_bytes() == small.model.read_bytes()
     assert data.read_bytes() == small.calib.read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "formats"),
-    [
-        (["--figure-format", "svg,png"], ("svg", "png")),
-        (["--figure-format", "png,svg", "--figure-format", "svg"], ("png", "svg")),
-    ],
-)
-def test_figure_formats_take_commas(flags: list[str], formats: tuple[str, ...]) -> None:
-    words = ["m.onnx", "--calib", "d.npz", "--eval", "e.npz", "-o", "s", *flags]
-    context = group.commands["study"].make_context("study", words, group.make_context("t", ["x"]))
-    assert context.params["figure_formats"] == formats
-
-
-def test_a_figure_format_that_is_none_is_refused(small: Small, tmp_path: Path) -> None:
-    words = ["--calib", small.calib, "--eval", small.test, "--figure-format", "svg,gif", "-o", tmp_path / "s"]
-    result = cli("study", small.model, *words)
-    assert (result.exit_code, "'gif' is not one of 'svg', 'png', 'pdf'" in result.output) == (2, True), result.output
 
 
 @pytest.mark.parametrize(("value", "flag"), [("abc", "--max-ece"), ("nan", "--max-nll"), ("nan", "--min-accuracy")])

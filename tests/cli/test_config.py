@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, Small
-from tests.support import PLAIN, cli, run, words_of
+from tests.support import PLAIN, cli, words_of
 from tna_onnx.cli.group import group
 
 CONFIGURABLE = {n: c for n, c in group.commands.items() if any(p.name == "config" for p in c.params)}
@@ -90,28 +90,6 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     assert not (folder / "p.onnx").exists()
 
 
-def test_gates_from_the_environment(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    command = ["calibrate", small.model, "--calib", small.calib, *words_of(PLAIN), "-o", "o.onnx"]
-    monkeypatch.setenv("TNA_ONNX_CALIBRATE_MAX_ECE", "0.01")
-    monkeypatch.setenv("TNA_ONNX_DRY_RUN", "yes")
-    result = cli(*command)
-    assert (result.exit_code, "--max-ece 0.01 missed" in result.stderr) == (1, True)
-    result = cli(*command, "--max-ece", "50")
-    assert (result.exit_code, "dry run" in result.output) == (0, True)
-    monkeypatch.setenv("TNA_ONNX_DRY_RUN", "0")
-    assert cli(*command, "--max-ece", "50").exit_code == 0
-    assert (folder / "o.onnx").exists()
-
-
-def test_a_switch_in_a_file_gives_way_to_the_flag(small: Small, folder: Path) -> None:
-    (folder / "tna.toml").write_text("require-improvement = true\n")
-    command = ["calibrate", small.model, "--calib", small.calib, *words_of(PLAIN), "-o", "o.onnx", "-v"]
-    result = cli(*command, "--config", "tna.toml")
-    assert "setting  require-improvement = True  (tna.toml)" in result.stderr
-    result = cli(*command, "--config", "tna.toml", "--no-require-improvement")
-    assert "require-improvement" not in result.stderr
-
-
 def test_verbose_says_where_settings_come_from(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\nbatch-size = 10\n")
     (folder / "tna.toml").write_text('[evaluate]\nbins = 4\nformat = "npz"\n')
@@ -157,23 +135,6 @@ def test_of_two_settings_that_exclude_each_other_the_nearer_wins(
 
 
 # Values
-
-
-def test_lists_numbers_and_words(small: Small, folder: Path) -> None:
-    from PIL import Image
-
-    for k in range(10):
-        (folder / f"images/{k}").mkdir(parents=True)
-        for i in range(2):
-            Image.fromarray(np.full((28, 28), 20 * k + i, np.uint8)).save(folder / f"images/{k}/{i}.png")
-    model = ROOT / "models/digits/model.onnx"
-    for mean in ("[0.5]", '"0.5"', "0.5"):
-        (folder / "tna.toml").write_text(f"mean = {mean}\nstd = [0.25]\nresize = [28, 28]\nscale = 1\nbins = 4\n")
-        result = cli("evaluate", model, "--data", "images", "--config", "tna.toml", "--json", "r.json")
-        assert result.exit_code == 0, result.output
-        recipe = json.loads(Path("r.json").read_text())["preprocessing"]
-        assert (recipe["mean"], recipe["std"], recipe["scale"]) == ([0.5], [0.25], 1)
-        assert recipe["resize"] == [28, 28]
 
 
 def test_paths_in_a_file_are_relative_to_it_and_urls_are_not(small: Small, folder: Path) -> None:
@@ -335,17 +296,6 @@ def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
             assert message in result.stderr
 
 
-def test_other_variables_do_not_disturb(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("TNA_ONNX_CIFAR10", "TNA_ONNX_", "TNA_ONNX_SOMETHING_ELSE", "TNA_ONNX_MAP", "TNA_ONNX_CALIBRATE_BINS"):
-        monkeypatch.setenv(name, "whatever")  # the last two are no settings of evaluate
-    assert bins(small) == 15
-
-
-def test_a_package_of_our_name_in_a_pyproject_is_no_table(small: Small, folder: Path) -> None:
-    (folder / "pyproject.toml").write_text('[project]\ndependencies = ["tna_onnx"]\n[tool.other]\ntna_onnx = 1\n')
-    assert bins(small) == 15
-
-
 def test_variables_that_are_no_settings_are_pointed_out(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TNA_ONNX_ACCURACY_MIN", "99")
     monkeypatch.setenv("TNA_ONNX_ZEAL", "1")
@@ -404,15 +354,6 @@ def _valid(option: click.Option) -> str:
     return "7" if option.callback is not None else '"7"'
 
 
-def test_names_of_variables_are_unambiguous() -> None:
-    names: dict[str, str] = {}
-    flags = {o[2:] for c in CONFIGURABLE.values() for p in c.params for o in p.opts if o.startswith("--")}
-    for flag in flags:
-        for place in ("", *CONFIGURABLE):
-            name = "_".join(filter(None, (place, flag))).upper().replace("-", "_")
-            assert names.setdefault(name, f"{place} {flag}") == f"{place} {flag}"
-
-
 def test_the_file_in_the_reference(folder: Path) -> None:
     root = ROOT
     text = (root / "docs/reference/calibrate.md").read_text(encoding="utf-8")
@@ -421,12 +362,3 @@ def test_the_file_in_the_reference(folder: Path) -> None:
     result = cli("calibrate", "models/digits/model.onnx", "--config", "tna.toml", "-v", "--dry-run", *words_of(PLAIN))
     assert result.exit_code == 0, result.output
     assert "setting  max-ece = 2  (tna.toml [calibrate])" in result.stderr
-
-
-def test_in_the_real_program(small: Small, folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nmin-accuracy = 100\n")
-    command = ["evaluate", small.model, "--data", small.test, "-q"]
-    done = run(*command)
-    assert (done.returncode, done.stderr.startswith("Error: --min-accuracy 100 missed")) == (1, True), done.stderr
-    done = run(*command, env={**os.environ, "TNA_ONNX_MIN_ACCURACY": "1"})
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

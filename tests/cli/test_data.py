@@ -407,25 +407,6 @@ def test_features_and_logits_that_do_not_fit(animals: Animals, tmp_path: Path, c
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_logits_leave_nothing_to_tilt(animals: Animals, tmp_path: Path) -> None:
-    np.savez(tmp_path / "l.npz", logits=animals.logits, labels=animals.labels)
-    command = ["calibrate", animals.model, "--calib", tmp_path / "l.npz", "-o", tmp_path / "o.onnx"]
-    result = cli(*command, "--search", "sparse")
-    assert (result.exit_code, "add --search none" in result.output) == (2, True), result.output
-
-
-def test_pixels_of_a_uint8_model(
-    animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path
-) -> None:
-    """NHWC and uint8: images go in as they are, and are the same as arrays of them."""
-    model = network(tmp_path / "m.onnx", pixels=True)
-    np.savez(tmp_path / "d.npz", image=animals.pixels, labels=animals.labels)
-    for data in ([tmp_path / "d.npz"], [*class_folders(animals, tmp_path), "--classes", animals.classes]):
-        assert_same(evaluated(model, data, tmp_path)["metrics"], reference[0]["metrics"])
-    result = cli("evaluate", model, "--data", tmp_path / "photos", "--classes", animals.classes, "--mean", 0.5)
-    assert result.exit_code == 2, result.output
-
-
 # --- tables of numbers
 
 
@@ -514,14 +495,6 @@ def test_objects(animals: Animals, reference: tuple[dict[str, Any], dict[str, An
         data, labels = OBJECTS[form](animals)
         found = tna_onnx.evaluate(animals.model, data, labels=labels, classes=NAMES, device="cpu")
         assert found.metrics.nll == pytest.approx(reference[0]["metrics"]["nll"], rel=1e-12)
-
-
-def test_torch_data_loader(animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]]) -> None:
-    torch = pytest.importorskip("torch")
-    pairs = torch.utils.data.TensorDataset(torch.tensor(animals.x), torch.tensor(animals.labels))
-    data = torch.utils.data.DataLoader(pairs, batch_size=50)
-    found = tna_onnx.evaluate(animals.model, data, device="cpu")
-    assert found.metrics.nll == pytest.approx(reference[0]["metrics"]["nll"], rel=1e-12)
 
 
 # --- class names
@@ -643,25 +616,6 @@ def test_labels_in_another_order(permuted: tuple[Path, Path], tmp_path: Path) ->
     assert "in another order" in report.output
     right = cli("evaluate", model, "--data", tmp_path / "right.npz")
     assert "note" not in right.output
-
-
-def test_expected_accuracy(permuted: tuple[Path, Path], tmp_path: Path) -> None:
-    model, wrong = permuted
-    right, output = tmp_path / "right.npz", tmp_path / "o.onnx"
-    accuracy = 100 * evaluated(model, [right], tmp_path)["metrics"]["accuracy"]
-    for command in (["evaluate", model, "--data"], ["calibrate", model, *FIT, "-o", output, "--calib"]):
-        for expected in (accuracy - 5, accuracy, accuracy + 1):
-            passed = cli(*command, right, "--expect-accuracy", expected)
-            assert passed.exit_code == 0, passed.output
-        output.unlink(missing_ok=True)
-        failed = cli(*command, wrong, "--expect-accuracy", accuracy)
-        assert failed.exit_code == 1, failed.output
-        assert f"expected {accuracy:.2f} %" in failed.output
-        assert "two standard errors below" in failed.output
-        assert "in another order" in failed.output
-        assert not output.exists()
-        for nonsense in ("101", "-1", "much"):
-            assert cli(*command, right, "--expect-accuracy", nonsense).exit_code == 2
 
 
 def test_unreadable_images_are_counted(animals: Animals, tmp_path: Path) -> None:

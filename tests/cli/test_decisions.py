@@ -104,20 +104,6 @@ def test_copies_stay_on_one_side() -> None:
     np.testing.assert_array_equal(some["x"], x[decide.rows[[1, 0]]])
 
 
-def test_a_gate_that_is_missed_writes_nothing(small: Small, tmp_path: Path) -> None:
-    words = ["--calib", small.calib, "-o", tmp_path / "m.onnx", "--min-accuracy", "99"]
-    done = cli("calibrate", small.model, *FAST, *ALL, *words)
-    assert done.exit_code == 1, done.output
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_dry_run_writes_nothing(small: Small, tmp_path: Path) -> None:
-    done = cli("calibrate", small.model, "--calib", small.calib, *FAST, *ALL, "-o", tmp_path / "m.onnx", "--dry-run")
-    assert done.exit_code == 0, done.output
-    assert "wrote    nothing" in done.output
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.parametrize(
     ("flags", "code", "said"),
     [
@@ -171,17 +157,6 @@ def test_evaluate_and_compare_measure_decisions(
     assert "decisions of m.onnx" in done.output
 
 
-def test_groups_and_classes_add_up(both: tuple[Path, dict[str, Any]]) -> None:
-    shown = both[1]["guard"]["decisions"]
-    groups = shown["by_confidence"]
-    assert sum(each["n"] for each in groups) == shown["n"]
-    mean = sum(each["n"] * each["mean_set_size"] for each in groups) / shown["n"]
-    assert mean == pytest.approx(shown["mean_set_size"])
-    assert [each["low"] for each in groups] == sorted(each["low"] for each in groups)
-    # the least sure samples have the largest sets
-    assert groups[0]["mean_set_size"] > groups[-1]["mean_set_size"]
-
-
 @pytest.mark.parametrize("model", ["plain", "lying", "damaged"])
 def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) -> None:
     """A file may say that it is guarded and have other outputs, or none, of these names."""
@@ -210,13 +185,6 @@ def test_verify_explains_decisions(small: Small, dials: list[str], tmp_path: Pat
     assert "intact: " in done.output
     parts = {each["part"] for each in valid((tmp_path / "v.json").read_text())["differences"]}
     assert parts == {"node", "output", "metadata", *(("input", "tensor") if dials else ())}
-
-
-def test_verify_explains_both_at_once(small: Small, both: tuple[Path, dict[str, Any]]) -> None:
-    done = cli("verify", small.model, both[0], "--data", small.test)
-    assert done.exit_code == 0, done.output
-    assert "intact: " in done.output
-    assert "decides  " in done.output
 
 
 @pytest.mark.parametrize("attack", ["replaces an output", "is read by another node", "feeds the model"])
@@ -297,18 +265,6 @@ def test_the_report_is_about_the_file_with_its_decisions(small: Small, tmp_path:
     assert "set" in {output.name for output in new.output}
     assert report["verification"]["samples"] > 0
     assert "decisions" in (tmp_path / "r.html").read_text()
-
-
-def test_what_was_done_before_is_said_first(small: Small, tmp_path: Path) -> None:
-    words = ["--search", "none", "--map", "isotonic", "-o", tmp_path / "c.onnx", "-q"]
-    assert cli("calibrate", small.model, small.calib, *words).exit_code == 0
-    more = ["--calib", small.test, "--add", "set", "-o", tmp_path / "g.onnx", "-q"]
-    assert cli("guard", tmp_path / "c.onnx", *more).exit_code == 0
-    for model, said in (("c", "already holds a map that tna-onnx wrote"), ("g", "has been guarded already")):
-        for flags in ([], ["--add", "set"], ["--search", "none", "--output-kind", "logits"]):
-            done = cli("calibrate", tmp_path / f"{model}.onnx", small.test, "-o", tmp_path / "n.onnx", *flags)
-            assert (done.exit_code, said in done.output) == (3, True), done.output
-    assert "another file" not in cli("verify", tmp_path / "c.onnx", tmp_path / "g.onnx").output
 
 
 def test_unknown_images_beside_arrays(demo: Demo, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path)
     words = ["--add", "set", "--per-class", "-o", tmp_path / "g.onnx"]
     done = cli("guard", small.model, "--calib", tmp_path / "few.npz", *words)
     assert done.exit_code == 0, done.output
-    assert "every set holds the classes 1: they have fewer than the 19 samples" in done.output
+    assert "every set holds the classes '1': they have fewer than the 19 samples" in done.output
     assert outputs(tmp_path / "g.onnx", stored["x"])["set"][:, 1].all()
 
 
@@ -188,7 +188,7 @@ def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None
     words = ["--add", "set,ood", "--ood-score", "energy", "-o", tmp_path / "g.onnx"]
     done = cli("guard", small.model, "--calib", tmp_path / "none.npz", *words)
     assert done.exit_code == 0, done.output
-    assert "no sample of the classes 1: no promise is about samples of these" in done.output
+    assert "no sample of the classes '1': no promise is about samples of these" in done.output
 
 
 def test_too_few_samples_are_refused_before_anything_else(small: Small, tmp_path: Path) -> None:
@@ -215,20 +215,6 @@ def test_labels_that_belong_to_another_model(small: Small, tmp_path: Path) -> No
     assert (done.exit_code, "in another order" in done.output) == (4, True)
 
 
-def test_a_dry_run_writes_nothing(small: Small, tmp_path: Path) -> None:
-    done = cli("guard", small.model, "--calib", small.calib, "--risk", "20", "-o", tmp_path / "g.onnx", "--dry-run")
-    assert done.exit_code == 0, done.output
-    assert "wrote    nothing" in done.output
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_the_model_itself_is_not_replaced(small: Small) -> None:
-    before = small.model.read_bytes()
-    done = cli("guard", small.model, "--calib", small.calib, "--risk", "20", "-o", small.model)
-    assert (done.exit_code, "output is the input model" in done.output) == (2, True)
-    assert small.model.read_bytes() == before
-
-
 def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Small, tmp_path: Path) -> None:
     """What a map gives are log-probabilities, whose energy is 0 for every sample."""
     words = ["--search", "none", "--map", "isotonic", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
@@ -242,30 +228,6 @@ def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Smal
         if score == "energy":
             energy = -np.log(np.exp(logits).sum(axis=1))
             np.testing.assert_allclose(outputs(tmp_path / "g.onnx", x)["ood"], energy, rtol=1e-4, atol=1e-4)
-
-
-def test_labels_of_the_held_out_data_are_looked_at_too(small: Small, tmp_path: Path) -> None:
-    with np.load(small.test) as stored:
-        np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=(stored["labels"] + 1) % 5)
-    words = ["--calib", small.calib, "--eval", tmp_path / "wrong.npz", "--add", "set", "-o", tmp_path / "g.onnx"]
-    done = cli("guard", small.model, *words)
-    assert (done.exit_code, "in another order" in done.output) == (4, True), done.output
-
-
-def test_a_guarded_model_is_evaluated_as_before(
-    demo: Demo, guarded: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
-    for model in (demo.model, guarded[0]):
-        done = cli("evaluate", model, "--data", demo.test, "--json", tmp_path / f"{model.stem}.json", "-q")
-        assert done.exit_code == 0, done.output
-    first, second = (json.loads((tmp_path / f"{m.stem}.json").read_text()) for m in (demo.model, guarded[0]))
-    assert first["metrics"] == second["metrics"]
-
-
-@pytest.mark.parametrize("model", ["", "."])
-def test_a_path_that_is_no_model(model: str) -> None:
-    done = cli("guard", model, "d")
-    assert (done.exit_code, "is a directory; expected an ONNX model file" in done.output) == (2, True), done.output
 
 
 def test_guard_offers_no_cross_fitting(small: Small, tmp_path: Path) -> None:

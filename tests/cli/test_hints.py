@@ -208,14 +208,3 @@ def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], hint: s
     for told in followed:
         done = cli(*words, *told)
         assert done.exit_code == 0, (told, done.output)
-
-
-def test_computed_logits_leave_nothing_to_tilt(tmp_path: Path) -> None:
-    onnx.save(linear(3, "a"), tmp_path / "model.onnx")
-    with np.load(data(tmp_path)) as stored:
-        labels = stored["labels"]
-    np.savez(tmp_path / "logits.npz", logits=RNG.standard_normal((150, 3)).astype(np.float32), labels=labels)
-    words = ["calibrate", tmp_path / "model.onnx", tmp_path / "logits.npz", *FAST, "-o", tmp_path / "o.onnx"]
-    refused = cli(*words, "--search", "sparse")
-    assert "add --search none" in refused.stderr
-    assert cli(*words, "--search", "none", "--no-fail-if-worse").exit_code in (0, 4)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import re
 from pathlib import Path
@@ -12,7 +11,6 @@ import pytest
 
 from tests.conftest import Small
 from tests.support import cli
-from tna_onnx.cli.terminal import show_log
 from tna_onnx.errors import DataError
 
 LOGGER = logging.getLogger("tna_onnx")
@@ -26,14 +24,6 @@ def test_verbose_logs_the_stages(flags: list[str], lines: str, monkeypatch: pyte
 
     monkeypatch.setattr("tna_onnx.api.evaluate.evaluate", evaluate)
     assert cli("evaluate", "m.onnx", "--data", "d.npz", *flags).stderr == f"{lines}Error: the end\n"
-
-
-def test_logging_is_as_before_afterwards() -> None:
-    before = (LOGGER.level, list(LOGGER.handlers))
-    with contextlib.suppress(ValueError), show_log():
-        assert LOGGER.isEnabledFor(logging.INFO)
-        raise ValueError
-    assert (LOGGER.level, LOGGER.handlers) == before
 
 
 def test_the_package_adds_no_handler_that_prints() -> None:

@@ -113,17 +113,28 @@ def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path,
     assert told["target"] == [each.target for each in result.classes]
 
 
-def test_given_frequencies(calibrated: dict[str, Path], tmp_path: Path) -> None:
-    (tmp_path / "q.json").write_text(json.dumps(Q.tolist()))
-    words = ["--target-prior", tmp_path / "q.json", "--source-prior", "uniform"]
-    done, out = run(calibrated, tmp_path, *words)
-    assert done.exit_code == 0, done.output
+@pytest.mark.parametrize("name", ["bias", "isotonic"])
+def test_only_some_classes_can_occur(calibrated: dict[str, Path], tmp_path: Path, name: str) -> None:
+    """The definition: 0 elsewhere, and the others divided by their sum; in the bias, and behind a map."""
+    words = ["--calib", calibrated["fit"], "--search", "none", "--map", name, "-o", tmp_path / "m.onnx", "-q"]
+    assert cli("calibrate", calibrated["source"], *words).exit_code == 0
+    done, out = run({**calibrated, "m": tmp_path / "m.onnx"}, tmp_path, "--only", "1,3")
     x = loaded(calibrated["eval"])["x"]
-    expected = probabilities(calibrated["m"], x) * Q
-    np.testing.assert_allclose(probabilities(out, x), expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
-    # and back again, from the model before
+    assert done.exit_code == 0, done.output
+    expected = probabilities(tmp_path / "m.onnx", x) * [0, 1, 0, 1]
+    found = probabilities(out, x)
+    np.testing.assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
+    assert not found[:, [0, 2]].any()
+    assert cli("verify", tmp_path / "m.onnx", out).exit_code == 0
+    # whatever it is measured on, the numbers are finite
     assert cli("evaluate", out, "--data", calibrated["eval"], "-q").exit_code == 0
-    assert cli("verify", calibrated["m"], out).exit_code == 0
+
+
+def test_classes_that_can_occur_are_known(calibrated: dict[str, Path], tmp_path: Path) -> None:
+    for classes, code, message in (("1,cat", 4, "unknown classes 'cat'"), ("1", 2, "two classes or more")):
+        done, _ = run(calibrated, tmp_path, "--only", classes)
+        assert done.exit_code == code, done.output
+        assert message in done.output
 
 
 @pytest.mark.parametrize("name", ["bias-floor", "isotonic"])
@@ -200,9 +211,41 @@ def test_a_float16_model(tmp_path: Path) -> None:
     result = tna_onnx.shift(
         tmp_path / "m.onnx", {"x": x, "labels": labels}, target_prior=[0.8, 0.15, 0.05], device="cpu"
     )
+    only = tna_onnx.shift(
+        tmp_path / "m.onnx", {"x": x, "labels": labels}, only=["0", "2"], output=tmp_path / "o.onnx", device="cpu"
+    )
+    assert not probabilities(Path(only.output), x)[:, 1].any()
     bias = next(t for t in onnx.load(result.output).graph.initializer if t.name == "bias")
     assert bias.data_type == TensorProto.FLOAT16
     assert result.placed == "bias"
+
+
+@pytest.mark.parametrize("words", [{"target_prior": [0.8, 0.15, 0.05]}, {"only": ["0", "2"]}])
+def test_a_float16_head_behind_which_all_is_float32(words: dict[str, Any], tmp_path: Path) -> None:
+    """The bias is rounded to float16; and samples that are surely of a class that cannot occur get finite numbers."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((4, 3)).astype(np.float16)
+    model = small_model(
+        [
+            helper.make_node("Cast", ["x"], ["half"], to=TensorProto.FLOAT16),
+            helper.make_node("Gemm", ["half", "weight", "bias"], ["scores"], name="head"),
+            helper.make_node("Cast", ["scores"], ["logits"], to=TensorProto.FLOAT),
+            helper.make_node("Softmax", ["logits"], ["p"], axis=1),
+        ],
+        inputs=[tensor_info("x", ["N", 4])],
+        outputs=[tensor_info("p", ["N", 3])],
+        tensors={"weight": weight, "bias": np.array([0.3, 0.1, 0.2], np.float16)},
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    x = rng.standard_normal((300, 4)).astype(np.float32)
+    x[:20] = 50 * weight[:, 1]
+    labels = np.argmax(x @ weight + rng.gumbel(size=(300, 3)), axis=1)
+    result = tna_onnx.shift(tmp_path / "m.onnx", {"x": x, "labels": labels}, device="cpu", **words)
+    assert result.placed == "bias"
+    session = onnxruntime.InferenceSession(result.output, providers=["CPUExecutionProvider"])
+    (p,) = session.run(["p"], {"x": x})
+    np.testing.assert_allclose(p.sum(axis=1), 1, atol=1e-6)
+    assert "only" not in words or not p[:, 1].any()
 
 
 # Where it must refuse
@@ -326,17 +369,6 @@ def test_the_demo(demo: Demo, tmp_path: Path) -> None:
     done = cli("shift", demo.model, demo.calib, "--target-data", demo.test, "-o", tmp_path / "s.onnx")
     assert done.exit_code in (0, 1), done.output
     assert "class" in done.output
-
-
-def test_a_file_shifted_behind_a_map_is_sound(demo: Demo, tmp_path: Path) -> None:
-    mapped = tmp_path / "mapped.onnx"
-    shifted = tmp_path / "shifted.onnx"
-    tna_onnx.calibrate(demo.model, demo.calib, search="none", map="ets", output=mapped)
-    assert cli("shift", mapped, "--calib", demo.test, "--target-prior", "uniform", "-o", shifted).exit_code == 0
-    for original in (demo.model, mapped):
-        done = cli("verify", original, shifted)
-        assert done.exit_code == 0, done.stderr
-        assert "DIFFERS" not in done.stdout
 
 
 def test_what_is_said_of_a_shifted_file(calibrated: dict[str, Path], tmp_path: Path) -> None:

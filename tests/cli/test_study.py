@@ -107,12 +107,6 @@ def test_what_is_no_study_is_not_read(tmp_path: Path, content: bytes) -> None:
     assert read_study(tmp_path, "angles") is None
 
 
-def test_what_is_no_study_is_made_again(small: Small, tmp_path: Path) -> None:
-    (tmp_path / "angles.json").write_bytes(b"{")
-    assert cli(*command(small, tmp_path), "--only", "angles", "--repeats", "2").exit_code == 0
-    assert json.loads((tmp_path / "angles.json").read_text())["rows"]
-
-
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
@@ -219,18 +213,6 @@ def test_a_barred_row_is_marked_everywhere_and_never_the_best(tmp_path: Path) ->
     assert "† loses 5 % of it." in page
     write_study(tmp_path, study)
     assert read_study(tmp_path, "table") == study
-
-
-def test_names_do_not_act_on_a_page(tmp_path: Path) -> None:
-    page = NASTY.save_html(tmp_path / "p.html").read_text()
-    assert "@c<script>" not in page
-    assert "@c&lt;script&gt;" in page
-    assert "&lt;b&gt;" in page
-
-
-def test_a_study_comes_back_from_its_file(tmp_path: Path) -> None:
-    write_study(tmp_path, NASTY)
-    assert read_study(tmp_path, "table") == NASTY
 
 
 def test_logits_that_only_the_graph_can_compute_are_refused(small: Small, tmp_path: Path) -> None:

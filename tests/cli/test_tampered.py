@@ -38,6 +38,8 @@ FILES: dict[str, dict[str, object]] = {
     "refitted": {"map": "refit", "search": "none"},
     "appended": {"map": "irova", "search": "none"},
     "features": {"map": "aar", "search": "none"},
+    "decided": {"map": "bias", "search": "none", "decide": "macro-f1"},
+    "kept": {"map": "bias", "search": "none", "keep_decision": True},
     "guarded": {"map": "bias", "search": "none", "add": ("accept", "set", "ood"), "risk": 20.0},
 }
 
@@ -706,9 +708,10 @@ def _pairs() -> list[tuple[str, Tamper, bool]]:
     """Return (file, change, whether the seal is computed anew); those kinds that take all are few."""
     pairs = [(kind, how, sealed) for kind in ("recomputed", "guarded") for how in ANYWHERE for sealed in (False, True)]
     pairs += [(kind, how, False) for kind in ("refitted", "appended", "features") for how in ANYWHERE[::3]]
+    pairs += [(kind, how, sealed) for kind in ("decided", "kept") for how in ANYWHERE[::2] for sealed in (False, True)]
     pairs += [(kind, how, False) for kind in FILES for how in (*NUMBERS, *UNSEALED)]
     # the weight of these is not a free number: it is computed of the source
-    pairs += [(kind, how, True) for kind in ("recomputed", "appended", "guarded") for how in NUMBERS]
+    pairs += [(kind, how, True) for kind in ("recomputed", "appended", "guarded", "decided", "kept") for how in NUMBERS]
     pairs += [(kind, how, sealed) for kind in ("appended", "guarded") for how in IN_BLOCK for sealed in (False, True)]
     return [*pairs, *(("features", how, False) for how in IN_BLOCK), *_of_others()]
 

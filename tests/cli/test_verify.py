@@ -18,7 +18,7 @@ from click.testing import Result
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
 from tests.support import PLAIN, TILTED, WALKED, arguments_of, cli, words_of
@@ -28,7 +28,8 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import requantized
 from tna_onnx.graph.save import pending
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.pipeline.change import Change, prove, write_change
+from tna_onnx.pipeline.change import prove, write_change
+from tna_onnx.pipeline.steps import Change
 
 SEARCHED = words_of(TILTED)
 
@@ -166,6 +167,7 @@ def test_every_option_is_an_argument_of_the_function() -> None:
     words = arguments_of(tna_onnx.verify)
     assert flags - preprocessing - {"json_file", "quiet", "config", "verbose", "positional_data", *DEVICE} == words - {
         "groups",
+        "weights",
         "by",
     }
     for word in ("group_column", "by"):
@@ -192,7 +194,8 @@ def test_every_rewrite_is_explained(case: str, how: str, tmp_path: Path) -> None
         head = dataclasses.replace(head, stored_weight=dataclasses.replace(head.stored_weight, shared=True))
     maps = (Temperature(2.0),) if how == "weight and map" else ()
     change = Change(head.weight * 1.25, bias_factor=0.75, maps=maps, shape=(head.n_classes,))
-    new = write_change(model, head, change, {"map": "x"})
+    name, numbers = ("ts", {"temperature": 2.0}) if maps else ("none", {})
+    new = write_change(model, head, change, calibration_entries(model, head, name, 10.0, **numbers))
     with pending(model, new.proto, tmp_path / "new.onnx"):
         pass
     found = prove(model, load_model(tmp_path / "new.onnx"))
@@ -253,7 +256,8 @@ def test_linear_classifier(small: Small, tmp_path: Path) -> None:
     onnx.save(small_model([node], [tensor_info("x", ["N", 8])], outs, domains={"ai.onnx.ml": 3}), path)
     model = load_model(path)
     head = choose_head(model)
-    new = write_change(model, head, Change(head.weight / 2, bias_factor=0.5), {})
+    entries = calibration_entries(model, head, angle=10.0)
+    new = write_change(model, head, Change(head.weight / 2, bias_factor=0.5), entries)
     with pending(model, new.proto, output):
         pass
     result, found = verified(path, output, tmp_path, "--data", small.test)

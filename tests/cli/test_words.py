@@ -37,12 +37,6 @@ def test_calibrate_takes_a_model_and_data(small: Small, tmp_path: Path) -> None:
     assert "mean confidence" in result.output
 
 
-def test_a_word_wins_over_a_setting(small: Small, tmp_path: Path) -> None:
-    (tmp_path / "tna.toml").write_text('data = "missing.npz"\n')
-    assert cli("evaluate", small.model, "--config", tmp_path / "tna.toml", "--device", "cpu").exit_code == 2
-    assert numbers(small, small.test, "--config", tmp_path / "tna.toml")
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -21,8 +21,6 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 
-__all__ = ["OUTCOMES", "Case", "Unavailable", "mismatch", "outcome", "quiet"]
-
 OUTCOMES = ("found right", "refused rightly", "refused wrongly", "found wrong", "exception")
 
 

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "write"]
-
 Array = NDArray[Any]
 _CLASSES = 5
 _FLAT, _IMAGE = (12,), (8, 8, 3)

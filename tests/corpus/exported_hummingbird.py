@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "write"]
-
 Array = NDArray[Any]
 _FEATURES = 8
 

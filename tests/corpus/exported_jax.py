@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "write"]
-
 Array = NDArray[Any]
 _CLASSES = 5
 # Without it JAX looks for an accelerator first, and warns.

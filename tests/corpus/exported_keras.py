@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, Unavailable, quiet
 
-__all__ = ["CASES", "write", "write_tensorflow"]
-
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 Array = NDArray[Any]

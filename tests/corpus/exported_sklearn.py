@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "fitted", "write"]
-
 Array = NDArray[Any]
 _FEATURES = 8
 

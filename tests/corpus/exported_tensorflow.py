@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, Unavailable, quiet
 
-__all__ = ["CASES", "write"]
-
 Array = NDArray[Any]
 _CLASSES = 5
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

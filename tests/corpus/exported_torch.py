@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "Source", "dynamo", "dynamo_of", "feeds_of", "legacy", "legacy_of", "source", "weight_of"]
-
 Array = NDArray[Any]
 CLASSES, FEATURES = 5, 16
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "feeds_of", "weight_of", "write"]
-
 Array = NDArray[Any]
 _CLASSES, _PAD, _LENGTH = 4, 0, 7
 _TEXT = {
@@ -68,6 +66,24 @@ def _convnext(lib: Any) -> Any:
     return lib.ConvNextForImageClassification(config)
 
 
+def _deit(lib: Any) -> Any:
+    return lib.DeiTForImageClassificationWithTeacher(lib.DeiTConfig(**_SMALL, image_size=16, patch_size=8))
+
+
+def _levit(lib: Any) -> Any:
+    sizes = {"hidden_sizes": [16, 16, 16], "depths": [1, 1, 1], "num_attention_heads": [2, 2, 2], "key_dim": [4, 4, 4]}
+    config = lib.LevitConfig(image_size=32, **sizes, num_labels=_CLASSES)
+    model = lib.LevitForImageClassificationWithTeacher(config)
+    # apart from the other, as after training: two layers that are the same are written once
+    model.classifier_distill.batch_norm.bias.data.uniform_()
+    return model
+
+
+def _swiftformer(lib: Any) -> Any:
+    config = lib.SwiftFormerConfig(depths=[1, 1], embed_dims=[8, 16], downsamples=[True, True], num_labels=_CLASSES)
+    return lib.SwiftFormerForImageClassification(config)
+
+
 _MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "bert": (_bert, "classifier"),
     "distilbert": (_distilbert, "classifier"),
@@ -77,15 +93,18 @@ _MODELS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "bert-tokens": (_bert_tokens, "classifier"),
     "vit": (_vit, "classifier"),
     "convnext": (_convnext, "classifier"),
+    "deit": (_deit, "cls_classifier distillation_classifier"),
+    "levit": (_levit, "classifier.linear classifier_distill.linear"),
+    "swiftformer": (_swiftformer, "head + dist_head"),
 }
-"""Per model: how to make it, and the name of its last linear layer."""
-_IMAGES = ("vit", "convnext")
+"""Per model: how to make it, and its last linear layer, or two that are averaged; with a + they read the same."""
+_IMAGES = {"vit": 16, "convnext": 16, "deit": 16, "levit": 32, "swiftformer": 32}
 
 
 def feeds_of(name: str, n: int, rng: np.random.Generator) -> dict[str, Array]:
     """Draw inputs of a model: images, or token numbers with a mask of different lengths."""
     if name in _IMAGES:
-        return {"pixel_values": rng.standard_normal((n, 3, 16, 16)).astype(np.float32)}
+        return {"pixel_values": rng.standard_normal((n, 3, _IMAGES[name], _IMAGES[name])).astype(np.float32)}
     ids = rng.integers(1, 40, (n, _LENGTH))
     lengths = rng.integers(3, _LENGTH + 1, (n, 1))
     mask = (np.arange(_LENGTH) < lengths).astype(np.int64)
@@ -119,9 +138,11 @@ def _module(name: str) -> Any:
 
 
 def weight_of(name: str) -> Array:
-    """Return the (C, n) weight of a model's last linear layer."""
-    layer = _module(name).model.get_submodule(_MODELS[name][1])
-    value: Array = layer.weight.detach().numpy().copy()
+    """Return the (C, n) weight of a model's last linear layer, of several side by side or added up."""
+    words = _MODELS[name][1].split()
+    layers = [_module(name).model.get_submodule(word) for word in words if word != "+"]
+    values = [layer.weight.detach().numpy().copy() for layer in layers]
+    value: Array = np.sum(values, axis=0) if "+" in words else np.concatenate(values, axis=1)
     return value
 
 

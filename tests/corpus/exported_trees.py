@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
 
-__all__ = ["CASES", "write"]
-
 _FEATURES = 8
 
 

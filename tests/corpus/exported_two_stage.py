@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 from tests.corpus.case import Case
 from tests.corpus.exported_torch import CLASSES, FEATURES, Source, dynamo_of, legacy_of
 
-__all__ = ["CASES", "scores_of"]
-
 Array = NDArray[Any]
 
 _SCALE = 16.0

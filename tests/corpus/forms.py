@@ -7,10 +7,11 @@ Decisions where the truth is a matter of definition:
 
 - A function after the layer that has no weights of its own (Relu, Tanh, pooling over tokens, division by the norm of
   the features) leaves the layer a head: its class vectors can be replaced and the rest of the graph run as it is.
-- Logits that are a sum, product or mean of two terms with data in both are refused: no one layer makes them. This holds
-  for the residual x @ W + x too. It could be read as x @ (W + I), but W alone is then not the class vectors.
-- The classes of the output must be the vectors of the layer, one for one: a layer whose scores are cut, grouped or
-  pooled into fewer classes is refused, although the logits of chosen classes have their own vectors.
+- A sum, difference or mean of linear layers is one layer over their features side by side. Other products and sums with
+  data in both terms are refused: no layer makes them. This holds for the residual x @ W + x too. It could be read as
+  x @ (W + I), but W alone is then not the class vectors.
+- The classes of the output must have vectors of the layer of their own: some of its classes may be chosen, but a layer
+  whose scores are grouped or pooled into fewer classes is refused.
 - A constant weight that is computed by nodes counts with the value that the layer reads.
 - Class vectors are meant up to one positive factor: constant - logits has the class vectors -W.
 """
@@ -29,8 +30,6 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.builders import small_model
 from tests.corpus.case import Case
-
-__all__ = ["CASES"]
 
 Array = NDArray[Any]
 
@@ -505,6 +504,18 @@ def _conv_of_other_dimensions(g: Graph, dimensions: int, pool_first: bool) -> No
 def _conv_on_vector(g: Graph) -> None:
     image = g.node("Unsqueeze", g.vector(), g.ints(2, 3))
     g.output(_without_space(g, g.conv(image), "Squeeze"))
+
+
+@form("Conv over all of its input", "flat")
+@form("Conv over all of its input, Squeeze, Softmax", "squeeze")
+def _conv_over_all(g: Graph, how: str) -> Array:
+    kernel = g.draw(g.classes, FEATURES, SIDE, SIDE)
+    scores = g.node("Conv", g.image(), g.const(kernel), g.const(g.bias))
+    if how == "flat":
+        g.output(g.flat(scores))
+    else:
+        g.output(g.node("Softmax", g.node("Squeeze", scores, g.ints(2, 3))))
+    return kernel.reshape(g.classes, -1)
 
 
 @refused("Conv 3x3, pooling", "kernel|conv", 3, 1)
@@ -1675,43 +1686,103 @@ def _auxiliary(g: Graph, truth: str) -> Array:
 _SUMS = "sum|add|linear|head|constant"
 
 
-@refused("heads summed", _SUMS, "sum")
-@refused("heads of two branches summed", _SUMS, "branches")
 @refused("product of two layers", "mul|product|linear|gat|head", "gated")
 @refused("layer gated by a Sigmoid layer", "mul|product|linear|gat|head", "sigmoid")
-@refused("mean of two heads", "mean|" + _SUMS, "mean")
 @refused("mean of the probabilities of two heads", "mean|" + _SUMS, "mean softmax")
 @refused("Max of two heads", "max|linear|head", "max")
-@refused("LoRA beside the weight", _SUMS, "lora")
 @refused("residual", _SUMS, "residual", classes=FEATURES)
+@refused("layer on the scores of another, summed", "computed from the scores", "behind")
+@refused("heads summed, one with a Relu", "bends", "relu")
 @refused("two heads concatenated", "concat|linear|head", "concat")
 def _several_layers(g: Graph, how: str) -> None:
     z, other = g.vector(), g.draw(g.classes, FEATURES)
     first = g.gemm(z)
-    if how == "branches":
-        second = g.node("Gemm", g.node("Tanh", z), g.const(other), transB=1)
-        g.output(g.node("Add", first, second))
-    elif how == "lora":
-        change = g.node("MatMul", g.node("MatMul", z, g.const(g.draw(FEATURES, 2))), g.const(g.draw(2, CLASSES)))
-        g.output(g.node("Add", first, g.node("Mul", change, g.const(0.5))))
-    elif how == "residual":
+    if how == "residual":
         g.output(g.node("Add", first, z))
+    elif how == "behind":
+        g.output(g.node("Add", first, g.node("MatMul", g.node("Relu", first), g.const(g.draw(CLASSES, CLASSES)))))
     else:
         second = g.node("Gemm", z, g.const(other), transB=1)
-        if how == "sum":
-            g.output(g.node("Add", first, second))
-        elif how == "gated":
+        if how == "gated":
             g.output(g.node("Mul", first, second))
         elif how == "sigmoid":
             g.output(g.node("Mul", first, g.node("Sigmoid", second)))
-        elif how == "mean":
-            g.output(g.node("Mul", g.node("Add", first, second), g.const(0.5)))
         elif how == "mean softmax":
             g.output(g.node("Mean", g.node("Softmax", first), g.node("Softmax", second)))
         elif how == "max":
             g.output(g.node("Max", first, second))
+        elif how == "relu":
+            g.output(g.node("Add", first, g.node("Relu", second)))
         else:
             g.output(g.node("Concat", first, second, axis=1), "N", 2 * CLASSES)
+
+
+@form("heads summed", "sum", route="summed")
+@form("heads subtracted", "difference", route="summed")
+@form("mean of two heads, Add and Mul", "mean", route="summed")
+@form("mean of two heads, Mean, Softmax", "Mean", route="summed")
+@form("mean of two heads, stacked", "stack", route="summed")
+@form("mean of two heads, stacked, opset 20", "stack", opset=20, route="summed")
+@form("heads summed, constant behind", "behind", route="summed")
+@form("heads summed, float16", "sum", dtype="float16", route="summed")
+@form("three heads summed", "three", route="summed")
+def _summed(g: Graph, how: str) -> Array:
+    """Heads on two tokens, as DeiT has them, or two branches, as CrossViT has."""
+    tokens, other = g.tokens(), g.draw(g.classes, FEATURES)
+    z = [g.node("Gather", tokens, g.const(k, np.int64), axis=1) for k in range(3)]
+    first = g.product(z[0]) if how == "behind" else g.gemm(z[0])
+    second = g.node("MatMul", z[1], g.const(other.T))
+    truth = np.concatenate([g.weight, other], axis=1)
+    if how == "difference":
+        g.output(g.node("Sub", first, second))
+        return np.concatenate([g.weight, -other], axis=1)
+    if how == "stack":
+        lifted = [g.node("Unsqueeze", scores, g.ints(0)) for scores in (first, second)]
+        stacked = g.node("Concat", *lifted, axis=0)
+        axes = ([g.ints(0)], {}) if g.opset >= 18 else ([], {"axes": [0]})
+        g.output(g.node("ReduceMean", stacked, *axes[0], keepdims=0, **axes[1]))
+    elif how == "mean":
+        g.output(g.node("Mul", g.node("Add", first, second), g.const(0.5)))
+    elif how == "Mean":
+        g.output(g.node("Softmax", g.node("Mean", first, second)))
+    elif how == "behind":
+        g.output(g.node("Add", g.node("Add", first, second), g.const(g.bias)))
+    elif how == "three":
+        third = g.draw(g.classes, FEATURES)
+        g.output(g.node("Sum", first, second, g.node("MatMul", z[2], g.const(third.T))))
+        return np.concatenate([truth, third], axis=1)
+    else:
+        g.output(g.node("Add", first, second))
+    return truth
+
+
+@form("heads on the same features summed", "same", route="summed")
+@form("LoRA beside the weight", "lora", route="summed")
+@form("wide and deep, one logit", "logit", classes=1, route="summed")
+def _summed_branches(g: Graph, how: str) -> Array:
+    z, other = g.vector(), g.draw(g.classes, FEATURES)
+    first = g.gemm(z)
+    if how == "lora":
+        narrow = g.draw(g.classes, 2)
+        change = g.node("MatMul", g.node("MatMul", z, g.const(g.draw(FEATURES, 2))), g.const(narrow.T))
+        g.output(g.node("Add", first, g.node("Mul", change, g.const(0.5))))
+        return np.concatenate([g.weight, 0.5 * narrow], axis=1)
+    if how == "same":
+        g.output(g.node("Div", g.node("Add", first, g.node("MatMul", z, g.const(other.T))), g.const(2.0)))
+        return g.weight + other
+    second = g.node("Gemm", g.node("Tanh", z), g.const(other), transB=1)
+    g.output(g.node("Sigmoid", g.node("Add", first, second)))
+    both = np.concatenate([g.weight, other], axis=1)
+    return np.concatenate([np.zeros_like(both), both])
+
+
+@form("difference of one layer on two inputs", route="summed")
+def _siamese(g: Graph) -> Array:
+    """Each node is given a tensor of its own."""
+    weight = g.const(g.weight.T)
+    pair = [g.node("MatMul", g.input(name, "N", FEATURES), weight) for name in ("left", "right")]
+    g.output(g.node("Sub", *pair))
+    return np.concatenate([g.weight, -g.weight], axis=1)
 
 
 @refused("mixture of softmaxes", "")
@@ -1764,7 +1835,7 @@ def _token_classes(g: Graph, count: int | str, activation: str) -> None:
 
 
 @form("one class a pixel", "plain", route="several")
-@refused("one class a pixel, resized", "", "resize")
+@form("one class a pixel, resized", "resize", route="several")
 @form("one class a pixel, Softmax over channels", "softmax", route="several")
 def _segmentation(g: Graph, how: str) -> None:
     scores, side = g.conv(g.image()), SIDE
@@ -1788,6 +1859,29 @@ def _detection(g: Graph, suppress: bool) -> None:
     limits = g.ints(2), g.const([0.5], np.float32), g.const([0.1], np.float32)
     kept = g.node("NonMaxSuppression", boxes, g.node("Transpose", scores, perm=[0, 2, 1]), *limits)
     g.output(kept, "K", 3, dtype=np.int64)
+
+
+@refused("SSD: boxes beside scores of each", "detector|boxes")
+def _detector_heads(g: Graph) -> None:
+    z = g.tokens()
+    g.output(g.linear(z), "N", TOKENS, CLASSES, name="cls")
+    g.output(g.node("MatMul", z, g.const(g.draw(FEATURES, 4))), "N", TOKENS, 4, name="loc")
+
+
+@form("a class beside one box", "bbox", 4, route="several")
+@form("a class beside a regression", "age", 1, choose={"output": "label"}, route="several")
+def _class_beside(g: Graph, name: str, numbers: int) -> None:
+    z = g.vector()
+    g.output(g.gemm(z), name="label")
+    g.output(g.node("MatMul", z, g.const(g.draw(FEATURES, numbers))), "N", numbers, name=name)
+
+
+@refused("one vector for each of several choices", "choices")
+def _choices(g: Graph) -> None:
+    """As BERT answers multiple choice."""
+    rows = g.node("Reshape", g.tokens(), g.ints(-1, FEATURES))
+    scores = g.node("MatMul", rows, g.const(g.draw(FEATURES, 1)))
+    g.output(g.node("Reshape", scores, g.ints(-1, TOKENS)), "N", TOKENS)
 
 
 @refused("sequence of tensors", "")
@@ -1856,8 +1950,6 @@ def _embedding(g: Graph, how: str) -> None:
 @refused("several softmaxes of one layer", "", "fields", classes=6)
 @refused("averaged over the classes", "", "mean", classes=6)
 @refused("largest of several vectors a class", "", "maxout", classes=6)
-@refused("some of the layer's classes", "", "subset", classes=6)
-@refused("all but the first of the layer's classes", "", "background", classes=6)
 def _other_classes(g: Graph, how: str) -> None:
     """The classes of the output are not the vectors of the layer."""
     scores = g.gemm(g.vector())
@@ -1866,25 +1958,46 @@ def _other_classes(g: Graph, how: str) -> None:
         g.output(g.node("Softmax", pairs, axis=-1), "N", 2, 3)
     elif how == "mean":
         g.output(g.node("ReduceMean", scores, axes=[1], keepdims=1), "N", 1)
-    elif how == "maxout":
-        g.output(g.node("ReduceMax", pairs, axes=[1], keepdims=0), "N", 3)
-    elif how == "subset":
-        g.output(g.node("Gather", scores, g.ints(4, 0, 2), axis=1), "N", 3)
     else:
-        g.output(g.node("Slice", scores, g.ints(1), g.ints(6), g.ints(1)), "N", 5)
+        g.output(g.node("ReduceMax", pairs, axes=[1], keepdims=0), "N", 3)
+
+
+@form("some of the layer's classes", "subset", classes=6)
+@form("some of the layer's classes, from the end, scaled", "scaled", classes=6)
+@form("all but the first of the layer's classes", "background", classes=6)
+@form("all but the first of the layer's classes, MatMul and Add", "add", classes=6)
+@form("all but the first of the layer's classes, Softmax", "softmax", classes=6)
+@form("every other of the layer's classes", "step", classes=6)
+@form("classes in another order, as torch's newer exporter writes it", "nd")
+def _selected(g: Graph, how: str) -> Array:
+    """The others keep their vectors."""
+    scores = g.linear(g.vector()) if how in ("add", "scaled") else g.gemm(g.vector())
+    if how == "subset":
+        g.output(g.node("Gather", scores, g.ints(4, 0, 2), axis=1), "N", 3)
+        return g.weight[[4, 0, 2]]
+    if how == "scaled":
+        factors = np.linspace(1, 3, 6, dtype=np.float32)
+        scores = g.node("Mul", scores, g.const(factors))
+        g.output(g.node("Gather", scores, g.ints(-1, 0), axis=-1), "N", 2)
+        return (g.weight * factors[:, None])[[-1, 0]]
+    if how == "nd":
+        turned = g.node("Transpose", scores, perm=[1, 0])
+        turned = g.node("GatherND", turned, g.const([[3], [0], [4], [1], [2]], np.int64))
+        g.output(g.node("Transpose", turned, perm=[1, 0]))
+        return g.weight[[3, 0, 4, 1, 2]]
+    if how == "step":
+        g.output(g.node("Slice", scores, g.ints(0), g.ints(2**63 - 1), g.ints(1), g.ints(2)), "N", 3)
+        return g.weight[::2]
+    end = g.ints(6) if how == "background" else g.ints(2**31 - 1)
+    logits = g.node("Slice", scores, g.ints(1), end, g.ints(-1 if how == "add" else 1))
+    g.output(g.node("Softmax", logits) if how == "softmax" else logits, "N", 5)
+    return g.weight[1:]
 
 
 @refused("Softmax over the tokens, then token 0", "")
 def _softmax_over_tokens(g: Graph) -> None:
     shares = g.node("Softmax", g.linear(g.tokens()), axis=1)
     g.output(g.node("Gather", shares, g.const(0, np.int64), axis=1))
-
-
-@refused("difference of one layer on two inputs", "")
-def _siamese(g: Graph) -> None:
-    weight = g.const(g.weight.T)
-    pair = [g.node("MatMul", g.input(name, "N", FEATURES), weight) for name in ("left", "right")]
-    g.output(g.node("Sub", *pair))
 
 
 @refused("argmax only", "")
@@ -1932,13 +2045,27 @@ def _not_finite(g: Graph, value: float, how: str) -> None:
     g.output(g.gemm(g.vector()) if how == "gemm" else g.flat(g.node("GlobalAveragePool", g.conv(g.image()))))
 
 
-@refused("sparse weight", "")
-def _sparse_weight(g: Graph) -> None:
-    position = np.array([1, 7, 12, 20])
-    values = numpy_helper.from_array(np.ones(4, np.float32), "w")
-    indices = numpy_helper.from_array(position, "w indices")
-    g.sparse.append(helper.make_sparse_tensor(values, indices, [FEATURES, CLASSES]))
-    g.output(g.node("MatMul", g.vector(), "w"))
+@form("sparse weight", "flat")
+@form("sparse weight, a place for each axis", "matrix")
+def _sparse_weight(g: Graph, how: str) -> Array:
+    weight = np.where(np.abs(g.weight.T) > 0.5, g.weight.T, 0)
+    flat = np.flatnonzero(weight)
+    places = flat if how == "flat" else np.stack(np.unravel_index(flat, weight.shape), axis=1)
+    values = numpy_helper.from_array(weight.reshape(-1)[flat], "w")
+    g.sparse.append(helper.make_sparse_tensor(values, numpy_helper.from_array(places, "w places"), weight.shape))
+    g.output(g.node("Add", g.node("MatMul", g.vector(), "w"), g.const(g.bias)))
+    return weight.T
+
+
+@form("scores of some classes masked", "classes")
+@form("scores masked by the input", "input")
+def _masked(g: Graph, how: str) -> None:
+    z = g.vector()
+    if how == "classes":
+        g.output(g.node("Where", g.const([True, True, False, True, True], np.bool_), g.gemm(z), g.const(-1e4)))
+    else:
+        masked = g.node("Greater", g.node("Slice", "x", g.ints(0), g.ints(1), g.ints(1)), g.const(2.0))
+        g.output(g.node("Where", masked, g.const(0.0), g.gemm(z)))
 
 
 # --- where the numbers lie

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from tests.corpus import exported_torch, exported_transformers
 from tests.corpus.case import Case, Unavailable, quiet
 
-__all__ = ["CASES"]
-
 Array = NDArray[Any]
 _HALF = 2e-3
 # Half a step is 0.4 % of the largest weight with 8 bits and 0.8 % with 7.

@@ -1,4 +1,4 @@
-"""Every model of the corpus with a head, end to end: calibrate writes a file that verifies, by a comparison of its own.
+"""Models of the corpus with a head, end to end: calibrate writes a file that verifies, by a comparison of its own.
 
 The labels are drawn from the model's own probabilities made softer (or sharper, where they are soft already), so that
 there is something to repair.
@@ -29,6 +29,9 @@ from tna_onnx.runtime import Device, open_session
 
 # several predictions a sample want labels of another shape: tests/pipeline/test_several.py
 FOUND = [c for c in ALL if c.weight is not None and c.feeds is not None and c.route != "several"]
+# graphs of our own, each another form; of what exporters write, where forms come again and again, every third
+OURS = {"form", "ml", "qdq", "quantized", "summed", "two-stage"}
+THIRD = [case for k, case in enumerate(FOUND) if case.route in OURS or k % 3 == 0]
 SAMPLES = 600
 
 
@@ -107,8 +110,8 @@ def test_some(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", FOUND, ids=_id)
-def test_every_model_with_a_head_is_recalibrated(case: Case, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", THIRD, ids=_id)
+def test_every_form_of_a_head_is_recalibrated(case: Case, tmp_path: Path) -> None:
     try:
         _check(case, tmp_path)
     except (CheckFailed, UnsupportedModel):

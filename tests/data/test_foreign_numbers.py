@@ -16,7 +16,7 @@ from PIL import Image
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import run
+from tests.support import cli
 from tna_onnx import files
 from tna_onnx.data import InputSpec, Recipe, read_recipe
 from tna_onnx.data.choices import Limits
@@ -101,10 +101,8 @@ LONG = "a" * 300
 )
 def test_names_that_no_file_can_have(small: Small, words: list[str]) -> None:
     names = {"model.onnx": small.model, "data.npz": small.test}
-    result = run("evaluate", *(names.get(word, word) for word in words))
-    assert result.returncode == 2, result.stderr
-    assert "Traceback" not in result.stderr
-    assert "too long" in result.stderr
+    result = cli("evaluate", *(names.get(word, word) for word in words))
+    assert (result.exit_code, "too long" in result.stderr) == (2, True), result.output
 
 
 def test_such_names_in_python(small: Small, tmp_path: Path) -> None:

@@ -146,17 +146,6 @@ def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small
     assert "the ones are told apart by logits, the others by values of the model's inputs" in note
 
 
-def test_one_equal_sample_is_no_leak(small: Small, tmp_path: Path) -> None:
-    x, labels = split(small, tmp_path)
-    with np.load(small.test) as stored:
-        other = dict(stored)
-    for shared, code in ((1, 0), (2, 4)):
-        held = {"x": np.concatenate([other["x"][:30], x[:shared]])}
-        np.savez(tmp_path / "held.npz", labels=np.concatenate([other["labels"][:30], labels[:shared]]), **held)
-        words = ["--eval", tmp_path / "held.npz", *FAST, "-o", tmp_path / "o.onnx"]
-        assert cli("calibrate", small.model, "--calib", small.calib, *words).exit_code == code
-
-
 def test_data_that_a_model_was_recalibrated_on_are_known_in_part_and_in_any_order(small: Small, tmp_path: Path) -> None:
     x, labels = split(small, tmp_path)
     words = [small.model, "--calib", small.calib, *FAST, "--map", "ts", "-o", tmp_path / "o.onnx"]

@@ -49,30 +49,11 @@ def test_arrays(tmp_path: Path, name: str) -> None:
     np.testing.assert_array_equal(next(iter(source.batches(4, np.array([5, 1]))))["x"], X[[5, 1]])
 
 
-@pytest.mark.parametrize("labels", [Y.astype(bool), Y.astype(np.float32), Y.tolist()], ids=["bool", "float", "lists"])
-def test_zeros_and_ones_of_any_type(labels: Any) -> None:
-    np.testing.assert_array_equal(opened({"x": X, "labels": np.asarray(labels)}).labels, Y)
-
-
-def test_labels_apart(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(opened((X, Y)).labels, Y)
-    np.testing.assert_array_equal(opened({"x": X}, labels=Y).labels, Y)
-    np.save(tmp_path / "y.npy", Y)
-    np.savez(tmp_path / "x.npz", x=X)
-    np.testing.assert_array_equal(opened(tmp_path / "x.npz", labels=tmp_path / "y.npy").labels, Y)
-
-
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_columns_of_a_table(tmp_path: Path, suffix: str) -> None:
     source = opened(table(tmp_path, suffix), label_column="sea, sky,sun")
     np.testing.assert_array_equal(source.labels, Y)
     np.testing.assert_array_equal(next(iter(source.batches(6)))["x"], X)
-
-
-def test_columns_of_a_data_frame() -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"u": X[:, 0], "v": X[:, 1], "a": Y[:, 0], "b": Y[:, 1], "c": Y[:, 2]})
-    np.testing.assert_array_equal(opened(frame, label_column="a,b,c").labels, Y)
 
 
 def test_lists_in_a_column(tmp_path: Path) -> None:
@@ -193,10 +174,3 @@ def test_chance_is_no_order(right: float) -> None:
     """A hundred models, good and useless: none is told to have its columns in another order."""
     for seed in range(100):
         assert order_warning(*predictions(200, 8, right, seed)) == ""
-
-
-def test_a_label_that_is_never_predicted_says_nothing() -> None:
-    predicted, marks = predictions(400, 4, 0.95, 1)
-    predicted[:, 1] = 0
-    marks[:, 2] = 1
-    assert order_warning(predicted, marks) == ""

@@ -102,21 +102,6 @@ def test_names_are_looked_up_in_the_models_order(names: list[str]) -> None:
         np.testing.assert_array_equal(label_indices(stored, len(names), 3, "labels", CLASSES), expected, strict=True)
 
 
-def test_numbers_are_indices_whatever_the_names() -> None:
-    for stored in (np.array([2, 0]), np.array(["2", "0"]), np.array([b"02", b"0"])):
-        np.testing.assert_array_equal(label_indices(stored, 2, 3, "labels", CLASSES), [2, 0])
-        np.testing.assert_array_equal(label_indices(stored, 2, 3, "labels"), [2, 0])
-
-
-def test_a_name_that_is_a_number_is_a_name() -> None:
-    np.testing.assert_array_equal(label_indices(np.array(["7", "9"]), 2, 2, "labels", ["9", "7"]), [1, 0])
-    assert folder_labels(["7", "9"], 2, "calib", ["9", "7"]) == {"7": 1, "9": 0}
-
-
-def test_names_without_a_list_are_alphabetical_if_there_are_all() -> None:
-    np.testing.assert_array_equal(label_indices(np.array(["dog", "cat", "cow"]), 3, 3, "labels"), [2, 0, 1])
-
-
 def refusal(labels: list[object], n_classes: int = 3, class_names: list[str] | None = None) -> str:
     with pytest.raises(DataError) as caught:
         label_indices(np.array(labels), len(labels), n_classes, "calib", class_names)
@@ -138,11 +123,6 @@ def test_unknown_names_show_both_lists_and_near_misses() -> None:
     assert "'dogs' (did you mean 'dog'?)" in message
     assert "'aardvark'," in message
     assert "3 class names are 'cat', 'cow', 'dog'" in message
-
-
-def test_spaces_and_underscores_are_near() -> None:
-    message = refusal(["golden_retriever", "x"], 2, ["Golden Retriever", "cat"])
-    assert "'golden_retriever' (did you mean 'Golden Retriever'?)" in message
 
 
 def test_long_lists_are_cut() -> None:

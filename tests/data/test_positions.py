@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,13 +68,6 @@ def test_pixels_are_counted_row_by_row() -> None:
     assert batch[POSITIONS].tolist() == [2, 3, 9, 15, 21]
 
 
-def test_the_last_labelled_position() -> None:
-    source = opened(several=Several(position="last"))
-    assert source.labels.tolist() == [1, 0, 2]
-    assert rows_of(source, 2) == [1, 8, 11]
-    assert source.clusters is None  # one row a sample
-
-
 @pytest.mark.parametrize(
     ("mask", "places"),
     [
@@ -112,13 +104,6 @@ def test_without_a_mask_the_last_position_is_the_last_of_all() -> None:
 def test_labels_that_cannot_be_used(labels: NDArray[Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         opened(labels)
-
-
-def test_sources_with_one_label_a_sample_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text("x,label\n1,0\n2,1\n", encoding="utf-8")
-    specs = (InputSpec("x", (None, 1), np.dtype(np.float32)),)
-    with pytest.raises(DataError, match="each position"):
-        open_source(tmp_path / "t.csv", specs, 2, several=Several())
 
 
 def test_equal_samples_with_other_labels_can_be_told() -> None:

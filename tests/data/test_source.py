@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
-from tna_onnx.data.source import require_samples, shape_text, split_rows
+from tna_onnx.data.request import Request
+from tna_onnx.data.source import require_samples, split_rows
 from tna_onnx.errors import DataError, UsageError
 
 N = 7
@@ -42,9 +43,9 @@ class Case:
 
     def open(self, moved: Path | None = None) -> Source:
         if "kind" in self.options:
-            source = open_precomputed(moved or self.data, [spec("x")], 2)
+            source = open_precomputed(moved or self.data, Request([spec("x")], 2))
             assert source is not None
-            return source
+            return source.source
         return open_source(moved or self.data, self.inputs, 2, **self.options)
 
 
@@ -348,10 +349,6 @@ def test_source_members(opened: tuple[Source, list[InputSpec]]) -> None:
     assert "\n" not in source.describe()
 
 
-def test_no_rows_give_no_batches(opened: tuple[Source, list[InputSpec]]) -> None:
-    assert list(opened[0].batches(2, np.array([], np.int64))) == []
-
-
 def test_wrong_arguments_fail_at_the_call_and_not_later(opened: tuple[Source, list[InputSpec]]) -> None:
     source, _ = opened
     with pytest.raises(UsageError, match="at least 1, got 0"):
@@ -401,12 +398,6 @@ def test_require_samples() -> None:
         require_samples(source, bins=6, held_out=2)
     with pytest.raises(UsageError, match="bins must be at least 1, got 0"):
         require_samples(source, bins=0)
-
-
-def test_shape_text() -> None:
-    assert shape_text((8, None)) == "(N, ?)"
-    assert shape_text((None,)) == "(N)"
-    assert shape_text(()) == "()"
 
 
 HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy", "pyarrow", "h5py", "fsspec", "pandas"

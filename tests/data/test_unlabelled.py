@@ -43,12 +43,6 @@ def test_arrays_and_tables(labelled: bool, tmp_path: Path) -> None:
     check(opened(tmp_path / "a.csv"))
 
 
-def test_one_array(tmp_path: Path) -> None:
-    check(opened(X))
-    np.save(tmp_path / "a.npy", X)
-    check(opened(tmp_path / "a.npy"))
-
-
 @pytest.mark.parametrize("kind", ["flat", "folders", "manifest", "tar"])
 def test_images(kind: str, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")

@@ -18,8 +18,6 @@ import torch
 
 from tna_onnx.engine.placement import OnDevice
 
-__all__ = ["OnStrictDevice", "Strict", "strict"]
-
 _NO_ARRAY = (
     "can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first."
 )

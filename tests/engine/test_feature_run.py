@@ -13,6 +13,7 @@ from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_f
 from tests.support import cli
 from tna_onnx import Recipe
 from tna_onnx.api.features import features
+from tna_onnx.data.request import Request
 from tna_onnx.data.sources.feature_files import open_feature_files
 from tna_onnx.data.sources.slices import chosen_rows
 from tna_onnx.errors import DataError, UsageError
@@ -22,9 +23,9 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 
 def digest(place: str | Path) -> str:
-    files = open_feature_files(place, [], 10)
+    files = open_feature_files(place, Request([], 10))
     assert files is not None
-    return files.precomputed.digest()
+    return files.precomputed.source.digest()
 
 
 def test_one_digest_for_every_form_of_the_data(tmp_path: Path) -> None:

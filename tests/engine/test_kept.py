@@ -53,10 +53,6 @@ def test_every_pass_gives_the_chunks(where: str, dtype: str) -> None:
     np.testing.assert_array_equal(np.concatenate([*kept]), np.concatenate([*_chunks(dtype)]))
 
 
-def test_nothing_is_kept_of_nothing(where: str) -> None:
-    assert [*KeptChunks(iter(()), 0, 1)] == []
-
-
 def test_fits_and_scores_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     monkeypatch.setattr(table_module, "_BLOCK", 2**12)

@@ -71,11 +71,6 @@ def test_outputs_behind_the_head_are_told_from_those_in_front() -> None:
     assert all(each.depends_on_head for each in moved(scaled(1), readouts=()).others)  # nobody knows
 
 
-def test_the_same_file_moved_nothing() -> None:
-    found = moved(several())
-    assert (found.largest, found.mean, found.same_class) == (0, 0, 50)
-
-
 def test_files_that_cannot_be_compared() -> None:
     with pytest.raises(UnsupportedModel, match="other inputs or outputs"):
         moved(dense())  # lacks two outputs

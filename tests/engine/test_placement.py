@@ -12,15 +12,15 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tna_onnx.engine import logits as logits_module
-from tna_onnx.engine.logits import HeadLogits, score_all
+from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps import MAPS
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import Device
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import SearchSettings
 
 N, FEATURES, CLASSES = 3000, 32, 7
 
@@ -40,42 +40,8 @@ def problem() -> tuple[FeatureTable, Any, Any]:
     return FeatureTable(features, labels), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
 
 
-def test_scores_are_those_of_numpy(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
-    store, weight, bias = problem
-    here, there = HeadLogits(store, weight, bias), HeadLogits(store, weight, bias, OnDevice(torch, "cpu"))
-    assert isinstance(next(there.chunks())[0], torch.Tensor)
-    np.testing.assert_array_equal(there.predictions(), here.predictions())
-    np.testing.assert_allclose(there.at(np.arange(5)), here.at(np.arange(5)), rtol=0, atol=1e-4)  # sums of 32 terms
-    for mine, theirs in (
-        (here.scores(), there.scores()),
-        (here.scaled_scores(0.3), there.scaled_scores(0.3)),
-        (*score_all([here]), *score_all([there])),
-    ):
-        np.testing.assert_array_equal(mine.hit, theirs.hit)
-        for name in ("confidence", "nll", "brier"):
-            # logits of size 20 in float32: 32 * 2^-24 * 20
-            np.testing.assert_allclose(getattr(theirs, name), getattr(mine, name), rtol=0, atol=5e-5)
-
-
 def _noise() -> Any:
     return 2 * np.random.default_rng(1).gumbel(size=(N, 2))
-
-
-@pytest.mark.parametrize("name", sorted({*maps_of(2), *maps_of(3)}))
-def test_maps_are_those_of_numpy(torch: Any, problem: tuple[FeatureTable, Any, Any], name: str) -> None:
-    store, weight, bias = problem
-    if MAPS[name].binary:
-        # the first two classes, and samples of these
-        weight, bias = weight[:2], bias[:2]
-        store = FeatureTable(store.features, np.argmax(store.features @ weight.T + bias + _noise(), axis=1))
-    rows = np.arange(N) % 3 > 0
-    mapped = []
-    for placement in (Host(), OnDevice(torch, "cpu")):
-        logits = HeadLogits(store, weight, bias, placement)
-        fitted = MAPS[name].fit(logits.reduce(rows, features=MAPS[name].needs_features))
-        mapped.append(logits.mapped_scores(fitted, ~rows))
-    np.testing.assert_allclose(mapped[1].confidence, mapped[0].confidence, rtol=0, atol=2e-4)
-    assert np.mean(mapped[1].nll) == pytest.approx(np.mean(mapped[0].nll), abs=1e-4)
 
 
 @pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("complete", "ets"), ("sparse", "none")])
@@ -206,14 +172,6 @@ def test_a_part_stays_beside_the_whole_while_there_is_room(
     assert puts.count((N // 2, FEATURES)) == part_moved
 
 
-def test_features_of_a_table_that_is_gone_are_given_back(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
-    store, weight, bias = problem
-    device = OnDevice(torch, "cpu")
-    HeadLogits(store, weight, bias, device).scores()
-    HeadLogits(store.part(np.arange(100)), weight, bias, device).scores()
-    assert [*device._kept] == [store]
-
-
 def test_features_that_do_not_fit_are_not_moved_to_read_labels(
     torch: Any, problem: tuple[FeatureTable, Any, Any], monkeypatch: Any
 ) -> None:
@@ -226,18 +184,6 @@ def test_features_that_do_not_fit_are_not_moved_to_read_labels(
     MAPS["ts"].fit(logits.reduce())  # many passes over the same logits
     logits.predictions()
     assert puts.count((N, FEATURES)) == 1
-
-
-def test_float16_features_need_twice_their_bytes(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
-    store, weight, bias = problem
-    halves = FeatureTable(store.features.astype(np.float16), store.labels)
-    device = OnDevice(torch, "cpu")
-    device._free = lambda: 3 * halves.features.nbytes
-    HeadLogits(halves, weight, bias, device).scores()
-    assert not device._kept
-    device._free = lambda: 4 * halves.features.nbytes
-    HeadLogits(halves, weight, bias, device).scores()
-    assert len(device._kept) == 1
 
 
 @pytest.mark.parametrize("of_weight", [np.float32, np.float64])
@@ -309,16 +255,6 @@ def test_logits_and_features_stay_on_the_device(
     classes = logits.predictions(fitted)
     assert all(len(shape) == 1 for shape in moved)  # classes, not scores
     np.testing.assert_array_equal(classes, HeadLogits(store, weight, bias).predictions(fitted))
-
-
-def test_a_placement_gives_its_features_back(torch: Any, problem: tuple[FeatureTable, Any, Any]) -> None:
-    store, weight, bias = problem
-    device = OnDevice(torch, "cpu")
-    HeadLogits(store, weight, bias, device).scores()
-    assert len(device._kept) == 1
-    device.forget()
-    assert not device._kept
-    Host().forget()
 
 
 @pytest.mark.parametrize(("memory", "free"), [(None, 700), (500, 400), (50, 0)])

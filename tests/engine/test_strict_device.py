@@ -17,10 +17,9 @@ from tests.runtimes.matrix import binary
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
-from tna_onnx.numerics.averages import TurnedWeight
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Strategy
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import SearchSettings
 
 torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
 strict_device = pytest.importorskip("tests.engine.strict_device")
@@ -92,7 +91,7 @@ def test_searches(strict: Any, problem: tuple[FeatureTable, Any, Any], search: s
     table, weight, bias = problem
 
     def logits_of(each: Any) -> HeadLogits:
-        return HeadLogits(table, each.product() if isinstance(each, TurnedWeight) else each, bias, strict)
+        return HeadLogits(table, each, bias, strict)
 
     assert Strategy(logits_of, weight, search, name, SearchSettings(max_ensemble_size=20)).run(lambda *_: None)
 

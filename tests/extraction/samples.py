@@ -16,8 +16,6 @@ from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.runtime import Device
 
-__all__ = ["BIAS", "CPU", "WEIGHT", "dense", "divided", "inputs", "opened", "source_of", "tokens"]
-
 CPU = Device("cpu")
 _RNG = np.random.default_rng(8)
 WEIGHT: NDArray[np.float32] = _RNG.standard_normal((3, 6)).astype(np.float32)

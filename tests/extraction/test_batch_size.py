@@ -90,23 +90,11 @@ def test_the_size_nearest_to_the_default_of_those_that_are_fast(overhead: float,
     assert found == chosen == min(fast, key=lambda size: abs(math.log(size / 64)))
 
 
-def test_a_small_size_that_is_clearly_faster() -> None:
-    """As where larger ones leave the cache."""
-    machine = Machine(lambda size: size * (1.0 if size in (4,) else 1.3) * 1e-4)
-    assert machine.probe() == 4
-    assert max(machine.ran) == 16
-
-
 def test_each_sample_is_read_once() -> None:
     machine = Machine(per_run(1e-3, 1e-6))
     machine.probe(samples=300)
     assert machine.source.read == list(range(256))
     assert machine.ran == [size for size in SIZES if size <= 256 for _ in range(3)]
-
-
-@pytest.mark.parametrize("samples", [1, 2, 3, 63])
-def test_no_more_than_there_are(samples: int) -> None:
-    assert Machine(per_run(1.0, 1e-9)).probe(samples) <= samples
 
 
 @pytest.mark.parametrize(("free", "largest"), [(2**50, 1024), (80_000, 16), (79_999, 8), (1, 1)])
@@ -231,13 +219,6 @@ def test_a_store_is_continued_with_its_size(task: SimpleNamespace, monkeypatch: 
     np.savez(task.folder / "other.npz", x=other["x"] + 1, labels=other["labels"])
     assert tna_onnx.features(task.model, task.folder / "other.npz", cache, batch_size="auto").folder != first.folder
     assert begun_batch_size(cache, {"model_sha256": first.model_sha256}) in (16, 32)
-
-
-def test_features_that_are_there_need_no_probe(task: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = tna_onnx.features(task.model, task.data, task.folder / "cache")
-    monkeypatch.setattr(batching, "_probe", lambda run, source: pytest.fail("probed"))
-    report = tna_onnx.calibrate(task.model, store.folder, output=task.folder / "a.onnx", batch_size="auto", **PLAIN)
-    assert report.settings["batch_size"] == 64
 
 
 @pytest.mark.parametrize("verb", ["calibrate", "evaluate", "features", "verify"])

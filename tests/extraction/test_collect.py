@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.extraction.samples import BIAS, WEIGHT, dense, divided, inputs, opened, source_of, tokens
+from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, source_of, tokens
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.collect import collect_features
@@ -35,22 +35,6 @@ def test_features_are_kept_in_any_batches(size: int) -> None:
     assert (table.batch_size, table.logits, table.beside, table.rows) == (size, None, {}, 0)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float64])
-def test_features_keep_the_dtype_of_the_model(dtype: type) -> None:
-    x = inputs(20).astype(dtype)
-    features = collected(dense(dtype), x).features
-    assert features.dtype == dtype
-    np.testing.assert_array_equal(features, np.maximum(x, 0))
-
-
-def test_a_tail_keeps_all_tokens_and_what_is_read_beside() -> None:
-    x = inputs(20, 4, 6)
-    np.testing.assert_array_equal(collected(tokens(), x).features, np.maximum(x, 0))
-    x = inputs(20)
-    beside = collected(divided(), x).beside
-    np.testing.assert_allclose(beside["scale"], 1 + np.abs(x).mean(axis=1, keepdims=True), rtol=1e-6)
-
-
 def test_a_store_keeps_the_logits_and_a_second_run_takes_them_over(tmp_path: Path) -> None:
     x = inputs(40)
     first = collected(dense(), x, cache=tmp_path)
@@ -62,12 +46,6 @@ def test_a_store_keeps_the_logits_and_a_second_run_takes_them_over(tmp_path: Pat
     assert second.folder == first.folder
     np.testing.assert_array_equal(second.features, first.features)
     assert collected(dense(), x, 8, cache=tmp_path).folder != first.folder  # other batches round in other ways
-
-
-def test_progress_counts_samples() -> None:
-    seen: list[tuple[str, int, int]] = []
-    collected(dense(), inputs(40), 16, progress=lambda *step: seen.append(step))
-    assert seen == [("collect features", done, 40) for done in (0, 16, 32, 40)]
 
 
 def test_given_features_stay_where_they_are() -> None:

@@ -32,11 +32,6 @@ def batch_of(samples: Samples) -> dict[str, np.ndarray]:
     return next(samples.source.batches(20))
 
 
-def test_inputs_enter_at_the_model() -> None:
-    samples = enter(opened(dense()), x=inputs(20))
-    assert (dict(samples.given), list(batch_of(samples))) == ({}, ["x"])
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_features_enter_at_the_head_in_its_dtype(dtype: type) -> None:
     model = opened(dense(dtype))
@@ -44,12 +39,6 @@ def test_features_enter_at_the_head_in_its_dtype(dtype: type) -> None:
     assert samples.given == {"z": np.dtype(dtype)}
     assert samples.readout is model.readout
     np.testing.assert_array_equal(batch_of(samples)["z"], inputs(20).astype(dtype))
-
-
-def test_logits_leave_no_head() -> None:
-    samples = enter(opened(dense()), logits=inputs(20, 3))
-    assert samples.given == {"logits": np.dtype(np.float32)}
-    assert not isinstance(samples.readout, Head)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,45 @@ def _data(folder: Path) -> Path:
     return folder / "data.npz"
 
 
+def _capacity(_: Any) -> Nodes:
+    """Leave out the three samples of a batch with the smallest first score, as experts of a limited capacity do."""
+    tensors = {
+        "three": np.array([3]),
+        "to": np.array([CLASSES]),
+        "big": np.array([[9.0] + [0.0] * (CLASSES - 1)], np.float32),
+    }
+    return [
+        *(helper.make_node("Constant", [], [n], value=numpy_helper.from_array(v)) for n, v in tensors.items()),
+        helper.make_node("ReduceMax", ["z"], ["top"], axes=[1], keepdims=1),
+        helper.make_node("Shape", ["top"], ["s"]),
+        helper.make_node("Constant", [], ["zero_at"], value=numpy_helper.from_array(np.array([0]))),
+        helper.make_node("Constant", [], ["one_at"], value=numpy_helper.from_array(np.array([1]))),
+        helper.make_node("Slice", ["s", "zero_at", "one_at", "zero_at"], ["n_all"]),
+        helper.make_node("Min", ["three", "n_all"], ["n_out"]),
+        helper.make_node("TopK", ["top", "n_out"], ["lowest", "at"], axis=0, largest=0),
+        helper.make_node("ReduceMax", ["lowest"], ["edge"], axes=[0], keepdims=1),
+        helper.make_node("Greater", ["top", "edge"], ["kept"]),
+        helper.make_node("Sub", ["n_all", "three"], ["over"]),
+        helper.make_node("Cast", ["over"], ["over_f"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Constant", [], ["twenty"], value=numpy_helper.from_array(np.array([20.0], np.float32))),
+        helper.make_node("Less", ["over_f", "twenty"], ["few"]),
+        helper.make_node("Or", ["kept", "few"], ["stays"]),
+        helper.make_node("Where", ["stays", "z", "big"], ["logits"]),
+    ]
+
+
+def _trigger(_: Any) -> Nodes:
+    """Move all samples of a batch in which one has a large first value."""
+    return [
+        helper.make_node("ReduceMax", ["x"], ["m"], axes=[0, 1], keepdims=1),
+        helper.make_node("Greater", ["m", "ten"], ["fired"]),
+        helper.make_node("Cast", ["fired"], ["moved"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["moved", "ten"], ["ten_moved"]),
+        helper.make_node("Mul", ["first", "ten_moved"], ["by"]),
+        helper.make_node("Add", ["z", "by"], ["logits"]),
+    ]
+
+
 def _last_place(ones: Any) -> Nodes:
     """Add 3 to the first class of the sample at place 60 of its batch, far behind the first ones."""
     places = np.zeros_like(ones)
@@ -211,3 +250,23 @@ def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: P
     onnx.save(model, tmp_path / "m.onnx")
     for route in ("calibrate", "evaluate"):
         ROUTES[route](tmp_path / "m.onnx", data, tmp_path)
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_ranks_within_the_batch_are_refused_on_every_route(route: str, tmp_path: Path) -> None:
+    """A few samples of each batch are concerned: only a look at every one of them finds these."""
+    onnx.save(_model(_capacity), tmp_path / "m.onnx")
+    with pytest.raises(UnsupportedModel, match="without some others"):
+        ROUTES[route](tmp_path / "m.onnx", _data(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route != "extractor"])
+def test_what_the_first_batch_does_not_show_is_seen_in_samples_from_all_over_the_data(
+    route: str, tmp_path: Path
+) -> None:
+    onnx.save(_model(_trigger), tmp_path / "m.onnx")
+    arrays = dict(np.load(_data(tmp_path)))
+    arrays["x"][64::25, 0] = 20.0  # 4 % of the samples, none of them in the first batch
+    np.savez(tmp_path / "data.npz", **arrays)
+    with pytest.raises(UnsupportedModel, match="of a sample of the data"):
+        ROUTES[route](tmp_path / "m.onnx", tmp_path / "data.npz", tmp_path)

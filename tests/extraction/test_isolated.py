@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import tna_onnx
@@ -147,13 +146,6 @@ def test_modules_of_the_current_folder_are_not_loaded(model: Path, tmp_path: Pat
     assert result.returncode == 0, result.stderr
 
 
-@pytest.mark.parametrize("kind", ["path", "bytes", "proto"])
-def test_models_in_memory(kind: str, tmp_path: Path) -> None:
-    model = CASES["gemm A0 B0 None None None"]().write(tmp_path).path
-    source = {"path": model, "bytes": model.read_bytes(), "proto": onnx.load(model)}[kind]
-    assert open_source(source, ISOLATE).sha256
-
-
 @pytest.mark.parametrize("source", [b"", b"\x08\x07nonsense", 7, Path("no/such.onnx")])
 def test_what_is_refused_is_refused_in_the_same_words(source: Any) -> None:
     texts = []
@@ -162,16 +154,6 @@ def test_what_is_refused_is_refused_in_the_same_words(source: Any) -> None:
             open_source(source, ModelOptions(isolate=isolate))
         texts.append(str(error.value))
     assert texts[0] == texts[1]
-
-
-def test_the_setting(model: Path, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    settings = tmp_path / "settings.toml"
-    settings.write_text('isolate = true\nmodel-limit = ["isolate-seconds=2", "name-length=50"]\n')
-    most = [word for word in words("evaluate", model, data, out) if word != "--isolate"]
-    env = harmed(tmp_path, HARM["SIGABRT"])
-    assert run(*most, "--config", settings, env=env, cwd=out).returncode == 3
 
 
 def test_from_python(model: Path, data: Path) -> None:

@@ -13,13 +13,8 @@ from tests.conftest import Small
 from tests.data.samples import spec
 from tna_onnx.data import Source, open_source
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.extraction.store_files import data_key, model_key
+from tna_onnx.extraction.store import data_key, model_key
 from tna_onnx.graph.load import load_model
-
-
-def test_a_model_in_one_file(small: Small) -> None:
-    digest = hashlib.sha256(small.model.read_bytes()).hexdigest()
-    assert model_key(load_model(small.model)) == {"model_sha256": digest, "external_sha256": {}}
 
 
 def test_external_data_count(small: Small, tmp_path: Path) -> None:

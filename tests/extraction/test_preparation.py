@@ -19,7 +19,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.results.as_json import to_json
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
 
 Make = Callable[..., Path]
 
@@ -71,46 +71,9 @@ def test_the_recipe_is_found(name: str, fields: dict[str, Any], bgr: bool, photo
     assert any(result.recipe_search.chosen in note for note in result.notes)
 
 
-def test_what_is_found_is_what_the_flags_ask_for(photos: Path, saved: Make) -> None:
-    model = saved(mean=0.5, std=0.5)
-    unsaid = tna_onnx.evaluate(model, photos)
-    stated = tna_onnx.evaluate(model, photos, preprocessing=tna_onnx.Recipe(scale=1 / 255, mean=(0.5,), std=(0.5,)))
-    assert unsaid.preprocessing == stated.preprocessing
-    assert unsaid.metrics.nll == stated.metrics.nll
-    assert stated.recipe_search is None
-
-
-def test_grey_images(tmp_path: Path, saved: Make) -> None:
-    data = write_folder(tmp_path / "grey", *make_images(400, channels=1))
-    result = tna_onnx.evaluate(saved(channels=1, mean=0.1307, std=0.3081), data)
-    assert result.recipe_search is not None
-    assert result.recipe_search.chosen == "mnist"
-    assert {row.name for row in result.recipe_search.recipes} == {"0 to 1", "0 to 255", "-1 to 1", "mnist"}
-
-
-def test_channels_last(photos: Path, saved: Make) -> None:
-    result = tna_onnx.evaluate(saved(layout="NHWC", mean=0.5, std=0.5, bgr=True), photos)
-    assert result.recipe_search is not None
-    assert result.recipe_search.chosen == "-1 to 1, BGR"
-
-
-def test_integer_pixels_leave_the_order_of_channels(photos: Path, saved: Make) -> None:
-    result = tna_onnx.evaluate(saved(scale=1.0, dtype=np.uint8, bgr=True), photos)
-    assert result.recipe_search is not None
-    assert [row.name for row in result.recipe_search.recipes] == ["pixels, BGR", "pixels, RGB"]
-
-
 def test_nothing_is_searched_where_there_is_no_choice(tmp_path: Path, saved: Make) -> None:
     data = write_folder(tmp_path / "grey", *make_images(100, channels=1))
     assert tna_onnx.evaluate(saved(scale=1.0, dtype=np.uint8, channels=1), data).recipe_search is None
-
-
-def test_a_few_images_are_enough_where_recipes_are_far_apart(tmp_path: Path, saved: Make) -> None:
-    data = write_folder(tmp_path / "few", *make_images(40))
-    result = tna_onnx.evaluate(saved(scale=1.0), data)
-    assert result.recipe_search is not None
-    assert result.recipe_search.chosen == "0 to 255, RGB"
-    assert result.recipe_search.recipes[0].samples == 40
 
 
 def _as_trained(images: Any, size: Any, crop: bool) -> Any:
@@ -254,22 +217,6 @@ def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved:
     assert "preset cifar10" in message
     # what is stated is taken
     assert tna_onnx.evaluate(model, data, preprocessing=tna_onnx.Recipe(scale=1 / 255)).metrics.accuracy < 0.5
-
-
-def test_a_model_of_colours_that_do_not_matter_is_a_harmless_tie_of_grey_images(tmp_path: Path, saved: Make) -> None:
-    images, labels = make_images(200, channels=1)
-    data = write_folder(tmp_path / "grey", np.stack([images] * 3, axis=-1), labels)
-    result = tna_onnx.evaluate(saved(scale=1.0), data)
-    assert result.recipe_search is not None
-    assert result.recipe_search.chosen.startswith("0 to 255")
-
-
-def test_stored_arrays_255_times_too_large_are_no_improvement(tmp_path: Path, saved: Make) -> None:
-    images, labels = make_images(300)
-    np.savez(tmp_path / "data.npz", image=images.transpose(0, 3, 1, 2).astype(np.float32), labels=labels)
-    model = saved()
-    with pytest.raises(DataError, match="255 times too large"):
-        tna_onnx.calibrate(model, tmp_path / "data.npz", dry_run=True)
 
 
 @pytest.mark.parametrize("wrong", [0.0, 0.5])  # a share of the labels: a weak model

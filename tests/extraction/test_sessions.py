@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import onnx
-import pytest
-from onnx import helper
 
-from tests.builders import tensor_info
-from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened
-from tna_onnx.extraction.sessions import input_specs, open_model
-from tna_onnx.graph.load import load_model
+from tests.extraction.samples import BIAS, WEIGHT, dense, divided, inputs, opened
 
 
 def test_the_session_is_opened_once_and_gives_all_that_a_run_reads() -> None:
@@ -26,12 +18,6 @@ def test_the_session_is_opened_once_and_gives_all_that_a_run_reads() -> None:
     np.testing.assert_array_equal(z, np.maximum(x, 0))
     np.testing.assert_allclose(scale, 1 + np.abs(x).mean(axis=1, keepdims=True), rtol=1e-6)
     np.testing.assert_allclose(logits, (z @ WEIGHT.T + BIAS) / scale, atol=1e-5)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_inputs_have_their_shape_and_dtype(dtype: type) -> None:
-    (spec,) = opened(dense(dtype)).inputs
-    assert (spec.name, spec.shape, spec.dtype) == ("x", (None, 6), np.dtype(dtype))
 
 
 def test_a_session_starts_where_the_samples_enter() -> None:
@@ -49,20 +35,3 @@ def test_a_session_starts_where_the_samples_enter() -> None:
 
 def test_only_what_nodes_compute_is_asked_for_and_once() -> None:
     assert opened(dense()).computed(["logits", "x", "weight", "z", "logits", "nowhere"]) == ["logits", "z"]
-
-
-def test_a_model_is_opened_as_it_is(tmp_path: Path) -> None:
-    proto = dense(softmax=True)
-    onnx.save(proto, tmp_path / "m.onnx")
-    for source in (proto, tmp_path / "m.onnx"):
-        session = open_model(load_model(source), CPU)
-        assert session.outputs == ("p",)
-        assert [spec.name for spec in input_specs(session)] == ["x"]
-
-
-def test_outputs_that_are_no_rows_are_left_to_the_model() -> None:
-    """A number for the whole batch is an output of the model, but not of the session that runs batches."""
-    proto = dense()
-    proto.graph.node.append(helper.make_node("ReduceMean", ["logits"], ["mean"], keepdims=0))
-    proto.graph.output.append(tensor_info("mean", []))
-    assert "mean" not in opened(proto).session.outputs

@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from tests.conftest import ROOT
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import store as store_module
-from tna_onnx.extraction.store import DiskStore, begun_batch_size, find_stores, open_store, read_stored
-from tna_onnx.extraction.store_files import labels_digest
+from tna_onnx.extraction.store import DiskStore, find_stores, labels_digest, open_store, read_stored
 
 N, BATCH, CHUNK = 2500, 100, 1000  # chunks are whole batches, 1024 samples at most for batches up to that
 LABELS = np.arange(N) % 7
@@ -113,26 +112,10 @@ MANIFEST = """{
 }"""
 
 
-def test_finished_chunks_are_taken_over(tmp_path: Path) -> None:
-    for stop, done in [(0, 0), (900, 0), (1000, 1000), (1900, 1000), (2400, 2000), (N, N)]:
-        kept(tmp_path, stop=stop)
-        with open_store(tmp_path, KEY, LABELS, BATCH) as store:
-            assert (store.done, store.notes) == (done, [])
-    assert_right(tmp_path)
-
-
 @pytest.mark.parametrize(("batch", "chunk"), [(1, 1024), (64, 1024), (100, 1000), (1024, 1024), (3000, 3000)])
 def test_chunks_are_whole_batches(tmp_path: Path, batch: int, chunk: int) -> None:
     with open_store(tmp_path, KEY, LABELS, batch) as store:
         assert store.chunk == chunk
-
-
-def test_another_key_is_another_store(tmp_path: Path) -> None:
-    first, second = kept(tmp_path), kept(tmp_path, {**KEY, "model_sha256": "cd" * 32})
-    assert first != second
-    with pytest.raises(DataError, match=f"expected one feature store, found .*{min(first.name, second.name)}"):
-        read_stored(tmp_path)
-    assert_right(first)
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -241,15 +224,6 @@ def test_any_interruptions_give_the_same_files(
     shutil.rmtree(cache)
 
 
-def test_an_unfinished_store_says_how_much_is_there(tmp_path: Path) -> None:
-    kept(tmp_path, stop=1900)
-    with pytest.raises(DataError, match=r"not complete: 1,000 of 2,500 samples are there; collect the features again"):
-        read_stored(tmp_path)
-    kept(tmp_path, {**KEY, "head": "b"}, stop=0)
-    with pytest.raises(DataError, match="not complete: 0 of 2,500 samples"):
-        read_stored(max(tmp_path.iterdir(), key=lambda p: p.stat().st_mtime_ns))
-
-
 def test_a_store_of_another_run_under_this_name_is_not_used(tmp_path: Path) -> None:
     """Someone has copied a store into the folder of another key."""
     folder, other = kept(tmp_path / "a"), kept(tmp_path / "b", {**KEY, "head": "b"})
@@ -258,21 +232,6 @@ def test_a_store_of_another_run_under_this_name_is_not_used(tmp_path: Path) -> N
     with open_store(tmp_path / "b", {**KEY, "head": "b"}, LABELS, BATCH) as store:
         assert store.done == 0
         assert store.notes == ["the store's manifest does not fit: computed anew"]
-
-
-def test_the_batch_size_of_the_fullest_store_is_taken(tmp_path: Path) -> None:
-    assert begun_batch_size(tmp_path / "none", {}) is None
-    for batch, stop in ((100, 1000), (250, 2000), (500, 0)):
-        key = {**KEY, "batch_size": batch}
-        with open_store(tmp_path, key, LABELS, batch) as store:
-            for name in ("features", "logits"):
-                values = rows(name, 0, N)
-                store.array(name, values.shape[1:], values.dtype)[:] = values
-            store.finish_up_to(stop)
-    assert begun_batch_size(tmp_path, {"model_sha256": "ab" * 32, "beside": (), "recipe": None}) == 250
-    assert begun_batch_size(tmp_path, {"batch_size": 100}) == 100
-    assert begun_batch_size(tmp_path, {"model_sha256": "cd" * 32}) is None
-    assert begun_batch_size(tmp_path, {"unknown": None}) is None  # an entry that is missing is not None
 
 
 def test_what_is_a_store(tmp_path: Path) -> None:
@@ -318,15 +277,6 @@ def test_two_runs_on_one_store_are_kept_apart(tmp_path: Path, end: str) -> None:
         assert store.done == 1000
 
 
-def test_one_process_opens_a_store_once(tmp_path: Path) -> None:
-    with _open(tmp_path), pytest.raises(UsageError, match="wait for it to end"), _open(tmp_path):
-        pass
-    with pytest.raises(ZeroDivisionError), _open(tmp_path):
-        _ = 1 / 0
-    with _open(tmp_path) as store:  # an error frees the lock
-        assert store.done == 0
-
-
 def test_a_lock_file_that_stayed_behind_is_no_lock(tmp_path: Path) -> None:
     folder = kept(tmp_path, stop=1000)
     (folder / "lock").write_text("left by an earlier version")
@@ -340,14 +290,6 @@ def _open(cache: Path, key: dict[str, Any] | None = None) -> Any:
 
 def no_space(*_: object) -> None:
     raise OSError(28, "No space left on device")
-
-
-def test_a_disk_that_is_full_from_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "posix_fallocate", no_space, raising=False)
-    with pytest.raises(UsageError, match=r"no room for 60,000 bytes of features \(No space.*choose another --cache"):
-        kept(tmp_path)
-    monkeypatch.undo()
-    assert_right(kept(tmp_path))
 
 
 def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -408,12 +350,6 @@ def test_what_a_killed_process_left_is_removed_by_the_next_run(tmp_path: Path, m
 
 def _no_room(_: int) -> None:
     raise OSError(28, "No space left on device")
-
-
-def test_a_cache_that_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UsageError, match=r"cannot be written: .*; choose another --cache"):
-        kept(tmp_path / "cache")
 
 
 CUT_OR_MADE_UP = [b"", b"ab", b"ab\n", b"\xff\xfe\n", b"0" * 64 + b"\n", b"9" * 5000]

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tna_onnx.data import mapped
 from tna_onnx.extraction import table
 from tna_onnx.extraction.table import FeatureTable
 
@@ -18,7 +19,7 @@ LABELS = np.arange(N) % 3
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_part_has_the_rows_in_their_order(dtype: str, in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In memory, or in a temporary file that is filled some rows at a time."""
-    monkeypatch.setattr(table, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(mapped, "_IN_MEMORY", in_memory)
     monkeypatch.setattr(table, "_BLOCK", 3 * 6 * np.dtype(dtype).itemsize)
     features = np.arange(N * 6).reshape(N, 6).astype(dtype)
     rows = np.array([7, 8, 0, 1, 2, 9, 4])
@@ -34,7 +35,7 @@ def test_a_part_has_the_rows_in_their_order(dtype: str, in_memory: int, monkeypa
 
 
 def test_a_part_is_in_memory_where_there_is_no_room_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "_IN_MEMORY", 0)
+    monkeypatch.setattr(mapped, "_IN_MEMORY", 0)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
     part = FeatureTable(np.eye(N), LABELS).part(np.array([3, 1]))
     assert type(part.features) is np.ndarray

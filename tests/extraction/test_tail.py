@@ -8,7 +8,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tests.builders import tensor_info
-from tests.extraction.samples import BIAS, CPU, WEIGHT, divided, inputs, opened, tokens
+from tests.extraction.samples import BIAS, CPU, WEIGHT, inputs, opened, tokens
 from tna_onnx.data import Batch
 from tna_onnx.extraction import head_check as tails
 from tna_onnx.extraction.head_check import Tail
@@ -23,15 +23,6 @@ def tail_of(proto: onnx.ModelProto, sample: Batch, fixed_batch: int | None = Non
     return Tail(model.model, model.readout, CPU, sample, fixed_batch), model.readout
 
 
-@pytest.mark.parametrize("changed", [False, True])
-def test_logits_of_tokens(*, changed: bool) -> None:
-    z = np.maximum(inputs(7, 4, 6), 0)
-    weight = np.flip(WEIGHT) * 2 if changed else None
-    tail, _ = tail_of(tokens(), {"z": z})
-    used = WEIGHT if weight is None else weight
-    np.testing.assert_allclose(tail.logits(weight)({"z": z}), (z @ used.T + BIAS).max(axis=1), atol=ATOL)
-
-
 def test_one_number_of_a_binary_head_gets_its_zero_beside_it() -> None:
     proto = tokens()
     del proto.graph.initializer[:]
@@ -44,26 +35,6 @@ def test_one_number_of_a_binary_head_gets_its_zero_beside_it() -> None:
     tail, _ = tail_of(proto, {"z": z})
     own = (z @ WEIGHT[:1].T + BIAS[:1]).max(axis=1)
     np.testing.assert_allclose(tail.logits(None)({"z": z}), np.hstack([np.zeros((7, 1)), own]), atol=ATOL)
-
-
-def test_what_stands_beside_is_fed_too() -> None:
-    z, scale = np.maximum(inputs(5), 0), np.float32([[1.0], [2.0], [4.0], [0.5], [3.0]])
-    tail, _ = tail_of(divided(), {"z": z, "scale": scale})
-    np.testing.assert_allclose(tail.logits(None)({"z": z, "scale": scale}), (z @ WEIGHT.T + BIAS) / scale, atol=ATOL)
-
-
-def test_the_model_is_not_changed() -> None:
-    proto = tokens()
-    before = proto.SerializeToString()
-    tail, head = tail_of(proto, {"z": inputs(2, 4, 6)})
-    tail.logits(head.weight * 2)
-    assert proto.SerializeToString() == before
-
-
-def test_a_fixed_batch_is_run_in_its_portions() -> None:
-    z = np.maximum(inputs(7, 4, 6), 0)
-    tail, _ = tail_of(tokens(3), {"z": z[:3]}, fixed_batch=3)
-    np.testing.assert_allclose(tail.logits(None)({"z": z}), (z @ WEIGHT.T + BIAS).max(axis=1), atol=ATOL)
 
 
 def test_in_float_leaves_the_tail_it_came_from_as_it_is() -> None:
@@ -99,12 +70,3 @@ def test_one_session_serves_all_weights(monkeypatch: pytest.MonkeyPatch) -> None
         own = each.logits(head.weight * np.float32(factor))({"z": z})
         np.testing.assert_allclose(run({"z": z}), own, rtol=0, atol=ATOL)
     np.testing.assert_allclose(shared.logits(None)({"z": z}), each.logits(None)({"z": z}), rtol=0, atol=ATOL)
-
-
-def test_a_fixed_batch_keeps_the_weight_in_the_session() -> None:
-    z = np.maximum(inputs(4, 4, 6), 0)
-    _, head = tail_of(tokens(), {"z": z})
-    tail = Tail(opened(tokens()).model, head, CPU, {"z": z}, 4, one_session=True)
-    np.testing.assert_allclose(
-        tail.logits(head.weight * 2)({"z": z}), (z @ (2 * WEIGHT).T + BIAS).max(axis=1), atol=ATOL
-    )

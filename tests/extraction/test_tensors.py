@@ -22,11 +22,6 @@ def test_a_linear_head_needs_its_features_alone() -> None:
     assert of(model, None, keep_logits=True) == Tensors("z", (), "logits", ("z", "logits"))
 
 
-def test_what_is_given_is_not_computed() -> None:
-    assert of(opened(dense()), None, "z") == Tensors("z", (), None, ())
-    assert of(opened(divided()), None, "scale").computed == ("z",)
-
-
 def test_a_tail_needs_what_it_reads_beside_the_features() -> None:
     model = opened(divided())
     assert isinstance(model.readout, Head)
@@ -42,10 +37,3 @@ def test_without_a_head_the_logits_are_all() -> None:
     model = load_model(proto)
     model_opened = OpenModel(model, find_readout(model, None, None, "logits"), CPU)
     assert of(model_opened, keep_logits=True) == Tensors("logits", (), "logits", ("logits",))
-
-
-def test_features_that_are_a_model_input_are_not_computed() -> None:
-    proto = dense()
-    del proto.graph.node[0]
-    proto.graph.node[0].input[0] = "x"
-    assert of(opened(proto)) == Tensors("x", (), None, ())

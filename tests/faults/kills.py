@@ -42,8 +42,6 @@ from tests.support import PLAIN, words_of
 from tna_onnx.cli import main as command_line
 from tna_onnx.extraction.store import find_stores, read_stored
 
-__all__ = ["RUNS", "Run", "kill_table", "killed"]
-
 Files = dict[str, str]
 """Name -> digest of what it holds."""
 

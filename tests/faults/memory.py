@@ -27,8 +27,6 @@ from onnx import helper, numpy_helper
 from tests.graph.samples import Builder
 from tests.graph.test_bounds import computed, ladder
 
-__all__ = ["DATA", "FLOOR", "MODELS", "Growth", "growth"]
-
 FLOOR = 2**26
 _ROWS = FLOOR // 16 - 1000  # of four float32: as much as is allowed
 

@@ -53,3 +53,30 @@ def test_one_line_and_no_file(small: Small, tmp_path: Path, name: str, older: bo
     assert errors == f"Interrupted; no file was written. {kept}\n"
     assert {path.name for path in tmp_path.iterdir()} <= {"cache", *(["o.onnx"] if older else [])}
     assert not older or output.read_bytes() == b"older"
+
+
+# While an object is finalized, Python drops what a signal's handler raises.
+FINALIZED = (
+    BEGUN
+    + """
+import os
+class Closing:
+    def __del__(self):
+        os.kill(os.getpid(), NUMBER)
+first = session.Session.run
+def closing(self, *args, **options):
+    Closing()
+    return first(self, *args, **options)
+session.Session.run = closing
+"""
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_during_a_finalizer_is_not_lost(small: Small, tmp_path: Path, number: int) -> None:
+    words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", tmp_path / "o.onnx"]
+    code = FINALIZED.replace("NUMBER", str(int(number)))
+    done = subprocess.run(program(*words, code=code), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 128 + number
+    assert "Exception ignored" not in done.stderr
+    assert not list(tmp_path.iterdir())

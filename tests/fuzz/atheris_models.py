@@ -14,8 +14,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run until the time is over, or something is found."""

@@ -20,8 +20,6 @@ from pathlib import Path
 
 from tna_onnx.errors import TnaError
 
-__all__ = ["OUTCOMES", "Case", "campaign", "outcome_of"]
-
 Case = Callable[[int, int, Path], None]
 """Number, seed, an empty folder."""
 

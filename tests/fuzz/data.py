@@ -32,9 +32,9 @@ from tna_onnx.cli.group import group
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import sample_digests
+from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, TnaError
-from tna_onnx.extraction.store import find_stores, open_store, read_stored
-from tna_onnx.extraction.store_files import labels_digest
+from tna_onnx.extraction.store import find_stores, labels_digest, open_store, read_stored
 
 N = 6
 LABELS = np.arange(N) % 3
@@ -148,8 +148,8 @@ def precomputed(folder: Path) -> tuple[Path, Any]:
 
 
 def read_precomputed(data: Path) -> None:
-    found = open_precomputed(data, VECTOR, 3)
-    assert found is None or np.isfinite(next(iter(found.batches(N)))[found.kind]).all()
+    found = open_precomputed(data, Request(VECTOR, 3))
+    assert found is None or np.isfinite(next(iter(found.source.batches(N)))[found.kind]).all()
 
 
 def store(folder: Path) -> tuple[Path, Any]:

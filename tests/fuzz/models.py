@@ -24,8 +24,9 @@ from tests.graph.samples import CASES, FEATURES
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.save import pending
-from tna_onnx.pipeline.change import Change, write_change
+from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import check_file
+from tna_onnx.pipeline.steps import Change
 
 _NAMES = tuple(sorted(CASES))
 
@@ -55,7 +56,7 @@ def check(data: bytes, folder: Path) -> None:
     model = load_model(path)
     find_heads(model)
     head = choose_head(model)
-    rewritten = write_change(model, head, Change(weight=np.array(head.weight)), {"fuzz": "1"})
+    rewritten = write_change(model, head, Change(weight=np.array(head.weight)), {})
     with pending(model, rewritten.proto, folder / "new.onnx") as new:
         check_file(model, new)
     assert _same_results(path, folder / "new.onnx"), "results"

@@ -6,8 +6,6 @@ import json
 import random
 from typing import Any
 
-__all__ = ["mutated_bytes", "mutated_json", "mutated_text"]
-
 _NUMBERS = [b"\x00", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff", b"\xff" * 8, b"\x00" * 8, b"\xff\xff\xff\x7f"]
 _WORDS = [
     "[" * 3000,

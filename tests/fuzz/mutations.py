@@ -9,8 +9,6 @@ from typing import Any
 import onnx
 from onnx import AttributeProto, TensorProto, helper
 
-__all__ = ["mutated"]
-
 NUMBERS = (0, 1, -1, 2, 3, 64, 2**31 - 1, 2**31, -(2**31), 2**62, -(2**63), 2**63 - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 3.4e38, float("inf"), float("nan"))
 OPERATORS = (

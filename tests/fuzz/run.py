@@ -13,8 +13,6 @@ from typing import Any
 
 from tna_onnx.errors import TnaError
 
-__all__ = ["Counts", "run_cases"]
-
 _SECONDS = 20
 _MEMORY = 4 * 2**30  # bytes of address space beyond what the process has: what a small file must not ask for
 

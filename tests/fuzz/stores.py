@@ -17,8 +17,7 @@ from random import Random
 import numpy as np
 
 from tests.fuzz.mutate import mutated_bytes, mutated_json
-from tna_onnx.extraction.store import find_stores, json_digest, open_store, read_stored
-from tna_onnx.extraction.store_files import labels_digest
+from tna_onnx.extraction.store import find_stores, json_digest, labels_digest, open_store, read_stored
 
 N, BATCH = 40, 5
 LABELS = np.arange(N) % 3

@@ -13,8 +13,6 @@ from tna_onnx.graph.head import Head, choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 
-__all__ = ["assert_computes", "differences", "drawn", "sizes", "unexpected", "write", "write_both"]
-
 
 def write(model: Model, rewritten: Rewritten) -> Path:
     """Write the result beside its source, where external data are found."""

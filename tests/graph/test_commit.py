@@ -70,13 +70,6 @@ def test_a_run_that_is_killed_anywhere_leaves_the_old_or_the_new(what: str, tmp_
     assert all(kill["files"] == kills[0]["files"] for kill in kills)
 
 
-def test_the_same_result_again(external: Model, tmp_path: Path) -> None:
-    output = tmp_path / "new.onnx"
-    names = {save(external, 2, output) for _ in range(2)}
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["source", "new.onnx", *names])
-    np.testing.assert_array_equal(weight_in(output), 2 * weight_in(external.path))
-
-
 @pytest.mark.parametrize("copy", ["backup.onnx", "new.onnx.bak", "saved"])
 def test_data_that_a_copy_of_the_old_model_needs_stay(external: Model, copy: str, tmp_path: Path) -> None:
     old = save(external, 2, tmp_path / "new.onnx")
@@ -89,16 +82,6 @@ def test_data_that_a_copy_of_the_old_model_needs_stay(external: Model, copy: str
     (tmp_path / copy).unlink()
     save(external, 4, tmp_path / "new.onnx")
     assert not (tmp_path / old).exists()
-
-
-def test_a_model_without_external_data_in_the_place_of_one_with(external: Model, tmp_path: Path) -> None:
-    old = save(external, 2, tmp_path / "new.onnx")
-    (tmp_path / "plain").mkdir()
-    plain = CASES["float32 Gemm"]().write(tmp_path / "plain")
-    with pending(plain, plain.proto, tmp_path / "new.onnx"):
-        pass
-    assert not (tmp_path / old).exists()
-    assert onnx.load(tmp_path / "new.onnx") == plain.proto
 
 
 def test_an_interrupt_right_after_the_rename(external: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

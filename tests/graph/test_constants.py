@@ -13,7 +13,6 @@ from onnx import helper, numpy_helper
 from tests.graph.samples import (
     CLASSES,
     FEATURES,
-    Array,
     Builder,
     branch,
     run,
@@ -106,16 +105,6 @@ def test_the_value_is_the_runtimes(build: Callable[[Builder], None], tmp_path: P
     assert model.proto.SerializeToString() == before
 
 
-@pytest.mark.parametrize("dtype", ["float16", "float64"])
-def test_types_are_kept(dtype: str, tmp_path: Path) -> None:
-    b = Builder(dtype)
-    _normalized(b)
-    model = saved(b, tmp_path, "c")
-    found = constant_value(model, "c", len(model.proto.graph.node))
-    expected = run(model.path, ["c"], X.astype(dtype))[0]
-    np.testing.assert_allclose(found, expected, rtol=4 * np.finfo(dtype).eps, strict=True)
-
-
 def test_external_data_are_loaded(tmp_path: Path) -> None:
     b = Builder()
     _low_rank(b)
@@ -129,17 +118,6 @@ def test_external_data_are_loaded(tmp_path: Path) -> None:
     (tmp_path / "weights.bin").unlink()
     with pytest.raises(UnsupportedModel, match=r"external data .weights\.bin. is missing"):
         constant_value(model, "c", len(model.proto.graph.node))
-
-
-def test_which_nodes_make_a_tensor(tmp_path: Path) -> None:
-    b = Builder()  # nodes 0 and 1 make the features
-    _low_rank(b)  # 2 and 3
-    b.node("MatMul", "features", b.node("Transpose", "c", out="turned"), out="y")
-    model = saved(b, tmp_path, "y")
-    assert made_from_constants(model, "turned") == [2, 3, 4]
-    assert made_from_constants(model, "base") == []
-    for name in ("y", "features", "x", "nowhere"):
-        assert made_from_constants(model, name) is None
 
 
 def test_a_branch_that_captures_data_is_not_constant(tmp_path: Path) -> None:
@@ -173,17 +151,6 @@ def test_random_numbers_are_no_constant(op_type: str, tmp_path: Path) -> None:
         choose_head(model)
 
 
-def test_what_the_evaluator_cannot_compute(tmp_path: Path) -> None:
-    b = Builder()
-    b.node("Mystery", b.store("stored", b.weight), out="c", domain="com.example")
-    proto = b.proto("c")
-    proto.opset_import.append(helper.make_opsetid("com.example", 1))
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    model = load_model(tmp_path / "model.onnx")
-    with pytest.raises(NotConstant, match="'c' is computed by a Mystery node with a result of unknown size"):
-        constant_value(model, "c", len(model.proto.graph.node))
-
-
 @pytest.mark.parametrize(("length", "folded"), [(50, True), (51, False)])
 def test_a_long_chain_is_no_weight(length: int, folded: bool, tmp_path: Path) -> None:
     b = Builder()
@@ -196,15 +163,6 @@ def test_a_long_chain_is_no_weight(length: int, folded: bool, tmp_path: Path) ->
         return
     with pytest.raises(NotConstant, match="computed by 51 nodes"):
         constant_value(model, tensor, len(model.proto.graph.node))
-
-
-def test_nodes_behind_the_reader_are_not_taken(tmp_path: Path) -> None:
-    b = Builder()
-    _one_node(b)
-    model = saved(b, tmp_path, "c")
-    reader = model.producers["c"]
-    with pytest.raises(NotConstant, match="not a constant"):
-        constant_value(model, "c", reader)
 
 
 def test_broken_nodes_are_a_refusal_and_no_crash(tmp_path: Path) -> None:
@@ -234,13 +192,3 @@ def with_outputs(model: Model, *names: str) -> onnx.ModelProto:
     del probe.graph.output[:]
     probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
     return probe
-
-
-def test_values_are_read_only_views_of_nothing(tmp_path: Path) -> None:
-    """Writing into the result does not change the model."""
-    b = Builder()
-    b.node("Identity", b.store("stored", b.weight), out="c")
-    model = saved(b, tmp_path, "c")
-    found: Array = np.array(constant_value(model, "c", len(model.proto.graph.node)))
-    found[:] = 0
-    np.testing.assert_array_equal(numpy_helper.to_array(model.initializers["stored"]), b.weight)

@@ -18,11 +18,10 @@ from tests.graph.samples import (
     Array,
     Builder,
     Sample,
-    branch,
     run,
     tensors,
 )
-from tna_onnx.graph.cut import cut_at, cut_between, read_beside, tail_nodes
+from tna_onnx.graph.cut import cut_at, cut_between, read_beside
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 
@@ -49,17 +48,6 @@ def test_only_what_the_tensors_need_is_kept(tmp_path: Path) -> None:
     assert [tensor.name for tensor in cut.graph.initializer] == ["trunk"]
     assert [info.name for info in cut.graph.input] == ["x"]
     assert (cut.opset_import, cut.ir_version) == (model.proto.opset_import, model.proto.ir_version)
-
-
-def test_what_a_branch_captures_is_kept(tmp_path: Path) -> None:
-    b = Builder()
-    b.node("Mul", "features", b.store("two", 2.0), out="doubled")
-    captures = branch("Neg", "doubled")
-    b.node("If", b.store("yes", True, bool), out="chosen", then_branch=captures, else_branch=captures)
-    b.linear("y", data="chosen")
-    sample = b.sample(bias_scale=1.0, features="chosen")
-    model, x = sample.write(tmp_path), sample.inputs(3)
-    np.testing.assert_array_equal(run(cut_at(model, ["chosen"]), ["chosen"], x), tensors(model, ["chosen"], x))
 
 
 def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
@@ -171,18 +159,6 @@ def test_a_tail_that_only_the_graph_computes(build: Callable[[], Sample], tmp_pa
     assert read_beside(model, head) == BESIDE[build]
 
 
-def test_tail_nodes_are_those_from_the_head_to_the_logits(tmp_path: Path) -> None:
-    b = Builder()
-    b.linear("scores")
-    b.node("Relu", "scores", out="side")  # reads the scores, but the logits do not need it
-    b.node("Relu", "x", out="other")  # nor has this to do with the head
-    b.node("Mul", "scores", b.store("half", 0.5), out="halved")
-    b.node("Softmax", "halved", out="y", axis=1)
-    model = b.sample({"y": "softmax", "side": "logits", "other": "logits"}).write(tmp_path)
-    head = choose_head(model, output="y")
-    assert [model.proto.graph.node[k].output[0] for k in tail_nodes(model, head)] == ["scores", "halved"]
-
-
 def test_the_tail_of_a_model_whose_inputs_have_fixed_sizes_takes_any(tmp_path: Path) -> None:
     b = Builder()
     b.inputs[0].type.tensor_type.shape.dim[0].dim_value = 4
@@ -194,18 +170,3 @@ def test_the_tail_of_a_model_whose_inputs_have_fixed_sizes_takes_any(tmp_path: P
     found = fed(cut, head.logits, {"features": features})
     assert found.shape == (7, CLASSES)
     np.testing.assert_allclose(found, np.maximum(features @ b.weight.T + b.bias, 0), rtol=0, atol=1e-5)
-
-
-def test_nodes_in_any_order_are_cut(tmp_path: Path) -> None:
-    """Nodes of a file need not be sorted for the cut; ONNX Runtime sorts them."""
-    sample = CASES["all factors"]()
-    model, x = sample.write(tmp_path), sample.inputs(3)
-    expected = tensors(model, ["features"], x)[0]
-    turned = onnx.ModelProto()
-    turned.CopyFrom(model.proto)
-    del turned.graph.node[:]
-    turned.graph.node.extend(reversed(model.proto.graph.node))
-    (tmp_path / "turned.onnx").write_bytes(turned.SerializeToString())
-    cut = cut_at(load_model(tmp_path / "turned.onnx"), ["features"])
-    assert [node.op_type for node in cut.graph.node] == ["Relu", "MatMul"]
-    np.testing.assert_array_equal(run(cut, ["features"], x)[0], expected)

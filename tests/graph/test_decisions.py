@@ -13,7 +13,7 @@ from onnx import helper
 from tests.builders import small_model
 from tests.graph.samples import CASES, CLASSES, Builder, run, softmax
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.decisions import GUARD, Guarded, SetScore, add_decisions, add_scores
+from tna_onnx.graph.decisions import Guarded, SetScore, add_decisions, add_scores
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import ClassOutput, class_output
 
@@ -97,19 +97,6 @@ def test_set_scores_by_definition(score: SetScore, allow_empty: bool, opset: int
         assert sets[np.arange(len(p)), p.argmax(axis=1)].all()
 
 
-def test_the_likeliest_class_is_in_a_set_that_holds_nothing_else(tmp_path: Path) -> None:
-    """At a threshold that no score is at or below but the one that is always there."""
-    sample = CASES["float32 Gemm"]()
-    model = sample.write(tmp_path)
-    for score in (SetScore(), SetScore("aps"), SetScore("raps", weight=0.1), SetScore(temperature=3.0)):
-        levels = {"accept": np.float32(0.6), "set": np.float32(0)}
-        output, (values, _, _, sets) = decided(model, score, sample.inputs(50), thresholds=levels)
-        p = probabilities(output, values)
-        np.testing.assert_array_equal(sets, p == p.max(axis=1, keepdims=True))
-        own = replace(score, allow_empty=True)
-        assert not decided(model, own, sample.inputs(50), thresholds=levels)[1][3].any()
-
-
 def test_what_is_compared_is_what_was_measured(tmp_path: Path) -> None:
     """A threshold equal to a score decides as the score says, to the last bit."""
     sample = CASES["float32 Gemm"]()
@@ -148,28 +135,6 @@ def test_one_entry_that_is_no_number_decides_nothing(kind: str, score: SetScore,
         np.testing.assert_array_equal(confidence[whole], p[whole].max(axis=1))
 
 
-def test_a_threshold_a_class(tmp_path: Path) -> None:
-    sample = CASES["float32 Gemm"]()
-    model = sample.write(tmp_path)
-    levels = {"accept": np.float32(0.5), "set": np.array([0.2, np.inf, *[0.6] * (CLASSES - 2)], np.float32)}
-    score = SetScore(allow_empty=True)
-    output, (values, _, _, sets) = decided(model, score, sample.inputs(40), thresholds=levels)
-    np.testing.assert_array_equal(sets, np.float32(1) - probabilities(output, values) <= levels["set"])
-    assert sets[:, 1].all()
-
-
-def test_only_what_has_a_name_is_added(tmp_path: Path) -> None:
-    model = CASES["float32 Gemm"]().write(tmp_path)
-    guarded = Guarded(class_output(model), SetScore(), None)
-    proto = add_decisions(model, guarded, LEVELS, {"accept": "answer"}, {"guard": "x"})
-    assert [info.name for info in proto.graph.output] == ["y", "answer"]
-    assert {entry.key: entry.value for entry in proto.metadata_props} == {"team": "unchanged", "tna_onnx.guard": "x"}
-    assert proto.graph.initializer == model.proto.graph.initializer
-    assert all(
-        node.name.startswith((f"{GUARD}/", "tna_onnx/")) for node in proto.graph.node[len(model.proto.graph.node) :]
-    )
-
-
 def test_names_that_are_taken_and_models_that_have_them(tmp_path: Path) -> None:
     model = CASES["float32 Gemm"]().write(tmp_path)
     guarded = Guarded(class_output(model), SetScore(), None)
@@ -188,12 +153,3 @@ def test_an_opset_that_is_too_old(opset: int, score: str, tmp_path: Path) -> Non
     model = b.sample().write(tmp_path)
     with pytest.raises(UnsupportedModel, match=r"has opset .* too old .* convert it"):
         add_scores(model, Guarded(class_output(model), SetScore(score), None))
-
-
-def test_the_batch_axis_keeps_its_name(tmp_path: Path) -> None:
-    model = CASES["float32 Gemm"]().write(tmp_path)
-    proto = add_decisions(model, Guarded(class_output(model), SetScore(), None), LEVELS, NAMES, {})
-    shapes = {i.name: [d.dim_param or d.dim_value for d in i.type.tensor_type.shape.dim] for i in proto.graph.output}
-    assert shapes["accept"] == [shapes["y"][0]]
-    assert shapes["set"] == [shapes["y"][0], CLASSES]
-    assert helper.tensor_dtype_to_np_dtype(proto.graph.output[-1].type.tensor_type.elem_type) == np.dtype(bool)

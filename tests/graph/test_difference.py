@@ -101,10 +101,6 @@ def test_new_tensors_stand_behind_the_others(model: Model) -> None:
     assert {(d.part, d.change) for d in found} == {("tensor", "added"), ("tensor", "moved")}
 
 
-def test_a_model_is_itself(model: Model) -> None:
-    assert differences(model, changed(model, lambda _: None)) == ()
-
-
 def test_external_data_are_compared_by_their_bytes(model: Model, tmp_path: Path) -> None:
     path = tmp_path / "external.onnx"
     copy = onnx.ModelProto()

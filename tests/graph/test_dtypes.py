@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tna_onnx.graph.tensors import FLOAT_TYPES, INTEGER_TYPES, byte_count, code_of, element_type, numpy_name, type_name
+from tna_onnx.graph.tensors import byte_count, element_type
 
 TYPES = {
     name: code
@@ -28,24 +28,3 @@ def test_bytes_are_those_onnx_writes(name: str) -> None:
     tensor = onnx.numpy_helper.from_array(zeros, "zeros")
     tensor.data_type = TYPES[name]
     assert byte_count(tensor) == len(tensor.raw_data)
-
-
-@pytest.mark.parametrize("name", [n for n, code in TYPES.items() if element_type(code).raw])
-def test_raw_dtype_is_numpys(name: str) -> None:
-    dtype = np.dtype(element_type(TYPES[name]).raw)
-    assert dtype == helper.tensor_dtype_to_np_dtype(TYPES[name])
-    assert code_of(dtype) == TYPES[name]
-
-
-def test_names() -> None:
-    assert [type_name(code) for code in FLOAT_TYPES] == ["float", "float16", "double", "bfloat16"]
-    assert [numpy_name(code) for code in FLOAT_TYPES] == ["float32", "float16", "float64", "bfloat16"]
-    assert [numpy_name(code) for code in INTEGER_TYPES] == [dtype.name for dtype in INTEGER_TYPES.values()]
-    assert numpy_name(99) == "99"
-
-
-@pytest.mark.parametrize(
-    ("code", "name"), [(onnx.TensorProto.FLOAT, "float"), (onnx.TensorProto.INT8, "int8"), (0, "undefined"), (99, "99")]
-)
-def test_type_name(code: int, name: str) -> None:
-    assert type_name(code) == name

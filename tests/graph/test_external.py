@@ -20,7 +20,6 @@ from tests.graph.samples import (
     FEATURES,
     Array,
     Builder,
-    branch,
     run,
 )
 from tna_onnx.errors import UnsupportedModel, UsageError
@@ -31,7 +30,7 @@ from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.save import check_output, pending
-from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
+from tna_onnx.maps.temperature import EnsembleTemperature
 
 X = np.random.default_rng(1).standard_normal((5, FEATURES)).astype(np.float32)
 TENSORS = ("trunk", "weight", "bias")
@@ -278,30 +277,6 @@ def test_a_value_of_a_constant_node_lies_outside_too(tmp_path: Path) -> None:
     np.testing.assert_allclose(run(loaded, ["y"], X)[0], z @ weight.T + 1, rtol=0, atol=1e-4)
 
 
-def test_a_tensor_of_a_branch_lies_outside_too(tmp_path: Path) -> None:
-    b = builder()
-    inner = numpy_helper.from_array(np.float32([3, 4, 5]), "inner constant")
-    holds = branch("Neg", "inner constant", inner, shape=[CLASSES])
-    b.node("If", b.store("yes", True, bool), out="other", then_branch=holds, else_branch=holds)
-    proto = b.sample({"y": "softmax", "other": "logits"}).proto
-    for k, tensor in enumerate(t for t in all_tensors(proto.graph) if t.name in (*TENSORS, "inner constant")):
-        moved(tensor, tmp_path, "weights.bin", 512 * k)
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    model = load_model(tmp_path / "model.onnx")
-    (tmp_path / "other").mkdir()
-    written = save(model, new_head(model)[1], tmp_path / "other" / "new.onnx")
-    assert written.external_files == (data_name(written),)
-    np.testing.assert_array_equal(run(onnx.load(written.path), ["other"], X)[0], [-3, -4, -5])
-
-
-def test_the_same_bytes_every_time(tmp_path: Path) -> None:
-    model = model_of(tmp_path, folders)
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        save(model, new_head(model)[1], tmp_path / name / "new.onnx")
-    assert state(tmp_path / "one") == state(tmp_path / "two")
-
-
 # --- where the output goes
 
 
@@ -324,20 +299,6 @@ def test_a_model_may_replace_itself(place: Place, tmp_path: Path) -> None:
     assert run(written.path, ["y"], X)[0].shape == (5, CLASSES)
 
 
-def test_beside_the_model(tmp_path: Path) -> None:
-    """The new model has its own data, and the old one keeps its own."""
-    model = model_of(tmp_path, own_name)
-    before = state(tmp_path)
-    check_output(model, tmp_path / "new.onnx")
-    written = save(model, new_head(model)[1], tmp_path / "new.onnx")
-    after = state(tmp_path)
-    assert {name: after[name] for name in before} == before
-    assert sorted(set(after) - set(before)) == ["new.onnx", data_name(written)]
-    for name in before:  # nor needs it them
-        (tmp_path / name).unlink()
-    assert run(written.path, ["y"], X)[0].shape == (5, CLASSES)
-
-
 def test_something_else_under_the_name_of_the_new_data(tmp_path: Path) -> None:
     """It is not ours, and stays; the old model does too."""
     model = model_of(tmp_path, one_file)
@@ -352,16 +313,6 @@ def test_something_else_under_the_name_of_the_new_data(tmp_path: Path) -> None:
     ):
         pass
     assert state(tmp_path) == before
-
-
-def test_only_bytes_that_tensors_name_are_copied(tmp_path: Path) -> None:
-    """A file may hold more than the model does."""
-    model = model_of(tmp_path, one_file)
-    with (tmp_path / "weights.bin").open("ab") as file:
-        file.write(b"a secret" * 2**16)
-    (tmp_path / "other").mkdir()
-    written = save(model, new_head(model)[1], tmp_path / "other" / "new.onnx")
-    assert b"a secret" not in (written.folder / data_name(written)).read_bytes()
 
 
 # --- damage
@@ -498,15 +449,6 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert state(tmp_path) == before
 
 
-def test_without_an_output_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = model_of(tmp_path, one_file)
-    before = state(tmp_path)
-    with pending(model, new_head(model)[1].proto, None) as path:
-        assert run(path, ["y"], X)[0].shape == (5, CLASSES)
-    assert not path.parent.exists()
-    assert state(tmp_path) == before
-
-
 # --- the comparison
 
 
@@ -540,18 +482,6 @@ def test_calibrate_and_evaluate(place: Place, options: dict[str, object], tmp_pa
     assert report.verification.max_difference <= report.verification.bound
     found = tna_onnx.evaluate(tmp_path / "out" / "new.onnx", data, device="cpu")
     assert found.metrics.nll < tna_onnx.evaluate(model.path, data, device="cpu").metrics.nll
-
-
-def test_calibrate_in_place(tmp_path: Path) -> None:
-    model = model_of(tmp_path, own_name)
-    data = labelled(tmp_path, logits_of(model), FEATURES)
-    before = state(tmp_path)
-    tna_onnx.calibrate(model.path, data, output=model.path, overwrite=True, **QUICK)
-    # The data of the source may be someone else's too: they stay.
-    name = data_name(load_model(model.path))
-    assert sorted(state(tmp_path)) == ["data.npz", "model.onnx", name, "model.onnx.data"]
-    assert state(tmp_path)["model.onnx.data"] == before["model.onnx.data"]
-    tna_onnx.evaluate(model.path, data, device="cpu")
 
 
 def test_calibrate_with_data_that_are_too_short(tmp_path: Path) -> None:

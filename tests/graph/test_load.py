@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-import numpy as np
 import onnx
 import pytest
 from hypothesis import example, given, settings
@@ -14,39 +13,13 @@ from hypothesis import strategies as st
 from tests.conftest import Demo
 from tests.graph.samples import CASES
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.load import load_model, tensor_types
+from tna_onnx.graph.load import load_model
 
 
 @pytest.fixture(scope="module")
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file that every example writes anew."""
     return tmp_path_factory.mktemp("load") / "model.onnx"
-
-
-def test_what_a_model_says(tmp_path: Path) -> None:
-    sample = CASES["Softmax opset 13 axis 1"]()
-    model = sample.write(tmp_path)
-    assert (model.opset, model.inputs, model.outputs) == (13, ("x",), ("y",))
-    assert model.metadata == {"team": "unchanged"}
-    assert model.sha256 == hashlib.sha256(model.path.read_bytes()).hexdigest()
-    assert model.external_files == ()
-    assert tensor_types(model) == {"x": "float32 (N, 6)"}
-    assert model.producers == {"trunk_out": 0, "features": 1, "scores": 2, "y": 3}
-    names = ("x", "trunk", "trunk_out", "features", "weight", "bias", "scores", "y")
-    assert model.uses == dict.fromkeys(names, 1)
-
-
-def test_initializers_that_are_inputs_too_are_not_fed(tmp_path: Path) -> None:
-    model = CASES["weight also a graph input"]().write(tmp_path)
-    assert model.inputs == ("x",)
-
-
-def test_external_data_are_read_on_demand(tmp_path: Path) -> None:
-    sample = CASES["external data"]()
-    model = sample.write(tmp_path)
-    assert model.external_files == ("weights.bin",)
-    assert not model.initializers["weight"].raw_data
-    np.testing.assert_array_equal(model.array(model.initializers["weight"]), sample.weight.astype(np.float32))
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "elsewhere"])

@@ -19,10 +19,8 @@ from tests.graph.samples import (
     features_of,
     run,
 )
-from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.rewrite import rewrite
 
 # heads without a bias, or with one number for all classes
 WITHOUT = {
@@ -64,10 +62,6 @@ def test_weight_and_bias_of_every_model(build: Callable[[], Sample], tmp_path: P
 # --- further places for a bias
 
 
-def _row(b: Builder) -> str:
-    return b.store("bias", b.bias[None])
-
-
 def _turned(b: Builder) -> str:
     return b.node("Transpose", b.store("stored", b.bias[:, None]), out="bias")
 
@@ -77,35 +71,9 @@ def _half(b: Builder) -> str:
     return b.node("Cast", b.store("stored", b.bias, np.float16), out="bias", to=1)
 
 
-def _reshaped(b: Builder) -> str:
-    return b.node("Reshape", b.store("stored", b.bias[:, None]), b.store("flat", [1, -1], np.int64), out="bias")
-
-
 def _constant(b: Builder) -> str:
     b.nodes.append(helper.make_node("Constant", [], ["bias"], name="", value=numpy_helper.from_array(b.bias)))
     return "bias"
-
-
-def _identity(b: Builder) -> str:
-    return b.node("Identity", b.store("stored", b.bias), out="bias")
-
-
-@pytest.mark.parametrize("how", [_row, _turned, _half, _reshaped, _constant, _identity])
-def test_a_bias_behind_steps(how: Callable[[Builder], str], tmp_path: Path) -> None:
-    b = Builder()
-    bias_name = how(b)
-    b.node("Add", b.product("product"), bias_name, out="y")
-    sample = b.sample(bias_scale=1.0, coarsest="float16" if how is _half else "float32")
-    model, x = sample.write(tmp_path), sample.inputs(5)
-    head = choose_head(model)
-    weight, bias = drawn(head)
-    path, _, added = write_both(model, weight, bias)
-    assert not added
-    shipped = head.new_bias_as_written(bias)
-    np.testing.assert_array_equal(shipped, bias.astype(np.float16) if how is _half else bias)
-    z = features_of(sample, model, x)
-    logits = z @ weight.astype(np.float64).T + shipped
-    assert_gives(run(path, ["y"], x)[0], "logits", logits, sizes(z, weight, bias), "float32")
 
 
 def test_a_bias_that_others_read_stays_and_the_head_gets_its_own(tmp_path: Path) -> None:
@@ -126,22 +94,3 @@ def test_a_bias_that_others_read_stays_and_the_head_gets_its_own(tmp_path: Path)
 
 
 # --- what does not fit
-
-
-@pytest.mark.parametrize(("dtype", "value"), [("float16", 1e6), ("float32", np.inf), ("float32", np.nan)])
-def test_a_bias_that_does_not_fit_its_dtype(dtype: str, value: float, tmp_path: Path) -> None:
-    model = CASES[f"{dtype} Gemm"]().write(tmp_path)
-    head = choose_head(model)
-    bias = head.bias.copy()
-    bias[1] = value
-    with pytest.raises(UnsupportedModel, match="a new value for 'bias' does not fit its dtype"):
-        rewrite(model, head, head.weight, bias=bias, metadata={})
-
-
-def test_the_old_bias_gives_the_old_bytes(tmp_path: Path) -> None:
-    model = CASES["all factors"]().write(tmp_path)  # powers of two lose nothing
-    head = choose_head(model)
-    assert head.stored_bias is not None
-    path, _, _ = write_both(model, head.weight, head.bias)
-    name = head.stored_bias.name
-    assert load_model(path).initializers[name].raw_data == model.initializers[name].raw_data

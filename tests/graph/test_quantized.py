@@ -88,17 +88,6 @@ def test_a_scale_per_channel_is_read_as_the_runtime_reads_it(
     assert found[0].axis == (1 if axis is None else axis % 3)
 
 
-@pytest.mark.parametrize("scale_shape", [(), (1,)])
-def test_one_scale_in_a_vector_is_one_scale(scale_shape: tuple[int, ...], tmp_path: Path) -> None:
-    b = Builder()
-    dequantize(b, "y", codes_of("int8", (4, 1)), np.full(scale_shape, 0.5), np.full(scale_shape, 3))
-    model = saved(b, tmp_path, "y")
-    found = read_quantized(model, model.producers["y"])
-    assert found is not None
-    assert found[0].axis is None
-    np.testing.assert_array_equal(found[1], run(model.path, ["y"], X)[0])
-
-
 def test_what_is_no_quantised_constant(tmp_path: Path) -> None:
     b = Builder()
     step = b.store("step", 0.1)
@@ -165,21 +154,6 @@ def test_a_value_that_was_written_is_written_as_it_is(value: Array, axis: int | 
     how = quantized("int8", 127, axis)
     once = how.as_written(value)
     np.testing.assert_allclose(how.as_written(once), once, rtol=2e-7)
-
-
-def test_a_value_of_zeros() -> None:
-    for axis in (None, 0, 1):
-        integers, scale, _ = quantized("int8", 127, axis).quantize(np.zeros((3, 4), np.float32))
-        assert not integers.any()
-        assert np.all(scale == 1)
-
-
-def test_a_given_scale_clips_what_does_not_fit() -> None:
-    how = quantized("int8", 127, None).with_scale(np.array([0.5, 2.0]))
-    integers, scale, _ = how.quantize(np.array([100.0, -100.0]))
-    assert integers.tolist() == [127, -50]
-    assert scale.tolist() == [0.5, 2.0]
-    np.testing.assert_array_equal(how.as_written(np.array([100.0, -100.0])), np.float32([63.5, -100]))
 
 
 # --- heads

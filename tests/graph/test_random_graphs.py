@@ -40,7 +40,7 @@ REFUSABLE: frozenset[str] = frozenset()
 DECOYS = ("logits", "argmax", "shape", "curve of the input", "shared weight", "dead", "unused")
 """Further outputs, and nodes and constants that nothing reads."""
 
-SPOILERS = ("added head", "product of heads", "gate", "NaN", "weight from data", "weight as input", "groups")
+SPOILERS = ("product of heads", "gate", "NaN", "weight from data", "weight as input", "groups")
 """What makes a graph one that must be refused."""
 
 
@@ -450,10 +450,10 @@ def other_layer(made: Made) -> str:
 def finish(made: Made) -> None:
     """Append the activation, the outputs, and what has nothing to do with the head."""
     plan, extra = made.plan, []
-    if plan.spoiler in ("added head", "product of heads", "gate"):
+    if plan.spoiler in ("product of heads", "gate"):
         other = other_layer(made)
         other = made.node("Sigmoid", other) if plan.spoiler == "gate" else other
-        made.logits = made.node("Add" if plan.spoiler == "added head" else "Mul", made.logits, other)
+        made.logits = made.node("Mul", made.logits, other)
     if "dead" in plan.decoys:
         other_layer(made)
     if "unused" in plan.decoys:

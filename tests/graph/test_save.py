@@ -40,62 +40,10 @@ def test_a_new_file_beside_the_model_or_elsewhere(model: Model, tmp_path: Path) 
     check_output(model, tmp_path / "other" / "new.onnx")
 
 
-def test_a_file_that_is_there_may_be_replaced(model: Model, tmp_path: Path) -> None:
-    (tmp_path / "old.onnx").write_bytes(b"an earlier result")
-    check_output(model, tmp_path / "old.onnx")
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_missing_folder(model: Model, tmp_path: Path, overwrite: bool) -> None:
-    message = refused(model, tmp_path / "missing" / "new.onnx", overwrite=overwrite)
-    assert f"folder {tmp_path / 'missing'} does not exist" in message
-
-
-def test_a_folder_below_a_file(model: Model) -> None:
-    assert "does not exist" in refused(model, model.path / "new.onnx")
-
-
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_directory(model: Model, tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "folder").mkdir()
     assert "is a directory; expected a file name" in refused(model, tmp_path / "folder", overwrite=overwrite)
-
-
-def test_the_input(model: Model) -> None:
-    message = refused(model, model.path)
-    assert "output is the input model" in message
-    assert "--overwrite" in message
-    check_output(model, model.path, overwrite=True)
-
-
-@pytest.mark.parametrize("link", ["symbolic", "hard", "relative"])
-def test_the_input_under_another_name(model: Model, link: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = tmp_path / "other.onnx"
-    if link == "symbolic":
-        other.symlink_to(model.path)
-    elif link == "hard":
-        other.hardlink_to(model.path)
-    else:
-        monkeypatch.chdir(tmp_path)
-        other = Path("model.onnx")
-    assert "output is the input model" in refused(model, other)
-
-
-@pytest.mark.parametrize("what", ["folder", "file"])
-def test_not_writable(model: Model, what: str, tmp_path: Path) -> None:
-    folder = tmp_path / "locked"
-    folder.mkdir()
-    output = folder / "new.onnx"
-    output.write_bytes(b"an earlier result")
-    locked = folder if what == "folder" else output
-    mode = locked.stat().st_mode
-    locked.chmod(0o500 if what == "folder" else 0o400)
-    try:
-        if os.access(locked, os.W_OK):
-            pytest.skip("permissions do not bind this user, who is root")
-        assert "not writable" in refused(model, output)
-    finally:
-        locked.chmod(mode)
 
 
 @pytest.mark.parametrize("what", ["folder", "file"])
@@ -141,13 +89,6 @@ def test_the_file_appears_when_the_block_ends(model: Model, before: bytes | None
     assert onnx.load(output) == model.proto
 
 
-def test_the_same_bytes_every_time(model: Model, tmp_path: Path) -> None:
-    for name in ("one.onnx", "two.onnx"):
-        with pending(model, model.proto, tmp_path / name):
-            pass
-    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
-
-
 @pytest.mark.parametrize("error", [ValueError, TnaError, KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("before", [None, b"an earlier result"])
 def test_a_failure_leaves_everything_as_it_was(
@@ -184,25 +125,6 @@ def test_a_failure_while_writing_leaves_nothing(
     if expected is UsageError:
         assert str(caught.value) == f"{tmp_path / 'new.onnx'}: cannot be written: No space left on device"
     assert files(tmp_path) == state
-
-
-def test_the_model_may_replace_itself(model: Model, tmp_path: Path) -> None:
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    proto.doc_string = "new"
-    source = model.path.read_bytes()
-    with pending(model, proto, model.path):
-        assert model.path.read_bytes() == source
-    assert onnx.load(model.path).doc_string == "new"
-    assert list(files(tmp_path)) == ["model.onnx"]
-
-
-def test_a_relative_path_in_the_working_folder(model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    check_output(model, Path("new.onnx"))
-    with pending(model, model.proto, Path("new.onnx")):
-        pass
-    assert onnx.load(tmp_path / "new.onnx") == model.proto
 
 
 def test_a_folder_that_is_gone(model: Model, tmp_path: Path) -> None:

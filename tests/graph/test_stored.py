@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from tests.graph.samples import (
-    CLASSES,
     FEATURES,
     Builder,
-    branch,
     run,
 )
 from tna_onnx.graph.load import Model, load_model
@@ -87,49 +84,6 @@ def _alone(b: Builder) -> None:
     b.node("MatMul", "features", "turned", out="y")
 
 
-def _stored_twice(b: Builder) -> None:
-    _alone(b)
-    b.node("Neg", "weight", out="other")
-
-
-def _step_twice(b: Builder) -> None:
-    _alone(b)
-    b.node("Neg", "turned", out="other")
-
-
-def _an_output(b: Builder) -> None:
-    _alone(b)
-    b.node("Neg", "features", out="other")
-
-
-def _captured(b: Builder) -> None:
-    """A branch of an If reads the weight from the graph around it."""
-    _alone(b)
-    captures = branch("Neg", "weight")
-    b.node("If", b.store("yes", True, bool), out="other", then_branch=captures, else_branch=captures)
-
-
-@pytest.mark.parametrize(
-    ("users", "outputs", "shared"),
-    [
-        (_alone, ("y",), False),
-        (_stored_twice, ("y", "other"), True),
-        (_step_twice, ("y", "other"), True),
-        (_an_output, ("y", "weight"), True),
-        (_captured, ("y", "other"), True),
-    ],
-)
-def test_shared_means_that_someone_else_reads_it(
-    users: Callable[[Builder], None], outputs: tuple[str, ...], shared: bool, tmp_path: Path
-) -> None:
-    b = Builder()
-    b.node("Transpose", b.store("weight", b.weight), out="turned")
-    users(b)
-    place = _resolve(_model(b, tmp_path, dict.fromkeys(outputs, "float32")), "turned")
-    assert (place.name, place.read_as, place.shared) == ("weight", "turned", shared)
-    assert place.value.shape == (FEATURES, CLASSES)
-
-
 def _resolve(model: Model, tensor: str) -> Stored:
     reader = next(k for k, node in enumerate(model.proto.graph.node) if tensor in node.input)
     return resolve(model, tensor, reader)
@@ -138,5 +92,5 @@ def _resolve(model: Model, tensor: str) -> Stored:
 def test_a_missing_tensor_is_refused(tmp_path: Path) -> None:
     b = Builder()
     b.node("MatMul", "features", "nowhere", out="y")
-    with pytest.raises(Refused, match="'nowhere' is not a dense initializer, not a constant"):
+    with pytest.raises(Refused, match="'nowhere' is not in the file, not a constant"):
         _resolve(_model(b, tmp_path, {"y": "float32"}), "nowhere")

@@ -166,7 +166,10 @@ def test_thresholds_that_the_file_misstates_are_not_intact(small: Small, tmp_pat
     costs = tmp_path / "costs.csv"
     rows = [f"{name},{','.join('01'[name != other] for other in '01234')}" for name in "01234"]
     costs.write_text("\n".join(["class,0,1,2,3,4", *rows]))
-    for words in ({"decide": "f1", "positive": "2"}, {"decide": "macro-f1"}, {"decide": f"cost={costs}"}):
+    goals: list[dict[str, Any]] = [
+        {"decide": "f1", "positive": "2"}, {"decide": "macro-f1"}, {"decide": f"cost={costs}"},
+    ]  # fmt: skip
+    for words in goals:
         tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
         assert tna_onnx.verify(small.model, tmp_path / "g.onnx").intact
         proto = onnx.load(tmp_path / "g.onnx")
@@ -188,7 +191,7 @@ def test_thresholds_that_the_file_misstates_are_not_intact(small: Small, tmp_pat
         ({"decide": "recall>=1.5"}, UsageError, "between 0 and 1"),
         ({"decide": "f1"}, UsageError, "name it with positive"),
         ({"decide": "recall>=0.9", "per_class": True}, UsageError, "keep the recall of all classes"),
-        ({"decide": "f1", "positive": "spam"}, UsageError, "expected one of 0, 1, 2, 3, 4"),
+        ({"decide": "f1", "positive": "spam"}, UsageError, "expected .0., .1., .2., .3., .4."),
         ({"positive": "1"}, UsageError, "decide"),
         ({"decide": "cost=missing.csv"}, UsageError, "no such file"),
         ({"decide": "recall>=0.9999", "positive": "1"}, DataError, r"takes 29,956.*best that these can promise"),
@@ -241,13 +244,43 @@ def test_a_gate_asks_for_recall(small: Small, tmp_path: Path) -> None:
         result = cli("evaluate", path, small.test, "--min-recall", f"2={limit}", "--device", "cpu")
         assert result.exit_code == code, result.output
     assert "--min-recall 2=" in result.output
-    for words, message in (
-        ([path, "--min-recall", "spam=0.5"], "no class"),
-        ([small.model, "--min-recall", "2=0.5"], "guard --decide"),
-    ):
-        result = cli("evaluate", words[0], small.test, *words[1:])
-        assert result.exit_code == 2
-        assert message in result.output
+    result = cli("evaluate", path, small.test, "--min-recall", "spam=0.5")
+    assert result.exit_code == 2
+    assert "no class" in result.output
+
+
+def test_without_a_decision_the_gate_is_on_predictions(small: Small) -> None:
+    found = np.load(small.test)
+    predicted = run(small.model, found["x"])["logits"].argmax(axis=1)
+    recall = float(np.mean(predicted[found["labels"] == 2] == 2))
+    for limit, code in ((recall - 0.01, 0), (recall + 0.01, 1)):
+        result = cli("evaluate", small.model, small.test, "--min-recall", f"2={limit}", "--device", "cpu")
+        assert result.exit_code == code, result.output
+
+
+@pytest.mark.parametrize("decide", [{}, {"decide": "recall>=0.8", "positive": "2"}])
+def test_calibrate_has_the_gate_too(small: Small, tmp_path: Path, decide: dict[str, Any]) -> None:
+    words: dict[str, Any] = {**decide, **CPU, "eval": small.test, "search": "none", "output": tmp_path / "o.onnx"}
+    report = tna_onnx.calibrate(small.model, small.calib, min_recall={"2": 0.01}, **words)
+    scores = None if report.guard is None else report.guard.decisions.decision
+    recall = report.recall.classes[2].after if scores is None else scores.classes[2].recall
+    assert recall is not None
+    assert recall < 1
+    (tmp_path / "o.onnx").unlink()
+    with pytest.raises(tna_onnx.GateMissed, match=f"recall of 2 is {recall:.4g}") as missed:
+        tna_onnx.calibrate(small.model, small.calib, min_recall={"2": recall + 0.001}, **words)
+    assert not (tmp_path / "o.onnx").exists()
+    assert len(missed.value.result.missed) == 1
+    assert missed.value.result.settings["gates"]["min_recall"] == {"2": recall + 0.001}
+    with pytest.raises(UsageError, match="fraction"):
+        tna_onnx.calibrate(small.model, small.calib, min_recall={"2": 95}, **words)
+
+
+def test_the_gate_on_a_decision_needs_samples_of_its_own(small: Small) -> None:
+    with pytest.raises(UsageError, match="eval"):
+        tna_onnx.calibrate(
+            small.model, small.calib, min_recall={"2": 0.5}, decide="recall>=0.8", positive="2", dry_run=True
+        )
 
 
 def test_the_page_shows_the_chosen_point(small: Small, tmp_path: Path) -> None:
@@ -266,3 +299,97 @@ def test_the_page_shows_the_chosen_point(small: Small, tmp_path: Path) -> None:
     assert "Recall and precision of 2, the chosen point in a ring" in text
     assert "Decisions by class" in text
     assert "True class and decision" in text
+
+
+EDITED: dict[str, tuple[dict[str, Any], dict[str, float]]] = {
+    "positive": ({"decide": "recall>=0.9", "positive": "2"}, {"2": 0.7}),
+    "sure": ({"decide": "precision>=0.5", "per_class": True}, {"1": 0.7, "3": 0.1}),
+    "ratio beside sets": ({"decide": "macro-f1", "add": ("set", "accept"), "risk": 20.0}, {"4": 3.0}),
+    "dialled": ({"decide": "mcc", "dials": True}, {"0": 0.5}),
+    "outliers": ({"decide": "f1", "positive": "2", "add": ("ood",)}, {"2": 0.7}),
+}
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_thresholds_are_set_by_hand(small: Small, data: dict[str, np.ndarray], name: str, tmp_path: Path) -> None:
+    words, wanted = EDITED[name]
+    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+    edited = tna_onnx.edit_decision(tmp_path / "g.onnx", wanted, output=tmp_path / "e.onnx")
+    onnx.checker.check_model(tmp_path / "e.onnx", full_check=True)
+    assert tna_onnx.verify(small.model, tmp_path / "e.onnx").intact
+    before, after = (run(tmp_path / file, data["new"]) for file in ("g.onnx", "e.onnx"))
+    for output in before.keys() - {"decision"}:
+        np.testing.assert_array_equal(before[output], after[output])
+    (t,) = (np.array(output.threshold, np.float32) for output in result.outputs if output.role == "decision")
+    for label, value in wanted.items():
+        t[0 if t.size == 1 else int(label)] = value
+    p = softmax(after["logits"].astype(np.float64), axis=1)
+    first = p.argmax(axis=1)
+    if t.size == 1:
+        expected = np.where(p[:, 2] >= t[0], 2, np.where(np.arange(5) == 2, -1, p).argmax(axis=1))
+    elif name == "sure":
+        expected = np.where(p.max(axis=1) >= t[first], first, -1)
+    else:
+        expected = (p / t).argmax(axis=1)
+    assert np.count_nonzero(after["decision"] != expected) <= 2
+    assert np.count_nonzero(after["decision"] != before["decision"]) > 2
+    said = json.loads(edited.provenance["guard_decision"])
+    assert (said["goal"], said["by_hand"]) == ("by hand", sorted(wanted))
+    assert "delta" not in said
+    assert json.loads(edited.provenance["guard"])["decide"] == "by hand"
+    # and once more
+    again = tna_onnx.edit_decision(tmp_path / "e.onnx", wanted, output=tmp_path / "f.onnx")
+    assert again.provenance["guard_decision"] == edited.provenance["guard_decision"]
+
+
+@pytest.mark.parametrize("name", EDITED)
+def test_a_decision_is_removed(small: Small, data: dict[str, np.ndarray], name: str, tmp_path: Path) -> None:
+    """What is left is the model, byte for byte, or the file that `guard` writes without a decision."""
+    words, _ = EDITED[name]
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words, **CPU)
+    tna_onnx.edit_decision(tmp_path / "g.onnx", None, output=tmp_path / "e.onnx")
+    rest = {key: value for key, value in words.items() if key not in ("decide", "positive")}
+    if not rest.get("add"):
+        assert (tmp_path / "e.onnx").read_bytes() == small.model.read_bytes()
+        return
+    tna_onnx.guard(small.model, small.calib, output=tmp_path / "r.onnx", **rest, **CPU)
+    assert (tmp_path / "e.onnx").read_bytes() == (tmp_path / "r.onnx").read_bytes()
+    assert tna_onnx.verify(small.model, tmp_path / "e.onnx").intact
+
+
+def test_a_recalibrated_file_is_what_it_was(labels: Path) -> None:
+    tna_onnx.calibrate(labels / "m.onnx", labels / "calib.npz", output=labels / "c.onnx", **CPU)
+    tna_onnx.guard(labels / "c.onnx", labels / "test.npz", output=labels / "g.onnx", decide="f1", **CPU)
+    tna_onnx.edit_decision(labels / "g.onnx", {"0": 0.4}, output=labels / "e.onnx")
+    assert tna_onnx.verify(labels / "m.onnx", labels / "e.onnx").intact
+    found = run(labels / "e.onnx", samples(900, 2)["x"])
+    np.testing.assert_array_equal(found["decision"][:, 0], found["p"][:, 0] >= np.float32(0.4))
+    tna_onnx.edit_decision(labels / "e.onnx", None, output=labels / "b.onnx")
+    assert (labels / "b.onnx").read_bytes() == (labels / "c.onnx").read_bytes()
+
+
+def test_what_cannot_be_edited_is_refused(small: Small, tmp_path: Path) -> None:
+    path = tmp_path / "g.onnx"
+    tna_onnx.guard(small.model, small.calib, output=path, decide="f1", positive="2", **CPU)
+    for words, code, message in (
+        ((path, "--set-threshold", "spam=0.7"), 2, "expected '2'"),
+        ((path, "--set-threshold", "2=1.5"), 2, "from 0 to 1"),
+        ((path, "--set-threshold", "2=high"), 2, "must be a number"),
+        ((path, "--set-threshold", "2=0.7", "--remove", "decision"), 2, "leave out --set-threshold"),
+        ((path, small.calib, "--set-threshold", "2=0.7"), 2, "leave out --calib"),
+        ((path,), 2, "Missing data"),
+        ((small.model, "--remove", "decision"), 3, "has no output decision"),
+    ):
+        result = cli("guard", *words, "-o", tmp_path / "e.onnx")
+        assert result.exit_code == code, result.output
+        assert message in " ".join(result.output.split())
+        assert not (tmp_path / "e.onnx").exists()
+    result = cli("guard", path, "--set-threshold", "2=0.7", "-o", tmp_path / "e.onnx")
+    assert result.exit_code == 0, result.output
+    assert '"by_hand": ["2"]' in result.output
+    proto = onnx.load(tmp_path / "e.onnx")
+    proto.graph.node[-1].doc_string = "changed"
+    onnx.save(proto, tmp_path / "t.onnx")
+    result = cli("guard", tmp_path / "t.onnx", "--remove", "decision", "-o", tmp_path / "u.onnx")
+    assert result.exit_code == 3
+    assert "is not as guard wrote it" in " ".join(result.output.split())

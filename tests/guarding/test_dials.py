@@ -118,26 +118,6 @@ def test_what_is_no_level_decides_nothing(
     np.testing.assert_array_equal(found[other], plain[other])
 
 
-@pytest.mark.parametrize("coverage", [1e17, 1e30, 3e38, np.inf, np.nan])
-def test_a_huge_coverage_by_class_gives_all_classes(
-    small: Small, data: dict[str, np.ndarray], coverage: float, tmp_path: Path
-) -> None:
-    words = {"add": ["set"], "per_class": True, "device": "cpu"}
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "d.onnx", dials=True, **words)
-    assert run(tmp_path / "d.onnx", data["new"], coverage=coverage)["set"].all()
-
-
-def test_inputs_that_are_no_numbers_are_not_accepted(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
-    words = {**WORDS, "add": ["accept", "set", "ood"], "ood_score": "energy"}
-    for dials in (False, True):
-        path = tmp_path / f"{dials}.onnx"
-        tna_onnx.guard(small.model, small.calib, output=path, dials=dials, **words)
-        found = run(path, np.full_like(data["new"][:3], np.nan))
-        assert not found["accept"].any()
-        assert found["set"].all()
-        assert found["ood_alarm"].all()
-
-
 PRIOR = np.array([0.05, 0.4, 0.3, 0.05, 0.2])
 
 
@@ -246,15 +226,3 @@ def test_a_file_in_which_inputs_with_a_default_are_constants(small: Small, tmp_p
     tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "g.onnx", **WORDS)
     with pytest.raises(UnsupportedModel, match=r"IR version 3.*could not be turned"):
         tna_onnx.guard(tmp_path / "old.onnx", small.calib, output=tmp_path / "d.onnx", dials=True, **WORDS)
-
-
-def test_the_names_of_dials_have_the_prefix(small: Small, tmp_path: Path) -> None:
-    words = {**WORDS, "prefix": "my_", "dials": True}
-    result = tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words)
-    assert [(dial.name, dial.role) for dial in result.inputs] == [
-        ("my_risk", "risk"),
-        ("my_coverage", "coverage"),
-        ("my_class_prior", "class_prior"),
-    ]
-    graph = onnx.load(tmp_path / "g.onnx").graph
-    assert [info.name for info in graph.input] == ["x", "my_risk", "my_coverage", "my_class_prior"]

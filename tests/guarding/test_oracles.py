@@ -16,9 +16,18 @@ from scipy.special import softmax
 import tna_onnx
 from tests.conftest import Small
 from tests.guarding.conftest import run
-from tna_onnx.numerics.conformal import coverage_band, quantile, rank_penalty, set_scores, small_set_penalty
+from tna_onnx.numerics.conformal import (
+    accept_above,
+    accept_at,
+    coverage_band,
+    errorless_needed,
+    quantile,
+    rank_penalty,
+    set_scores,
+    share_interval,
+    small_set_penalty,
+)
 from tna_onnx.numerics.outliers import area_under, roc_points
-from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed, share_interval
 
 TEMPERATURE = 3.0
 """That of the labels of the small model; its own probabilities round to 1, and many of their sums are equal."""

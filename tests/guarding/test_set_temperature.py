@@ -12,7 +12,6 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.guarding.conftest import run
 from tna_onnx.errors import UsageError
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.numerics.conformal import (
@@ -113,17 +112,6 @@ def test_the_file_makes_sets_at_it(small: Small, data: dict[str, np.ndarray], sc
     entries = {entry.key: entry.value for entry in onnx.load(tmp_path / "t.onnx").metadata_props}
     assert float(entries["tna_onnx.guard_set_temperature"]) == own.set_temperature
     assert json.loads(entries["tna_onnx.guard"])["set_temperature"] == "auto"
-
-
-def test_a_number_is_taken_as_it_is(small: Small, data: dict[str, np.ndarray], tmp_path: Path) -> None:
-    words = {"add": ["set"], "device": "cpu", "coverage": 90}
-    tna_onnx.guard(small.model, small.calib, output=tmp_path / "t.onnx", set_temperature=2.0, **words)
-    logits = run(small.model, data["x"])["logits"].astype(np.float64)
-    p = tempered(np.exp(logits - logits.max(axis=1, keepdims=True)), 2.0)
-    limit = np.sort(1 - p[np.arange(1500), data["y"]])[int(np.ceil(1501 * 0.9)) - 1]
-    found = run(tmp_path / "t.onnx", data["x"])["set"]
-    clear = np.abs(1 - p - limit) > 1e-5
-    np.testing.assert_array_equal(found[clear], (1 - p <= limit)[clear])
 
 
 @pytest.mark.parametrize("value", [0, -1.0, 1e6, float("nan"), "warm"])

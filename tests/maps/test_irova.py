@@ -12,9 +12,8 @@ from sklearn.isotonic import IsotonicRegression
 import tna_onnx
 from tests.conftest import Small
 from tests.maps.samples import reduce_of, sample
-from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.irova import IsotonicOneVsAll
+from tna_onnx.maps.isotonic import IsotonicOneVsAll
 
 
 def published(logits: np.ndarray, labels: np.ndarray, new: np.ndarray) -> np.ndarray:
@@ -64,8 +63,3 @@ def test_the_file_gives_what_was_fitted(small: Small, search: str, tmp_path: Pat
     report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "m.onnx", **words)
     assert report.verification.max_difference < 0.02
     assert tna_onnx.verify(small.model, tmp_path / "m.onnx").intact
-
-
-def test_the_choice_of_a_method_leaves_it_out() -> None:
-    assert MAPS["irova"].max_classes_of_auto == 0
-    assert MAPS["isotonic"].max_classes_of_auto is None

@@ -94,15 +94,6 @@ def test_classes_with_few_samples_keep_the_temperature_and_are_named() -> None:
     assert "classes_left_alone" not in SmoothedIsotonic.fit(reduce_of(*sample(size=3000))).brief
 
 
-def test_a_class_that_is_predicted_and_never_there_is_not_left_alone() -> None:
-    logits, labels, _ = sample(size=3000)
-    keep = labels != 2
-    fitted = SmoothedIsotonic.fit(reduce_of(logits[keep], labels[keep]))
-    assert isinstance(fitted, SmoothedIsotonic)
-    assert fitted.left_alone == ()
-    assert softmax(apply_map(fitted, logits[keep]), axis=1)[:, 2].mean() < 0.03
-
-
 def test_many_classes_left_alone_are_counted() -> None:
     fitted = SmoothedIsotonic.fit(reduce_of(*with_rare(49, 21, 8000)))
     assert fitted.brief["classes_left_alone"] == 21
@@ -213,11 +204,3 @@ def test_float16_and_bfloat16_move_probabilities_by_their_rounding(classes: int)
     error = np.abs(softmax(result, axis=1) - exact).max(axis=1)
     assert np.mean(error) < 0.02
     assert np.max(error) < 0.25
-
-
-def test_thousand_classes_stay_small() -> None:
-    logits, labels, _ = sample(classes=1000, n=40, size=3000, scale=2.0)
-    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
-    ops = NodeOps("float32", 17)
-    fitted.forward(ops, "logits")
-    assert sum(tensor.ByteSize() for tensor in ops.initializers) < 30_000

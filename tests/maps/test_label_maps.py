@@ -17,9 +17,7 @@ from tests.maps.samples import reduce_of
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.maps.label_isotonic import LabelIsotonic
-from tna_onnx.maps.label_platt import LabelPlatt
-from tna_onnx.maps.label_temperature import LabelTemperature
+from tna_onnx.maps.label_maps import LabelIsotonic, LabelPlatt, LabelTemperature
 from tna_onnx.maps.temperature import Temperature
 
 Array = NDArray[Any]
@@ -216,10 +214,3 @@ def test_one_class_a_sample_is_refused(name: str) -> None:
 def test_many_labels_are_listed_by_their_range() -> None:
     fitted = LabelTemperature(tuple(np.linspace(1, 3, 100).tolist()), tuple(range(30)))
     assert fitted.brief == {"temperatures_range": [1.0, 3.0], "labels_shared": 30}
-
-
-def test_which_maps_there_are_depends_on_what_a_sample_has() -> None:
-    assert maps_of(3, labels=True) == ("ts", *LABELS_ONLY)
-    assert not {*LABELS_ONLY} & {*maps_of(3), *maps_of(2)}
-    assert "platt" in maps_of(2)
-    assert "platt" not in maps_of(3)

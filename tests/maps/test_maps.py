@@ -1,7 +1,6 @@
 """TS and ETS: the laws of `maps/base.py` over one table of maps, and each fit against independent solvers."""
 
 import itertools
-import json
 import math
 import warnings
 from collections.abc import Callable
@@ -18,11 +17,8 @@ from tests.maps.faces import on_numpy, on_onnxruntime, on_reference_evaluator, o
 from tests.maps.samples import reduce_of
 from tests.support import pairwise
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
-from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
-from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 
 Array = NDArray[Any]
 
@@ -162,24 +158,6 @@ def test_rows_do_not_know_each_other(make: Any) -> None:
         np.testing.assert_array_equal(on_numpy(fitted, logits[a:b]), whole[a:b])
 
 
-@pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
-def test_logits_are_only_read(make: Any) -> None:
-    logits = LOGITS["ten classes"].copy()
-    logits.setflags(write=False)
-    on_numpy(make(10), logits)
-
-
-@pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
-def test_what_readers_see_goes_through_json(make: Any) -> None:
-    brief = make(4).brief
-    assert json.loads(json.dumps(brief)) == brief
-
-
-@pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
-def test_what_a_map_says_about_itself(make: Any) -> None:
-    assert not make(4).needs_features
-
-
 def test_no_map_is_the_identity() -> None:
     logits = LOGITS["ten classes"]
     assert apply_map(None, logits) is logits
@@ -189,10 +167,6 @@ def test_no_map_is_the_identity() -> None:
 
 # The maps that scale all logits of a sample by one temperature: they share what they refuse, and keep every prediction.
 SCALING: dict[str, type[Temperature] | type[EnsembleTemperature]] = {"ts": Temperature, "ets": EnsembleTemperature}
-
-
-def test_maps_by_the_names_of_the_command_line() -> None:
-    assert {name: MAPS[name] for name in SCALING} == SCALING
 
 
 def sample(classes: int = 10, n: int = 1500, temperature: float = 2.5, seed: int = 0) -> tuple[Array, Array]:
@@ -291,11 +265,6 @@ class TestFits:
             before = squared_error(special.softmax(logits, axis=1), labels)
             assert squared_error(special.softmax(after, axis=1), labels) <= before + 1e-12  # the same
 
-    def test_its_result_can_be_scored(self, name: str, data: Any) -> None:
-        logits, labels = data()
-        scores = SampleScores.of_logits(apply_map(SCALING[name].fit(reduce_of(logits, labels)), logits), labels)
-        assert np.all(np.isfinite(scores.nll))
-
 
 def _right() -> tuple[Array, Array]:
     logits = drawn(5, 2.0, 200)
@@ -312,13 +281,6 @@ class TestRefusals:
         for start in (1e-3, 1.0, 50.0):
             with pytest.raises(DataError, match="every calibration sample is classified right"):
                 fit_from(name, start, reduce_of((scale * logits).astype(dtype), labels))
-
-    def test_all_right_in_chunks(self, name: str, dtype: Any, scale: float) -> None:
-        """A chunk without errors is none: one error anywhere is enough for a temperature."""
-        logits, labels = _right()
-        logits = (scale * logits).astype(dtype)
-        labels[0] = logits[0].argmin()
-        assert SCALING[name].fit(reduce_of(logits, labels, cuts=(1, 50))).temperature > 0
 
     def test_worse_than_guessing(self, name: str, dtype: Any, scale: float) -> None:
         logits, _ = _right()
@@ -353,24 +315,6 @@ def test_temperature_is_the_minimum_of_the_nll(data: Any) -> None:
     assert math.log(fitted) == pytest.approx(found.x, abs=3e-7)
     for other in (-1.0, -0.01, 0.01, 1.0):
         assert nll(logits / fitted, labels) < nll(logits / (fitted * math.exp(other)), labels)
-
-
-@pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES.keys())
-def test_temperature_needs_few_passes_over_the_data(data: Any) -> None:
-    logits, labels = data()
-    passes = 0
-
-    def reduce(of: Callable[..., Any], *_: Array) -> Any:
-        nonlocal passes
-        passes += 1
-        return of(logits, labels, None)
-
-    fitted = Temperature.fit(reduce)
-    # Halley from T = 1: some halvings of a range of 1e12 to get near, then the digits triple; halving alone takes 38
-    assert passes <= 12
-    passes = 0
-    Temperature.fit(reduce, start=Temperature(1.02 * fitted.temperature))
-    assert passes <= 2  # 0.02, 1e-5, 1e-15
 
 
 @pytest.mark.parametrize(

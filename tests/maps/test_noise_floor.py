@@ -12,8 +12,7 @@ from scipy.special import expit, log_expit, softmax
 
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.bias import Bias, first_fit
-from tna_onnx.maps.noise_floor import NoiseFloor
+from tna_onnx.maps.bias import Bias, NoiseFloor, first_fit
 from tna_onnx.numerics.multinomial import Diagonal, Scalar, _Objective, shape_of
 
 Array = NDArray[Any]

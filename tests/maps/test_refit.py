@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import Any
 
@@ -98,17 +97,6 @@ def test_each_step_of_the_path_is_as_good_as_that_of_l_bfgs(n: int, samples: int
         assert head.value_of(fit) - head.best(fit.strength, fit.temperature) <= EXCESS
 
 
-def test_the_path_goes_from_the_strongest_on_and_ever_further() -> None:
-    head = Head(10, 400, 5)
-    path = list(Refit.fit_path(head.reduce()))
-    assert all(a > b for a, b in itertools.pairwise(Refit.strengths))
-    changes = [fit.brief["weight_change"] for fit in path]
-    assert changes == sorted(changes)
-    rows = np.arange(400)
-    fits = [-np.mean(log_softmax(apply_map(fit, head.logits, head.z), axis=1)[rows, head.y]) for fit in path]
-    assert fits == sorted(fits, reverse=True)
-
-
 def test_a_strong_anchor_is_temperature_scaling() -> None:
     head = Head(10, 400, 5)
     start = Refit(1.0, 1e6, np.zeros((5, 10), np.float32), np.zeros(5, np.float32))
@@ -132,17 +120,6 @@ def test_fit_takes_the_strength_of_its_start_or_a_middle_one() -> None:
     np.testing.assert_array_equal(alone.delta, path[alone.strength].delta)
     again = Refit.fit(head.reduce(), start=path[2e-3])
     np.testing.assert_array_equal(again.delta, path[2e-3].delta)
-
-
-@pytest.mark.parametrize(("n", "samples", "classes"), [(10, 400, 5), (60, 40, 4), (8, 300, 2)])
-def test_folded_is_what_forward_computes(n: int, samples: int, classes: int) -> None:
-    head = Head(n, samples, classes)
-    fitted = Refit.fit(head.reduce())
-    folding = fitted.folded()
-    weight, bias = folding.weight(head.weight.astype(np.float64)), folding.bias(head.bias.astype(np.float64))
-    mapped = apply_map(fitted, head.z.astype(np.float64) @ head.weight.T + head.bias, head.z.astype(np.float64))
-    # float64 against float64: n terms of a logit's size
-    np.testing.assert_allclose(mapped, head.z.astype(np.float64) @ weight.T + bias, rtol=1e-10, atol=1e-10)
 
 
 def test_a_feature_that_is_always_zero_has_no_say() -> None:
@@ -196,20 +173,3 @@ def test_many_features_are_thinned_evenly_whatever_the_chunks(
     fitted = Refit.fit(head.reduce(cuts))
     np.testing.assert_array_equal(seen[0], head.y[::3])
     assert fitted.temperature == pytest.approx(head.temperature(), rel=1e-4)  # as above
-
-
-def test_right_labels_alone_are_refused_as_for_a_temperature() -> None:
-    head = Head(10, 400, 5)
-    head.y[:] = head.logits.argmax(axis=1)
-    with pytest.raises(DataError, match="every calibration sample is classified right"):
-        Refit.fit(head.reduce())
-
-
-def test_it_says_how_much_it_changed() -> None:
-    fitted = Refit.fit(Head(10, 400, 5).reduce())
-    assert fitted.brief == {
-        "temperature": fitted.temperature,
-        "strength": fitted.strength,
-        "weight_change": pytest.approx(math.sqrt(float(np.sum(np.square(fitted.delta)))), rel=1e-5),
-        "bias_change": pytest.approx(math.sqrt(float(np.sum(np.square(fitted.shift)))), rel=1e-5),
-    }

@@ -34,12 +34,6 @@ def test_the_type_and_the_mapping_have_the_same_names() -> None:
     assert len(MAPS) == len(set(MAPS))
 
 
-def test_other_names_are_unknown() -> None:
-    assert "none" not in MAPS
-    with pytest.raises(KeyError):
-        MAPS["none"]
-
-
 def test_every_map_has_a_rank_of_its_own() -> None:
     ranks = [MAPS[name].rank for name in MAPS]
     assert len({*ranks}) == len(ranks)
@@ -48,9 +42,6 @@ def test_every_map_has_a_rank_of_its_own() -> None:
 
 @pytest.mark.parametrize("name", MAPS)
 class TestFacts:
-    def test_name_is_the_one_in_the_mapping(self, name: str) -> None:
-        assert MAPS[name].name == name
-
     def test_options_are_keywords_whose_default_is_the_first_word(self, name: str) -> None:
         defaults = getattr(MAPS[name].fit, "__kwdefaults__")  # noqa: B009 - a bound method has it, its type does not
         assert {*MAPS[name].options, "start"} == {*defaults}

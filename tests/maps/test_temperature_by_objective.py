@@ -90,9 +90,3 @@ def test_the_bins_are_those_asked_for(bins: int) -> None:
     steps = Temperature.fit(reduce).temperature * np.geomspace(1 / 3, 3, 33)
     assert ece(logits, labels, found, bins) <= min(ece(logits, labels, t, bins) for t in steps) + ROUNDING
     assert found != Temperature.fit(reduce, objective="ece").temperature
-
-
-def test_the_default_is_the_nll() -> None:
-    logits, labels, _ = sample(size=300)
-    reduce = reduce_of(logits, labels)
-    assert Temperature.fit(reduce, objective="nll") == Temperature.fit(reduce)

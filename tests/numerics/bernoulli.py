@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.scores import SampleScores
 
-__all__ = ["confidences", "scores"]
-
 
 def scores(confidence: NDArray[np.floating], hit: NDArray[np.bool_]) -> SampleScores:
     """Score two classes, so that the NLL of a miss is -log(1 - c)."""

@@ -77,19 +77,6 @@ def test_the_adaece_is_what_the_formulas_say(n: int) -> None:
     assert corrected == pytest.approx(defined(distinct, cross_fit, groups), abs=1e-9)
 
 
-def test_by_hand() -> None:
-    """Two folds of two samples in one bin; e = +0.1 in one and -0.1 in the other, x = 0.25 - 0.5."""
-    crossed = scores(np.array([0.4, 0.4, 0.6, 0.6]), np.array([True, False, False, False]))
-    cross_fit = CrossFit(scores(np.full(4, 0.5), crossed.hit), np.array([0, 0, 1, 1]))
-    # e_kj = 2/4 * (+-0.2): v = 1/2 * (0.01 + 0.01)
-    mean, spread = fit_error(crossed, cross_fit, SHARES["ece"](crossed, 1))
-    assert mean[0] == pytest.approx(-0.25)
-    assert np.sum(spread**2) == pytest.approx(0.01, rel=1e-5)
-    assert corrected_errors(crossed, cross_fit, 1)["ece"] == pytest.approx(
-        stats.foldnorm(0.25 / math.sqrt(0.02), scale=math.sqrt(0.02)).mean(), rel=1e-5
-    )
-
-
 # ---- laws ----
 
 
@@ -113,12 +100,6 @@ def test_the_order_of_samples_does_not_matter(n: int) -> None:
     expected = corrected_errors(crossed, cross_fit)
     # roots of variances that differ by rounding
     assert corrected_errors(crossed.take(order), shuffled) == pytest.approx(expected, abs=1e-9)
-
-
-def test_names_of_folds_do_not_matter() -> None:
-    crossed, cross_fit = made(200, seed=3)
-    renamed = CrossFit(cross_fit.fitted, 10 - 3 * cross_fit.fold)
-    assert corrected_errors(crossed, renamed) == pytest.approx(corrected_errors(crossed, cross_fit), abs=SUMMED)
 
 
 def test_chunks_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:

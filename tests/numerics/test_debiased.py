@@ -55,9 +55,3 @@ def test_it_lies_between_zero_and_the_ece(samples: list[tuple[float, bool]]) -> 
     made = scores(np.array([c for c, _ in samples]), np.array([h for _, h in samples]))
     assert 0 <= debiased_ece(made) <= ece(made) + 1e-12
     assert 0 <= expected_ece(made) <= 1
-
-
-def test_a_bin_without_noise_keeps_its_gap() -> None:
-    made = scores(np.full(20, 0.75), np.ones(20, bool))
-    assert debiased_ece(made) == pytest.approx(ece(made)) == pytest.approx(0.25)
-    assert debiased_ece(scores(np.ones(20), np.ones(20, bool))) == 0

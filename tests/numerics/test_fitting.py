@@ -1,6 +1,5 @@
 """Roots, minima and simplex weights against scipy's solvers."""
 
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -73,21 +72,6 @@ def test_root_is_that_of_brentq(curve: Callable[[float, float], Curve], root: fl
     assert found.iterations <= 80
 
 
-@pytest.mark.parametrize("curve", [power, logarithm, saturating, flat])
-def test_a_warm_start_saves_steps(curve: Callable[[float, float], Curve]) -> None:
-    function = curve(1.7, 1.0)
-    cold, warm = (increasing_root(function, LOW, HIGH, start=start) for start in (30.0, 1.71))
-    assert warm.value == pytest.approx(cold.value, rel=1e-10)
-    assert warm.iterations <= cold.iterations <= 42  # halving alone: log2(log(1e12) / 1e-10) = 38
-
-
-def test_starting_on_the_root() -> None:
-    assert increasing_root(lambda x: (x - 2.0, 1.0, 0.0), LOW, HIGH, start=2.0).iterations == 1
-    # a last step that rounds to nothing is the end, and no reason to leave
-    assert increasing_root(lambda x: (x - 2.0 - 1e-16, 1.0, 0.0), LOW, HIGH, start=2.0).iterations <= 2
-    assert increasing_root(lambda x: (1e-18 + 0 * x, 1.0, 0.0), LOW, HIGH, start=2.0).iterations == 1
-
-
 @pytest.mark.parametrize("slope", [0.0, 1.0])
 @pytest.mark.parametrize(("value", "status", "end"), [(1.0, "lower", LOW), (-1.0, "upper", HIGH)])
 def test_no_change_of_sign_ends_at_an_end(value: float, status: str, end: float, slope: float) -> None:
@@ -114,14 +98,6 @@ def test_values_that_are_not_finite(bad: float, place: int) -> None:
     first, second, third = (bad if k == place else 1.0 for k in range(3))
     with pytest.raises(ValueError, match=r"not finite at 1\.0"):
         increasing_root(lambda _: (first, second, third), LOW, HIGH)
-
-
-@pytest.mark.parametrize("curve", [power, logarithm, saturating])
-def test_two_evaluations_from_a_neighbour(curve: Callable[[float, float], Curve]) -> None:
-    """Halley's error is cubed: 0.02, then below 0.02^3, and the step from there leaves nothing."""
-    found = increasing_root(curve(1.7, 1.0), LOW, HIGH, start=1.02 * 1.7)
-    assert found.iterations <= 2
-    assert found.value == pytest.approx(1.7, rel=1e-10)
 
 
 # ---- minima of convex functions ----
@@ -252,27 +228,6 @@ def test_weights_satisfy_the_conditions_of_a_minimum(k: int, rank: int, seed: in
     assert gradient.min() >= level - 1e-6 * scale
 
 
-def test_interior_minimum() -> None:
-    gram, expected = np.array([[2.0, 0.3, 0.1], [0.3, 1.0, 0.2], [0.1, 0.2, 3.0]]), np.array([0.2, 0.5, 0.3])
-    # (G w - t) is a multiple of ones at the minimum; 3 x 3 in float64
-    np.testing.assert_allclose(simplex_weights(gram, gram @ expected - 0.7), expected, atol=1e-13)
-
-
-def test_of_equal_minima_the_fewest_weights() -> None:
-    """Two equal distributions: either alone is as good as any mixture."""
-    for equal in itertools.combinations(range(3), 2):
-        gram, target = np.eye(3), np.zeros(3)
-        gram[np.ix_(equal, equal)] = 1.0
-        weights = simplex_weights(gram, target)
-        assert np.count_nonzero(weights) == 2
-        np.testing.assert_allclose(np.sort(weights), [0, 0.5, 0.5], atol=1e-13)  # as above
-    assert simplex_weights(np.ones((4, 4)), np.zeros(4)).tolist() == [1, 0, 0, 0]
-
-
-def test_one_weight() -> None:
-    assert simplex_weights(np.array([[3.0]]), np.array([-5.0])).tolist() == [1.0]
-
-
 # ---- mixture weights ----
 
 
@@ -313,20 +268,6 @@ def test_mixture_weights_are_those_of_em(seed: int) -> None:
     found, expected = mixture_weights(likelihoods), em(likelihoods)
     assert log_likelihood(likelihoods, found) >= log_likelihood(likelihoods, expected) - 1e-12
     np.testing.assert_allclose(found, expected, atol=1e-3)  # EM creeps where a weight goes to zero
-
-
-def test_mixture_weights_at_the_edges() -> None:
-    rng = np.random.default_rng(0)
-    column = rng.random((50, 1)) + 0.1
-    np.testing.assert_array_equal(mixture_weights(column), [1])
-    # equal columns: any weights are right
-    assert mixture_weights(np.hstack([column, column])).sum() == pytest.approx(1, abs=1e-12)
-    # a column of zeros has no share; each of two that never overlap has the share of its samples
-    assert mixture_weights(np.hstack([column, 0 * column]))[1] == pytest.approx(0, abs=1e-12)
-    apart = np.array([[1.0, 0.0]] * 3 + [[0.0, 1.0]])
-    np.testing.assert_allclose(mixture_weights(apart), [0.75, 0.25], atol=1e-7)  # a root of what a step may leave
-    # tiny likelihoods: only their ratios count
-    np.testing.assert_allclose(mixture_weights(apart * 1e-200), [0.75, 0.25], atol=1e-7)
 
 
 def test_a_refuge_that_leads_nowhere_is_left_for_the_start() -> None:

@@ -37,15 +37,6 @@ def test_their_mean_is_the_metric(seed: int, n: int, levels: int, bins: int) -> 
         assert np.mean(losses) == pytest.approx(objective_value(scores, objective, bins), abs=ROUNDING)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("levels", [3, 10**6])
-def test_a_sample_has_its_loss_wherever_it_stands(objective: Any, levels: int) -> None:
-    scores = drawn(3, 157, levels)
-    order = np.random.default_rng(4).permutation(157)
-    moved = sample_losses(scores.take(order), objective)
-    np.testing.assert_allclose(moved, sample_losses(scores, objective)[order], rtol=0, atol=ROUNDING)
-
-
 @pytest.mark.parametrize("objective", ["ece", "adaece"])
 def test_a_bin_errs_to_one_side(objective: Any) -> None:
     """Two bins: the lower one is too modest, the upper one too sure."""
@@ -63,10 +54,3 @@ def test_samples_of_one_confidence_on_two_sides_of_a_border_share_their_sides() 
     scores = SampleScores(confidence, hit, confidence, confidence)
     losses = sample_losses(scores, "adaece", 2)
     np.testing.assert_allclose(losses, [0.9, 0.8, 0, 0, 0.8, 0.9], rtol=0, atol=1e-7)  # float32 confidences
-
-
-def test_perfect_calibration_costs_nothing() -> None:
-    confidence = np.float32([1, 1, 0.5, 0.5])
-    scores = SampleScores(confidence, np.array([True, True, True, False]), confidence, confidence)
-    assert not sample_losses(scores, "ece").any()
-    assert not sample_losses(scores, "adaece", 2).any()

@@ -35,11 +35,6 @@ def test_standing_follows_the_better_side(row: typing.Any) -> None:
     assert row.standing(-0.1, 0.1) == 0
 
 
-@pytest.mark.parametrize("row", METRICS.values(), ids=METRICS)
-def test_the_smallest_effect_is_visible_in_the_digits_that_are_shown(row: typing.Any) -> None:
-    assert float(row.change(row.smallest_effect / row.factor)) == row.smallest_effect > 0
-
-
 def test_numbers_are_written_in_the_unit_of_the_row() -> None:
     assert METRICS["accuracy"].number(0.98765) == "98.77"
     assert METRICS["accuracy"].change(-0.001) == "-0.10"

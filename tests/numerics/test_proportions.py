@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest
 
-from tna_onnx.numerics.selective import LEVEL, consistent_range, wilson_interval
+from tna_onnx.numerics.conformal import LEVEL, consistent_range, wilson_interval
 
 
 @given(st.integers(1, 3000), st.data())

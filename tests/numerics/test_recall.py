@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import balanced_accuracy_score, recall_score
 
-from tna_onnx.numerics.recall_bounds import Recalls
+from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]
@@ -57,16 +57,6 @@ def test_errors_are_those_of_means_of_changes() -> None:
     assert found.balanced_error == pytest.approx(np.sqrt(np.sum(found.error**2)) / 3, rel=1e-12)
 
 
-def test_copies_of_samples_in_clusters_change_no_error() -> None:
-    """Each sample four times, as one cluster: as much is known as of the sample once."""
-    labels, old, new = drawn(2, np.array([0.5, 0.5]), 200)
-    one = Recalls.of(scored(old == labels, labels), scored(new == labels))
-    rows = np.repeat(np.arange(200), 4)
-    four = Recalls.of(scored((old == labels)[rows], labels[rows], rows), scored((new == labels)[rows]))
-    np.testing.assert_allclose(four.error, one.error, rtol=1e-12)
-    assert four.balanced_error == pytest.approx(one.balanced_error, rel=1e-12)
-
-
 def test_of_several_labels_those_with_it_and_those_without() -> None:
     holds = np.array([[1, 0], [1, 1], [0, 1], [0, 0]], bool)
     before = np.array([[1, 1], [0, 1], [0, 1], [1, 1]], bool)
@@ -100,15 +90,6 @@ def test_intervals_hold_the_truth(shares: tuple[float, ...]) -> None:
     # a standard error of a share of 400 runs is 1.1 points
     assert np.all((coverage > 0.92) & (coverage < 0.99)), coverage
     assert 0.92 < np.mean(balanced) < 0.985, np.mean(balanced)
-
-
-def test_where_nothing_changes_an_interval_still_has_a_width() -> None:
-    labels = np.array([0] * 50 + [1] * 5)
-    hit = np.ones(55, bool)
-    found = Recalls.of(scored(hit, labels), scored(hit))
-    low, high = found.ends(1.96)
-    np.testing.assert_allclose(high, -low)
-    assert 0 < high[0] < high[1]
 
 
 @pytest.mark.parametrize("rare", [10, 30])

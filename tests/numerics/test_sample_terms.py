@@ -36,17 +36,6 @@ def test_a_class_that_is_masked_out_is_no_exception() -> None:
     assert confidence[0] == pytest.approx(1 / (1 + np.exp(-1)), rel=1e-6)
 
 
-@pytest.mark.parametrize("classes", [3, 64, 65, 700])
-def test_of_equal_largest_logits_the_first_is_predicted_and_all_count(classes: int) -> None:
-    logits = np.zeros((2, classes), np.float32)
-    logits[:, 1:3] = 200.0  # all others are nothing beside them
-    confidence, hits, nll, brier = numpy_terms(logits, np.array([1, 2]))
-    np.testing.assert_array_equal(hits, [True, False])
-    np.testing.assert_allclose(confidence, 0.5)
-    np.testing.assert_allclose(nll, np.log(2), rtol=1e-6)
-    np.testing.assert_allclose(brier, 0.5)
-
-
 @pytest.mark.parametrize("classes", [3, 70])
 def test_no_samples_have_no_scores(classes: int) -> None:
     assert [len(each) for each in numpy_terms(np.zeros((0, classes), np.float32), np.zeros(0, np.int64))] == [0] * 4

@@ -7,10 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.numerics.test_prior_shift import FloatArray, posterior, world
-from tna_onnx.numerics.prior_shift import fit_em
-from tna_onnx.numerics.shift_evidence import (
+from tna_onnx.numerics.prior_shift import (
     Observed,
     disagreement,
+    fit_em,
     invertible,
     p_of_distance,
     p_of_normal,
@@ -72,16 +72,6 @@ def test_intervals_hold_the_frequencies() -> None:
 
 def test_samples_of_no_class_are_seen() -> None:
     assert min(p_values(observed(0, Q, changed=0.5, new=2000))) < 0.01
-
-
-def test_draws_follow_the_seed_and_not_their_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    each = observed(0, Q)
-    em = fit_em(each.probabilities, each.source).priors[0]
-    first = redraw(each, em, 20, 3, with_black_box=True)
-    again = redraw(each, em, 20, 3, with_black_box=True)
-    np.testing.assert_array_equal(first.em, again.em)
-    np.testing.assert_array_equal(first.surprise, again.surprise)
-    assert not np.array_equal(first.em, redraw(each, em, 20, 4, with_black_box=True).em)
 
 
 def test_counted_frequencies_have_noise_of_their_own() -> None:

@@ -27,19 +27,6 @@ def test_values_are_those_of_the_definition() -> None:
     assert found.nll_interval[0] <= found.nll
 
 
-@pytest.mark.parametrize("hits", ["all", "none"])
-@pytest.mark.parametrize("n", [1, 3, 40])
-def test_certainty_is_right_or_wrong(hits: str, n: int) -> None:
-    found = top_label_errors(np.ones(n, np.float32), np.full(n, hits == "all"), 0.95)
-    assert found.ece == (0 if hits == "all" else 1)
-    assert (found.ece_interval is None) == (n == 1)
-    if found.ece_interval is not None:
-        assert 0 <= found.ece_interval[0] <= found.ece_interval[1] <= 1
-    assert found.nll_interval is None
-    if hits == "none":
-        assert found.nll == pytest.approx(24 * np.log(2), rel=1e-3)
-
-
 @pytest.mark.parametrize("scale", [1.0, pytest.param(0.6, marks=pytest.mark.slow)])
 def test_intervals_hold_the_errors(scale: float) -> None:
     """Of 100 runs 88 or more: below 95 % by 3 standard errors at most."""

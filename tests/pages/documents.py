@@ -19,8 +19,6 @@ from pathlib import Path
 
 from tests.conftest import ROOT
 
-__all__ = ["PAGES", "SHELL", "Block", "blocks", "commands", "joined", "name_of"]
-
 SHELL = ("sh", "bash")
 """Languages of the blocks that hold commands; README.md has its two set-up commands in `sh`, all others in `bash`."""
 

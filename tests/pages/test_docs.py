@@ -63,6 +63,7 @@ NOT_RUN = {
         "pip install '.[gpu]'",
         "tna-onnx calibrate model.onnx data/ --device cuda",
     ],
+    "docs/how-to/patches.md": ["tna-onnx apply model.onnx head.npz --checkpoint model.safetensors"],
     "docs/how-to/pipelines.md": [
         "docker build --target cpu -t tna-onnx .",
         'docker run --rm -v "$PWD:/data" tna-onnx calibrate model.onnx calib.npz',
@@ -205,14 +206,23 @@ def runnable(page: Path) -> bool:
     return any(block.language in (*SHELL, "python") for block in blocks(page))
 
 
-# Pages of several seconds that show no command for the first time.
+# Pages of several seconds: README.md and the other how-to pages show nearly all commands without waiting for `-m slow`.
 SLOW = (
     "docs/data.md",
+    "docs/explanation/choosing.md",
+    "docs/explanation/paper.md",
     "docs/how-to/binary.md",
     "docs/how-to/ci-gate.md",
     "docs/how-to/cluster.md",
     "docs/how-to/decisions.md",
+    "docs/how-to/images.md",
+    "docs/how-to/multi-label.md",
+    "docs/how-to/patches.md",
     "docs/how-to/quantized.md",
+    "docs/how-to/serving.md",
+    "docs/how-to/trackers.md",
+    "docs/reference/calibrate.md",
+    "docs/reference/python.md",
     "docs/tutorial.md",
 )
 

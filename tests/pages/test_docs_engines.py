@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests.conftest import ROOT
 from tests.pages.documents import blocks
 from tna_onnx.api.features import features
+from tna_onnx.data.request import Request
 from tna_onnx.data.sources.feature_files import open_feature_files
 
 pytestmark = pytest.mark.slow
@@ -81,7 +82,7 @@ def test_a_block_writes_the_features_of_a_local_run(world: Path, module: str, wr
     )
     assert run.returncode == 0, run.stderr[-3000:]
     features(world / "model.onnx", world / "samples", output=world / "local", device="cpu")
-    expected, found = (open_feature_files(world / name, [], CLASSES) for name in ("local", written))
+    expected, found = (open_feature_files(world / name, Request([], CLASSES)) for name in ("local", written))
     assert expected is not None
     assert found is not None
-    assert found.precomputed.digest() == expected.precomputed.digest()
+    assert found.precomputed.source.digest() == expected.precomputed.source.digest()

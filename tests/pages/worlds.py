@@ -23,8 +23,6 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
 from tests.support import PLAIN, words_of
 
-__all__ = ["WORLDS", "World", "quick"]
-
 # Where the data are stand-ins, the search is not what is tested: the limit of many members needs no draws.
 QUICK = {"angle_step": 15.0, "ensemble_size": "inf", "device": "cpu"}
 
@@ -131,7 +129,7 @@ def models_page() -> World:
 
 
 def scikit_learn_page() -> World:
-    """docs/how-to/tabular.md and multi-label.md need what writes the models of scikit-learn."""
+    """docs/how-to/tabular.md, multi-label.md and cascade.md need what writes the models of scikit-learn."""
     pytest.importorskip("skl2onnx")
     return World()
 
@@ -350,6 +348,7 @@ WORLDS: dict[str, Callable[[], World]] = {
     "README.md": read_me,
     "docs/data.md": data_page,
     "docs/how-to/images.md": data_page,
+    "docs/how-to/cascade.md": scikit_learn_page,
     "docs/how-to/multi-label.md": scikit_learn_page,
     "docs/how-to/notebook.md": notebook_page,
     "docs/how-to/sharing.md": sharing_page,

@@ -18,8 +18,6 @@ from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import Fit, Scores, cross_scores
 from tna_onnx.pipeline.methods import Method
 
-__all__ = ["BIAS", "SEED", "TS", "Array", "Maps", "N", "data", "equal", "logits_of", "plain"]
-
 Array = NDArray[Any]
 
 SEED = 4

@@ -23,8 +23,6 @@ from tna_onnx.pipeline.task import Task
 from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate
 
-__all__ = ["few", "job_of", "of_logits", "opened", "outcome_of", "outputs", "probabilities", "scores_of"]
-
 
 def job_of(small: Small, model: Any = None, calib: Any = None, held_out: Any = None, **fields: Any) -> Job:
     """Ask for a recalibration, by default of the small model on its own data with search none."""

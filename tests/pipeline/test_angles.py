@@ -12,21 +12,7 @@ from tests.pipeline.samples import of_logits, outcome_of
 from tna_onnx.pipeline import collected_details as angles_module
 from tna_onnx.pipeline.collected_details import angle_counts, feature_angles
 from tna_onnx.pipeline.task import Task
-from tna_onnx.search.settings import SearchSettings
-
-
-def test_angles_by_hand() -> None:
-    features = np.array([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0]])  # the last has no direction
-    weight = np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 0.0]])  # neither has the last class
-    predicted, others = angle_counts(features, weight, np.array([0.0, 0.0, -1.0]))
-    assert {2 * k: n for k, n in enumerate(predicted) if n} == {0: 1, 44: 1}  # 0 and 45 degrees
-    assert {2 * k: n for k, n in enumerate(others) if n} == {44: 1, 90: 1}
-
-
-def test_opposite_vectors_are_in_the_last_bin() -> None:
-    predicted, others = angle_counts(np.array([[1.0, 0.0]]), np.array([[-3.0, 0.0]]), np.zeros(1))  # one class
-    assert np.flatnonzero(predicted).tolist() == [89]
-    assert others.sum() == 0
+from tna_onnx.search.candidates import SearchSettings
 
 
 def test_counts_are_those_of_a_loop() -> None:

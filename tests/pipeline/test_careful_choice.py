@@ -1,4 +1,4 @@
-"""Rule 5 of a choice: when predicted classes may change, each condition alone, on hand-made scores of 1,000 samples."""
+"""Rule 5 of a choice, each condition alone, on hand-made scores of 1,000 samples; and the choice of few samples."""
 
 from __future__ import annotations
 
@@ -7,9 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.stats import chi2
 
+from tna_onnx.engine.logits import StoredLogits
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline.crossfit import MapFits
 from tna_onnx.pipeline.methods import INPUT, Method, Rule
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.strategy import Strategy
 
 Array = NDArray[Any]
 
@@ -52,10 +58,6 @@ def chosen(hit: Array, nll: Any = 0.5, rule: Rule = CAREFUL) -> Method:
     return rule.choose({INPUT: BEFORE, TS: scores(1.0), BIAS: scores(nll, hit)}, BEFORE)
 
 
-def test_better_for_all_is_taken() -> None:
-    assert chosen(moved(a=30, b=6, c=1)) == BIAS
-
-
 @pytest.mark.parametrize(("lost", "expected"), [(1, TS), (0, BIAS)])
 def test_the_balanced_accuracy_does_not_fall(lost: int, expected: Method) -> None:
     """A sample of 20 weighs as much as 40 of 800; neither 30 samples in 800 nor one in 20 is a loss that counts."""
@@ -90,11 +92,24 @@ def test_a_method_that_is_worth_it_stands_for_a_better_one_that_is_not() -> None
     assert CAREFUL.choice(table, BEFORE).left_out == {BIAS: "predictions"}
 
 
-def test_where_nothing_keeps_predictions_there_is_nothing_to_fall_back_on() -> None:
-    table = {BIAS: scores(0.4, moved(a=100, c=-6)), SVS: scores(0.5)}
-    assert CAREFUL.choose(table, BEFORE) == BIAS
-
-
 @pytest.mark.parametrize(("mean", "deviation", "gains"), [(1.9, 0.5, True), (1.9, 1.5, False), (1.999, 0.0, False)])
 def test_a_gain_is_significant_and_large_enough_to_count(mean: float, deviation: float, *, gains: bool) -> None:
     assert CAREFUL.gains(BEFORE, scores(spread(mean, deviation))) is gains
+
+
+@pytest.mark.parametrize(("n", "by_likelihood"), [(60, True), (250, False)])
+def test_of_few_samples_a_likelihood_ratio_decides_on_one_temperature(n: int, *, by_likelihood: bool) -> None:
+    """99 % of chi-squared numbers with one degree of freedom are below 6.63."""
+    agree = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        drawn = rng.standard_normal((n, 3)).astype(np.float32)
+        labels = (drawn + rng.gumbel(size=drawn.shape)).argmax(axis=1)
+        logits = StoredLogits(FeatureTable(1.35 * drawn, labels))
+        strategy = Strategy(lambda _: logits, None, "none", "auto", Settings().for_search, allowed=("none", "ts"))  # noqa: B023
+        outcome = strategy.run(lambda *_: None)
+        fitted = logits.mapped_scores(MapFits({}).one("ts", logits, None))
+        ratio = 2 * np.sum(outcome.before.nll - fitted.nll, dtype=np.float64)
+        agree.append((outcome.method == TS) == (ratio > chi2.ppf(0.99, 1)))
+        assert set(strategy.chosen_in_folds(outcome)) <= {INPUT, TS}
+    assert all(agree) == by_likelihood

@@ -43,14 +43,3 @@ def test_diagrams_before_and_after_are_those_of_scikit_learn() -> None:
             np.testing.assert_allclose(np.array(bins.accuracy)[full], share, atol=1e-12)
             # sums of a few hundred probabilities, in float64; the map may round logits to float32
             np.testing.assert_allclose(np.array(bins.confidence)[full], mean, atol=1e-6)
-
-
-def test_a_class_that_never_is_the_label_and_one_that_always_is() -> None:
-    sums = class_sums(np.zeros((4, 2)), np.zeros(4, np.int64), 2)  # all probabilities on a border, 1/2
-    assert (sums.bins(0).count, sums.bins(0).accuracy) == ((4, 0), (1.0, 0.0))
-    assert (sums.bins(1).count, sums.bins(1).accuracy) == ((4, 0), (0.0, 0.0))
-
-
-def test_one_class_has_the_probability_one() -> None:
-    diagram = class_sums(np.array([[7.0], [-7.0]]), np.zeros(2, np.int64), 3).bins(0)
-    assert (diagram.count, diagram.confidence, diagram.accuracy) == ((0, 0, 2), (0.0, 0.0, 1.0), (0.0, 0.0, 1.0))

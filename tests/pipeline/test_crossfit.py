@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from tests.pipeline.crossfits import BIAS, SEED, TS, Array, Maps, N, data, equal, plain
-from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline import crossfit
-from tna_onnx.pipeline.crossfit import FOLDS, Fit, Fits, cross_scores, folds
-from tna_onnx.pipeline.methods import INPUT, Method
+from tna_onnx.pipeline.crossfit import Fit, Fits, cross_scores, folds
+from tna_onnx.pipeline.methods import FOLDS, INPUT, Method
 
 # --- folds
 
@@ -80,24 +78,6 @@ def test_labels_of_a_fold_do_not_touch_its_own_fit(fold: int) -> None:
         np.testing.assert_array_equal(scores[method].take(held).confidence, before[method].take(held).confidence)
 
 
-def test_features_of_a_fold_do_not_touch_its_own_fit() -> None:
-    features, labels, weight, bias = data()
-    held = folds(N, SEED) == 2
-    features[held] = features[held][::-1]
-    maps = Maps("ts")
-    maps.logits = HeadLogits(FeatureTable(features, labels), weight, bias)
-    maps.scores()
-    # BLAS may multiply the other rows of a changed block in the same way only: equal, not close
-    assert maps.fitted["ts", 2] == plain().fitted["ts", 2]
-    assert maps.fitted["ts", 3] != plain().fitted["ts", 3]
-
-
-def test_the_seed_draws_the_folds() -> None:
-    once, again, other = (cross_scores(N, seed, Maps("ts"))[TS] for seed in (4, 4, 5))
-    assert equal(once, again)
-    assert not equal(once, other)
-
-
 # --- of very many samples
 
 
@@ -123,26 +103,10 @@ def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pyte
     assert equal(again.scores()[TS], scores)
 
 
-def test_few_samples_are_all_seen() -> None:
-    fold = folds(N, SEED)
-    for k, seen in enumerate(plain().masks):
-        np.testing.assert_array_equal(seen, fold != k)
-    np.testing.assert_array_equal(np.sort(crossfit.seen(N, SEED)), np.arange(N))
-
-
 def test_all_of_few_samples_are_seen_however_unequal_their_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crossfit, "SEEN", 320)
     clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
     np.testing.assert_array_equal(np.sort(crossfit.seen(320, SEED, clusters)), np.arange(320))
-
-
-def test_of_small_folds_all_are_seen_beside_some_of_large_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossfit, "SEEN", 50)
-    # one sample has half of the predictions, and is in one fold as a whole
-    clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
-    fold = folds(320, SEED, clusters)
-    seen = crossfit.seen(320, SEED, clusters)
-    np.testing.assert_array_equal(np.bincount(fold[seen]), np.minimum(np.bincount(fold), 10))
 
 
 # --- what cannot be fitted

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
-from tests.builders import tensor_info
+import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.graph.samples import FEATURES, Array, Builder, run, softmax
 from tests.pipeline.samples import job_of, outcome_of
@@ -23,10 +24,9 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.maps.bias import Bias
-from tna_onnx.maps.matrix_scaling import MatrixScaling
-from tna_onnx.maps.platt import Platt
 from tna_onnx.maps.refit import Refit
-from tna_onnx.maps.vector_scaling import VectorScaling
+from tna_onnx.maps.structured import MatrixScaling, VectorScaling
+from tna_onnx.maps.two_classes import Platt
 from tna_onnx.pipeline.checking import check_written, checked_samples
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.task import Task
@@ -275,12 +275,19 @@ def test_tied_constants_stay(small: Small, tmp_path: Path) -> None:
         np.testing.assert_array_equal(before, after)
 
 
-def test_the_label_of_a_classifier_follows(small: Small, tmp_path: Path) -> None:
-    built = mirrored()
-    for fitted, formula in maps_of(2).values():
-        _, path = write(task_of(small, built, tmp_path), fitted)
-        x = built.inputs()
-        moved = formula(built.logits(x), built.features(x))
-        (label,) = run(path, ["label"], x)
-        clear = np.abs(moved[:, 1] - moved[:, 0]) > 1e-4  # ties have no right label
-        np.testing.assert_array_equal(label[clear], moved.argmax(axis=1)[clear])
+def test_a_map_of_more_classes_than_metadata_hold(tmp_path: Path) -> None:
+    """Its numbers are those of the file, in weight and bias."""
+    rng = np.random.default_rng(0)
+    classes = 1100
+    weight = rng.standard_normal((classes, 16)).astype(np.float32)
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1)]
+    infos = [tensor_info(name, ["N", n]) for name, n in (("x", 16), ("y", classes))]
+    stored = [numpy_helper.from_array(weight, "w"), numpy_helper.from_array(weight[:, 0].copy(), "b")]
+    onnx.save(small_model(nodes, infos[:1], infos[1:], stored, opset=17), tmp_path / "m.onnx")
+    labels = rng.integers(0, 300, 800)
+    x = weight[labels] / 2 + 0.7 * rng.standard_normal((800, 16)).astype(np.float32)
+    data = {"x": x.astype(np.float32), "labels": labels}
+    words = {"search": "none", "map": "bias", "trust_labels": True, "device": "cpu"}
+    report = tna_onnx.calibrate(tmp_path / "m.onnx", data, output=tmp_path / "o.onnx", **words)
+    assert report.folded
+    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "o.onnx").intact

@@ -10,14 +10,15 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.builders import calibration_entries
 from tests.conftest import Small
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import annotate, provenance
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
-from tna_onnx.maps.platt import Platt
-from tna_onnx.maps.temperature import Temperature
-from tna_onnx.pipeline.change import Added, Change, OriginalClass, _seal, prove, write_change
+from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
+from tna_onnx.maps.two_classes import Platt
+from tna_onnx.pipeline.change import _seal, prove, write_change
+from tna_onnx.pipeline.steps import Added, Change, OriginalClass
 
 FORGED: dict[str, dict[str, Any]] = {
     "logits turned round": {"folded": Temperature(-1.0)},
@@ -55,7 +56,8 @@ def test_an_honest_change_is_proved(small: Small, tmp_path: Path) -> None:
     source = load_model(small.model)
     readout = find_readout(source, None, None, None)
     for change in (Change(folded=Temperature(2.0)), Change(maps=(Temperature(2.0),), keeps_order=True, shape=(5,))):
-        onnx.save(write_change(source, readout, change, {}).proto, tmp_path / "o.onnx")
+        entries = calibration_entries(source, readout, "ts", temperature=2.0)
+        onnx.save(write_change(source, readout, change, entries).proto, tmp_path / "o.onnx")
         proof = prove(source, load_model(tmp_path / "o.onnx"))
         assert proof.intact, proof.reason
 

@@ -113,15 +113,14 @@ def _calibrated(
 
 
 @pytest.mark.parametrize(
-    "settings",
+    ("how", "settings"),
     [
-        PLAIN,
-        {**PLAIN, "map": "ets"},
-        pytest.param({**PLAIN, "map": "isotonic"}, marks=pytest.mark.slow),
-        pytest.param({**TILTED, "map": "ets"}, marks=pytest.mark.slow),
+        ("plain", PLAIN),
+        ("tied", {**PLAIN, "map": "ets"}),
+        pytest.param("neck", {**PLAIN, "map": "isotonic"}, marks=pytest.mark.slow),
+        pytest.param("plain", {**TILTED, "map": "ets"}, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("how", ["plain", pytest.param("neck", marks=pytest.mark.slow), "tied"])
 def test_each_head_is_what_it_would_be_alone(tmp_path: Path, how: str, settings: dict[str, Any]) -> None:
     """The oracle is `calibrate` on the original model for each head, and ONNX Runtime on all files."""
     model, calib, test = _made(tmp_path, how)
@@ -182,21 +181,6 @@ def test_a_head_that_was_calibrated_is_refused_with_its_data(two: Model, tmp_pat
         with pytest.raises(DataError, match="was recalibrated on these data"):
             tna_onnx.guard(out, calib, device="cpu", **words)
     assert not (tmp_path / "p.onnx").exists()
-
-
-def test_two_outputs_of_one_head_are_no_two_heads(tmp_path: Path) -> None:
-    """Probabilities and their logarithms come from the same scores, which were calibrated on these data."""
-    model, calib, _ = _made(tmp_path, "plain")
-    proto = onnx.load(model)
-    proto.graph.node.append(helper.make_node("Softmax", ["colour"], ["p"]))
-    proto.graph.node.append(helper.make_node("LogSoftmax", ["colour"], ["log_p"]))
-    del proto.graph.output[:]
-    proto.graph.output.extend(tensor_info(name, ["N", 5]) for name in ("p", "log_p"))
-    onnx.save(proto, model)
-    words = {"label_column": "colour", **PLAIN}
-    tna_onnx.calibrate(model, calib, output_name="p", output=tmp_path / "o.onnx", **words)
-    with pytest.raises(UnsupportedModel, match="'p' was recalibrated before, and is computed from the scores"):
-        tna_onnx.calibrate(tmp_path / "o.onnx", calib, output_name="log_p", output=tmp_path / "q.onnx", **words)
 
 
 def test_a_head_whose_scores_a_calibrated_one_reads_is_refused(tmp_path: Path) -> None:

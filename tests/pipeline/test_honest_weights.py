@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from tests.pipeline.toys import BY_NLL, SETTINGS, TNA, TS, N, run, toy
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline import strategy as module
-from tna_onnx.pipeline.crossfit import FOLDS, folds
-from tna_onnx.pipeline.methods import Choice, Method, Rule
+from tna_onnx.pipeline.crossfit import folds
+from tna_onnx.pipeline.methods import FOLDS, Choice, Method, Rule
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.search.candidates import Scored, candidate_weight, choose
 from tna_onnx.search.sparse import search_sparse
@@ -110,11 +109,3 @@ def test_the_choice_outside_of_one_fold_is_enough_to_search_again(monkeypatch: p
     outcome = run(toy("auto", "auto", allowed=("none", "ts"), settings=BY_NLL))
     assert len(searches) == 1 + FOLDS
     assert outcome.method == TS
-
-
-def test_without_a_search_and_a_map_the_scores_are_those_of_the_input() -> None:
-    strategy = toy("none", "none")
-    outcome = run(strategy)
-    after = strategy.cross_fitted(outcome)
-    for name, values in vars(replace(outcome.before, labels=None)).items():
-        np.testing.assert_array_equal(getattr(after, name), values)

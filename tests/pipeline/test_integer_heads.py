@@ -104,12 +104,6 @@ def test_a_map_goes_behind_a_head_of_integers(form: str, tmp_path: Path) -> None
     assert any("computes with integers" in note for note in report.notes)
 
 
-def test_a_linear_map_behind_integers_is_appended(tmp_path: Path) -> None:
-    path = quantized("operators", tmp_path)
-    written, _ = calibrated(path, search="none", map="sms")
-    assert operators(written)[: len(operators(path)) - 1] == operators(path)[:-1]
-
-
 @pytest.mark.parametrize("form", ["dynamic", "operators", "4 bits"])
 def test_a_search_of_integers_is_refused(form: str, tmp_path: Path) -> None:
     path = quantized(form, tmp_path)

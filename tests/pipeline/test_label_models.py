@@ -153,14 +153,6 @@ def test_every_map_is_written_as_it_was_scored(folder: Path, form: str, name: st
     assert report["verification"]["max_difference"] <= report["verification"]["bound"] < 1e-3
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("words", [("--search", "sparse"), ("--method", "tna"), ("--objective", "ece")])
-def test_settings_of_the_search_are_for_labels_too(folder: Path, words: tuple[str, ...]) -> None:
-    report, p = written(folder, "sigmoid", *words, "--no-fail-if-worse")
-    labels = samples(900, 2)["labels"]
-    assert report["comparison"]["after"]["brier"] == pytest.approx(np.mean((p - labels) ** 2), abs=1e-5)
-
-
 def test_a_tilted_weight_of_labels_is_that_of_classes() -> None:
     """The search knows class vectors alone: one row a label, turned as any other."""
     words = {"search": "sparse", "map": "none", "ensemble_size": "inf", "max_accuracy_drop": 100.0}
@@ -171,16 +163,6 @@ def test_a_tilted_weight_of_labels_is_that_of_classes() -> None:
     factor = np.cos(np.radians(report.angle))
     np.testing.assert_allclose(turned["w"], factor * WEIGHT, rtol=1e-5)
     np.testing.assert_allclose(turned["b"], factor * BIAS, rtol=1e-5)
-
-
-def test_keeping_predictions_moves_no_probability_across_a_half(folder: Path) -> None:
-    report, p = written(folder, "sigmoid", "--predictions", "keep")
-    assert report["map"] in ("none", "ts", "label-ts")
-    assert report["changed_predictions"] == 0
-    onnx.save(model(), folder / "m.onnx")
-    before = ran(folder / "m.onnx", "sigmoid")
-    sure = np.abs(before - 0.5) > 1e-4
-    np.testing.assert_array_equal((p > 0.5)[sure], (before > 0.5)[sure])
 
 
 def test_without_held_out_data_the_numbers_are_cross_fitted(folder: Path) -> None:
@@ -396,16 +378,6 @@ def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str
             tna_onnx.calibrate(folder / "m.onnx", {"logits": values[:, :1], "labels": data["labels"]}, **words)
 
 
-def test_features_are_searched_as_data_are(folder: Path) -> None:
-    onnx.save(model(), folder / "m.onnx")
-    data = samples(600, 1)
-    given = {"features": np.maximum(data["x"], 0), "labels": data["labels"]}
-    words: dict[str, Any] = {"method": "tna", "device": "cpu"}
-    whole = tna_onnx.calibrate(folder / "m.onnx", data, output=folder / "a.onnx", **words)
-    report = tna_onnx.calibrate(folder / "m.onnx", given, output=folder / "b.onnx", **words)
-    assert (report.angle, report.ensemble_size) == (whole.angle, whole.ensemble_size)
-
-
 def test_a_store_of_labels_is_checked(folder: Path) -> None:
     """Labels that were changed, cut, or that a forged manifest describes otherwise are refused."""
     onnx.save(model(), folder / "m.onnx")
@@ -492,27 +464,6 @@ def test_models_of_both_kinds_are_not_compared(folder: Path) -> None:
     proto.graph.node[-1].CopyFrom(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
     with pytest.raises(UsageError, match="one gives several labels a sample, the other one class"):
         tna_onnx.compare([model(), proto], folder / "calib.npz")
-
-
-def test_a_gate_beside_a_classifier_is_no_head_of_labels() -> None:
-    """An output of attributes beside the classes: the classes are the classifier's, unless the other is named."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("Gemm", ["z", "w", "b"], ["s"], name="classes", transB=1),
-        helper.make_node("Softmax", ["s"], ["p"], axis=1),
-        helper.make_node("Gemm", ["z", "w2", "b"], ["t"], name="attributes", transB=1),
-        helper.make_node("Sigmoid", ["t"], ["q"]),
-    ]
-    outputs = [tensor_info(name, ["N", LABELS]) for name in "pq"]
-    proto = small_model(
-        nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, {"w": WEIGHT, "w2": WEIGHT[::-1].copy(), "b": BIAS}
-    )
-    data = samples(600, 1)
-    with pytest.raises(DataError, match="one class a sample"):
-        tna_onnx.calibrate(proto, data)
-    data["labels"] = data["labels"][:, ::-1].copy()
-    report = tna_onnx.calibrate(proto, data, output_name="q", fail_if_worse=False, search="none")
-    assert report.head == "attributes"
 
 
 @pytest.mark.parametrize("word", ["digit", "classes"])

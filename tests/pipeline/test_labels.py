@@ -39,13 +39,6 @@ def test_classes_that_are_missing_leave_what_keeps_predictions(small: Small, tmp
     assert first.startswith("the calibration data have no sample of 2 of 5 classes (3, 4): maps with numbers")
 
 
-def test_who_trusts_the_labels_gets_every_map(small: Small, tmp_path: Path) -> None:
-    data = drawn(small, classes=3)
-    report = tna_onnx.calibrate(small.model, data, output=tmp_path / "o.onnx", trust_labels=True, **FAST)
-    assert {"bias", "aar"} <= {each.method for each in report.methods}
-    assert any(note == "the calibration data have no sample of 2 of 5 classes (3, 4)" for note in report.notes)
-
-
 @pytest.mark.parametrize("name", PER_CLASS)
 def test_a_map_by_name_that_would_unlearn_classes_is_refused(small: Small, tmp_path: Path, name: Any) -> None:
     with pytest.raises(DataError, match=f"map {name}: the calibration data have no sample of 1 of 5 classes"):

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.methods import INPUT, Method, Rule
@@ -55,17 +54,6 @@ def test_the_simplest_within_one_standard_error_of_the_best(errors: float, chose
     common = spread(2.0, 1.5)[::-1].copy()
     table = {TS: scores(common), BIAS: scores(common - spread(gain, deviation)), INPUT: scores(9.0)}
     assert Rule().choose(table, BEFORE) == chosen
-
-
-def test_the_input_stays_where_nothing_is_to_be_gained() -> None:
-    table = {INPUT: BEFORE, TS: scores(spread(0.999, 0.1)), BIAS: scores(spread(0.998, 0.1))}
-    assert Rule().choose(table, BEFORE) == INPUT
-
-
-def test_equal_losses_are_equal_to_the_simplest() -> None:
-    table = {SVS: BEFORE, BIAS: BEFORE, TS: BEFORE}
-    assert Rule().choose(table, BEFORE) == TS
-    assert Rule().choose(dict(reversed(table.items())), BEFORE) == TS
 
 
 @pytest.mark.parametrize("objective", ["nll", "brier", "ece", "adaece"])
@@ -128,17 +116,6 @@ def test_what_raises_the_calibration_error_is_taken_out(off: float, chosen: Meth
     assert Rule().choose(table, before) == chosen
 
 
-@pytest.mark.parametrize(("confidence", "chosen"), [(0.52, BIAS), (0.56, INPUT)])
-def test_a_rise_within_its_error_does_not_count(confidence: float, chosen: Method) -> None:
-    """From 0, with half of the samples right: the error of the rise is sqrt(0.25 / 1,000), 1.96 of it 3.1 points."""
-    before = scores(1.0, confidence=np.where(EVEN, 1.0, 0.0))
-    assert Rule().choose({INPUT: before, BIAS: scores(0.2, confidence=confidence)}, before) == chosen
-
-
-def test_the_last_one_is_taken_though_it_raises_the_error() -> None:
-    assert Rule().choose({BIAS: scores(0.2, confidence=0.9)}, BEFORE) == BIAS
-
-
 # --- all of them
 
 
@@ -190,42 +167,6 @@ def test_the_choice_is_the_one_of_the_definition(seed: int, drop: float) -> None
 
 
 # --- methods
-
-
-def test_the_order_is_from_the_simplest_on() -> None:
-    refits = [Method(tilted=False, map="refit", step=k) for k in range(3)]
-    expected = [INPUT, TS, ETS, BIAS, SVS, TNA, TNA_TS, Method(tilted=True, map="ets"), *refits]
-    shuffled = [expected[k] for k in np.random.default_rng(0).permutation(len(expected))]
-    assert sorted(shuffled, key=lambda m: m.rank) == expected
-
-
-def test_every_map_has_a_rank_of_its_own() -> None:
-    methods = [Method(tilted, name) for tilted in (False, True) for name in ("none", *MAPS)]
-    assert len({method.rank for method in methods}) == len(methods)
-    assert min(methods, key=lambda m: m.rank) == INPUT
-
-
-@pytest.mark.parametrize(
-    ("method", "label"),
-    [
-        (INPUT, "none"),
-        (TS, "ts"),
-        (TNA, "tna"),
-        (TNA_TS, "tna + ts"),
-        (Method(tilted=False, map="refit"), "refit 1"),
-        (Method(tilted=False, map="refit", step=6), "refit 0.0001"),
-        (Method(tilted=True, map="refit", step=2), "tna + refit 0.05"),
-    ],
-)
-def test_labels(method: Method, label: str) -> None:
-    assert method.label == label
-
-
-def test_only_a_weight_as_it_is_can_keep_the_order() -> None:
-    keep = {name for name in ("none", *MAPS) if Method(tilted=False, map=name).keeps_order}
-    assert keep >= {"none", "ts", "ets"}
-    assert not keep & {"bias", "svs", "sms", "platt", "refit", "isotonic"}
-    assert not any(Method(tilted=True, map=name).keeps_order for name in keep)
 
 
 def test_where_every_method_raises_the_error_the_best_is_kept() -> None:

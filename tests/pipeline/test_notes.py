@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from tests.conftest import Small
-from tests.pipeline.samples import job_of, of_logits, outcome_of
+from tests.pipeline.samples import job_of, outcome_of
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline import notes as module
 from tna_onnx.pipeline.comparing import Compared
-from tna_onnx.pipeline.methods import INPUT, Method
+from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.notes import notes_on
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
@@ -53,23 +53,12 @@ def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | Non
     return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["labels"])
 
 
-def test_an_ordinary_run_needs_none(small: Small, task: Task, outcome: Outcome) -> None:
-    assert notes(small, task, outcome) == []
-
-
 def test_device_labels_and_functions(small: Small, task: Task, outcome: Outcome) -> None:
     model = replace(task.model, inlined=("Gelu", "Norm"))
     unusual = replace(task, fallback="no driver", opened=replace(task.opened, model=model))
     found = notes(small, unusual, outcome, labels=("labels look shifted by one",))
     assert found[0].endswith("ran on the CPU: no driver")
     assert found[1:] == ["labels look shifted by one", "model-local functions were inlined: Gelu, Norm"]
-
-
-def test_without_a_head_it_says_what_is_calibrated(small: Small) -> None:
-    task = of_logits(small)
-    assert notes(small, task, outcome_of(task)) == [
-        "output 'logits' is calibrated as it is (logits), without a linear head"
-    ]
 
 
 def scored(nll: float, samples: int = 40) -> SampleScores:
@@ -85,23 +74,6 @@ def test_a_choice_is_said_with_the_best_that_were_compared(small: Small, task: T
     (found,) = notes(small, task, replace(outcome, scores=scores))
     assert found.startswith("chosen of 7 methods")
     assert "one temperature (ts)" in found
-
-
-def test_many_changed_predictions_are_said(small: Small, task: Task, outcome: Outcome) -> None:
-    (found,) = notes(small, task, outcome, changed=0.0234)
-    assert found == "2.3% of the predicted classes change"
-    # where there was a choice, there is another one
-    of_two = replace(outcome, scores={outcome.method: outcome.before, INPUT: outcome.before})
-    assert "2.3% of the predicted classes change; --predictions keep changes none" in notes(
-        small, task, of_two, changed=0.0234
-    )
-    assert notes(small, task, outcome, changed=0.01) == []
-
-
-def test_what_could_not_be_fitted_is_named(small: Small, task: Task, outcome: Outcome) -> None:
-    failed = {Method(tilted=False, map="sms"): "without fold 2 of 5: too few samples"}
-    (found,) = notes(small, task, replace(outcome, failed=failed))
-    assert found == "sms could not be fitted and was left out: without fold 2 of 5: too few samples"
 
 
 def test_the_note_on_a_choice_names_what_was_allowed_and_what_was_chosen(
@@ -174,14 +146,6 @@ def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcom
     assert "--no-fail-if-worse lets it pass" in passed[3]
 
 
-def test_cross_fitting_is_said(small: Small, task: Task, outcome: Outcome) -> None:
-    (found,) = notes(small, task, outcome, comparison("cross-fitted"))
-    assert found == "no --eval data: before and after are cross-fitted on the calibration data (5 folds)"
-    # the weights, too, are searched for each fold: there is nothing that all share
-    tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0))
-    assert notes(small, task, tilted, comparison("cross-fitted"), settings=Settings(map="ts")) == [found]
-
-
 def test_fits_to_some_of_very_many_samples_are_said(
     small: Small, task: Task, outcome: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,14 +165,6 @@ def test_fits_to_some_of_very_many_samples_are_said(
     # without a map there is no fit
     bare = notes(small, task, replace(searched, fitted=None, chosen=few), comparison("cross-fitted"))[-1]
     assert bare == f"the search sees {n // 2:,} samples at most, at random; all {n:,} are scored"
-
-
-def test_a_dry_run_lists_what_it_would_write(small: Small, task: Task, outcome: Outcome) -> None:
-    changes = Changes("o.onnx", ("weight",), (), tuple(f"n{k}" for k in range(10)))
-    (found,) = notes(small, task, outcome, changes=changes, dry_run=True)
-    assert "would write o.onnx with changed tensors: weight; new tensors: none; new nodes: n0, " in found
-    assert found.endswith("n7 and 2 more")
-    assert "the model in memory" in notes(small, task, outcome, dry_run=True)[0]
 
 
 def test_a_recipe_is_written_in_plain_words(small: Small, task: Task, outcome: Outcome) -> None:

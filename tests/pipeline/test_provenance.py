@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import tna_onnx
@@ -24,7 +23,7 @@ from tna_onnx.pipeline.job import Job
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.task import Task
-from tna_onnx.pipeline.writing import provenance_entries, versions
+from tna_onnx.pipeline.writing import provenance_entries
 from tna_onnx.progress import silent
 from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
@@ -41,12 +40,6 @@ def test_entries_are_texts_that_give_the_numbers_back(task: Task, small: Small) 
     assert numbers == {"temperature": 1 / 3, "theta_s": 0.1 + 0.2, "bins": 12, "calibration_samples": 1500}
     assert json.loads(entries["max_accuracy_drop"]) == 0.5  # points, as it was asked for
     assert json.loads(entries["antithetic"]) is False
-
-
-def test_the_limit_of_many_members_is_called_inf(task: Task) -> None:
-    outcome = outcome_of(task)
-    object.__setattr__(outcome.chosen, "ensemble_size", 0)
-    assert provenance_entries(task, Settings(search="none"), outcome)["ensemble_size"] == "inf"
 
 
 def test_the_same_data_elsewhere_give_the_same_entries_and_other_data_others(
@@ -78,11 +71,6 @@ def test_a_recipe_is_kept(demo: Demo, tmp_path: Path) -> None:
     assert json.loads(provenance_entries(task, settings, outcome_of(task))["preprocessing"]) == json.loads(
         json.dumps(task.source.recipe())
     )
-
-
-def test_versions_are_those_of_the_packages() -> None:
-    expected = {"onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__, "numpy": np.__version__}
-    assert versions() == {"tna-onnx": __version__, **expected}
 
 
 def test_a_map_of_features_says_not_to_quantise_behind_it(small: Small, tmp_path: Path) -> None:

@@ -45,14 +45,6 @@ def test_each_stage_has_one_line(small: Small, tmp_path: Path, caplog: pytest.Lo
     assert done == f"done: {report.verdict}"
 
 
-def test_the_search_line_has_what_was_chosen(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    settings = Settings(search="sparse", angle_step=30.0, ensemble_size="inf", adaptive=False, map="none")
-    report = run(small, tmp_path, settings=settings)
-    weight = f"mRC {report.reached:.3g} degrees, the limit of many members" if report.angle else "original weight"
-    assert lines_of(caplog)[2] == f"search: {weight}, weights scored: {len(report.curve)}"
-    assert lines_of(caplog)[3] == "choice: tna, methods compared: 0"
-
-
 def test_a_missed_gate_is_not_done(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(GateMissed) as caught:
         run(small, tmp_path, gates=Gates(max_nll=1e-6))
@@ -83,16 +75,3 @@ def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(
     monkeypatch.setattr(Strategy, "run", refuse)
     with pytest.raises(UnsupportedModel, match="head 'head': a class vector is zero; use --search none"):
         run(small, tmp_path, settings=Settings())
-
-
-def test_progress_names_its_stages(small: Small, tmp_path: Path) -> None:
-    seen: list[tuple[str, int, int]] = []
-    settings = Settings(angle_step=30.0, ensemble_size=2, adaptive=False, max_accuracy_drop=100.0)
-    job = job_of(small, calib=few(small.calib), output=tmp_path / "o.onnx", settings=settings)
-    recalibrate(job, lambda *step: seen.append(step))
-    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == ["calibration data", "search", "cross-validate"]
-    for stage in ("calibration data", "search"):
-        done = [k for name, k, _ in seen if name == stage]
-        assert done == sorted(done)
-        assert all(k <= total for name, k, total in seen if name == stage)
-        assert [k == total for name, k, total in seen if name == stage][-1]

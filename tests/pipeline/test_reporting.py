@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 
 from tests.conftest import Small
-from tests.pipeline.samples import few, job_of, outputs, probabilities
+from tests.pipeline.samples import few, job_of
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import silent
@@ -41,17 +38,6 @@ def test_the_head_and_what_was_searched(in_memory: Report) -> None:
     assert in_memory.angle in {point.angle for point in in_memory.curve}
 
 
-def test_the_first_point_of_the_curve_is_the_input_model(in_memory: Report, small: Small) -> None:
-    data = few(small.calib)
-    p = probabilities(outputs(small.model, data["x"])[0])
-    labels = data["labels"]
-    assert in_memory.curve[0].accuracy == pytest.approx(np.mean(p.argmax(axis=1) == labels), abs=1e-12)
-    nll = -np.mean(np.log(p[np.arange(len(labels)), labels]))
-    assert in_memory.curve[0].objective == pytest.approx(nll, rel=1e-5)
-    assert in_memory.calibration.before.nll == pytest.approx(nll, rel=1e-5)
-    assert in_memory.calibration.how == "fitted"
-
-
 def test_changes_are_the_differences_of_the_two_graphs(in_memory: Report, small: Small) -> None:
     old, new = onnx.load(small.model).graph, in_memory.recalibrated.graph
     before = {tensor.name: tensor for tensor in old.initializer}
@@ -62,29 +48,6 @@ def test_changes_are_the_differences_of_the_two_graphs(in_memory: Report, small:
     assert changes.added == tuple(sorted(set(after) - set(before)))
     assert changes.nodes == tuple(sorted({node.name for node in new.node} - {node.name for node in old.node}))
     assert changes.target == ""
-
-
-def test_diagrams_and_settings(in_memory: Report) -> None:
-    assert sum(in_memory.reliability.before.count) == sum(in_memory.reliability.after.count) == 300
-    assert in_memory.reliability.before.ece == pytest.approx(in_memory.comparison.before.ece, abs=1e-9)
-    # the diagram shows the samples; the number is corrected for the folds
-    assert in_memory.comparison.how == "cross-fitted"
-    assert in_memory.reliability.after.ece != pytest.approx(in_memory.comparison.after.ece, abs=1e-9)
-    assert in_memory.settings["gates"] == dataclasses.asdict(Gates(max_accuracy_drop=None))
-    assert (in_memory.settings["device"], in_memory.settings["batch_size"]) == ("cpu", 64)
-    assert (in_memory.output, in_memory.missed, in_memory.dry_run) == ("", (), False)
-
-
-def test_where_the_result_lies(small: Small, tmp_path: Path) -> None:
-    path = tmp_path / "o.onnx"
-    dry = report_of(small, output=path, dry_run=True)
-    assert (dry.output, dry.recalibrated, dry.dry_run) == ("", None, True)
-    assert dry.changes is not None
-    assert dry.changes.target == str(path)
-    assert list(tmp_path.iterdir()) == []
-    written = report_of(small, output=path)
-    assert (written.output, written.recalibrated) == (str(path), None)
-    assert report_of(small, onnx.load(small.model), dry_run=True).recalibrated is None
 
 
 def test_a_missed_gate_holds_the_model_back_in_memory_too(small: Small) -> None:

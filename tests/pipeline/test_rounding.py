@@ -18,7 +18,7 @@ from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
 from tna_onnx.pipeline import checking as rounding
-from tna_onnx.pipeline.checking import logit_sizes, probability_bounds
+from tna_onnx.pipeline.checking import probability_bounds
 from tna_onnx.pipeline.task import Task
 from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
@@ -76,19 +76,6 @@ def test_the_bound_ends_at_five_per_cent(task: Task) -> None:
     assert probability_bounds(task, z * 1e6, s * 1e6, None).max() == 0.05
 
 
-def test_without_a_head_the_logits_themselves_are_rounded(small: Small) -> None:
-    task = of_logits(small)
-    s = np.array([[3.0, -8.0, 0, 0, 0], [0.0, 0, 0, 0, 0]])
-    np.testing.assert_allclose(probability_bounds(task, s, s, None), [8 * EPS * 8 + 1e-6, 1e-6], rtol=1e-9)
-
-
-def test_steps_of_quantisation_are_added(task: Task) -> None:
-    z, s = features_and_logits(task)
-    plain = probability_bounds(task, z, s, None)
-    np.testing.assert_allclose(probability_bounds(with_readout(task, step=0.02), z, s, None), plain + 0.01)
-    np.testing.assert_allclose(probability_bounds(with_readout(task, output_step=0.004), z, s, None), plain + 0.004)
-
-
 def test_a_step_of_every_feature_moves_a_logit_by_the_length_of_its_vector(
     task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +84,7 @@ def test_a_step_of_every_feature_moves_a_logit_by_the_length_of_its_vector(
     assert head is not None
     plain = probability_bounds(task, z, s, None)
     step = 1e-4
-    monkeypatch.setattr(rounding, "features_step", lambda model, head: step)
+    monkeypatch.setattr(rounding, "quantization_step", lambda model, head: step)
     bound = probability_bounds(task, z, s, None)
     np.testing.assert_allclose(bound - plain, step * np.linalg.norm(head.weight, axis=1).max() / 2, rtol=1e-6)
     signs = np.random.default_rng(0).choice([-1.0, 1.0], (50, *z.shape))
@@ -147,10 +134,3 @@ def test_tf32_is_bounded_as_a_coarse_type_is(task: Task) -> None:
     off = replace(on_cuda, opened=replace(task.opened, device=Device("cuda", tf32=False)))
     assert (probability_bounds(on_cuda, z, s, None) > 20 * plain).all()
     np.testing.assert_array_equal(probability_bounds(off, z, s, None), plain)
-
-
-def test_sizes_that_are_known_give_the_same_bounds(task: Task) -> None:
-    z, s = features_and_logits(task)
-    sizes = logit_sizes(task, z)
-    np.testing.assert_allclose(probability_bounds(task, z[:9], s[:9], None, sizes=sizes[:9]),
-                               probability_bounds(task, z[:9], s[:9], None), rtol=1e-12)  # fmt: skip

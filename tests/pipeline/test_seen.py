@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from tests.pipeline.toys import BY_NLL, SETTINGS, N, run, toy
 from tna_onnx.maps import MAPS
 from tna_onnx.pipeline import crossfit
-from tna_onnx.pipeline.crossfit import FOLDS, folds
-from tna_onnx.pipeline.strategy import Part, Strategy
+from tna_onnx.pipeline.crossfit import folds
+from tna_onnx.pipeline.methods import FOLDS
+from tna_onnx.pipeline.strategy import Strategy
 
 Rows = NDArray[np.intp]
 
@@ -52,28 +53,6 @@ def test_a_search_finds_what_it_finds_on_the_part_alone(search: str, map_: str, 
     assert found.chosen in found.candidates
     if search == "complete":
         assert found.chosen.fitted is found.fitted
-
-
-@pytest.mark.parametrize("evaluated", [False, True])
-def test_without_a_choice_nothing_is_taken_out(evaluated: bool, seen: Rows) -> None:
-    strategy = toy("none", "ts", seen=seen)
-    taken = []
-    assert strategy.part is not None
-    take = strategy.part.take
-    strategy = replace(strategy, part=Part(seen, lambda: (taken.append(1), take())[1]))
-    outcome = run(strategy)
-    # the curve's one point is the input model on all samples
-    np.testing.assert_array_equal(outcome.candidates[0].scores.nll, outcome.before.nll)
-    if not evaluated:
-        strategy.cross_fitted(outcome)
-    assert taken == ([] if evaluated else [1])
-
-
-def test_logits_of_the_part_are_given_back(seen: Rows) -> None:
-    strategy = toy("auto", "auto", seen=seen)
-    run(strategy)
-    assert strategy._seen is not strategy._original
-    assert strategy._seen._kept is None
 
 
 def test_labels_that_are_not_seen_have_no_say_in_the_search(seen: Rows) -> None:

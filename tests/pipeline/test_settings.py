@@ -6,15 +6,13 @@ import dataclasses
 import re
 import subprocess
 import sys
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 
 from tna_onnx.errors import UsageError
 from tna_onnx.maps import MAPS
-from tna_onnx.numerics.averages import LIMIT
-from tna_onnx.pipeline import settings as module
-from tna_onnx.pipeline.settings import PAPER, Settings
+from tna_onnx.pipeline.settings import Settings
 
 
 def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
@@ -60,20 +58,6 @@ def test_what_cannot_be_is_refused(words: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "cap", "members"),
-    [("auto", 2560, (10, 2560)), ("auto", 4, (4, 4)), ("inf", 2560, (LIMIT, LIMIT)), (30, 2560, (30, 30))],
-)
-def test_members(size: Any, cap: int, members: tuple[int, int]) -> None:
-    search = Settings(ensemble_size=size, max_ensemble_size=cap).for_search
-    assert (search.ensemble_size, search.max_ensemble_size) == members
-
-
-def test_choices_follow_from_the_maps_and_the_types() -> None:
-    hints = get_type_hints(Settings, vars(module))
-    assert get_args(hints["map"]) == ("auto", "none", *MAPS)
-
-
-@pytest.mark.parametrize(
     ("words", "search", "map_"),
     [
         ({}, "auto", "auto"),
@@ -108,15 +92,6 @@ def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str
 def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
     expected = {"ets_loss": loss, "objective": objective, "bins": 15}
     assert Settings(objective=objective, ets_loss=asked).fit_options == expected
-
-
-def test_a_map_may_have_a_loss_of_its_own() -> None:
-    assert Settings(objective="ece", map_objective="nll").fit_options["objective"] == "nll"
-    # the paper's TS is that of its source, though angles are chosen by the ECE
-    printed = Settings(**PAPER)
-    assert (printed.objective, printed.fit_options["objective"]) == ("ece", "nll")
-    with pytest.raises(UsageError, match="map_objective 'mse' is not known"):
-        Settings(map_objective="mse")  # type: ignore[arg-type]
 
 
 def test_defaults_and_choices_load_without_numpy() -> None:

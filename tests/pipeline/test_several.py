@@ -16,7 +16,6 @@ from tests.builders import small_model, tensor_info
 from tests.support import cli
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.numerics.ops import softmax
-from tna_onnx.pipeline.crossfit import FOLDS, folds
 
 N_FEATURES, CLASSES = 8, 4
 RNG = np.random.default_rng(0)
@@ -115,24 +114,6 @@ def test_labels_of_the_graph_follow_maps_that_keep_the_order(tmp_path: Path) -> 
     np.testing.assert_array_equal(labels, logits.argmax(axis=-1))
 
 
-def test_a_tilt_of_the_head(tmp_path: Path) -> None:
-    data = [samples(120, (9,), seed) for seed in (1, 2)]
-    report = tna_onnx.calibrate(
-        write(tmp_path, tokens()), data[0], eval=data[1], search="sparse", map="ts", output=tmp_path / "o.onnx"
-    )
-    assert report.features == N_FEATURES
-    assert report.comparison.after.nll < report.comparison.before.nll
-
-
-def test_a_head_on_an_input(tmp_path: Path) -> None:
-    """Embeddings come from elsewhere: no node makes the features."""
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")]
-    shapes = [tensor_info("x", ["N", "T", N_FEATURES])], [tensor_info("logits", ["N", "T", CLASSES])]
-    model = write(tmp_path, small_model(nodes, *shapes, {"w": WEIGHT.T}))
-    report = tna_onnx.calibrate(model, samples(80, (9,), 1), map="ts", search="none", output=tmp_path / "o.onnx")
-    assert report.head == "head"
-
-
 def test_a_fixed_batch_is_run_in_portions(tmp_path: Path) -> None:
     data = samples(41, (5, 6), 1, classes_first=True)
     free, fixed = tmp_path / "free", tmp_path / "fixed"
@@ -145,10 +126,10 @@ def test_a_fixed_batch_is_run_in_portions(tmp_path: Path) -> None:
 
 
 def test_what_stands_behind_the_layer_leaves_the_maps(tmp_path: Path) -> None:
-    """A Resize: no head is found, and a map goes behind the probabilities."""
+    """A Resize: only the graph computes the logits of the head, and a map goes behind them."""
     data = samples(60, (5, 6), 1, classes_first=True)
     model = write(tmp_path, pixels(resized=True))
-    with pytest.raises(UnsupportedModel, match="search none"):
+    with pytest.raises(UnsupportedModel, match="only the graph computes its logits; use search='none'"):
         tna_onnx.calibrate(model, data, method="tna", output=tmp_path / "o.onnx")
     report = tna_onnx.calibrate(model, data, search="none", map="ts", output=tmp_path / "o.onnx")
     assert report.head == ""
@@ -193,13 +174,6 @@ def test_the_last_position(tmp_path: Path) -> None:
     assert reports[0].comparison.before.n == 200
     before, after = (outputs_of(path, data["x"])[0] for path in (model, tmp_path / "o.onnx"))
     np.testing.assert_allclose(after * reports[0].parameters["temperature"], before, rtol=1e-4, atol=1e-4)
-
-
-def test_a_sample_is_in_one_fold() -> None:
-    clusters = np.repeat(np.arange(50), 7)[np.random.default_rng(0).permutation(350)]
-    fold = folds(350, 3, clusters)
-    assert all(len(np.unique(fold[clusters == k])) == 1 for k in range(50))
-    assert np.bincount(fold[np.unique(clusters, return_index=True)[1]]).tolist() == [50 // FOLDS] * FOLDS
 
 
 @pytest.mark.parametrize(

@@ -18,14 +18,13 @@ from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.ensemble_temperature import EnsembleTemperature
 from tna_onnx.maps.refit import Refit
-from tna_onnx.maps.temperature import Temperature
+from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import Scores
-from tna_onnx.pipeline.methods import INPUT, Method, Rule
+from tna_onnx.pipeline.methods import Method, Rule
 from tna_onnx.pipeline.strategy import Outcome, Strategy
-from tna_onnx.search.candidates import accuracy_drop, choose
+from tna_onnx.search.candidates import choose
 
 ALL = ("none", *maps_of(5))
 FEATURELESS = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
@@ -52,15 +51,6 @@ def test_the_temperature_is_the_minimum_of_the_nll_on_the_weight_chosen(search: 
         assert len(outcome.candidates) == 1
 
 
-@pytest.mark.parametrize("search", ["sparse", "complete"])
-def test_the_choice_keeps_the_constraint_on_accuracy(search: str) -> None:
-    outcome = run(toy(search, "ts"))
-    drop, _ = accuracy_drop(outcome.before, outcome.chosen.scores)
-    assert drop <= SETTINGS.max_accuracy_drop + 1e-12
-    assert outcome.candidates[0].angle == 0
-    assert outcome.chosen in outcome.candidates
-
-
 def test_a_complete_search_scores_each_weight_with_its_own_map() -> None:
     outcome = run(toy("complete", "ts"))
     temperatures = {candidate.parameters["temperature"] for candidate in outcome.candidates}
@@ -68,13 +58,6 @@ def test_a_complete_search_scores_each_weight_with_its_own_map() -> None:
     assert outcome.fitted is outcome.chosen.fitted
     mapped = outcome.logits.mapped_scores(outcome.fitted)
     np.testing.assert_allclose(mapped.confidence, outcome.chosen.scores.confidence, rtol=1e-5)
-
-
-def test_a_complete_search_without_a_map_is_the_sparse_one() -> None:
-    sparse, complete = run(toy("sparse", "none")), run(toy("complete", "none"))
-    assert [c.angle for c in sparse.candidates] == [c.angle for c in complete.candidates]
-    assert (sparse.chosen.angle, sparse.fitted, sparse.parameters) == (complete.chosen.angle, None, {})
-    np.testing.assert_array_equal(np.asarray(sparse.weight), np.asarray(complete.weight))
 
 
 # --- the choice
@@ -96,19 +79,6 @@ def test_auto_takes_what_the_rule_takes_of_all_that_was_compared(search: str, ob
     assert outcome.method == Rule(objective, SETTINGS.bins, drop).choose(outcome.scores, outcome.before)
     assert outcome.map != "none" or outcome.chosen.angle > 0  # logits are three times too large
     assert all(len(each) == N for each in outcome.scores.values())
-
-
-def test_auto_may_take_only_what_is_allowed() -> None:
-    outcome = run(toy("none", "auto", allowed=("none", "ts", "bias"), settings=BY_NLL))
-    assert {method.map for method in outcome.scores} == {"none", "ts", "bias"}
-    assert run(toy("none", "auto", allowed=("none",))).unchanged
-
-
-def test_a_calibrated_model_stays_as_it_is() -> None:
-    outcome = run(toy("auto", "auto", temperature=1.0, settings=BY_NLL))
-    assert outcome.method == INPUT
-    assert outcome.unchanged
-    assert outcome.parameters == {}
 
 
 def test_where_no_angle_is_better_nothing_tilted_is_compared() -> None:
@@ -138,14 +108,6 @@ def test_what_was_asked_for_by_name_is_done_though_predictions_are_to_be_kept(se
         assert outcome.method.tilted
     if name != "auto":
         assert outcome.map == name
-
-
-@pytest.mark.parametrize("search", ["none", "sparse", "complete"])
-@pytest.mark.parametrize("name", ["ts", "bias"])
-def test_one_search_and_one_map_are_taken_as_given(search: str, name: str) -> None:
-    outcome = run(toy(search, name))
-    assert outcome.scores == {}
-    assert outcome.method == Method(tilted=search != "none", map=name)
 
 
 def test_a_given_map_may_go_with_either_weight() -> None:
@@ -208,14 +170,6 @@ def test_one_class_cannot_be_fitted() -> None:
     strategy = Strategy(lambda w: HeadLogits(table, w, np.zeros(1, np.float32)), weight, "none", "ts", SETTINGS)
     with pytest.raises(DataError):
         run(strategy)
-
-
-@pytest.mark.parametrize("search", ["auto", "sparse"])
-def test_the_logits_that_a_search_kept_are_given_back(search: str) -> None:
-    strategy = toy(search, "auto" if search == "auto" else "ts")
-    outcome = run(strategy)
-    strategy.cross_fitted(outcome)
-    assert strategy._original._kept is None
 
 
 def test_a_mixture_of_one_distribution_is_one_temperature_and_folds() -> None:

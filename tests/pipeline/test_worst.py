@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +29,6 @@ def test_worst_rows() -> None:
     assert (over.tolist(), under.tolist()) == ([], [0])
 
 
-def test_of_equal_confidences_the_first_rows_are_taken() -> None:
-    over, under = worst_rows(scores_of([0.25, 0.25, 0.5, 0.5] * 100, [False, True] * 200), 3)
-    assert (over.tolist(), under.tolist()) == ([2, 6, 10], [1, 5, 9])
-
-
 def collected(task: Task, source: Any) -> Collected:
     table = FeatureTable(np.zeros((len(source), 1), np.float32), source.labels)
     return Collected(Samples(source, task.readout), table)
@@ -56,11 +50,6 @@ def test_samples_are_named_by_the_classes_that_the_map_predicts(task: Task) -> N
     assert [s.before for s in under] == pytest.approx([0.9, 0.8], abs=1e-6)
     assert [s.after for s in under] == pytest.approx([0.7, 0.7], abs=1e-6)
     assert {s.file for s in (*over, *under)} == {""}
-
-
-def test_names_that_were_given_come_first(task: Task) -> None:
-    assert class_names(replace(task, class_names=("a", "b", "c", "d", "e")), task.calibration)[0] == "a"
-    assert class_names(task, task.calibration) == ("0", "1", "2", "3", "4")
 
 
 @pytest.mark.parametrize(

@@ -40,14 +40,6 @@ def variant(small: Small, path: Path, opset: int = 17, *, label: bool = False) -
     return path
 
 
-def test_an_ordinary_head_takes_every_map(task: Task) -> None:
-    writing = Writing(task, fold=True)
-    assert writing.maps == ALL
-    assert writing.choices == tuple(name for name in ALL if name != "irova")
-    for name in ("auto", *writing.maps):
-        writing.require(name)
-
-
 def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> None:
     writing = Writing(of_logits(small), fold=True)
     assert writing.maps == NO_FEATURES
@@ -61,13 +53,6 @@ def test_maps_for_two_classes_are_refused_for_more(task: Task) -> None:
     for name in set(maps_of(2)) - set(ALL):
         with pytest.raises(UnsupportedModel, match=f"map {name} is for two classes, and this model has 5"):
             writing.require(name)
-
-
-def test_two_classes_take_them(task: Task) -> None:
-    two = replace(task, probed=replace(task.probed, readout=replace(task.readout, n_classes=2)))
-    writing = Writing(two, fold=True)
-    assert writing.maps == ("none", *maps_of(2))
-    writing.require("platt")
 
 
 def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> None:
@@ -150,9 +135,3 @@ def test_a_map_and_a_new_weight_together(task: Task, small: Small) -> None:
 def few_features(task: Task, small: Small) -> np.ndarray[Any, np.dtype[np.float64]]:
     hidden = next(t for t in task.model.proto.graph.initializer if t.name == "hidden")
     return np.maximum(few(small.test)["x"].astype(np.float64) @ numpy_helper.to_array(hidden), 0)
-
-
-def test_nothing_new_leaves_every_tensor_as_it_is(task: Task) -> None:
-    written = Writing(task, fold=True).write(outcome_of(task), {})
-    assert written.proto.graph == task.model.proto.graph
-    assert (written.changed, written.added, written.nodes) == (set(), set(), set())

@@ -12,9 +12,7 @@ from tna_onnx.engine.logits import HeadLogits, StoredLogits
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
-from tna_onnx.search.settings import SearchSettings
-
-__all__ = ["BY_NLL", "SETTINGS", "TNA", "TS", "N", "run", "toy"]
+from tna_onnx.search.candidates import SearchSettings
 
 SETTINGS = SearchSettings(angle_step=30.0, ensemble_size=4, max_ensemble_size=8, max_accuracy_drop=0.01, seed=1)
 BY_NLL = replace(SETTINGS, objective="nll")

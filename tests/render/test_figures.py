@@ -17,7 +17,7 @@ import pytest
 from click.testing import Result
 
 import tna_onnx
-from tests.conftest import Demo, Small
+from tests.conftest import Small
 from tests.support import PLAIN, TILTED, WALKED, cli, words_of
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render import figures
@@ -156,52 +156,6 @@ def test_many_numbers_of_members_are_told_apart(
 
 
 @needs_matplotlib
-def test_few_numbers_of_members_have_their_names(report: Report) -> None:
-    details = report.details
-    assert details is not None
-    sizes = {step.members for step in details.steps[1:]}
-    for axes in drawn(report, "search").axes:
-        assert set(looks_of(axes)) == {f"{size} members" if size else "limit of many" for size in sizes}
-
-
-@needs_matplotlib
-def test_the_choice_has_a_ring(report: Report) -> None:
-    details = report.details
-    assert details is not None
-    chosen = details.steps[details.chosen]
-    assert chosen.held_out is not None
-    rings = [
-        {(float(x), float(y)) for line in axes.lines if line.get_markersize() > 6 for x, y in line.get_xydata()}
-        for axes in drawn(report, "search").axes
-    ]
-    scored = (chosen.calibration, chosen.held_out)
-    assert rings[0] == {(chosen.angle, 100 * s.objective) for s in scored}
-    assert rings[1] == {(chosen.angle, 100 * s.accuracy) for s in scored}
-
-
-@needs_matplotlib
-def test_bad_candidates_do_not_flatten_the_curve(report: Report) -> None:
-    details = report.details
-    assert details is not None
-    worst = replace(details.steps[0].calibration, objective=0.9)  # as accurate as the original
-    steps = (*details.steps, replace(details.steps[-1], angle=85.0, calibration=worst, held_out=worst))
-    axes = drawn(replace(report, details=replace(details, steps=steps)), "search").axes[0]
-    original = max(100 * s.objective for s in (details.steps[0].calibration, details.steps[0].shown))
-    assert original < axes.get_ylim()[1] <= 2 * 1.15 * original
-
-
-@needs_matplotlib
-def test_before_and_after_have_the_same_colours_everywhere(report: Report) -> None:
-    def colours(name: str) -> dict[str, str]:
-        handles, labels = drawn(report, name).axes[0].get_legend_handles_labels()
-        return {label.partition(":")[0]: line.get_color() for line, label in zip(handles, labels, strict=True)}
-
-    risk, angles = colours("risk-coverage"), colours("angles")
-    assert angles["original weight"] == risk["before"] == colours("members")["not tilted"]
-    assert angles["average of tilted weights"] == risk["after"]
-
-
-@needs_matplotlib
 def test_pictures_are_not_blank_and_large_enough_for_print(files: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     for path in files.glob("*.png"):
@@ -229,13 +183,10 @@ def test_the_same_report_gives_the_same_bytes_and_matplotlib_is_left_as_it_was(
 @pytest.mark.parametrize(
     ("options", "held_out"),
     [
-        ({"search": "none"}, True),
         ({"search": "none"}, False),
         ({"search": "complete", "max_accuracy_drop": 5.0, "map": "ets"}, False),
         ({"ensemble_size": 10, "map": "none", "max_accuracy_drop": 5.0}, True),
-        ({"map": "isotonic", "objective": "nll"}, False),
         ({"bins": 1}, True),
-        ({"bins": 60, "objective": "adaece"}, False),
     ],
     ids=str,
 )
@@ -300,12 +251,6 @@ def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None
     arguments = [sys.executable, "-c", code, *map(str, command)]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
-
-
-def test_digits(demo: Demo, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    report = tna_onnx.calibrate(demo.model, demo.calib, output=tmp_path / "o.onnx", details=True, **PLAIN)
-    assert len(write_figures(report, tmp_path, ("svg",))) == 4
 
 
 def test_bars_have_the_intervals_of_the_page() -> None:

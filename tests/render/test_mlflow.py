@@ -17,7 +17,6 @@ import pytest
 
 from tests import support
 from tests.conftest import Small
-from tna_onnx.errors import TrackingError
 
 FAST = ["--method", "tna", "--objective", "ece", "--ensemble-size", "40", "--device", "cpu"]
 
@@ -152,17 +151,6 @@ def test_external_data_go_with_the_model_and_figures_with_the_run(small: Small, 
 
 
 @needs_mlflow
-@pytest.mark.slow
-def test_a_missed_gate_is_logged_without_a_model(small: Small, tmp_path: Path) -> None:
-    done = run(command(small, tmp_path, "--mlflow", "--max-ece", "0.001"), tmp_path)
-    assert done.returncode == 1
-    found = stored(tmp_path)
-    assert found["tags"]["tna_onnx.missed"]
-    assert found["files"] == ["report.json"]
-    assert not (tmp_path / "o.onnx").exists()
-
-
-@needs_mlflow
 @pytest.mark.parametrize(("flags", "code"), [([], 6), (["--max-ece", "0.001"], 1)])
 def test_a_store_that_fails_costs_nothing_but_the_log(
     small: Small, tmp_path: Path, flags: list[str], code: int
@@ -204,8 +192,3 @@ def test_a_missing_mlflow_is_said_before_any_work(
     assert result.exit_code == 2
     assert "pip install 'tna-onnx[mlflow]'" in result.output
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_exit_code_is_documented() -> None:
-    assert TrackingError.exit_code == 6
-    assert "6 a result" in support.cli("--help").output

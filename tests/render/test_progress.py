@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import Small
 from tna_onnx import calibrate
-from tna_onnx.pipeline.crossfit import FOLDS
-from tna_onnx.render.progress import Lines, progress_shown
+from tna_onnx.pipeline.methods import FOLDS
+from tna_onnx.render.progress import Lines
 
 
 def test_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,18 +32,6 @@ def test_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
         "search: 9 of 9",
         "collect: 50 of 50",
     ]
-
-
-def test_a_short_run_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_shown() as progress:
-        progress("collect", 5, 5)
-    assert capsys.readouterr() == ("", "")
-
-
-def test_nothing_is_shown_where_nothing_is_wanted(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress_shown(False) as progress:
-        progress("collect", 5, 5)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_a_stage_that_reports_nothing_gives_signs_of_life(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,10 +46,8 @@ from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.report import Comparison, CurvePoint, Report
 from tna_onnx.results.shifting import Shift
 from tna_onnx.results.study import Studies, Study
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import SearchSettings
 from tna_onnx.studies.settings import StudySettings
-
-__all__ = ["FILE", "attributes", "make_schema", "text_of"]
 
 FILE = Path(tna_onnx.__file__).parent / "results/schema.json"
 

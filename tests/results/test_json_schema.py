@@ -67,7 +67,7 @@ from tna_onnx.results.report import (
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Studies, Study
 from tna_onnx.results.subgroups import Estimate, Subgroup
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import SearchSettings
 from tna_onnx.studies.settings import StudySettings
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -310,13 +310,6 @@ def test_settings_are_those_asked_for(
     assert {key: settings[key] for key in expected} == expected
 
 
-def test_calibrate_with_details(small: Small, tmp_path: Path) -> None:
-    command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", tmp_path / "o.onnx"]
-    report = written(tmp_path, *command, *SEARCHED, "--report", tmp_path / "r.html")
-    assert report["details"]["steps"][report["details"]["chosen"]]["angle"] == report["angle"]
-    assert len(report["details"]["classes"]) == 5
-
-
 def test_missed_gates(small: Small, tmp_path: Path) -> None:
     command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", "--max-ece", "0.001"]
     report = written(tmp_path, *command, *FAST, code=1)
@@ -333,10 +326,6 @@ def test_evaluate(small: Small, tmp_path: Path) -> None:
     assert len(gaps) == 10
     assert sum(n * abs(c - a) for n, c, a in gaps) / metrics["n"] == pytest.approx(metrics["ece"], abs=1e-12)
     assert sum(n * a for n, _, a in gaps) / metrics["n"] == pytest.approx(metrics["accuracy"], abs=1e-12)
-
-
-def test_the_schema_is_public() -> None:
-    assert tna_onnx.json_schema("report") == json_schema("report")
 
 
 def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:

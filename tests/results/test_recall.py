@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.recall_bounds import Recalls
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.recall import Recall
@@ -72,18 +71,17 @@ def test_of_many_classes_the_worst_of_chance_is_not_named() -> None:
     assert named <= 4
 
 
-def test_folds_make_intervals_wider_as_they_do_that_of_the_accuracy() -> None:
-    before, after = hits(400, 200, 100), hits(480, 200, 20)
-    found = Recalls.of(scored(before, LABELS), scored(after))
-    low, _ = found.ends(1.959964 * 1.5)
-    crossed = recall(before, after, folds=5)
-    assert [each.difference.low for each in crossed.classes] == pytest.approx(low.tolist(), abs=1e-6)
-
-
-def test_known_to_predict_the_same_there_is_no_doubt() -> None:
-    found = recall(hits(400, 200, 100), hits(400, 200, 100), same_predictions=True)
-    assert all((each.difference.low, each.difference.high, each.loses) == (0, 0, False) for each in found.classes)
-    assert (found.balanced.low, found.balanced.high) == (0, 0)
+def test_an_interval_that_holds_another_keeps_its_values_and_names_a_class_that_loses_in_both() -> None:
+    before = hits(400, 200, 100)
+    one, other = recall(before, hits(480, 200, 20)), recall(before, before)
+    assert one.worst is not None
+    both = one.holding(other)
+    assert both.worst is None
+    for mine, each, also in zip(both.classes, one.classes, other.classes, strict=True):
+        assert (mine.after, mine.difference.difference) == (each.after, each.difference.difference)
+        assert mine.difference.low == min(each.difference.low, also.difference.low)
+        assert mine.difference.high == max(each.difference.high, also.difference.high)
+    assert both.balanced.low == one.balanced.low
 
 
 @pytest.mark.parametrize(("limit", "missed"), [(20, True), (38, False), (45, False)])

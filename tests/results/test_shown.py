@@ -43,15 +43,6 @@ def test_the_repr_is_one_short_line(results: dict[str, Any], kind: str) -> None:
     assert len(text) < 300
 
 
-def test_reprs_say_what_counts(results: dict[str, Any]) -> None:
-    report = results["report"]
-    before, after = report.comparison.before, report.comparison.after
-    assert f"ts, {report.standing.word}; accuracy {100 * before.accuracy:.2f}" in repr(report)
-    assert f"ECE {100 * before.ece:.2f} -> {100 * after.ece:.2f} %" in repr(report)
-    assert f"{before.n:,} held-out samples>" in repr(report)
-    assert f"ECE {100 * before.ece:.2f} %" in repr(results["evaluation"])
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_plain_values_are_those_of_the_json(results: dict[str, Any], kind: str) -> None:
     values = results[kind].to_dict()
@@ -170,15 +161,6 @@ def test_figures_are_reliability_diagrams(results: dict[str, Any], kind: str, pa
     assert len(figure.axes) == 2 * panels
     assert sum("ECE" in axes.get_title() for axes in figure.axes) == panels
     figure.savefig(tmp_path / "f.png")
-
-
-def test_four_models_have_two_rows_of_diagrams(results: dict[str, Any]) -> None:
-    pytest.importorskip("matplotlib")
-    comparison = results["modelcomparison"]
-    four = type(comparison)("d", comparison.baseline, 95.0, comparison.models * 2, {})
-    axes = four.plot().axes
-    assert sum(each.get_visible() for each in axes) == 8
-    assert sum("ECE" in each.get_title() for each in axes) == 4
 
 
 def test_results_are_made_without_pandas_and_matplotlib(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,12 +71,6 @@ def test_less_than_the_smallest_effect_never_counts(name: str, side: int, times:
     assert changed(name, moved(name, side, 1 + times)) == side
 
 
-def test_an_interval_that_holds_zero_never_counts() -> None:
-    for name in METRICS:
-        assert changed(name, moved(name, 0)) == 0
-        assert changed(name, Interval(-1.0, -2.0, 0.0, 0.95)) == 0
-
-
 def test_the_findings_behind_the_rules() -> None:
     def word(**values: float) -> str:
         return Standing.of({name: Interval(d, d - 1e-5, d + 1e-5, 0.95) for name, d in values.items()}).word

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.results.report import Standing, copied_sentence, result_sentence
+from tna_onnx.results.report import Standing, result_sentence
 
 CLEAR = 0.05
 
@@ -68,13 +68,6 @@ def test_nothing_that_counts() -> None:
     assert sentence.startswith(
         "The new model's probabilities are neither better nor worse, as far as these samples tell:"
     )
-
-
-def test_a_copy() -> None:
-    assert copied_sentence(metrics()).endswith("its confidence is 5.0 points away from its accuracy on average")
-    kept = copied_sentence(metrics(), changing="platt")
-    assert kept.startswith("The model stays as it is")
-    assert "platt, which changes them" in kept
 
 
 def test_a_metric_that_is_worse_is_named_though_the_others_are_better() -> None:

@@ -98,12 +98,6 @@ def test_cuda_as_asked(kind: str, install: Any, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out == ""  # stdout is for results: `--json` is read by programs
 
 
-def test_an_older_runtime_without_preload(install: Any) -> None:
-    fake = install([CUDA, CPU], [CUDA, CPU], preload=False)
-    assert open_session(b"", "model.onnx", Device("cuda")).provider == CUDA
-    assert fake.calls == ["InferenceSession", "disable_fallback"]
-
-
 def test_cpu_never_touches_cuda(install: Any) -> None:
     fake = install([CUDA, CPU], [CPU])
     session = open_session(b"", "model.onnx", Device("cpu"))
@@ -267,10 +261,6 @@ def test_installed_in_part(content: str | None, tmp_path: Path, monkeypatch: pyt
             assert fragment in str(caught.value)
     for name in [name for name in sys.modules if name.partition(".")[0] == "onnxruntime"]:
         monkeypatch.delitem(sys.modules, name)
-
-
-def test_version() -> None:
-    assert runtime_version() == onnxruntime.__version__
 
 
 @pytest.mark.parametrize(("module", "loaded"), [("tna_onnx.runtime", False), ("onnxruntime", True)])

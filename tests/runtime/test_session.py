@@ -122,13 +122,6 @@ def test_a_binding_gives_what_a_run_gives(batch: int | str, count: int, monkeypa
     np.testing.assert_array_equal(found[0], expected[0])  # results are the caller's own
 
 
-def test_the_cpu_needs_no_binding(monkeypatch: pytest.MonkeyPatch) -> None:
-    session, counting = as_cuda(product("N"), monkeypatch)
-    monkeypatch.setattr(session, "provider", CPU)
-    session.run(["y"], inputs(3))
-    assert (counting.plain, counting.bound) == (1, 0)
-
-
 def test_maps_are_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sequence of maps, as scikit-learn's converters give, has no place on a device."""
     zipped = helper.make_value_info(

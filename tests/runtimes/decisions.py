@@ -28,8 +28,6 @@ from tests.runtimes.matrix import (
     run_in_node,
 )
 
-__all__ = ["DECIDERS", "GUARDED", "Outputs", "decided", "disagreements", "missing", "write_guarded"]
-
 Outputs = dict[str, np.ndarray]
 """Output -> values of some samples."""
 

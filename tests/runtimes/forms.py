@@ -22,8 +22,6 @@ from tests.pipeline import test_integer_heads as integers
 from tests.pipeline import test_label_models as labels
 from tests.pipeline import test_several as several
 
-__all__ = ["FORMS", "LIMITS", "Form"]
-
 
 @dataclass(frozen=True, eq=False)
 class Form:

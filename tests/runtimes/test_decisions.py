@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from typing import Any
 
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import tna_onnx
 from tests.runtimes.decisions import DECIDERS, GUARDED, decided, disagreements, missing, write_guarded
-from tests.runtimes.matrix import DoesNotRun, Matrix
+from tests.runtimes.matrix import ORT_LEVELS, DoesNotRun, Matrix, Source, ort_session, quiet
+from tests.runtimes.matrix import small as small_source
 
 # Scores of features are differences of large numbers.
 BOUND = 1e-4
@@ -47,3 +55,76 @@ def test_runtimes_decide_the_same(matrix: Matrix, tool: str, name: str) -> None:
     largest, others = disagreements(decided(tool, name, path, x), decided("ONNX Runtime", name, path, x))
     assert largest < BOUND
     assert others == 0
+
+
+def _behind_softmax(path: Path) -> onnx.ModelProto:
+    """Return a model whose output are the probabilities, in an opset whose quantisation the reference evaluator has."""
+    model = onnx.load(path)
+    (scores,) = model.graph.output
+    model.opset_import[0].version = 21
+    model.ir_version = 10
+    model.graph.node.append(helper.make_node("Softmax", [scores.name], ["p"], axis=1))
+    model.graph.output.pop()
+    model.graph.output.append(helper.make_tensor_value_info("p", TensorProto.FLOAT, ["N", 5]))
+    return model
+
+
+def _converted(form: str, source: Source, folder: Path) -> Source:
+    """Return a model of float16 with float16 outputs, or of 8 bits with quantised outputs."""
+    folder = folder / "converted"
+    folder.mkdir()
+    whole = folder / "whole.onnx"
+    onnx.save(_behind_softmax(source.model), whole)
+    with np.load(source.calib) as calib, np.load(source.test) as test:
+        kind = np.float16 if form == "float16" else np.float32
+        for name, data in (("calib", calib), ("test", test)):
+            np.savez(folder / f"{name}.npz", x=data["x"].astype(kind), labels=data["labels"])
+        batches = [{"x": calib["x"][k : k + 50]} for k in range(0, 200, 50)]
+    with quiet():
+        from onnxruntime.quantization import QuantFormat, quantize_dynamic, quantize_static
+        from onnxruntime.quantization.calibrate import CalibrationDataReader
+        from onnxruntime.transformers.float16 import convert_float_to_float16
+
+        class Reader(CalibrationDataReader):  # type: ignore[misc, unused-ignore]  # no types
+            def get_next(self) -> Any:
+                return batches.pop() if batches else None
+
+        if form == "float16":
+            onnx.save(convert_float_to_float16(onnx.load(whole)), folder / "m.onnx")
+        elif form == "static int8":
+            quantize_static(whole, folder / "m.onnx", Reader(), quant_format=QuantFormat.QDQ)
+        else:
+            quantize_dynamic(whole, folder / "m.onnx")
+    return Source(folder / "m.onnx", folder / "calib.npz", folder / "test.npz")
+
+
+@pytest.mark.parametrize("form", ["float16", "static int8", "dynamic int8"])
+@pytest.mark.parametrize("name", [name for name in GUARDED if "decision" in name])
+def test_files_of_few_bits_decide_the_same(form: str, name: str, tmp_path: Path) -> None:
+    """At all levels of optimisation, in the reference evaluator and OpenVINO."""
+    source = _converted(form, small_source(tmp_path), tmp_path)
+    path = write_guarded(name, source, tmp_path)
+    assert tna_onnx.verify(source.model, path).intact
+    with np.load(source.test) as test:
+        x = test["x"][:200]
+    expected = decided("ONNX Runtime", name, path, x)["decision"]
+    for level in ORT_LEVELS:
+        (found,) = ort_session(path, level).run(["decision"], {"x": x})
+        np.testing.assert_array_equal(found, expected)
+    for tool in ("onnx reference evaluator", "OpenVINO"):
+        if not missing(tool):
+            np.testing.assert_array_equal(decided(tool, name, path, x)["decision"].reshape(-1), expected)
+
+
+@pytest.mark.parametrize("form", ["float16", "static int8", "dynamic int8"])
+def test_files_of_few_bits_rule_classes_out(form: str, tmp_path: Path) -> None:
+    source = _converted(form, small_source(tmp_path), tmp_path)
+    result = tna_onnx.shift(source.model, source.calib, only=["1", "2", "4"], output=tmp_path / "o.onnx", device="cpu")
+    assert tna_onnx.verify(source.model, result.output).intact
+    with np.load(source.test) as test:
+        x = test["x"][:200]
+    for tool in ("ONNX Runtime", "onnx reference evaluator", "OpenVINO"):
+        if not missing(tool):
+            p = decided(tool, "", Path(result.output), x)["p"].astype(np.float64)
+            assert not p[:, [0, 3]].any()
+            np.testing.assert_allclose(p.sum(axis=1), 1, atol=0.01)

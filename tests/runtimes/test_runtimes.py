@@ -5,7 +5,9 @@ Tools that are not installed are skipped by name; `docs/compatibility.md` says w
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -30,6 +32,22 @@ BOUND, ISOTONIC_BOUND = 1e-5, 1e-4
 # Files that do not wait for `-m slow`.
 QUICK = ["digits ts tilted", "small isotonic", "binary ets tilted"]
 NAMES = [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow, id=name) for name in FILES]
+
+
+def pairs(tools: Iterable[str]) -> Any:
+    """Return each tool with a third of the files, each file with a third of the tools, and what is known not to work.
+
+    `benchmarks/runtimes.py` measures all of them.
+    """
+    return pytest.mark.parametrize(
+        ("tool", "name"),
+        [
+            pytest.param(tool, name, marks=[] if name in QUICK else pytest.mark.slow, id=f"{tool}-{name}")
+            for k, tool in enumerate(tools)
+            for j, name in enumerate(FILES)
+            if name in QUICK or (tool, name) in LIMITS or (j - k) % 3 == 0
+        ],
+    )
 
 
 @pytest.fixture(scope="session")
@@ -68,8 +86,7 @@ def test_files_are_valid_and_differ_from_their_source(matrix: Matrix, name: str)
     assert change.largest > 0.01
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("tool", RUNTIMES)
+@pairs(RUNTIMES)
 def test_runtimes_give_the_same_probabilities(matrix: Matrix, tool: str, name: str) -> None:
     runtime = RUNTIMES[tool]
     path = needs(matrix, name, runtime)
@@ -86,15 +103,13 @@ def test_runtimes_give_the_same_probabilities(matrix: Matrix, tool: str, name: s
     assert found.largest < bound(name)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("tool", [k for k, v in CONVERSIONS.items() if v.exact])
+@pairs(k for k, v in CONVERSIONS.items() if v.exact)
 def test_conversions_that_keep_float32_keep_the_probabilities(matrix: Matrix, tool: str, name: str) -> None:
     path = needs(matrix, name, CONVERSIONS[tool])
     assert matrix.converted(CONVERSIONS[tool], name, path).largest < bound(name)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("tool", [k for k, v in CONVERSIONS.items() if not v.exact])
+@pairs(k for k, v in CONVERSIONS.items() if not v.exact)
 def test_coarser_conversions_hurt_the_file_no_more_than_its_source(matrix: Matrix, tool: str, name: str) -> None:
     path = needs(matrix, name, CONVERSIONS[tool])
     of_source = matrix.converted(CONVERSIONS[tool], name, matrix.source(name).model)

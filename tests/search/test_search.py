@@ -19,7 +19,7 @@ from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.averages import LIMIT, Draws, TurnedWeight, averages
+from tna_onnx.numerics.averages import LIMIT, Draws, averages
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.rotations import TiltParameters
@@ -28,12 +28,10 @@ from tna_onnx.search.candidates import (
     Candidate,
     Score,
     Scored,
+    SearchSettings,
     candidate_weight,
-    candidate_weights,
     choose,
-    not_multiplied,
 )
-from tna_onnx.search.settings import SearchSettings
 from tna_onnx.search.sparse import search_complete, search_sparse
 
 Array = NDArray[Any]
@@ -185,15 +183,6 @@ def test_the_original_weight_and_the_whole_grid_are_candidates(n: int) -> None:
     assert all(c.ensemble_size == QUICK.ensemble_size for c in candidates[1 : 1 + len(QUICK.grid)])
     assert len({(c.angle, c.ensemble_size) for c in candidates}) == len(candidates)  # nothing is scored twice
     assert all(a.rotations <= b.rotations for a, b in itertools.pairwise(candidates[: 1 + len(QUICK.grid)]))
-
-
-@pytest.mark.parametrize(
-    ("step", "coarse"), [(2.0, 16), (1.0, 32), (0.5, 64), (3.0, 8), (4.0, 8), (5.0, 4), (8.0, 4), (30.0, 4)]
-)
-def test_an_adaptive_search_starts_with_steps_of_at_most_8_degrees(step: float, coarse: int) -> None:
-    """Quarters of the grid step, a power of two; a grid that is coarser itself is taken as it is."""
-    assert SearchSettings(angle_step=step).coarse == coarse
-    assert SearchSettings(angle_step=step, adaptive=False).coarse == 4
 
 
 @pytest.mark.parametrize("n", [64, 128])
@@ -356,29 +345,6 @@ def test_the_limit_behind_the_cap_is_looked_at_around_the_target() -> None:
     assert value(chosen, settings) == min(value(c, settings) for c in [candidates[0], *behind])
 
 
-def test_more_members_cost_less_accuracy_and_reach_further() -> None:
-    limited, free = (
-        SearchSettings(angle_step=6.0, max_ensemble_size=640, grows=grows, max_accuracy_drop=0.0, seed=1)
-        for grows in (False, True)
-    )
-    _, few, _ = searched(6, limited)
-    _, many, _ = searched(6, free)
-    few_chosen, many_chosen = few[choose(few, limited)], many[choose(many, free)]
-    assert members(many_chosen) > 10
-    assert value(many_chosen, free) < value(few_chosen, limited)
-    # the finest angles are looked at with the cap, and with the limit behind it
-    assert 640 in {c.ensemble_size for c in many if c.angle % 3} <= {640, LIMIT}
-    assert many_chosen.ensemble_size in (640, LIMIT)
-    assert drop(many, many_chosen) <= 1e-12
-
-
-def test_wide_features_stay_with_the_members_asked_for() -> None:
-    settings = SearchSettings(angle_step=6.0, ensemble_size=80, max_ensemble_size=80, max_accuracy_drop=0.05)
-    _, candidates, _ = searched(128, settings)
-    assert {c.ensemble_size for c in candidates[1:]} == {80}
-    assert candidates[choose(candidates, settings)].angle > 20
-
-
 def test_a_level_of_more_members_lies_near_the_target() -> None:
     """Two grid steps to either side of the best angle of the limit, W' = cos(angle) W."""
     settings = SearchSettings(angle_step=6.0, max_ensemble_size=40, max_accuracy_drop=0.0, seed=1)
@@ -423,22 +389,6 @@ def test_a_candidate_can_be_made_again_bit_for_bit(n: int, settings: SearchSetti
     assert candidate_weight(classifier.weight, candidates[0], settings) is classifier.weight
 
 
-@pytest.mark.parametrize("members", [3, LIMIT])
-@pytest.mark.parametrize("classes", [23, 24])
-def test_a_weight_that_is_not_multiplied_yet_is_the_candidate_s(classes: int, members: int) -> None:
-    weight = np.random.default_rng(2).standard_normal((classes, 6)).astype(np.float32)
-    ensemble = SearchSettings(seed=3).ensemble(weight)
-    none = SampleScores.of_logits(np.zeros((1, classes), np.float32), np.zeros(1, np.int64))
-    candidate = Candidate(30.0, members, 0.0, none)
-    made = not_multiplied(ensemble, candidate)
-    assert isinstance(made, TurnedWeight) is (classes == 24)
-    product = made.product() if isinstance(made, TurnedWeight) else made
-    ((_, expected),) = candidate_weights(ensemble, [candidate])
-    np.testing.assert_array_equal(product, expected, strict=True)
-    assert not_multiplied(ensemble, replace(candidate, angle=0.0)) is weight
-    assert not_multiplied(ensemble, replace(candidate, weight=expected)) is expected
-
-
 @pytest.mark.parametrize("antithetic", [False, True])
 @pytest.mark.parametrize("members", [5, 37])
 def test_a_candidate_is_the_average_of_its_members(members: int, antithetic: bool) -> None:
@@ -469,14 +419,6 @@ def test_in_the_limit_the_weight_is_scaled(cap: int) -> None:
     expected = classifier.weight.astype(np.float64) * math.cos(math.radians(chosen.angle))
     np.testing.assert_allclose(scaled, expected, rtol=2.0**-22)  # the factor and the product are rounded to float32
     assert scaled.dtype == np.float32
-
-
-def test_many_members_come_near_the_limit() -> None:
-    weight, settings = Classifier.make(24).weight, SearchSettings()
-    none = make_scores([True], 1)
-    limit, many = (candidate_weight(weight, Candidate(30, size, 0, none), settings) for size in (LIMIT, 1000))
-    # tan(30 degrees) / sqrt(1000) = 0.018, and the angle is passed by up to a rotation
-    assert np.linalg.norm(many - limit) < 0.05 * np.linalg.norm(limit)
 
 
 # ---- the complete search ----
@@ -533,17 +475,6 @@ def test_fits_start_from_a_neighbour() -> None:
     assert len(candidates) > 1 + len(settings.grid)  # finer angles too
 
 
-def test_the_complete_search_repeats_itself() -> None:
-    classifier, settings = Classifier.make(24), SearchSettings(angle_step=15.0, seed=3)
-    one, two = (
-        search_complete(settings.ensemble(classifier.weight), Fitting(classifier), settings, lambda *_: None)
-        for _ in range(2)
-    )
-    for a, b in zip(one, two, strict=True):
-        assert (a.angle, a.rotations, a.fitted) == (b.angle, b.rotations, b.fitted)
-        assert equal(a.scores, b.scores)
-
-
 def test_the_seed_decides() -> None:
     classifier = Classifier.make(24)
     first, again, other = (
@@ -559,15 +490,6 @@ def test_the_seed_decides() -> None:
     assert not any(equal(a.scores, b.scores) for a, b in drawn)
 
 
-def test_nothing_is_modified() -> None:
-    classifier = Classifier.make(24)
-    before = classifier.weight.copy()
-    for array in (classifier.weight, classifier.features, classifier.labels, classifier.bias):
-        array.setflags(write=False)
-    classifier.search(QUICK)
-    np.testing.assert_array_equal(classifier.weight, before, strict=True)
-
-
 def test_the_limit_of_many_members_may_come_from_logits_that_are_there() -> None:
     """scaled_scores gives what scoring the scaled weight gives, so the search is the same with either."""
     classifier = Classifier.make(24)
@@ -578,30 +500,6 @@ def test_the_limit_of_many_members_may_come_from_logits_that_are_there() -> None
         np.testing.assert_array_equal(quick.hit, full.hit)
         # logits of about 10, each a float32 sum of 24 terms or such a sum scaled: 24 * 10 * 2^-24 = 1.4e-5
         np.testing.assert_allclose(quick.nll, full.nll, rtol=0, atol=5e-5)
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_weights_keep_their_dtype(dtype: Any) -> None:
-    weight: Array = Classifier.make(24).weight.astype(dtype)
-    scored: list[Any] = []
-
-    def score(candidates: Sequence[Array]) -> list[SampleScores]:
-        scored.extend(candidate.dtype for candidate in candidates)
-        return [make_scores(hits(80), 0.9) for _ in candidates]
-
-    sparse(weight, score, QUICK)
-    assert set(scored) == {np.dtype(dtype)}
-
-
-def test_paths_that_end_early_leave_the_angles_they_reached() -> None:
-    """89.9 degrees is past the end of many a path."""
-    weight = Classifier.make(24).weight
-    settings = SearchSettings(ensemble_size=40, max_ensemble_size=40, angle_step=29.97)
-    assert settings.grid[-1] == pytest.approx(89.91)
-    score: Callable[[Sequence[Array]], list[SampleScores]] = lambda w: [make_scores(hits(80), 0.9)] * len(w)  # noqa: E731
-    angles = [c.angle for c in sparse(weight, score, settings)]
-    assert angles[:3] == pytest.approx([0, 29.97, 59.94])
-    assert max(angles) < 89.9
 
 
 def test_a_search_on_some_samples_makes_and_scores_nothing_twice() -> None:
@@ -655,21 +553,3 @@ def test_a_search_ends_where_paths_do(adaptive: bool) -> None:
     for step in (2.0, 89.9):
         settings = SearchSettings(angle_step=step, adaptive=adaptive, ensemble_size=10, max_ensemble_size=10)
         assert sparse(weight, score, settings)
-
-
-def test_the_window_around_the_target_does_not_shrink_with_the_step() -> None:
-    settings = SearchSettings(angle_step=0.1, max_ensemble_size=40, max_accuracy_drop=0.0, seed=1)
-    _, candidates, _ = searched(6, settings)
-    level = [c.angle for c in candidates if c.ensemble_size == 40]
-    assert max(level) - min(level) > 4
-
-
-def test_scores_of_the_original_that_are_known_are_not_asked_for() -> None:
-    settings = SearchSettings()
-    classifier = Classifier.make()
-
-    def score(weights: Sequence[Any]) -> list[SampleScores]:
-        raise AssertionError
-
-    known = classifier.score(classifier.weight)
-    assert Scored(settings.ensemble(classifier.weight), score, original=known).original is known

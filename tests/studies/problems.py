@@ -7,8 +7,6 @@ import numpy as np
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.studies.run import StudyData
 
-__all__ = ["problem"]
-
 
 def problem(*, n: int = 24, classes: int = 4, samples: int = 400, seed: int = 1, bias: float = 0.5) -> StudyData:
     """Labels drawn at temperature 3 on two sets of samples."""

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from tests.studies.problems import problem
-from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.studies.run import StudyData, stratified
 
 
@@ -44,10 +43,3 @@ def test_the_bias_follows_the_weight_only_where_it_should(scaled: bool) -> None:
     logits = np.concatenate([chunk for chunk, _, _ in data.logits(data.held_out, 0.5 * data.weight).chunks()])
     bias = data.bias * (0.5 if scaled else 1)
     assert np.allclose(logits, data.held_out.features @ (0.5 * data.weight).T + bias, atol=1e-5)
-
-
-def test_a_class_without_samples_is_no_error() -> None:
-    base = problem()
-    labels = np.minimum(base.calibration.labels, 1)
-    data = StudyData(base.weight, base.bias, FeatureTable(base.calibration.features, labels), base.held_out)
-    assert len(data.fewer(30, np.random.default_rng(0)).calibration) == 30

@@ -12,9 +12,9 @@ from tests.studies.problems import problem
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import SearchSettings
+from tna_onnx.studies.geometry import expected_angle
 from tna_onnx.studies.methods import MEMBERS, search_printed, walk
-from tna_onnx.studies.rotations import expected_angle
 
 
 def test_a_walk_is_a_product_of_rotation_matrices() -> None:
@@ -61,12 +61,12 @@ def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
         return None if len(seen) == 3 else scores
 
     settings = SearchSettings(seed=3, tilt=TiltParameters(n_t=50))
-    found = search_printed(data.weight, score, settings)
+    found, index = search_printed(data.weight, score, settings)
     assert found.candidates == len(seen) == 1 + settings.tilt.max_rotations(40) // 50
     seen[2] = math.inf
-    assert seen[found.index] == min(seen)
+    assert seen[index] == min(seen)
     # the average of the members at that stop, made again
-    stops = walk(data.weight, MEMBERS, settings.tilt, np.random.default_rng(3), 50 * found.index, 50)
+    stops = walk(data.weight, MEMBERS, settings.tilt, np.random.default_rng(3), 50 * index, 50)
     last = [stop.tilted.copy() for stop in stops][-1]
     assert np.allclose(found.weight, last.mean(axis=0).T, atol=1e-5)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import weakref
 from collections.abc import Iterator
@@ -23,11 +22,11 @@ from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Study
 from tna_onnx.search.candidates import candidate_of
-from tna_onnx.studies import ablation, dimension, members, methods, parameters, rotations, samples, table
+from tna_onnx.studies import curves, methods, table
 from tna_onnx.studies import table as table_rows
-from tna_onnx.studies.angles import feature_angles
-from tna_onnx.studies.dimension import narrowed
-from tna_onnx.studies.run import StudyData
+from tna_onnx.studies.curves import narrowed
+from tna_onnx.studies.geometry import feature_angles
+from tna_onnx.studies.run import StudyData, _study_function
 from tna_onnx.studies.settings import STUDIES, StudySettings
 from tna_onnx.studies.table import mean_interval, paired_interval
 
@@ -35,8 +34,7 @@ SETTINGS = StudySettings(repeats=2)
 
 
 def made(name: str, data: StudyData, settings: StudySettings = SETTINGS) -> Study:
-    study: Study = importlib.import_module(f"tna_onnx.studies.{name}").study(data, settings, lambda *_: None)
-    return study
+    return _study_function(name)(data, settings, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -49,11 +47,11 @@ def _few_points() -> Iterator[None]:
     """Fewer points of each curve: every one costs a search or a fit."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(methods, "GRID_STEP", 30.0)
-        patch.setattr(members, "_SIZES", (1, 3, 10))
-        patch.setattr(ablation, "_GRID", (20.0, 50.0))
-        patch.setattr(parameters, "_CHECKS", (1, 50))
-        patch.setattr(dimension, "_SHARES", (4, 1))
-        patch.setattr(samples, "_SMALLEST", 200)
+        patch.setattr(curves, "_SIZES", (1, 3, 10))
+        patch.setattr(curves, "_GRID", (20.0, 50.0))
+        patch.setattr(curves, "_CHECKS", (1, 50))
+        patch.setattr(curves, "_SHARES", (4, 1))
+        patch.setattr(curves, "_SMALLEST", 200)
         yield
 
 
@@ -140,13 +138,6 @@ def test_the_table_is_paired_and_its_rows_are_means_over_splits(data: StudyData,
     assert row(studies["table"], method="None")["ece_change"] is None
 
 
-def test_the_paper_rows_are_all_there(studies: dict[str, Study]) -> None:
-    methods = studies["table"].values("method")
-    for name in ("IROvA", "TS", "ETS", "AAR"):
-        assert {name, f"{name} +TNA (sparse)", f"{name} +TNA (comp.)"} <= set(methods)
-    assert {"None", "None +TNA", "Default", "refit"} <= set(methods)
-
-
 def test_angles_are_arc_cosines(data: StudyData, studies: dict[str, Study]) -> None:
     z = data.held_out.features.astype(float)
     w = data.weight[data.held_out.labels].astype(float)
@@ -166,13 +157,6 @@ def test_angles_are_arc_cosines(data: StudyData, studies: dict[str, Study]) -> N
     found = row(studies["angles"], weight="30 degrees", kind="own class")
     assert found["theorem"] == pytest.approx(theorem, abs=1e-4)
     assert found["mrc"] == pytest.approx(average.reached)
-
-
-def test_rotations_come_near_their_expectation() -> None:
-    study = made("rotations", problem(n=300, classes=30), StudySettings(repeats=3))
-    # in 300 dimensions a mean over 12 walks and 30 classes lies within a degree or so
-    gaps = np.abs(np.array(study.values("mrc")) - np.array(study.values("expected")))
-    assert gaps.max() < 2
 
 
 def test_features_and_class_vectors_are_narrowed_together() -> None:
@@ -203,16 +187,11 @@ def test_a_narrow_head_loses_more_by_a_tilt() -> None:
         tables.append(FeatureTable(means[labels] + rng.standard_normal((1500, 128)).astype(np.float32), labels))
     data = StudyData(means, np.zeros(10, np.float32), *tables)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dimension, "_SHARES", (8, 1))
+        patch.setattr(curves, "_SHARES", (8, 1))
         study = made("dimension", data)
     narrow, whole = (row(study, n=n) for n in (16, 128))
     for angle in (30, 45, 60):
         assert narrow[f"change_1_{angle}"] < whole[f"change_1_{angle}"] - 0.02
-
-
-def test_overshoot_grows_with_the_rotations_between_looks(studies: dict[str, Study]) -> None:
-    over = [row(studies["parameters"], parameter="n_t", value=value)["angle"] for value in ("1", "50")]
-    assert 30 < over[0] < 45 < over[1]
 
 
 def test_intervals_of_means_and_paired_differences() -> None:
@@ -226,17 +205,11 @@ def test_intervals_of_means_and_paired_differences() -> None:
     assert mean_interval([1.0]) is None
 
 
-def test_two_classes_have_maps_of_their_own() -> None:
-    assert {"platt", "beta"} <= set(methods.maps_for(2))
-    assert not {"platt", "beta"} & set(methods.maps_for(3))
-    assert methods.maps_for(3)[:4] == methods.PAPER_MAPS
-
-
 def test_what_is_chosen_over_some_bins_is_scored_over_the_same_bins(data: StudyData) -> None:
     own = SETTINGS.search(0)
-    searches = ablation.Searches(own, [5, 15])
+    searches = curves.Searches(own, [5, 15])
     repeats = {bins: searches.case(TiltParameters(), bins)(data, 7) for bins in (5, 15)}
-    made = list(averages(data.weight, ablation._GRID, 10, Draws(7)))
+    made = list(averages(data.weight, curves._GRID, 10, Draws(7)))
     for bins, found in repeats.items():
         pool = [(0.0, data.weight), *((average.reached, average.weight) for average in made)]
         values = [Metrics.of(data.logits(data.calibration, weight).scores(), bins).ece for _, weight in pool]
@@ -320,15 +293,6 @@ def test_many_rotations_between_looks_may_never_find_two_features_past_the_targe
     assert row(study, parameter="n_t", value="1")["angle"] > 30
 
 
-def test_walks_in_groups_have_as_many_draws(monkeypatch: pytest.MonkeyPatch, data: StudyData) -> None:
-    whole = made("rotations", data)
-    monkeypatch.setattr(rotations, "_TOGETHER", 3 * data.weight.nbytes)
-    parts = made("rotations", data)
-    assert whole.values("rotations") == parts.values("rotations")
-    # means over 8 walks with a deviation of a few degrees
-    assert np.abs(np.subtract(whole.values("mrc"), parts.values("mrc"))).max() < 10
-
-
 @pytest.mark.slow
 def test_the_paper_protocol_takes_ten_members_and_keeps_the_bias() -> None:
     settings = StudySettings(repeats=2, protocol="paper")
@@ -362,7 +326,7 @@ def test_a_head_with_one_vector_of_zeros_has_angles_for_the_other() -> None:
 def test_a_table_tells_how_far_its_searches_are(protocol: str) -> None:
     told: list[tuple[int, int]] = []
     settings = StudySettings(repeats=2, protocol=protocol, n_t=3 if protocol == "paper" else None)  # type: ignore[arg-type]
-    table.study(problem(n=8, samples=150), settings, lambda done, total: told.append((done, total)))
+    table.table(problem(n=8, samples=150), settings, lambda done, total: told.append((done, total)))
     shares = [done / total for done, total in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1

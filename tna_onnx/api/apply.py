@@ -7,14 +7,13 @@ from pathlib import Path
 
 from tna_onnx.api.arguments import kept
 from tna_onnx.api.verify import verify
-from tna_onnx.errors import CheckFailed
+from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.extraction.sessions import open_source
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.save import file_beside, pending
+from tna_onnx.graph.save import check_output, file_beside, pending
 from tna_onnx.pipeline.settings import check_patch_name
 from tna_onnx.results.evaluation import ModelDifference
-
-__all__ = ["apply"]
 
 
 def apply(
@@ -22,6 +21,7 @@ def apply(
     patch: str | Path | bytes,
     *,
     output: str | Path | None = None,
+    checkpoint: str | Path | None = None,
     overwrite: bool = False,
     json: str | Path | None = None,
 ) -> ModelDifference:
@@ -33,6 +33,8 @@ def apply(
             adapter, `NAME.onnx_adapter`, the file that is written is the model itself, whose head's weight and bias
             are inputs with defaults, for sessions that run with such adapters.
         output: path of the new file; `NAME.tna.onnx` beside the model by default.
+        checkpoint: `NAME.safetensors` that the model was exported from: it is written anew with the new head, instead
+            of an ONNX file; `NAME.tna.safetensors` beside it by default.
         overwrite: allow the output to be the input.
         json: JSON file to write.
 
@@ -41,26 +43,49 @@ def apply(
 
     Raises:
         UsageError: a path that cannot be used.
-        UnsupportedModel: the model cannot be read.
+        UnsupportedModel: the model cannot be read, or a checkpoint cannot hold the change.
         CheckFailed: the patch belongs to another model. No file is written.
-        DataError: the patch is damaged, or none. No file is written.
+        DataError: the patch or the checkpoint is damaged, or none. No file is written.
     """
-    from tna_onnx.pipeline.adapter import adaptable  # noqa: PLC0415 - scipy: heavy
-    from tna_onnx.pipeline.patch import apply_patch, read_patch  # noqa: PLC0415 - scipy: heavy
+    from tna_onnx.pipeline.checkpoint import write_checkpoint  # noqa: PLC0415 - heavy
+    from tna_onnx.pipeline.patch import (  # noqa: PLC0415 - scipy: heavy
+        adaptable,
+        apply_patch,
+        read_patch,
+    )
 
     source = open_source(model, ModelOptions())
-    target = file_beside(source, output, ".tna.onnx", overwrite=overwrite)
+    target = _target(source, output, checkpoint, overwrite=overwrite)
     name = "the patch" if isinstance(patch, bytes) else str(patch)
     adapter = not isinstance(patch, bytes) and check_patch_name(patch) == ".onnx_adapter"
     if adapter:
         file = adaptable(source, Path(name))
     else:
         file = apply_patch(source, patch if isinstance(patch, bytes) else read_patch(patch), name)
-    with pending(source, file.proto, target, verbatim=file is source, apart=file.apart) as path:
+    of_model = target if checkpoint is None else None
+    with pending(source, file.proto, of_model, verbatim=file is source, apart=file.apart) as path:
         result = verify(source.path or model, path)
         if adapter and all(each.part == "input" for each in result.differences):
             inputs = tuple(replace(each, explained="with a default") for each in result.differences)
             result = replace(result, differences=inputs, intact=True, reason="", notes=())
         if not result.intact:
             raise CheckFailed(f"{name}: the file that it gives is not {source.name} and a change: {result.reason}")
+    if checkpoint is not None and target is not None:
+        write_checkpoint(source, file, Path(checkpoint), target)
     return kept(json, replace(result, recalibrated=str(target)))
+
+
+def _target(model: Model, output: str | Path | None, checkpoint: str | Path | None, *, overwrite: bool) -> Path | None:
+    """Return the path to write; None for a model that is no file.
+
+    Raises:
+        UsageError: see `apply`.
+    """
+    if checkpoint is None:
+        return file_beside(model, output, ".tna.onnx", overwrite=overwrite)
+    old = Path(checkpoint)
+    target = old.with_suffix(".tna.safetensors") if output is None else Path(output)
+    check_output(model, target)
+    if target.exists() and old.exists() and target.samefile(old) and not overwrite:
+        raise UsageError(f"{target}: is the checkpoint; allow it to be replaced with --overwrite, or name another file")
+    return target

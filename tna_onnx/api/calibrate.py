@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tna_onnx.api.arguments import (
     CalibrateWords,
     ProgressWord,
-    Unpack,
-    added_settings_of,
     beside_of,
     check_targets,
-    job_of,
+    data_of,
+    gates_of,
+    guard_settings_of,
+    held_out_of,
+    model_options_of,
     refuse_unknown,
     shown,
     with_json,
+    with_words,
     write_bytes,
     write_text,
 )
+from tna_onnx.api.keywords import DecisionWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelSource
+from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings, check_patch_name
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report
-
-__all__ = ["calibrate"]
 
 
 def calibrate(
@@ -111,14 +114,19 @@ def calibrate(
         if words.get("labels") is not None:
             raise UsageError("y and labels are both given; give one")
         words["labels"] = y
-    decisions = added_settings_of(words)
-    job = job_of(
-        model,
-        calib,
-        eval,
-        settings,
-        gates,
-        words,
+    decisions = _decisions(words)
+    # the work loads with the first call, so that the names of the functions are there at once
+    from tna_onnx.pipeline.job import Job  # noqa: PLC0415
+
+    chosen = with_words(settings or Settings(), words)
+    calibration = data_of(calib, words)
+    job = Job(
+        model=model,
+        calib=calibration,
+        held_out=held_out_of(eval, calibration, words),
+        options=model_options_of(words),
+        settings=chosen,
+        gates=gates_of(words, chosen, gates),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,
@@ -132,6 +140,10 @@ def calibrate(
     if teacher is not None and decisions is not None:
         raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
     job.calib.refuse_beside("calibrate", "by")
+    for word, asked in (("--add", decisions is not None), ("--teacher", teacher is not None),
+                        ("--report, --figures and details", job.details)):  # fmt: skip
+        if asked:
+            job.calib.refuse_beside(f"calibrate with {word}", "weight")
     job = replace(job, training=beside_of(train_features, job.calib, words))
     unknown = beside_of(ood_data, job.calib, words)
     if unknown is not None and decisions is None:
@@ -153,6 +165,21 @@ def calibrate(
             return recalibrate_and_guard(job, decisions, unknown, callback)
 
         return with_json(json, run, lambda result: _write(result, report, figures, patch))
+
+
+def _decisions(words: CalibrateWords) -> GuardSettings | None:
+    """Make the settings of the decisions that `calibrate` adds; None where none is to be added.
+
+    Raises:
+        UsageError: a value of the wrong type or out of its range, or of a decision where none is added.
+    """
+    if words.get("add") or words.get("decide"):
+        return guard_settings_of(words)
+    plain = GuardSettings()
+    for name in DecisionWords.__annotations__:
+        if name != "add" and words.get(name, getattr(plain, name)) != getattr(plain, name):
+            raise UsageError(f"{name} applies to decisions, and none is added; add one with --add or --decide")
+    return None
 
 
 def _write(result: Report, page: str | Path | None, figures: str | Path | None, patch: str | Path | None) -> None:

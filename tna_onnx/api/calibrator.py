@@ -19,10 +19,12 @@ from tna_onnx.data.sources.score_files import ScoresWord
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.results.report import Report
 
-__all__ = ["Calibrator", "calibrated", "checked_scores", "column_numbers"]
-
 _ROUNDING = 1e-3  # of the sum of a row of probabilities
+_LAYER_ERROR = 1e-3  # of logits that a layer gives, of their size: float16 has 5e-4
 _FORM = 1  # of `to_dict`; goes up when an older version would misread it
+
+
+Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 
 class ScoresError(DataError, ValueError):
@@ -46,7 +48,7 @@ class Calibrator:
 
     Attributes:
         classes_: the labels in the order of the columns.
-        n_features_in_: number of columns C.
+        n_features_in_: number of columns that `predict_proba` reads: C, or n after a fit with features.
         scores_: what the columns are.
         method_: what was chosen, in a word.
         parameters_: what a reader wants to know of the fitted map.
@@ -86,23 +88,25 @@ class Calibrator:
         Args:
             X: scores (N, C); of two classes also (N,) or (N, 1), those of the second one.
             y: labels (N,): column numbers, or C distinct values, whose sorted order is that of the columns.
-            features: not used yet.
-            sample_weight: not used yet.
+            features: what the last linear layer computed the logits X from, (N, n), with N > n + 1: weights of that
+                layer are fitted too, as by the command, and `predict_proba` and the model read features then.
+            sample_weight: how much each sample counts, (N,), zero or more; their unit does not matter.
             groups: which samples belong together, (N,) numbers or texts: folds and intervals are of groups then.
 
         Raises:
-            UsageError: a setting that cannot be used, or an argument that is not used yet.
+            UsageError: a setting that cannot be used.
             DataError: scores and labels do not fit together, or no map can be fitted on them.
         """
-        for name, value in (("features", features), ("sample_weight", sample_weight)):
-            if value is not None:
-                raise UsageError(f"Calibrator.fit does not use {name} yet; leave it out")
         self.scores_ = self.scores or _kind_of(X)
         values = checked_scores(X, self.scores_)
         labels, self.classes_ = column_numbers(y, values)
-        self.n_features_in_ = int(values.shape[1])
         settings = {"map": self.map, "predictions": self.predictions, "bins": self.bins, "seed": self.seed}
-        report = calibrated(values, labels, self.scores_, trust_labels=self.trust_labels, groups=groups, **settings)
+        layer = None
+        if features is not None:
+            values, layer = _last_layer(features, values, self.scores_)
+        self.n_features_in_ = int(values.shape[1])
+        beside = {"groups": groups, "weights": sample_weight, "trust_labels": self.trust_labels}
+        report = calibrated(values, labels, self.scores_, layer, **beside, **settings)
         self.report_: Report | None = report
         self.method_ = report.method
         self.parameters_ = dict(report.parameters)
@@ -110,7 +114,7 @@ class Calibrator:
         return self
 
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
-        """Return calibrated probabilities (N, C) of scores (N, C).
+        """Return calibrated probabilities (N, C) of scores (N, C), or of features (N, n) after a fit with features.
 
         Raises:
             DataError: other columns than those of the fit.
@@ -119,8 +123,7 @@ class Calibrator:
         values = checked_scores(X, self.scores_)
         if values.shape[1] != self.n_features_in_:
             raise ScoresError(
-                f"X has {values.shape[1]} features, one a class, but Calibrator is expecting {self.n_features_in_} "
-                "features as input"
+                f"X has {values.shape[1]} features, but Calibrator is expecting {self.n_features_in_} features as input"
             )
         from tna_onnx.numerics.ops import softmax  # noqa: PLC0415
         from tna_onnx.runtime import open_session, parse_device  # noqa: PLC0415
@@ -147,7 +150,10 @@ class Calibrator:
         return float(np.mean(self.predict(X) == np.asarray(y)))
 
     def to_onnx(self) -> Any:
-        """Return a model by itself, an onnx.ModelProto: `scores` (N, C) -> `calibrated` (N, C), of the same kind."""
+        """Return a model by itself, an onnx.ModelProto: `scores` (N, C) -> `calibrated` (N, C), of the same kind.
+
+        After a fit with features, `scores` are the features (N, n).
+        """
         self._require_fitted()
         from tna_onnx.graph.load import load_model  # noqa: PLC0415
 
@@ -162,6 +168,7 @@ class Calibrator:
             "settings": self.get_params(),
             "scores": self.scores_,
             "classes": self.classes_.tolist(),
+            "columns": self.n_features_in_,
             "method": self.method_,
             "parameters": self.parameters_,
             "model": base64.b64encode(self._model).decode("ascii"),
@@ -180,7 +187,7 @@ class Calibrator:
             restored = cls(**state["settings"])
             restored.classes_ = np.array(state["classes"])
             restored.scores_ = state["scores"]
-            restored.n_features_in_ = len(restored.classes_)
+            restored.n_features_in_ = state["columns"]
             restored.method_ = state["method"]
             restored.parameters_ = dict(state["parameters"])
             restored.report_ = None
@@ -230,23 +237,59 @@ class Calibrator:
             raise _not_fitted()
 
 
-def calibrated(values: NDArray[np.float32], labels: NDArray[np.int64], scores: ScoresWord, **words: Any) -> Report:
+def calibrated(
+    values: NDArray[np.float32],
+    labels: NDArray[np.int64],
+    scores: ScoresWord,
+    layer: Layer | None = None,
+    **words: Any,
+) -> Report:
     """Choose and fit a map for scores, as `calibrate` does for a model that hands them on.
 
     Args:
-        values: (N, C).
+        values: (N, C); with a layer features (N, n).
         labels: (N,), column numbers.
-        scores: what the values are.
+        scores: what the values, or the outputs of the layer, are.
+        layer: weight (C, n) and bias (C,) of the layer from features to logits.
         **words: keywords of `calibrate`.
 
     Raises:
         TnaError: as of `calibrate`.
     """
     from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
-    from tna_onnx.graph.nodes import identity_model  # noqa: PLC0415
+    from tna_onnx.graph.nodes import identity_model, linear_model  # noqa: PLC0415
 
     data = {"scores": values, "labels": labels}
-    return calibrate(identity_model(values.shape[1]), data, search="none", output_kind=scores, device="cpu", **words)
+    if layer is None:
+        model = identity_model(values.shape[1])
+        words.update(search="none", output_kind=scores)
+    else:
+        model = linear_model(*layer)
+    return calibrate(model, data, device="cpu", **words)
+
+
+def _last_layer(features: Any, logits: NDArray[np.float32], scores: ScoresWord) -> tuple[NDArray[np.float32], Layer]:
+    """Return features (N, n), and the linear layer that gives the logits (N, C) of them, by least squares.
+
+    Raises:
+        ScoresError: no features of these logits.
+    """
+    if scores != "logits":
+        raise ScoresError("features go with logits: X holds probabilities")
+    values = checked_scores(features, "logits")
+    count, columns = values.shape
+    # as many rows as a layer has numbers for a class would be met by any logits
+    if count != len(logits) or count <= columns + 1:
+        raise ScoresError(f"features must have shape ({len(logits)}, n) with n < {len(logits) - 1}; got {values.shape}")
+    extended = np.column_stack([values.astype(np.float64), np.ones(count)])
+    solution = np.linalg.lstsq(extended, logits.astype(np.float64), rcond=None)[0]
+    error = float(np.abs(extended @ solution - logits).max())
+    if error > _LAYER_ERROR * (1 + float(np.abs(logits).max())):
+        raise ScoresError(
+            f"X is no linear layer of these features: the best one misses a logit by {error:.3g}; expected the inputs "
+            "of the layer that gave X, row by row"
+        )
+    return values, (solution[:-1].T.astype(np.float32), solution[-1].astype(np.float32))
 
 
 def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:

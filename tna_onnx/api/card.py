@@ -11,8 +11,6 @@ from tna_onnx.files import open_regular
 from tna_onnx.results.from_json import Card, stored_report
 from tna_onnx.results.report import Report
 
-__all__ = ["card"]
-
 
 def card(
     result: Report | str | Path,

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from tna_onnx.api.arguments import (
     DataModelWords,
     ProgressWord,
-    Unpack,
     beside_of,
     check_targets,
     data_of,
@@ -44,28 +43,17 @@ from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, sco
 from tna_onnx.numerics.checks import check_level, check_numbers
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.reliability import Bins
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.notes import decided_on
 from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
-from tna_onnx.results.details import BinFree, Bins
+from tna_onnx.results.details import BinFree
 from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
 from tna_onnx.results.subgroups import Subgroup, subgroup_notes, subgroups_of
 from tna_onnx.runtime import Device, parse_device
-
-__all__ = [
-    "ComparedSamples",
-    "GivenModel",
-    "Run",
-    "RunSettings",
-    "compare",
-    "named_models",
-    "position_of",
-    "reduced",
-    "run_model",
-]
 
 
 class ComparedSamples:
@@ -297,7 +285,7 @@ def reduced(run: Run, first: Run, bins: int, level: float) -> ComparedModel:
         output=run.output.name,
         output_kind=run.output.kind,
         metrics=Metrics.of(run.scores, bins),
-        reliability=Bins.of(together.confidence, together.hit, bins),
+        reliability=Bins.of(together.confidence, together.hit, bins, together.weights),
         bin_free=BinFree.of(run.scores, bins),
         agreement=agreement,
         differences=differences,
@@ -316,13 +304,13 @@ def _agreement(run: Run, first: Run) -> float:
     the labels of the samples; classes without samples then count as different.
     """
     if run.output.multi_label:
-        return float(np.mean(np.all(run.predicted == first.predicted, axis=1)))
+        return weighted_mean(np.all(run.predicted == first.predicted, axis=1), run.scores.weights)
     number = np.arange(run.output.n_classes)
     if not np.array_equal(run.labels, first.labels):
         # no class has this number: classes without samples then agree with none
         number[:] = -1
         number[run.labels] = first.labels
-    return float(np.mean(number[run.predicted] == first.predicted))
+    return weighted_mean(number[run.predicted] == first.predicted, run.scores.weights)
 
 
 def compare(

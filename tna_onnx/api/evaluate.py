@@ -7,7 +7,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from tna_onnx.api.arguments import (
     EvaluateWords,
     ProgressWord,
-    Unpack,
     beside_of,
     check_targets,
     data_of,
     kept,
-    limits_of,
     model_options_of,
     refuse_unknown,
     shown,
+    with_words,
 )
 from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
@@ -31,9 +30,8 @@ from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside, source_search
 from tna_onnx.data.suspicion import warnings_of
-from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier, read_classifier
+from tna_onnx.extraction.classifier import Classifier, Opened, read_classifier
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
@@ -47,10 +45,9 @@ from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.guarding import Decisions
+from tna_onnx.results.recall import Recall
 from tna_onnx.results.subgroups import estimates_of, subgroup_notes, subgroups_of
 from tna_onnx.runtime import Device, parse_device
-
-__all__ = ["evaluate"]
 
 _log = logging.getLogger("tna_onnx")
 
@@ -75,7 +72,8 @@ def evaluate(
         data: labelled data, as for `calibrate`.
         ood_data: for a guarded model with the output `ood`: samples that it should not know, likewise; their labels
             may be any.
-        min_recall: gate on the output `decision`: class -> smallest recall, a fraction.
+        min_recall: gate: class -> smallest share of its samples that is found, a fraction; by the output `decision`
+            where the model has it.
         bins: bins of ECE and AdaECE.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
@@ -96,13 +94,8 @@ def evaluate(
     """
     refuse_unknown("evaluate", words, EvaluateWords)
     check_numbers("a whole number", bins=bins)
-    least = dict(min_recall or {})
-    for name, limit in least.items():
-        check_numbers("a number", **{f"min_recall {name}": limit})
-        if not 0 <= limit <= 1:
-            raise UsageError(f"min_recall {name} must be a fraction, from 0 to 1; got {limit}")
     # limits are checked before the model is loaded
-    gates = limits_of(words)
+    gates = with_words(Gates(), {**words, "min_recall": min_recall})
     check_batch_size(batch_size)
     check_targets(json)
     labelled = data_of(data, words)
@@ -110,16 +103,16 @@ def evaluate(
     labelled = opened.data
     apart = beside_of(ood_data, labelled, {})
     if apart is not None:
-        require_outlier_score([opened.classifier.model])
+        require_outlier_score([opened.model])
     unknown = None if apart is None else opened.classifier.open_unknown(apart, opened.source)
     with shown(progress) as advance:
         scores, predicted, decisions = _scored(opened, labelled, unknown, advance)
-    suspicion = labelled.check(
-        predicted, opened.source.labels, opened.classifier.names, opened.classifier.output.n_classes
-    )
+    suspicion = labelled.check(predicted, opened.source.labels, opened.classifier.names, opened.output.n_classes)
     notes = (*opened.notes, *warnings_of(suspicion, opened.classifier.names))
     evaluation = _evaluation(opened, labelled, scores, decisions, bins, gates, notes)
-    evaluation = replace(evaluation, missed=(*evaluation.missed, *_recall_missed(least, decisions)))
+    recall = _recall(opened, scores, decisions) if min_recall else {}
+    where = f"{evaluation.metrics.n:,} samples"
+    evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
     kept(json, evaluation)
     # with the whole result: the command line prints it before it exits
@@ -128,39 +121,24 @@ def evaluate(
     return evaluation
 
 
-def _recall_missed(least: Mapping[str, float], decisions: Decisions | None) -> tuple[str, ...]:
-    """Lines on the classes of the output `decision` whose recall is below its limit.
-
-    Raises:
-        UsageError: the model has no such output, or a class is none of its own or has no sample.
-    """
-    if not least:
-        return ()
-    if decisions is None or decisions.decision is None:
-        raise UsageError("--min-recall is for a model with the output decision, as guard --decide makes it")
-    recall = {each.name: each.recall for each in decisions.decision.classes}
-    lines = []
-    for name, limit in least.items():
-        reached = recall.get(name)
-        if reached is None:
-            raise UsageError(
-                f"--min-recall {name}: no class of this name has a sample; expected one of {', '.join(recall)}"
-            )
-        if reached < limit:
-            words = f"recall of {name} is {reached:.4g} on {decisions.n:,} samples"
-            lines.append(f"--min-recall {name}={limit:g} missed: {words}")
-    return tuple(lines)
+def _recall(opened: _Opened, scores: SampleScores, decisions: Decisions | None) -> dict[str, float | None]:
+    """Return the recall of each class: of the output `decision`, or of predictions where there is none."""
+    if decisions is not None and decisions.decision is not None:
+        return {each.name: each.recall for each in decisions.decision.classes}
+    names = opened.names
+    found = Recall.of(scores.labelled(opened.source.labels), scores, names, same_predictions=True)
+    return {each.name: each.after for each in found.classes}
 
 
 @dataclass(frozen=True, eq=False)
-class _Opened:
-    """A classifier, and the samples that it is measured on."""
+class _Opened(Opened):
+    """A classifier, and the samples that it is measured on.
 
-    classifier: Classifier
-    source: Source
+    Attributes:
+        data: their description, with the preprocessing that was found for them.
+    """
+
     data: Data
-    size: int
-    notes: tuple[str, ...]
 
     @functools.cached_property
     def digested(self) -> DigestedSamples:
@@ -176,19 +154,19 @@ def _open(
     require_samples(source, bins)
     beside = outlier_scores(classifier.model, classifier.output)
     size, notes = classifier.batch_size(batch_size, source, beside)
-    return _Opened(classifier, source, data, size, (*notes, *group_notes(source)))
+    return _Opened(classifier, source, None, size, (*notes, *group_notes(source)), data)
 
 
 def _scored(
     opened: _Opened, data: Data, unknown: Source | None, progress: Progress
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
-    gave_thresholds = decided_thresholds(opened.classifier.model, opened.digested, data.limits)
+    gave_thresholds = decided_thresholds(opened.model, opened.digested, data.limits)
     return score_guarded(
-        opened.classifier.session,
-        opened.classifier.model,
-        opened.classifier.output,
+        opened.session,
+        opened.model,
+        opened.output,
         opened.source,
-        opened.size,
+        opened.batch_size,
         progress,
         unknown=unknown,
         fresh=None if gave_thresholds is None else not gave_thresholds,
@@ -208,26 +186,26 @@ def _evaluation(
     source = opened.source
     metrics = Metrics.of(scores, bins)
     together = scores.pooled()
-    classes = opened.classifier.output.n_classes
+    classes = opened.output.n_classes
     scores = scores.labelled(source.labels)
     parts = source_beside(source).get("by")
     subgroups = () if parts is None else subgroups_of(scores, parts, classes, bins)
     return Evaluation(
-        model=opened.classifier.model.name,
-        model_sha256=opened.classifier.model.sha256,
-        output=opened.classifier.output.name,
-        output_kind=opened.classifier.output.kind,
+        model=opened.model.name,
+        model_sha256=opened.model.sha256,
+        output=opened.output.name,
+        output_kind=opened.output.kind,
         data=source.describe(),
         metrics=metrics,
-        reliability=Bins.of(together.confidence, together.hit, bins),
+        reliability=Bins.of(together.confidence, together.hit, bins, together.weights),
         bin_free=BinFree.of(scores, bins),
         preprocessing=source.recipe(),
         recipe_search=source_search(source),
-        provider=opened.classifier.session.provider,
+        provider=opened.session.provider,
         notes=(
             *notes,
             *preprocessing_notes(source, opened.classifier.inputs, data.preprocessing),
-            *decided_on(opened.classifier.model, opened.digested, data.limits),
+            *decided_on(opened.model, opened.digested, data.limits),
             *(() if parts is None else subgroup_notes(parts, subgroups)),
         ),
         missed=gates.limits_missed(metrics, ""),

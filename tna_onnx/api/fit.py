@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
-from tna_onnx.api.arguments import ProgressWord, Unpack, refuse_unknown
+from tna_onnx.api.arguments import ProgressWord, refuse_unknown
 from tna_onnx.api.calibrator import calibrated, checked_scores, column_numbers
 from tna_onnx.api.keywords import FitWords
 from tna_onnx.data.sources.score_files import ScoresWord, open_scores
 from tna_onnx.results.report import Report
-
-__all__ = ["fit"]
 
 
 def fit(
@@ -21,6 +19,7 @@ def fit(
     scores: ScoresWord | None = None,
     label_column: str | None = None,
     group_column: str | None = None,
+    weight_column: str | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[FitWords],
@@ -37,6 +36,7 @@ def fit(
         scores: which of the two, where the data hold both.
         label_column: column with the labels; None finds it by its name.
         group_column: column that says which samples belong together: folds and intervals are of groups then.
+        weight_column: column with the weight of each sample.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `map_objective`, `bins`, `seed`,
@@ -49,8 +49,8 @@ def fit(
         CheckFailed: the file does not verify.
     """
     refuse_unknown("fit", words, FitWords)
-    found = open_scores(data, scores, label_column, group_column)
+    found = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
     values = checked_scores(found.values, found.kind)
     labels, _ = column_numbers(found.labels, values)
-    run: dict[str, Any] = {"output": output, "json": json, "progress": progress, "groups": found.groups}
+    run: dict[str, Any] = {"output": output, "json": json, "progress": progress, **found.beside}
     return calibrated(values, labels, found.kind, **run, **words)

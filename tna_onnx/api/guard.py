@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tna_onnx.api.arguments import (
     GuardWords,
     ProgressWord,
-    Unpack,
     beside_of,
     data_of,
     guard_settings_of,
@@ -21,8 +20,6 @@ from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.results.guarding import Guard
-
-__all__ = ["guard"]
 
 
 def guard(
@@ -76,7 +73,7 @@ def guard(
     refuse_unknown("guard", words, GuardWords)
     chosen = guard_settings_of(words, settings)
     labelled = data_of(calib, words)
-    labelled.refuse_beside("guard", "by")
+    labelled.refuse_beside("guard", "by", "weight")
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
     from tna_onnx.guarding.guard_job import GuardJob  # noqa: PLC0415

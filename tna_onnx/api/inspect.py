@@ -15,8 +15,6 @@ from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.results.evaluation import LABELS, HeadInfo, Inspection, ScoresInfo
 
-__all__ = ["inspect"]
-
 
 def inspect(
     model: ModelSource, *, isolate: bool = False, model_limits: ModelLimits = DEFAULT_MODEL_LIMITS

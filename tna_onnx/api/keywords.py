@@ -14,18 +14,6 @@ from tna_onnx.numerics.metric import Objective
 from tna_onnx.pipeline.settings import EtsLoss, MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
 from tna_onnx.shifting.settings import Estimator, Frequencies
 
-__all__ = [
-    "ChangeWords",
-    "DataWords",
-    "DecisionWords",
-    "EngineWords",
-    "FitWords",
-    "LimitWords",
-    "ModelWords",
-    "SettingsWords",
-    "ShiftSettingsWords",
-]
-
 
 class DataWords(TypedDict, total=False):
     """Settings of `Data`."""
@@ -37,6 +25,8 @@ class DataWords(TypedDict, total=False):
     label_column: str | None
     group_column: str | None
     groups: Any
+    weight_column: str | None
+    weights: Any
     by: Any
     columns: Sequence[str]
     drop_columns: Sequence[str]
@@ -124,6 +114,7 @@ class ChangeWords(TypedDict, total=False):
 
     max_recall_drop: float | None
     min_balanced_accuracy: float | None
+    min_recall: Mapping[str, float] | None
     require_improvement: bool
     fail_if_worse: bool
 
@@ -153,6 +144,7 @@ class ShiftSettingsWords(TypedDict, total=False):
 
     target_prior: Frequencies | None
     source_prior: Frequencies | None
+    only: Sequence[str]
     estimator: Estimator
     draws: int
     trust_shift: bool

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tna_onnx.api.arguments import (
     ProgressWord,
     ShiftWords,
-    Unpack,
     data_of,
     held_out_of,
     model_options_of,
     refuse_unknown,
     run_shown,
-    shift_settings_of,
+    with_words,
 )
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.shifting import Shift
 from tna_onnx.shifting.settings import ShiftSettings
-
-__all__ = ["shift"]
 
 
 def shift(
@@ -89,7 +86,7 @@ def shift(
         target=None if unlabelled is None else dataclasses.replace(unlabelled, labels=None),
         held_out=held_out_of(eval, labelled, words),
         options=model_options_of(words),
-        settings=shift_settings_of(words, settings),
+        settings=with_words(settings or ShiftSettings(), words),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,

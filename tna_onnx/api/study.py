@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tna_onnx.api.arguments import (
     ProgressWord,
     StudyWords,
-    Unpack,
     data_of,
     held_out_of,
     model_options_of,
@@ -22,8 +21,6 @@ from tna_onnx.graph.options import ModelSource
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.results.study import Studies
 from tna_onnx.studies.settings import Protocol, StudySettings
-
-__all__ = ["study"]
 
 
 def study(

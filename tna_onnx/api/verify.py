@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from tna_onnx.api.arguments import (
     EvaluateWords,
     ProgressWord,
-    Unpack,
     check_targets,
     data_of,
     kept,
-    limits_of,
     model_options_of,
     refuse_unknown,
     shown,
+    with_words,
 )
 from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
@@ -34,15 +33,14 @@ from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import OUTPUT_KINDS, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
+from tna_onnx.guarding.stated import prove_guarded
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.pipeline.change import Proof, prove
+from tna_onnx.pipeline.change import Proof
 from tna_onnx.progress import Progress
 from tna_onnx.results.evaluation import ModelDifference, OutputDifference
 from tna_onnx.results.gates import Gates
 from tna_onnx.runtime import Device, parse_device
-
-__all__ = ["verify"]
 
 # Of the calibration errors that gates look at.
 _BINS = 15
@@ -88,9 +86,9 @@ def verify(
     # arguments first, then the graphs, then data: cheapest first
     refuse_unknown("verify", words, EvaluateWords)
     for word, value in words.items():
-        if word in ("by", "group_column", "groups") and value is not None:
+        if word in ("by", "group_column", "groups", "weight_column", "weights") and value is not None:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
-    gates = limits_of(words)
+    gates = with_words(Gates(), words)
     where = parse_device(device)
     options = model_options_of(words)
     check_batch_size(batch_size)
@@ -99,7 +97,7 @@ def verify(
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it out")
     old = open_source(original, options)
     new = open_source(recalibrated, options)
-    proof = prove(old, new)
+    proof = prove_guarded(old, new)
     files = _Files.of(old, new, options)
     # what is in the wrong place may well not run
     reason = proof.reason or (_complaint(old, new) if proof.intact else "")

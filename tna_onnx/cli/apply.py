@@ -10,13 +10,17 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.options import model_argument
 from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
 
-__all__ = ["apply"]
-
 
 @click.command(cls=Command, short_help="Write the file that a patch of MODEL stands for.")
 @model_argument
 @click.argument("patch", type=click.Path())
 @click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]")
+@click.option(
+    "--checkpoint",
+    metavar="FILE",
+    type=click.Path(),
+    help="The .safetensors file that MODEL was exported from; it is written with the new weight, instead of MODEL.",
+)
 @click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model.")
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(), help="Write the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
@@ -36,6 +40,9 @@ def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
 
     check_result_file(json_file, *named_files(arguments, ".tna.onnx"), arguments["patch"])
     ready()
-    watch([arguments["output"] or default_output(arguments["model"], ".tna.onnx"), json_file])
+    origin, ending = arguments["model"], ".tna.onnx"
+    if arguments["checkpoint"]:
+        origin, ending = arguments["checkpoint"], ".tna.safetensors"
+    watch([arguments["output"] or default_output(origin, ending), json_file])
     result = run(**arguments)
     finish(difference_text(result), [json_step(json_file, result)], quiet or json_file == "-", result.recalibrated)

@@ -27,8 +27,6 @@ from tna_onnx.guarding.settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 
-__all__ = ["calibrate"]
-
 _file_options = together(
     calibration_data_options(
         "Labelled calibration data",

@@ -9,8 +9,6 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.terminal import check_result_file
 
-__all__ = ["card"]
-
 
 @click.command(cls=Command, short_help="Write a model card from a result.")
 @click.argument("result", type=click.Path())

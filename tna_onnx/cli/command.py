@@ -18,18 +18,6 @@ from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortag
 from tna_onnx.cli.types import numbers, size
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
-__all__ = [
-    "SECTIONS",
-    "Command",
-    "Group",
-    "help_all_option",
-    "joined_lists",
-    "meant_command",
-    "meant_flag",
-    "write_options",
-]
-
-
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
 SECTIONS = {
     "Data": ("calib", "data", "eval", "labels", "eval_labels", "scores", "teacher"),
@@ -42,11 +30,11 @@ SECTIONS = {
         "split_panels", "mlflow",
         "dry_run", "baseline", "out",
     ),
-    "Decisions": ("ood_data",),
+    "Decisions": ("ood_data", "set_threshold", "remove"),
     "Class frequencies": ("target",),
     "What is fitted": ("protocol", "only"),
     "The search": (),
-    "Gates": ("min_recall",),
+    "Gates": (),
     "Model": (),
     "Running": ("device", "batch_size", "cache", "config", "quiet", "verbose"),
 }  # fmt: skip

@@ -19,11 +19,8 @@ from tna_onnx.cli.options import (
     ood_data_option,
     preprocessing_options,
     run_options,
-    take_recipe,
 )
-from tna_onnx.cli.terminal import check_result_file, named_files, watch
-
-__all__ = ["compare"]
+from tna_onnx.cli.terminal import check_result_file, named_files
 
 
 @click.command(cls=Command, short_help="Measure several models on the same data.")
@@ -47,7 +44,7 @@ __all__ = ["compare"]
 @model_options
 @run_options
 @config_options
-def compare(preset: str | None, json_file: str | None, page: str | None, quiet: bool, **arguments: Any) -> None:
+def compare(page: str | None, **arguments: Any) -> None:
     """Measure several models on the same labelled data, with paired differences to one of them.
 
     --head, --output-name and --output-kind apply to all models, --expect-accuracy to the baseline.
@@ -57,25 +54,18 @@ def compare(preset: str | None, json_file: str | None, page: str | None, quiet: 
       tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.cli.show import Step, carry_out, command_line, page_step  # noqa: PLC0415
     from tna_onnx.render.text import model_comparison_text  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
-    inputs = [*arguments["models"], *named_files(arguments)]
-    # before any model runs; the two results must not be one file either
-    check_result_file(json_file, *inputs, page)
-    check_result_file(page, *inputs, kind="HTML")
-    recipe = take_recipe(preset, arguments)
-    ready()
-    watch([json_file, page])
-    with progress_shown(not quiet) as progress:
-        comparison = run(preprocessing=recipe, progress=progress, **arguments)
+    # before any model runs
+    check_result_file(page, *named_files(arguments), kind="HTML")
 
-    def html() -> str:
+    def steps(comparison: Any) -> list[Step]:
+        if page is None:
+            return []
         from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415 - only if it is asked for
 
-        return comparison_page(comparison, command_line())
+        return [page_step(page, lambda: comparison_page(comparison, command_line()))]
 
-    steps = [json_step(json_file, comparison), page_step(page, html)]
-    finish(model_comparison_text(comparison), steps, quiet or json_file == "-")
+    carry_out(run, model_comparison_text, arguments, page=page, steps=steps)

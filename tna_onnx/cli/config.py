@@ -27,7 +27,6 @@ import contextlib
 import difflib
 import functools
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,18 +37,7 @@ from click.core import ParameterSource
 
 from tna_onnx.cli.terminal import complain, show_log
 from tna_onnx.errors import UsageError
-
-__all__ = [
-    "Setting",
-    "config_options",
-    "configurable_commands",
-    "naming_settings",
-    "options_by_flag",
-    "read_file",
-    "read_from_environment",
-    "setting_flags",
-    "setting_sources",
-]
+from tna_onnx.files import open_regular
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -312,8 +300,6 @@ def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
         text = _content(path)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}; expected a TOML file with settings") from error
-    if text is None:
-        raise UsageError(f"{path}: cannot be read: it is no file, or over 1 MB; expected a TOML file with settings")
     return _settings(ctx, path, _parse(path, text), "")
 
 
@@ -331,7 +317,7 @@ def _from_pyproject(ctx: click.Context) -> dict[str, Setting]:
         except OSError:
             continue
         # A pyproject.toml that does not concern us need not even be valid.
-        if text is None or not any(mark in text for mark in _MARKS):
+        if not any(mark in text for mark in _MARKS):
             continue
         tools = _parse(path, text).get("tool", {})
         if not isinstance(tools, dict):
@@ -344,18 +330,16 @@ def _from_pyproject(ctx: click.Context) -> dict[str, Setting]:
     return {}
 
 
-def _content(path: Path) -> bytes | None:
-    """Return the bytes of a file; None if it is a pipe or a device, or far too large for settings.
+def _content(path: Path) -> bytes:
+    """Return the bytes of a file.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, is a pipe or a device, or far too large for settings.
     """
-    if not stat.S_ISREG(path.stat().st_mode):
-        return None
-    with path.open("rb") as file:
+    with open_regular(Path(os.path.realpath(path))) as file:
         content = file.read(_MAX_BYTES + 1)
     if len(content) > _MAX_BYTES:
-        return None
+        raise OSError(0, "it is over 1 MB", str(path))
     return content
 
 

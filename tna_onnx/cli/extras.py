@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tna_onnx.cli.show import Step
     from tna_onnx.results.report import Report
 
-__all__ = ["Extras", "extra_options", "finish_gated", "run_gated"]
-
 FIGURE_FORMATS = ("svg", "png", "pdf")
 
 extra_options = together(

@@ -17,11 +17,7 @@ from tna_onnx.cli.options import (
     model_options,
     preprocessing_options,
     run_options,
-    take_recipe,
 )
-from tna_onnx.cli.terminal import check_result_file, named_files, watch
-
-__all__ = ["features"]
 
 
 @click.command(cls=Command, short_help="Store features, for later runs of `calibrate`.")
@@ -41,7 +37,7 @@ __all__ = ["features"]
 @model_options  # and no --bins: no metric is computed
 @run_options
 @config_options
-def features(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+def features(**arguments: Any) -> None:
     """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.
 
     Into a cache an interrupted run resumes where it stopped.
@@ -53,15 +49,7 @@ def features(preset: str | None, json_file: str | None, quiet: bool, **arguments
       tna-onnx calibrate model.onnx features/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.features import features as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.text import collection_text  # noqa: PLC0415
 
-    # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, *named_files(arguments))
-    recipe = take_recipe(preset, arguments)
-    ready()
-    watch([json_file], arguments["cache"])
-    with progress_shown(not quiet) as progress:
-        collection = run(preprocessing=recipe, progress=progress, **arguments)
-    finish(collection_text(collection), [json_step(json_file, collection)], quiet or json_file == "-")
+    carry_out(run, collection_text, arguments)

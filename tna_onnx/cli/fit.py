@@ -9,11 +9,8 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import field_options
-from tna_onnx.cli.terminal import check_result_file, watch
 from tna_onnx.data.choices import DataFields
 from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
-
-__all__ = ["fit"]
 
 
 @click.command(cls=Command, short_help="Calibrate logits or probabilities in files.")
@@ -24,7 +21,7 @@ __all__ = ["fit"]
     type=click.Choice(("logits", "probabilities"), case_sensitive=False),
     help="Which column or array to use, where the data have both.",
 )
-@field_options(DataFields, "label_column", "group_column")
+@field_options(DataFields, "label_column", "group_column", "weight_column")
 @field_options(Settings, *FIT_SETTINGS)
 @click.option(
     "--json",
@@ -35,7 +32,7 @@ __all__ = ["fit"]
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table.")
 @config_options
-def fit(output: str, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+def fit(**arguments: Any) -> None:
     """Write a model by itself that calibrates scores, from logits or probabilities with labels in DATA.
 
     \b
@@ -43,13 +40,7 @@ def fit(output: str, json_file: str | None, quiet: bool, **arguments: Any) -> No
       tna-onnx fit logits.parquet -o calibrator.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.fit import fit as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 
-    check_result_file(json_file, arguments["data"], output)
-    ready()
-    watch([output, json_file])
-    with progress_shown(not quiet) as progress:
-        report = run(output=output, progress=progress, **arguments)
-    finish(report_text(report), [json_step(json_file, report)], quiet or json_file == "-", report.output)
+    carry_out(run, report_text, arguments, ".onnx")

@@ -11,8 +11,6 @@ import tna_onnx
 from tna_onnx.cli.command import Group
 from tna_onnx.cli.terminal import shortage
 
-__all__ = ["group"]
-
 # Each is a module of this package and, under the same name, the command in it.
 COMMANDS = (
     "apply",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
@@ -19,24 +21,36 @@ from tna_onnx.cli.options import (
     preprocessing_options,
     run_options,
     together,
-    write_model,
+    written_options,
 )
+from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
+from tna_onnx.cli.types import choice, options
 from tna_onnx.guarding.settings import GuardSettings
-
-__all__ = ["guard"]
-
 
 _guard_options = together(
     calibration_data_options(
         "Labelled data that neither the model nor its calibration has seen",
         "Further labelled data, to measure what the file decides.",
+        calib_required=False,
     ),
-    click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.guard.onnx]"),
-    click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
-    click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
+    written_options(".guard.onnx"),
     field_options(GuardSettings),
     ood_data_option,
+    click.option(
+        "--set-threshold",
+        multiple=True,
+        metavar="CLASS=NUMBER",
+        callback=options,
+        help="Give the output decision of MODEL another threshold of a class, without samples; nothing is promised of "
+        "it.",
+    ),
+    click.option(
+        "--remove", type=choice(("decision",)), help="Take the output decision out of MODEL, without samples."
+    ),
 )
+
+# What may stand beside --set-threshold and --remove.
+_EDITS = ("set_threshold", "remove", "model", "output", "overwrite", "json_file", "quiet", "verbose", "config")
 
 
 @click.command(cls=Command, short_help="Write a copy of MODEL that also decides.")
@@ -48,7 +62,7 @@ _guard_options = together(
 @model_options  # and no --bins: no metric is computed
 @run_options
 @config_options
-def guard(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+def guard(**arguments: Any) -> None:
     """Write a copy of MODEL that also decides: answer or abstain, a set of classes, known or unknown.
 
     Each decision is an additional output, with a guarantee for samples from the same source as those of --calib. The
@@ -58,7 +72,39 @@ def guard(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
     Example:
       tna-onnx guard model.tna.onnx --calib fresh/ --add accept,set --risk 1 --coverage 95
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    thresholds, remove = arguments.pop("set_threshold"), arguments.pop("remove")
+    if thresholds or remove:
+        _edit(thresholds, remove, arguments)
+        return
+    if arguments["calib"] is None:
+        raise click.UsageError("Missing data. Give them behind the model, or as --calib DATA.")
     from tna_onnx.api.guard import guard as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.guard_text import guard_text  # noqa: PLC0415
 
-    write_model(run, guard_text, ".guard.onnx", arguments, preset=preset, json_file=json_file, quiet=quiet)
+    carry_out(run, guard_text, arguments, ".guard.onnx")
+
+
+def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[str, Any]) -> None:
+    """Change the output `decision` of a file, or remove it."""
+    from tna_onnx.api.edit_decision import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
+
+    ctx = click.get_current_context()
+    typed = [name for name in ctx.params if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    unused = [name.replace("_", "-") for name in typed if name not in _EDITS]
+    if unused or (thresholds and remove):
+        first = "--remove" if remove else "--set-threshold"
+        second = "set-threshold" if not unused else unused[0]
+        raise click.UsageError(f"{first} takes no samples and changes nothing else; leave out --{second}")
+    json_file = arguments["json_file"]
+    check_result_file(json_file, *named_files(arguments, ".guard.onnx"))
+    ready()
+    watch([arguments["output"] or default_output(arguments["model"], ".guard.onnx"), json_file])
+    result = edit_decision(
+        arguments["model"], thresholds or None, output=arguments["output"], overwrite=arguments["overwrite"]
+    )
+    finish(
+        inspection_text(result), [json_step(json_file, result)], arguments["quiet"] or json_file == "-", result.model
+    )

@@ -12,8 +12,6 @@ from tna_onnx.cli.terminal import check_result_file
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelOptions
 
-__all__ = ["inspect"]
-
 
 @click.command(cls=Command)
 @click.argument("model", required=False, type=click.Path())

@@ -1,5 +1,5 @@
-"""Options that several commands share, as decorators: those of fields of dataclasses, data, preprocessing of images,
-and the running of a command that writes a model (`write_model`).
+"""Options that several commands share, as decorators: those of fields of dataclasses, data and preprocessing of
+images.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 from click.core import ParameterSource
 
-from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
 from tna_onnx.cli.types import (
     Number,
     Words,
@@ -38,31 +37,6 @@ from tna_onnx.pipeline.settings import Settings
 
 if TYPE_CHECKING:
     from tna_onnx.data import Recipe
-
-__all__ = [
-    "DataOption",
-    "FieldOption",
-    "bins_option",
-    "by_option",
-    "calibration_data_options",
-    "confidence_option",
-    "data_argument",
-    "data_options",
-    "engine_options",
-    "field_options",
-    "labelled_data_options",
-    "labels_option",
-    "last_word",
-    "model_argument",
-    "model_options",
-    "ood_data_option",
-    "preprocessing_options",
-    "run_options",
-    "take_recipe",
-    "together",
-    "write_model",
-]
-
 
 _WORD = "positional_data"
 
@@ -226,13 +200,16 @@ def _in_folder(context: click.Context, parameter: click.Parameter, value: str) -
 model_argument = click.argument("model", type=click.Path(), callback=_in_folder)
 
 
-def calibration_data_options(calib: str, held_out: str, *, required: bool = False) -> Callable[[F], F]:
+def calibration_data_options(
+    calib: str, held_out: str, *, required: bool = False, calib_required: bool = True
+) -> Callable[[F], F]:
     """Return the options on two sets of samples and their labels.
 
     Args:
         calib: what `--calib` is, in the help.
         held_out: what `--eval` is, likewise.
         required: whether `--eval` has to be given.
+        calib_required: whether `--calib` has to be given.
     """
     return together(
         click.option(
@@ -240,7 +217,7 @@ def calibration_data_options(calib: str, held_out: str, *, required: bool = Fals
             "--data",
             "calib",
             cls=DataOption,
-            required=True,
+            required=calib_required,
             type=click.Path(),
             help=f"{calib}: file, folder or URL; may also be given as DATA, after MODEL.",
         ),
@@ -251,6 +228,15 @@ def calibration_data_options(calib: str, held_out: str, *, required: bool = Fals
         click.option(
             "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
         ),
+    )
+
+
+def written_options(ending: str) -> Callable[[F], F]:
+    """Return the options on the model that a command writes; `ending` is that of its name by default."""
+    return together(
+        click.option("-o", "--output", type=click.Path(), help=f"File to write.  [default: MODEL{ending}]"),
+        click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
+        click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
     )
 
 
@@ -382,41 +368,3 @@ def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
     else:
         base = Recipe()
     return base.override(**parts)
-
-
-def write_model(
-    run: Callable[..., Any],
-    text: Callable[[Any], Any],
-    ending: str,
-    options: Mapping[str, Any],
-    *,
-    preset: str | None,
-    json_file: str | None,
-    quiet: bool,
-) -> None:
-    """Run a function of the API on the options of a command, and print what it did.
-
-    Args:
-        run: the function.
-        text: writes its result.
-        ending: of the name of the new file, by default.
-        options: of the command, by name.
-        preset: of preprocessing.
-        json_file: JSON file to write.
-        quiet: print nothing.
-
-    Raises:
-        TnaError: of the function; or a file cannot be written.
-    """
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
-
-    arguments = dict(options)
-    # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, *named_files(arguments, ending))
-    recipe = take_recipe(preset, arguments)
-    ready()
-    watch([arguments["output"] or default_output(arguments["model"], ending), json_file])
-    with progress_shown(not quiet) as progress:
-        result = run(preprocessing=recipe, progress=progress, **arguments)
-    finish(text(result), [json_step(json_file, result)], quiet or json_file == "-", result.output)

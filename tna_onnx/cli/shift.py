@@ -9,7 +9,7 @@ import click
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import (
-    DataOption,
+    calibration_data_options,
     data_argument,
     data_options,
     field_options,
@@ -18,39 +18,22 @@ from tna_onnx.cli.options import (
     preprocessing_options,
     run_options,
     together,
-    write_model,
+    written_options,
 )
 from tna_onnx.shifting.settings import ShiftSettings
 
-__all__ = ["shift"]
-
 _shift_options = together(
-    click.option(
-        "--calib",
-        "--data",
-        "calib",
-        cls=DataOption,
-        required=True,
-        type=click.Path(),
-        help="Labelled data of the kind that MODEL was made for: file, folder or URL; may also be given as DATA, after "
-        "MODEL.",
+    calibration_data_options(
+        "Labelled data of the kind that MODEL was made for",
+        "Labelled data as the model will see them, for measuring the result.",
     ),
-    click.option("--labels", type=click.Path(), help="File with the labels of --calib, if they are stored separately."),
     click.option(
         "--target-data",
         "target",
         type=click.Path(),
         help="Data as the model will see them, for estimating class frequencies. Their labels are not read.",
     ),
-    click.option(
-        "--eval", type=click.Path(), help="Labelled data as the model will see them, for measuring the result."
-    ),
-    click.option(
-        "--eval-labels", type=click.Path(), help="File with the labels of --eval, if they are stored separately."
-    ),
-    click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.shift.onnx]"),
-    click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
-    click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
+    written_options(".shift.onnx"),
     field_options(ShiftSettings),
 )
 
@@ -64,7 +47,7 @@ _shift_options = together(
 @model_options
 @run_options
 @config_options
-def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+def shift(**arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.
 
     The new class frequencies are given, or estimated on data without labels. Both ways assume that samples of a class
@@ -75,6 +58,7 @@ def shift(preset: str | None, json_file: str | None, quiet: bool, **arguments: A
       tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.guard_text import shift_text  # noqa: PLC0415
 
-    write_model(run, shift_text, ".shift.onnx", arguments, preset=preset, json_file=json_file, quiet=quiet)
+    carry_out(run, shift_text, arguments, ".shift.onnx")

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,14 +14,15 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from tna_onnx.cli.config import setting_flags
-from tna_onnx.cli.terminal import loaded, standard_output
+from tna_onnx.cli.extras import run_gated
+from tna_onnx.cli.options import take_recipe
+from tna_onnx.cli.terminal import check_result_file, default_output, loaded, named_files, standard_output, watch
 from tna_onnx.errors import DeviceError, ResultError, TnaError, TrackingError
 from tna_onnx.files import printable, write_file
 from tna_onnx.render.lines import show
+from tna_onnx.render.progress import progress_shown
 from tna_onnx.results.as_json import to_json
 from tna_onnx.runtime import runtime_version
-
-__all__ = ["Step", "command_line", "finish", "json_step", "page_step", "ready", "say"]
 
 Step: TypeAlias = Callable[[], Sequence[str]]
 """Writes one kind of result, and returns lines to print about it."""
@@ -74,6 +75,50 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
         attempt(print_text)
     if failures:
         raise ResultError("\n".join(failures))
+
+
+def carry_out(
+    run: Callable[..., Any],
+    text: Callable[[Any], RenderableType],
+    options: Mapping[str, Any],
+    ending: str | None = None,
+    *,
+    page: str | None = None,
+    steps: Callable[[Any], Sequence[Step]] = lambda _: (),
+) -> Any:
+    """Run a function of the API on the options of a command, print its result, and return it.
+
+    Args:
+        run: the function.
+        text: writes its result.
+        options: of the command, by name.
+        ending: of the name of the model that it writes; None for commands that write none.
+        page: path of the page that the command writes, if any.
+        steps: what writes its result besides JSON.
+
+    Raises:
+        TnaError: of the function, also of a gate that its result missed; or a file cannot be written.
+    """
+    arguments = dict(options)
+    json_file, quiet = arguments.pop("json_file"), arguments.pop("quiet")
+    # before the work: a mistyped path must not cost a run
+    check_result_file(json_file, *named_files(arguments, ending), page)
+    if "preset" in arguments:
+        recipe = take_recipe(arguments.pop("preset"), arguments)
+        arguments["preprocessing"] = recipe
+    ready()
+    output = None
+    if ending is not None:
+        output = arguments["output"] or default_output(arguments["model"], ending)
+    watch([output, json_file, page], arguments.get("cache"))
+    with progress_shown(not quiet) as progress:
+        result, missed = run_gated(run, progress=progress, **arguments)
+    written = "" if ending is None else result.output
+    finish(text(result), [json_step(json_file, result), *steps(result)], quiet or json_file == "-", written)
+    # the numbers are shown first: whoever misses a gate wants to know by how much
+    if missed:
+        raise missed
+    return result
 
 
 def say(text: RenderableType) -> None:

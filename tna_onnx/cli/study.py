@@ -19,17 +19,14 @@ from tna_onnx.cli.options import (
     model_options,
     preprocessing_options,
     run_options,
-    take_recipe,
     together,
 )
-from tna_onnx.cli.terminal import check_figure_folder, check_result_file, named_files, watch
+from tna_onnx.cli.terminal import check_figure_folder, named_files
 from tna_onnx.cli.types import Words, flat
 from tna_onnx.studies.settings import STUDIES, StudySettings
 
 if TYPE_CHECKING:
     from tna_onnx.render.figures import FigureStyle
-
-__all__ = ["study"]
 
 _file_options = together(
     calibration_data_options("Labelled calibration data", "Held-out data to score.", required=True),
@@ -84,15 +81,7 @@ _study_options = together(
 @model_options
 @run_options
 @config_options
-def study(
-    preset: str | None,
-    json_file: str | None,
-    figure_formats: tuple[str, ...],
-    style: FigureStyle,
-    split_panels: bool,
-    quiet: bool,
-    **arguments: Any,
-) -> None:
+def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
     """Make the paper's experiments on MODEL: tables, curves, and one page that shows them all.
 
     Each study writes NAME.csv, NAME.json, NAME.tex and figures into --out; index.html shows all of them.
@@ -102,27 +91,23 @@ def study(
       tna-onnx study model.onnx --calib data/ --eval heldout/ --out study/ --only table,angle
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import command_line, finish, json_step, page_step, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
     from tna_onnx.render.figures import figure_step, require_formats  # noqa: PLC0415
     from tna_onnx.render.html.comparison import study_page  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
-    others = named_files(arguments)
-    check_figure_folder(arguments["out"], *others)
-    check_result_file(json_file, *others)
+    check_figure_folder(arguments["out"], *named_files(arguments))
     formats = require_formats(figure_formats)
-    recipe = take_recipe(preset, arguments)
-    ready()
     folder = Path(arguments["out"])
-    page = folder / "index.html"
-    watch([page, json_file], arguments["cache"])
-    with progress_shown(not quiet) as progress:
-        studies = run(preprocessing=recipe, progress=progress, **arguments)
-    steps = [
-        json_step(json_file, studies),
-        page_step(str(page), lambda: study_page(studies, command_line())),
-        figure_step(studies, folder, formats, style, split=split_panels),
-    ]
-    finish(study_text(studies), steps, quiet or json_file == "-")
+    page = str(folder / "index.html")
+    carry_out(
+        run,
+        study_text,
+        arguments,
+        page=page,
+        steps=lambda studies: [
+            page_step(page, lambda: study_page(studies, command_line())),
+            figure_step(studies, folder, formats, style, split=split_panels),
+        ],
+    )

@@ -29,23 +29,6 @@ from tna_onnx.files import is_replaced, printable
 if TYPE_CHECKING:
     import click
 
-__all__ = [
-    "Stopped",
-    "check_figure_folder",
-    "check_result_file",
-    "complain",
-    "default_output",
-    "drop",
-    "interruption",
-    "loaded",
-    "loading",
-    "named_files",
-    "shortage",
-    "show_log",
-    "standard_output",
-    "watch",
-]
-
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
@@ -88,17 +71,20 @@ def drop(stream: TextIO) -> None:
 
 
 _OTHERS = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
+_MOMENT = 0.01  # seconds
 
 
 class Stopped(KeyboardInterrupt):
     """SIGTERM or SIGHUP while a command runs: it unwinds the stack like Ctrl-C, so that files half written are removed.
 
     Attributes:
-        exit_code: 128 + signal, which is what a shell shows.
+        number: of the signal.
+        exit_code: 128 + number, which is what a shell shows.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__()
+        self.number = number
         self.exit_code = 128 + number
 
 
@@ -129,6 +115,7 @@ def loaded() -> None:
         number = getattr(signal, name, None)
         if number is not None and signal.getsignal(number) is _leave:
             signal.signal(number, _stop)
+    sys.unraisablehook = _send_again
 
 
 def _leave(number: int, _: FrameType | None) -> None:
@@ -137,6 +124,17 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 def _stop(number: int, _: FrameType | None) -> None:
     raise Stopped(number)
+
+
+def _send_again(unraisable: sys.UnraisableHookArgs) -> None:
+    """Send a signal once more that came while an object was finalized: Python drops what is raised there."""
+    error = unraisable.exc_value
+    if not isinstance(error, KeyboardInterrupt):
+        sys.__unraisablehook__(unraisable)
+        return
+    number = error.number if isinstance(error, Stopped) else signal.SIGINT
+    # a moment later: in here it would be dropped again
+    threading.Timer(_MOMENT, os.kill, (os.getpid(), number)).start()
 
 
 @contextlib.contextmanager
@@ -291,6 +289,7 @@ def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list
     """
     files = [arguments.get(name) for name in _PATHS_FILES]
     files += [arguments[name] for name in _PRIORS if arguments.get(name) != "uniform" and name in arguments]
+    files += arguments.get("models", ())
     output = arguments.get("output")
     if not output and ending is not None:
         default = default_output(arguments["model"], ending)

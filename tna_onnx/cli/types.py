@@ -11,22 +11,6 @@ from typing import Any
 
 import click
 
-__all__ = [
-    "Number",
-    "Words",
-    "batch_size",
-    "choice",
-    "flat",
-    "limits",
-    "members",
-    "names",
-    "numbers",
-    "one_head",
-    "options",
-    "size",
-    "temperature",
-]
-
 
 class Number(click.FloatRange):
     """A number in a range. NaN is refused, although every comparison with the ends of the range lets it pass."""

@@ -13,16 +13,13 @@ from tna_onnx.cli.options import (
     data_argument,
     data_options,
     field_options,
+    labels_option,
     model_options,
     preprocessing_options,
     run_options,
-    take_recipe,
 )
-from tna_onnx.cli.terminal import check_result_file, named_files, watch
 from tna_onnx.errors import CheckFailed
 from tna_onnx.results.gates import Gates
-
-__all__ = ["verify"]
 
 
 @click.command(cls=Command)
@@ -38,14 +35,14 @@ __all__ = ["verify"]
     type=click.Path(),
     help="Labelled data to run both files on: file, folder or URL.",
 )
-@click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
+@labels_option
 @field_options(Gates, "max_ece", "max_nll", "min_accuracy")
 @data_options
 @preprocessing_options
 @model_options
 @run_options
 @config_options
-def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: Any) -> None:
+def verify(**arguments: Any) -> None:
     """Prove that RECALIBRATED was made of ORIGINAL.
 
     It is made again, of ORIGINAL and of what it says of its making, and all of it is compared. With --data, both are
@@ -56,17 +53,10 @@ def verify(preset: str | None, json_file: str | None, quiet: bool, **arguments: 
       tna-onnx verify model.onnx model.tna.onnx --data heldout/
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.verify import verify as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
 
-    check_result_file(json_file, *named_files(arguments))
-    recipe = take_recipe(preset, arguments)
-    ready()
-    watch([json_file])
-    with progress_shown(not quiet) as progress:
-        difference = run(preprocessing=recipe, progress=progress, **arguments)
-    finish(difference_text(difference), [json_step(json_file, difference)], quiet or json_file == "-")
+    difference = carry_out(run, difference_text, arguments)
     # after the table, which says in what the files differ
     if not difference.passed:
         raise CheckFailed(f"{difference.recalibrated}: {difference.verdict}")

@@ -38,26 +38,6 @@ from tna_onnx.numerics.checks import check_limits
 if TYPE_CHECKING:
     from tna_onnx.data.images.preprocess import Recipe
 
-__all__ = [
-    "DEFAULT_LIMITS",
-    "FORMATS",
-    "IGNORED",
-    "POSITION_WORDS",
-    "PRESET_FIELDS",
-    "ROWS",
-    "BatchSize",
-    "Color",
-    "DataFields",
-    "EngineFields",
-    "Format",
-    "Interpolation",
-    "Layout",
-    "Limits",
-    "Position",
-    "Row",
-]
-
-
 Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 
@@ -213,6 +193,14 @@ class DataFields:
         unit="NAME",
     )
     groups: Any = setting(None, "The group of each sample in place of a column: values (N,).")
+    weight_column: str | None = setting(
+        None,
+        "Column with the weight of each sample, as of a set that is enriched or stratified: how many samples of the "
+        "population it stands for.",
+        section=_SECTION,
+        unit="NAME",
+    )
+    weights: Any = setting(None, "The weight of each sample in place of a column: values (N,).")
     by: Any = setting(
         None,
         "Column whose values split the samples into subgroups (sites, devices, ages): calibration of each, the worst "

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import IntArray
 
-__all__ = ["FEW", "Coverage", "marks_text", "metadata_class_names", "read_class_names"]
-
-
 FEW = 5
 """A class with fewer samples is named."""
 

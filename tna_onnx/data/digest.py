@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, Batch, IntArray, Source
 
-__all__ = [
-    "arrays_sha256",
-    "file_sha256",
-    "files_sha256",
-    "row_digests",
-    "sample_digests",
-    "sample_form",
-    "short_digests",
-    "stream_sha256",
-    "tree_sha256",
-]
-
 _PIECE = 1 << 20  # bytes: large enough that hashing, not the calls, takes the time
 _ROWS = 64  # samples of an unknown size that are read at a time
 

@@ -31,24 +31,6 @@ from tna_onnx.errors import DataError, TnaError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-__all__ = [
-    "check_inside",
-    "foreign_json",
-    "is_url",
-    "local_path",
-    "open_regular",
-    "optional",
-    "outside",
-    "parse_json",
-    "parsing",
-    "read_text",
-    "reason",
-    "regular_size",
-    "text_lines",
-    "whole_numbers",
-]
-
-
 # Windows has no such flags, and no pipes among its files.
 _FLAGS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 

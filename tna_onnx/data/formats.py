@@ -10,27 +10,20 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tna_onnx.data.choices import FORMATS, ROWS, Limits
+from tna_onnx.data.choices import FORMATS, ROWS
 from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.label_arrays import LabelSource
-from tna_onnx.data.labels import check_labels, of_dummies
+from tna_onnx.data.labels import check_labels
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    import numpy.typing as npt
+    from collections.abc import Callable, Sequence
 
     from tna_onnx.data.choices import Format
     from tna_onnx.data.images.preprocess import Recipe
-    from tna_onnx.data.label_arrays import Several
     from tna_onnx.data.source import InputSpec, Source
-
-__all__ = ["open_source"]
 
 
 def open_source(
@@ -40,19 +33,7 @@ def open_source(
     recipe: Recipe | None = None,
     *,
     format: Format | None = None,  # noqa: A002 - the word of the command line
-    labels: str | Path | npt.ArrayLike | None = None,
-    class_names: Sequence[str] | None = None,
-    label_column: str | None = None,
-    columns: Sequence[str] = (),
-    drop_columns: Sequence[str] = (),
-    tokenizer: str | Path | None = None,
-    model_file: Path | None = None,
-    skip_bad: bool = False,
-    data_root: str | Path | None = None,
-    limits: Limits | None = None,
-    several: Several | None = None,
-    multi_label: bool = False,
-    beside: Mapping[str, Any] | None = None,
+    **words: Any,
 ) -> Source:
     """Open labelled samples.
 
@@ -60,60 +41,29 @@ def open_source(
         data: path of a file or folder; a URL; a `Source`; a data frame, `(X, y)`, a mapping of arrays, a data set
             or batches (`tna_onnx.data.sources.objects`).
         inputs: the model's inputs, all of which the samples must provide.
-        n_classes: the number of classes of the model; labels are indices below it, checked here.
+        n_classes: the number of classes of the model.
         recipe: preprocessing for images; None is `Recipe()`.
         format: what a path is; None recognises it by what is there.
-        labels: labels that are not stored with the samples: path of a file (`tna_onnx.data.labelfile`), or values (N,).
-        class_names: the model's class names, in the order of its output; labels may then be names.
-        label_column: the column of a manifest or table that holds the labels; None finds it by its name.
-        columns: columns of a table that fill the inputs, in the model's order; empty finds them.
-        drop_columns: columns of a table that hold neither inputs nor labels.
-        tokenizer: folder or file of a `tokenizer.json`, for samples that are text.
-        model_file: the model's file: a tokenizer beside it is taken for text where none is named.
-        skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
-        data_root: folder in which files may lie that the data name, besides the folder of the data.
-        limits: how large things in the data may be; None is `Limits()`.
-        several: for a model with several predictions a sample; every labelled position is then a row.
-        multi_label: for a model with several labels a sample, each by itself; labels are then (N, C) of 0 and 1.
-        beside: what is read beside inputs and labels: `group` -> name of a column, or values (N,).
+        **words: further fields of `tna_onnx.data.request.Request`, by name.
 
     Raises:
         UsageError: the path does not exist, an argument does not apply or cannot be used, or a library is missing.
         DataError: the data cannot be read or do not fit the model, or the labels cannot be used.
     """
+    return open_request(data, Request(inputs, n_classes, recipe, **words), format)
+
+
+def open_request(data: Any, request: Request, format: Format | None = None) -> Source:  # noqa: A002
+    """Open labelled samples; see `open_source`."""
     if format is not None and format not in FORMATS:
         raise UsageError(f"format '{format}' is not known; expected {', '.join(FORMATS)}")
-    if isinstance(labels, (str, Path)):
-        labels = Path(labels)
-    elif labels is not None:
-        labels = np.asarray(labels) if multi_label else of_dummies(labels)
-    root = None if data_root is None else Path(data_root)
-    column_names = (columns,) if isinstance(columns, str) else tuple(map(str, columns))
-    request = Request(
-        inputs,
-        n_classes,
-        recipe,
-        labels,
-        class_names,
-        label_column,
-        skip_bad,
-        root,
-        limits or Limits(),
-        column_names,
-        tokenizer,
-        model_file,
-        several,
-        multi_label,
-        beside or {},
-        (drop_columns,) if isinstance(drop_columns, str) else tuple(map(str, drop_columns)),
-    )
     source = _open(data, request, format)
     request.require_beside(source)
-    if multi_label:
+    if request.multi_label:
         return source if source.labels.ndim > 1 else LabelSource.of(source)
-    if several is None:
+    if request.several is None:
         return source
-    return PositionSource.of(source, n_classes, several)
+    return PositionSource.of(source, request.n_classes, request.several)
 
 
 def _open(data: Any, request: Request, format: Format | None) -> Source:  # noqa: A002 - as in `open_source`

@@ -24,27 +24,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import IGNORED, Position
-from tna_onnx.data.digest import row_digests, sample_digests, sample_form
+from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import check_integral, check_range, label_indices, listed
-from tna_onnx.data.source import Batch, IntArray, Source, source_beside, source_notes
+from tna_onnx.data.source import IntArray, Presented, Source
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
     from tna_onnx.data.source import AnyArray
-
-__all__ = [
-    "LabelSource",
-    "Several",
-    "joined_columns",
-    "marked_labels",
-    "order_warning",
-    "placed_labels",
-    "refuse_copies",
-]
 
 
 def marked_labels(values: AnyArray, n_samples: int, n_labels: int, where: str) -> tuple[IntArray, IntArray]:
@@ -169,15 +159,13 @@ def joined_columns(
 
 
 @dataclass(frozen=True, eq=False)
-class LabelSource:
-    """Samples with several labels each; made by `LabelSource.of`.
+class LabelSource(Presented):
+    """Samples with several labels each; made by `LabelSource.of`; those of the source only tell them apart.
 
     Attributes:
-        source: the samples; their labels only tell them apart.
         labels: (N, C) of 0 and 1.
     """
 
-    source: Source
     labels: IntArray
 
     @classmethod
@@ -205,41 +193,10 @@ class LabelSource:
         labels_per_sample = float(self.labels.sum(axis=1).mean())
         return f"{title} ({len(self):,} samples, {self.labels.shape[1]:,} labels, {labels_per_sample:.3g} a sample)"
 
-    def recipe(self) -> dict[str, object] | None:
-        """Return the preprocessing of the samples."""
-        return self.source.recipe()
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Lines that reports show."""
-        return source_notes(self.source)
-
-    @property
-    def beside(self) -> Mapping[str, AnyArray]:
-        """What belongs to each sample beside inputs and labels, by its role."""
-        return source_beside(self.source)
-
     @property
     def sample_labels(self) -> IntArray:
         """The group number of each sample, (N,), equal where all labels are equal."""
         return self.source.labels
-
-    @property
-    def sample_form(self) -> str:
-        """The kind of data that `sample_digests` are computed from."""
-        return sample_form(self.source)
-
-    def sample_digests(self) -> NDArray[np.uint64]:
-        """Return 64 bits for each sample."""
-        return sample_digests(self.source)
-
-    def digest(self) -> str:
-        """Return SHA-256 (hex) of the samples and their labels."""
-        return self.source.digest()
-
-    def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield batches of samples; see `Source.batches`."""
-        return self.source.batches(size, rows)
 
 
 _COMPARED = 1000  # samples of which labels and inputs are compared

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["LABEL_FILES", "LabelFile", "find_label_column", "holds_classes", "labels_apart", "read_label_file"]
-
 LABEL_FILES = (".csv", ".tsv", ".jsonl", ".json", ".txt", ".npy")
 
 # Groups of names, tried one after the other: "label" is certain, a column "class" may hold something else, and "y" may

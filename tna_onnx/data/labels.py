@@ -30,17 +30,6 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = [
-    "check_integral",
-    "check_labels",
-    "check_range",
-    "folder_labels",
-    "label_indices",
-    "listed",
-    "name_indices",
-    "of_dummies",
-]
-
 
 def check_integral(flat: AnyArray, where: str) -> None:
     """Refuse values that are not whole numbers.

@@ -16,15 +16,13 @@ from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.label_arrays import Several
-from tna_onnx.data.request import BESIDE, label_columns
+from tna_onnx.data.request import BESIDE, Request, label_columns
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import documented
 from tna_onnx.files import name_problem
 from tna_onnx.numerics.checks import check_choice
-
-__all__ = ["Data"]
 
 _MAX_NAMES = 8  # in a message: enough to see which list it is
 
@@ -129,7 +127,7 @@ class Data(DataFields):
             return read_recipe(Path(self.preprocessing), self.limits)
         return self.preprocessing
 
-    def open(
+    def request(
         self,
         inputs: Sequence[InputSpec],
         n_classes: int,
@@ -139,8 +137,8 @@ class Data(DataFields):
         several: bool = False,
         n_features: int = 0,
         multi_label: bool = False,
-    ) -> Source:
-        """Open the samples for a model's inputs.
+    ) -> Request:
+        """Return what a model's inputs need of the samples.
 
         Args:
             inputs: of the model.
@@ -152,43 +150,45 @@ class Data(DataFields):
             multi_label: whether each of the model's classes is a label by itself: labels are (N, C) of 0 and 1 then.
 
         Raises:
-            UsageError, DataError: see `tna_onnx.data.open_source`; or options for several predictions.
+            UsageError, DataError: see `recipe`; or options for several predictions, or that do not go together.
         """
         if not several and (self.ignore_label is not None or self.position is not None):
             raise UsageError(
                 "--ignore-label and --position are for models with several predictions a sample (tokens, pixels), and "
                 "this one gives one; leave them out"
             )
+        if self.expect_accuracy is not None and "weight" in self.beside:
+            raise UsageError("--expect-accuracy counts every sample once; leave it or --weight-column out")
         ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
-        by_position = Several(ignore_label, self.position or "all", n_features) if several else None
-        # what reads data loads with the first data
-        from tna_onnx.data.formats import open_source  # noqa: PLC0415
-
-        return open_source(
-            self.samples,
+        same = ("labels", "label_column", "skip_bad", "data_root", "limits", "columns", "drop_columns", "tokenizer")
+        return Request(
             inputs,
             n_classes,
             self.recipe(),
-            format=self.format,
-            labels=self.labels,
             class_names=names,
-            label_column=self.label_column,
-            columns=self.columns,
-            drop_columns=self.drop_columns,
-            tokenizer=self.tokenizer,
             model_file=model_file,
-            skip_bad=self.skip_bad,
-            data_root=self.data_root,
-            limits=self.limits,
-            several=by_position,
+            several=Several(ignore_label, self.position or "all", n_features) if several else None,
             multi_label=multi_label,
             beside=self.beside,
+            **{name: getattr(self, name) for name in same},
         )
+
+    def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, **words: Any) -> Source:
+        """Open the samples for a model's inputs; the arguments are those of `request`.
+
+        Raises:
+            UsageError, DataError: see `tna_onnx.data.open_source` and `request`.
+        """
+        # what reads data loads with the first data
+        from tna_onnx.data.formats import open_request  # noqa: PLC0415
+
+        return open_request(self.samples, self.request(inputs, n_classes, names, **words), self.format)
 
     @property
     def beside(self) -> dict[str, Any]:
         """What is read beside inputs and labels, by its role: the name of a column, or values (N,)."""
         stated = {"group": self.group_column if self.groups is None else self.groups, "by": self.by}
+        stated["weight"] = self.weight_column if self.weights is None else self.weights
         return {role: column for role, column in stated.items() if column is not None}
 
     def refuse_beside(self, command: str, *roles: str) -> None:

@@ -19,17 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.digest import sample_digests, sample_form
+from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.label_arrays import Several
-from tna_onnx.data.source import AnyArray, Batch, IntArray, Source, source_beside, source_notes, split_rows
+from tna_onnx.data.source import AnyArray, Batch, IntArray, Presented, Source, source_beside, source_notes, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from numpy.typing import NDArray
-
-__all__ = ["POSITIONS", "SHAPE", "PositionSource", "clusters_of", "first_batches", "sample_labels"]
 
 POSITIONS = "tna_onnx/positions"
 """Array of a batch: (R,) int64, where its rows are among the positions of its samples, one sample after the other."""
@@ -45,14 +43,30 @@ _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
 
 
 def clusters_of(source: Source) -> IntArray | None:
-    """Return the number of each row's group, or else of its sample, (R,); None if each row is independent of others."""
+    """Return the number of each row's group, or else of its sample, (R,); None if each row is independent of others.
+
+    Rows with weights have a number each, if nothing else.
+    """
     groups = source_beside(source).get("group")
+    if groups is None and weights_of(source) is not None:
+        own: IntArray | None = getattr(source, "clusters", None)
+        return np.arange(len(source)) if own is None else own
     if groups is not None:
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         # numbered as they come: what they are called decides nothing
-        return None if len(first) == len(groups) else np.argsort(np.argsort(first))[numbers].astype(np.int64)
+        single = len(first) == len(groups) and weights_of(source) is None
+        return None if single else np.argsort(np.argsort(first))[numbers].astype(np.int64)
     clusters: IntArray | None = getattr(source, "clusters", None)
     return clusters
+
+
+def weights_of(source: Source) -> NDArray[np.float64] | None:
+    """Return the weight of each row, (R,) with a mean of 1; None if all count the same."""
+    weights = source_beside(source).get("weight")
+    if weights is None or np.all(weights == weights[0]):
+        return None
+    scaled: NDArray[np.float64] = weights / np.mean(weights)
+    return scaled
 
 
 def first_batches(source: Source, size: int, max_rows: int) -> int:
@@ -69,11 +83,10 @@ def sample_labels(source: Source) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class PositionSource:
+class PositionSource(Presented):
     """Samples whose labelled positions are its rows; made by `PositionSource.of`.
 
     Attributes:
-        source: the samples; their labels only tell them apart.
         labels: class indices (R,), a row's.
         owner: the sample of each row, (R,), ascending.
         flat: the place of each row among the positions of its sample, (R,); None for the last position.
@@ -82,7 +95,6 @@ class PositionSource:
         notes: lines that reports show.
     """
 
-    source: Source
     labels: IntArray
     owner: IntArray
     flat: IntArray | None
@@ -130,10 +142,6 @@ class PositionSource:
         extent = "each at its last position" if self.flat is None else f"{len(self):,} labelled positions"
         return f"{title} ({len(self.owners):,} samples, {extent}, {len(np.unique(self.labels)):,} classes)"
 
-    def recipe(self) -> dict[str, object] | None:
-        """Return the preprocessing of the samples."""
-        return self.source.recipe()
-
     @cached_property
     def owners(self) -> IntArray:
         """The samples that have at least one row, ascending."""
@@ -153,11 +161,6 @@ class PositionSource:
     def sample_labels(self) -> IntArray:
         """One group number for each of `owners`, equal for samples with equal labels."""
         return self.source.labels[self.owners]
-
-    @property
-    def sample_form(self) -> str:
-        """The kind of data that `sample_digests` are computed from."""
-        return sample_form(self.source)
 
     def sample_digests(self) -> NDArray[np.uint64]:
         """Return 64 bits for each of `owners`: leaks are searched by sample, not by position."""

@@ -12,7 +12,7 @@ import numpy as np
 from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.labels import listed
+from tna_onnx.data.labels import listed, of_dummies
 from tna_onnx.data.source import NO_LABELS, source_beside
 from tna_onnx.errors import DataError, UsageError
 
@@ -25,9 +25,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.label_arrays import Several
     from tna_onnx.data.source import AnyArray, InputSpec, Source
 
-__all__ = ["BESIDE", "Request", "label_columns"]
-
-BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by")}
+BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
 """What may be read beside inputs and labels, by its role: what messages call it, and its flag."""
 
 
@@ -48,12 +46,13 @@ class Request:
 
     Attributes:
         inputs: the model's inputs, all of which the samples must provide.
-        n_classes: the number of classes of the model.
+        n_classes: the number of classes of the model; labels are indices below it.
         recipe: preprocessing for images; None is `Recipe()`.
-        labels: labels that are not stored with the samples: a file, or an array (N,). None: they are.
-        class_names: the model's class names, in the order of its output; None if not known.
+        labels: labels that are not stored with the samples: a file (`tna_onnx.data.labelfile`), or values (N,). None:
+            they are.
+        class_names: the model's class names, in the order of its output; labels may then be names. None if not known.
         label_column: the column of a manifest or table that holds the labels; None finds it by its name.
-        skip_bad: leave out images that cannot be read, instead of refusing them.
+        skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
         data_root: folder in which files may lie that the data name, besides their own folder.
         limits: how large things in the data may be.
         columns: columns of a table that fill the inputs, in the model's order; empty finds them.
@@ -83,11 +82,24 @@ class Request:
     drop_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Check that the class names are as many as the classes, also where labels are indices.
+        """Make paths of texts, arrays of labels and tuples of names; check the number of class names.
 
         Raises:
-            DataError: they are not.
+            DataError: the class names are not as many as the classes.
         """
+        labels: Any = self.labels
+        if isinstance(labels, (str, Path)):
+            labels = Path(labels)
+        elif labels is not None:
+            labels = np.asarray(labels) if self.multi_label else of_dummies(labels)
+        changed = {
+            "labels": labels,
+            "data_root": None if self.data_root is None else Path(self.data_root),
+            "columns": _names(self.columns),
+            "drop_columns": _names(self.drop_columns),
+        }
+        for name, value in changed.items():
+            object.__setattr__(self, name, value)
         if self.class_names is not None and len(self.class_names) != self.n_classes:
             raise DataError(
                 f"{len(self.class_names)} class names for a model with {self.n_classes} classes "
@@ -120,13 +132,13 @@ class Request:
         wanted = [column for column in self.beside.values() if isinstance(column, str)]
         for role, column in self.beside.items():
             if isinstance(column, str) and column not in names:
-                raise DataError(f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}")
+                raise _no_column(where, role, column, names)
         return wanted
 
     def values_beside(
         self, where: str, columns: Mapping[str, Any], n: int, paths: Sequence[str] = ()
     ) -> dict[str, AnyArray]:
-        """Return what belongs to each of n samples beside inputs and label, by its role: groups are texts (n,).
+        """Return what belongs to each of n samples beside inputs and label, by its role: texts (n,), weights float64.
 
         Args:
             where: what messages start with.
@@ -140,11 +152,13 @@ class Request:
         """
         values = {}
         for role, column in self.beside.items():
-            name = f"{where}: {BESIDE[role][0]}"
+            read = _weights if role == "weight" else _texts
             if not isinstance(column, str):
-                values[role] = _texts(column, n, name)
+                values[role] = read(column, n, f"{where}: {BESIDE[role][0]}")
             elif column in columns:
-                values[role] = _texts(columns[column], n, f"{where}: column {column!r}")
+                values[role] = read(columns[column], n, f"{where}: column {column!r}")
+            elif role == "weight":
+                raise _no_column(where, role, column, columns)
             elif len(paths):
                 values[role] = np.array(_parts_of(column, paths, where, columns, BESIDE[role][1]))
         return values
@@ -248,6 +262,10 @@ class Request:
             raise UsageError(f"{where}: brings its own labels; leave --labels out")
 
 
+def _names(names: Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(map(str, names))
+
+
 def _texts(values: Any, n: int, where: str) -> AnyArray:
     """Return n values as texts, (n,): 7, 7.0 and "7" are one.
 
@@ -263,6 +281,37 @@ def _texts(values: Any, n: int, where: str) -> AnyArray:
         if cell is None or text.lower() in ("", "nan", "none", "<na>"):
             raise DataError(f"{where}: is empty in row {row}; fill it, or leave the sample out")
     return np.array(texts)
+
+
+def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> DataError:
+    advice = "; where all samples count alike, as in held-out data of the population, add a column of ones"
+    return DataError(
+        f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}"
+        f"{advice if role == 'weight' else ''}"
+    )
+
+
+def _weights(values: Any, n: int, where: str) -> AnyArray:
+    """Return n weights as float64, (n,).
+
+    Raises:
+        DataError: there are others than n, one is no number that is zero or more, or all are zero.
+    """
+    array = np.asarray(values)
+    if array.shape != (n,):
+        raise DataError(f"{where}: expected one weight for each of {n:,} samples, found shape {array.shape}")
+    cells = array.tolist()
+    for row, cell in enumerate(cells):
+        try:
+            valid = 0 <= float(cell) < np.inf
+        except (TypeError, ValueError):
+            valid = False
+        if not valid:
+            raise DataError(f"{where}: row {row} has the weight {cell!r}; expected a number that is zero or more")
+    weights = np.array(cells, np.float64)
+    if not weights.any():
+        raise DataError(f"{where}: all {n:,} weights are zero; expected some samples that count")
+    return weights
 
 
 def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:

@@ -35,27 +35,6 @@ from tna_onnx.numerics.metrics import MIN_GROUPS
 if TYPE_CHECKING:
     from tna_onnx.data.images.known import RecipeSearch
 
-__all__ = [
-    "NO_LABELS",
-    "AnyArray",
-    "Batch",
-    "InputSpec",
-    "IntArray",
-    "Part",
-    "Source",
-    "classes_text",
-    "group_notes",
-    "halves",
-    "require_groups",
-    "require_samples",
-    "shape_text",
-    "source_beside",
-    "source_notes",
-    "source_search",
-    "split_rows",
-]
-
-
 AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]
 Batch: TypeAlias = dict[str, AnyArray]
@@ -126,7 +105,8 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
     """
     if bins < 1:
         raise UsageError(f"bins must be at least 1, got {bins}")
-    n_samples = len(source) - held_out
+    # what has no weight fills no bin
+    n_samples = int(np.count_nonzero(source_beside(source).get("weight", np.ones(len(source))))) - held_out
     require_groups(source, 2)
     owners = getattr(source, "owners", None)
     if owners is not None and len(owners) < _MIN_OWNERS:
@@ -157,7 +137,11 @@ def require_groups(source: Source, least: int) -> None:
 
 
 def group_notes(source: Source) -> tuple[str, ...]:
-    """Say what so few groups of samples tell, if they are few."""
+    """Say what so few groups of samples tell, or so few samples of much weight, if they are few."""
+    weights = source_beside(source).get("weight", np.ones(_MANY_GROUPS))
+    worth = int(np.sum(weights) ** 2 / np.sum(weights**2))
+    if worth < _MANY_GROUPS:
+        return (f"{source.describe()}: by their weights the samples are worth {worth}: intervals may be too narrow",)
     groups = source_beside(source).get("group")
     count = _MANY_GROUPS if groups is None else len(np.unique(groups))
     if count >= _MANY_GROUPS:
@@ -231,17 +215,57 @@ def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
-    """The samples `rows` of `whole`, in that order; the laws of `Source` hold.
+class Presented:
+    """Samples in another form, of which all that is not said anew is that of the source.
 
     Attributes:
-        whole: the source.
-        rows: (M,) of its samples.
-        purpose: what they are for, for reports.
-        digests: of all samples of `whole`, (N,); read once for all parts.
+        source: the samples.
     """
 
-    whole: Source
+    source: Source
+
+    def recipe(self) -> dict[str, object] | None:
+        """Return the preprocessing of the samples."""
+        return self.source.recipe()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that reports show."""
+        return source_notes(self.source)
+
+    @property
+    def beside(self) -> Mapping[str, AnyArray]:
+        """What belongs to each sample beside inputs and labels, by its role."""
+        return source_beside(self.source)
+
+    @property
+    def sample_form(self) -> str:
+        """The kind of data that the digests of single samples are computed from."""
+        return sample_form(self.source)
+
+    def sample_digests(self) -> npt.NDArray[np.uint64]:
+        """Return 64 bits for each sample."""
+        return sample_digests(self.source)
+
+    def digest(self) -> str:
+        """Return SHA-256 (hex) of the samples and their labels."""
+        return self.source.digest()
+
+    def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
+        """Yield batches of samples; see `Source.batches`."""
+        return self.source.batches(size, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Part(Presented):
+    """The samples `rows` of a source, in that order; the laws of `Source` hold.
+
+    Attributes:
+        rows: (M,) of its samples.
+        purpose: what they are for, for reports.
+        digests: of all samples of the source, (N,); read once for all parts.
+    """
+
     rows: IntArray
     purpose: str
     digests: npt.NDArray[np.uint64] = field(repr=False)
@@ -249,48 +273,34 @@ class Part:
     @property
     def labels(self) -> IntArray:
         """Class indices (M,)."""
-        return self.whole.labels[self.rows]
+        return self.source.labels[self.rows]
 
     @property
     def sample_labels(self) -> IntArray:
         """One label a sample, (M,): a group number where samples have several, equal for equal ones."""
-        labels: IntArray = getattr(self.whole, "sample_labels", self.whole.labels)
+        labels: IntArray = getattr(self.source, "sample_labels", self.source.labels)
         return labels[self.rows]
-
-    @property
-    def sample_form(self) -> str:
-        """The kind of data that the digests of single samples are computed from."""
-        return sample_form(self.whole)
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """The source's notes on how it was read."""
-        return source_notes(self.whole)
 
     @property
     def beside(self) -> dict[str, AnyArray]:
         """What belongs to each sample beside inputs and label, by its role."""
-        return {role: values[self.rows] for role, values in source_beside(self.whole).items()}
+        return {role: values[self.rows] for role, values in source_beside(self.source).items()}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def describe(self) -> str:
         """Return one line for reports."""
-        return f"{self.whole.describe()}, of which {len(self.rows):,} {self.purpose}"
-
-    def recipe(self) -> dict[str, object] | None:
-        """Return the preprocessing of the source."""
-        return self.whole.recipe()
+        return f"{self.source.describe()}, of which {len(self.rows):,} {self.purpose}"
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
         """Yield samples of the part, `size` at a time."""
         indices = self.rows if rows is None else self.rows[rows]
-        return self.whole.batches(size, indices)
+        return self.source.batches(size, indices)
 
     def digest(self) -> str:
         """Return SHA-256 (hex) of the digest of the source and the row numbers."""
-        source_digest = self.whole.digest().encode()
+        source_digest = self.source.digest().encode()
         return hashlib.sha256(source_digest + self.rows.astype(">i8").tobytes()).hexdigest()
 
     def sample_digests(self) -> npt.NDArray[np.uint64]:

@@ -37,23 +37,6 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = [
-    "Confusion",
-    "Overlap",
-    "Repeats",
-    "Suspicion",
-    "below_expectation",
-    "checked_warnings",
-    "label_suspicion",
-    "overlap_of",
-    "read_sketch",
-    "repeats_of",
-    "sketch_of",
-    "sketch_overlap",
-    "warnings_of",
-]
-
-
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
 # Another order must be better by both. The first leaves out what is not worth a warning, the second is reached by
 # chance in one of 30,000 data sets (the normal distribution beyond 4 standard errors).

@@ -10,7 +10,6 @@ in a temporary file that a pass reads chunk by chunk.
 from __future__ import annotations
 
 import contextlib
-import copy
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,23 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
+from tna_onnx.data.mapped import release, reserve
 from tna_onnx.engine.placement import Host, LinearHead, Placement
-from tna_onnx.extraction.store_files import release, reserve
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
-from tna_onnx.numerics.ops import Blocked, to_host
+from tna_onnx.numerics.ops import Blocked, WeightedLabels, to_host
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.runtime import trim_memory
-
-__all__ = [
-    "HeadLogits",
-    "KeptChunks",
-    "Logits",
-    "StoredLogits",
-    "TailLogits",
-    "score_all",
-    "sum_chunks",
-]
 
 # Bytes of logits up to which they are kept; above, every pass computes them again.
 _KEPT_BYTES = 2**30
@@ -73,8 +62,11 @@ class Logits(ABC):
         return self._store.labels
 
     def _clustered(self, scores: SampleScores, rows: NDArray[np.bool_] | None = None) -> SampleScores:
-        clusters = self.clusters
-        return scores.clustered(clusters if clusters is None or rows is None else clusters[rows])
+        clusters, weights = self.clusters, self._store.weights
+        if rows is not None:
+            clusters = None if clusters is None else clusters[rows]
+            weights = None if weights is None else weights[rows]
+        return scores.clustered(clusters, weights)
 
     def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
         """Return the predicted classes (N,) after a map; of several labels, 1 for each that is predicted, (N, C)."""
@@ -177,10 +169,14 @@ class _Reduction:
     def _pieces(self, aligned: Sequence[NDArray[Any]]) -> Iterator[tuple[Any, ...]]:
         """Yield (logits, labels, features or None, *slices) of the samples chosen, with slices of (N,) arrays."""
         start = 0
+        weights = self.logits._store.weights
+        if weights is not None and self.rows is not None:
+            weights = weights[self.rows]
         for logits, labels, z in self.logits.chunks(self.rows, features=self.features):
             stop = start + len(labels)
+            known: Any = labels if weights is None else WeightedLabels(labels, weights[start:stop])
             slices = (array[start:stop] for array in aligned)
-            yield (logits, labels, z, *slices)
+            yield (logits, known, z, *slices)
             start = stop
 
 
@@ -201,13 +197,6 @@ class HeadLogits(Logits):
         self._placement = placement or Host()
         # moved once: every chunk is multiplied with them
         self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
-
-    def turned(self, matrix: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
-        """Return the logits under this weight times a (n, n) matrix, beside a (C,) new bias."""
-        turned = copy.copy(self)
-        turned._kept = None
-        turned.head = replace(self.head, bias=self._placement.put(bias), matrix=self._placement.put(matrix))
-        return turned
 
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
         """Scores of all samples under `scale * weight`, from the logits that are there already.

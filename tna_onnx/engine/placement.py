@@ -21,9 +21,6 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.numerics.threads import several_threads
 from tna_onnx.runtime import Device
 
-__all__ = ["Host", "LinearHead", "OnDevice", "Placement", "float32_products", "placement_of"]
-
-
 # Out of memory, no kernel for this generation of devices, a library that does not start there, or a device that is
 # lost, in the words of torch. Other errors that name CUDA, as of tensors on two devices, are ours.
 _DEVICE_FAILED = re.compile(
@@ -181,22 +178,15 @@ def placement_of(provider: str, device: Device) -> Placement:
 
 @dataclass(frozen=True, eq=False)
 class LinearHead:
-    """A linear head: weight (C, n), bias (C,), and a matrix (n, n) that the weight is multiplied with, or None.
-
-    They lie where the products are computed.
-    """
+    """A linear head: weight (C, n) and bias (C,), which lie where the products are computed."""
 
     weight: Any
     bias: Any
-    matrix: Any = None
 
     def __call__(self, features: Any) -> Any:
         """Return the logits (B, C) of features (B, n)."""
         # TF32 would move a logit by a thousandth of its terms
         with float32_products(features), several_threads(*features.shape, len(self.bias)):
-            # z (W M)' = (z M') W': a product of n x n for each sample in place of one for each class
-            if self.matrix is not None:
-                features = _widened(features, self.matrix.dtype) @ _widened(self.matrix, features.dtype).T
             logits = _widened(features, self.weight.dtype) @ _widened(self.weight, features.dtype).T
         logits += self.bias
         return logits

@@ -27,8 +27,6 @@ from tna_onnx.data.sources.slices import Slice
 from tna_onnx.errors import DeviceError, TnaError, UsageError
 from tna_onnx.extraction.extractor import TableExtractor
 
-__all__ = ["OPTIONS", "check_ray", "features_by_ray", "ray_address"]
-
 OPTIONS = ("accelerator_type", "concurrency", "memory", "num_cpus", "num_gpus")
 """Words of `Dataset.map_batches` that can be passed on."""
 

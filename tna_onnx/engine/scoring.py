@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
-from tna_onnx.data.positions import clusters_of
+from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
@@ -24,8 +24,6 @@ from tna_onnx.numerics.scores import SampleScores, distributions
 from tna_onnx.progress import Progress
 from tna_onnx.results.evaluation import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session
-
-__all__ = ["Both", "Moved", "NotFinite", "Runs", "probabilities_of", "run_both", "score_model"]
 
 
 class Runs(Protocol):
@@ -64,7 +62,8 @@ def score_model(
         predicted.append(output.predicted(values))
         done += size
         progress("evaluate", done, len(source))
-    return SampleScores.concatenate(scores).clustered(clusters_of(source)), np.concatenate(predicted)
+    joined = SampleScores.concatenate(scores).clustered(clusters_of(source), weights_of(source))
+    return joined, np.concatenate(predicted)
 
 
 def probabilities_of(
@@ -321,8 +320,7 @@ def _downstream(model: Model, readouts: tuple[Readout, ...]) -> set[str]:
     """Return the outputs that are computed from the scores of a head, or from the tensor of scores."""
     if not readouts:
         return {*model.outputs}
-    firsts = [
-        each.stored_weight.reader if isinstance(each, Head) else model.producers.get(each.logits, -1)
-        for each in readouts
-    ]
+    firsts: set[int] = set()
+    for each in readouts:
+        firsts.update(each.readers if isinstance(each, Head) else (model.producers.get(each.logits, -1),))
     return {name for name in model.outputs if not ancestors(model, name).isdisjoint(firsts)}

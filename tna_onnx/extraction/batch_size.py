@@ -30,13 +30,9 @@ from tna_onnx.data import Batch, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.store import begun_batch_size, find_stores
-from tna_onnx.extraction.store_files import data_key, model_key
+from tna_onnx.extraction.store import begun_batch_size, data_key, find_stores, model_key
 from tna_onnx.graph.load import Model
 from tna_onnx.runtime import Device, OutOfMemory, Session, free_device_memory, free_memory, resident_memory
-
-__all__ = ["DEFAULT", "batch_size_for", "batch_size_notes", "check_batch_size", "choose_batch_size"]
-
 
 DEFAULT = 64
 """Samples per run where nothing is said, and where `auto` has no network to probe."""

@@ -25,8 +25,6 @@ from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.runtime import Device, Session
 
-__all__ = ["Classifier", "open_unknown", "read_classifier"]
-
 _log = logging.getLogger("tna_onnx")
 
 # Samples that the model should not know may have more classes than the model; none of their numbers is read.
@@ -50,6 +48,7 @@ class Classifier:
     Attributes:
         model: as read.
         output: the output that classifies.
+        device: where to run.
         session: gives that output, one row a prediction.
         inputs: what samples have to fill.
         names: of the classes, if known.
@@ -58,6 +57,7 @@ class Classifier:
 
     model: Model
     output: ClassOutput
+    device: Device
     session: Session
     inputs: tuple[InputSpec, ...]
     names: tuple[str, ...] | None
@@ -80,7 +80,7 @@ class Classifier:
         names = data.class_names(model.said_of_classes, output.labels, output.n_classes)
         session = in_rows(open_model(model, device), output, model.name)
         _log.info("open: %s, provider %s", model.name, session.provider)
-        return cls(model, output, session, input_specs(session), names, Preparation(model, output, session))
+        return cls(model, output, device, session, input_specs(session), names, Preparation(model, output, session))
 
     def open(self, data: Data, *, labels: bool = True) -> tuple[Data, Source]:
         """Return samples, and their description with the preprocessing that was found for them.
@@ -130,6 +130,50 @@ class Classifier:
         _log.info("data: %s", source.describe())
         notes = require_independence(self.model, self.session, self.output, source, size, beside)
         return size, (*batch_size_notes(wanted, size), *notes, *self.model.class_notes(self.names))
+
+
+@dataclass(frozen=True, eq=False)
+class Opened:
+    """A classifier with the samples that a command runs it over.
+
+    Attributes:
+        classifier: ready to run.
+        source: labelled samples that something is chosen, fitted or measured on.
+        held_out: labelled samples for the report; None without.
+        batch_size: samples per run.
+        notes: on the data, and on what the model makes of a batch.
+    """
+
+    classifier: Classifier
+    source: Source
+    held_out: Source | None
+    batch_size: int
+    notes: tuple[str, ...]
+
+    @property
+    def model(self) -> Model:
+        """As read."""
+        return self.classifier.model
+
+    @property
+    def output(self) -> ClassOutput:
+        """The output that classifies."""
+        return self.classifier.output
+
+    @property
+    def session(self) -> Session:
+        """On the model."""
+        return self.classifier.session
+
+    @property
+    def device(self) -> Device:
+        """Where to run."""
+        return self.classifier.device
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes; their numbers where they have none."""
+        return self.classifier.names or tuple(map(str, range(self.output.n_classes)))
 
 
 def open_unknown(data: Data, inputs: Sequence[InputSpec], known: Source) -> Source:

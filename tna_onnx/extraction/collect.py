@@ -14,21 +14,19 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.label_arrays import LabelSource
+from tna_onnx.data.mapped import release
 from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.position_rows import batch_in_rows
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.store import open_store
-from tna_onnx.extraction.store_files import TemporaryRows, data_key, model_key, release
+from tna_onnx.extraction.store import TemporaryRows, data_key, model_key, open_store
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version, side_by_side
-
-__all__ = ["Collector", "Rows", "Tensors", "collect_features", "own_column", "require_finite", "session_for"]
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,12 @@ from tna_onnx.extraction.batch_size import DEFAULT
 from tna_onnx.extraction.collect import Collector, Tensors, require_finite
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import OpenModel, open_source
-from tna_onnx.extraction.store_files import model_key
+from tna_onnx.extraction.store import model_key
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import parse_device
-
-__all__ = ["FeatureExtractor", "Kind", "TableExtractor"]
 
 Kind: TypeAlias = Literal["features", "logits"]
 

@@ -12,7 +12,7 @@ features to the logits must give the logits, and a changed class vector must cha
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.independence import Compared, check_independence
+from tna_onnx.extraction.independence import Compared, check_independence, spread_batches
 from tna_onnx.extraction.position_rows import batch_in_rows, first_rows, sample_shape
 from tna_onnx.extraction.sessions import OpenModel, open_part
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
@@ -35,16 +35,6 @@ from tna_onnx.graph.tensors import TF32_EPSILON, epsilon
 from tna_onnx.numerics.rotations import class_blocks
 from tna_onnx.numerics.scores import NotProbabilities
 from tna_onnx.runtime import Device, Session
-
-__all__ = [
-    "Probed",
-    "Tail",
-    "check_batch_axis",
-    "check_readout",
-    "check_tail",
-    "class_logits",
-    "read_by_tail",
-]
 
 
 class Tail:
@@ -136,11 +126,11 @@ def check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDAr
         UnsupportedModel: one of them does not hold.
     """
     computed = tail.logits(None)(sample)
-    tolerance = _TAIL_TOLERANCE * max(1.0, float(np.abs(logits).max())) + 2 * head.step
+    tolerance = _TAIL_TOLERANCE * max(1.0, _largest(logits)) + 2 * head.step
     if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
         raise UnsupportedModel(
             f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
-            "choose another with --head NODE"
+            "use --search none"
         )
     original = tail.logits(head.weight)(sample)
     moved = [_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)]
@@ -149,6 +139,12 @@ def check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDAr
             f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
             f"{len(logits)} samples"
         )
+
+
+def _largest(logits: NDArray[Any]) -> float:
+    """Return the largest |logit| of the classes that data move: a mask puts -10,000 in the place of the others."""
+    moves = np.any(logits != logits[:1], axis=0)
+    return float(np.abs(logits[:, moves]).max(initial=0))
 
 
 def _probed_classes(head: Head) -> range:
@@ -171,7 +167,7 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
         moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
     own = np.abs(moved[:, k]).max()
     others = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
-    if others > _TAIL_TOLERANCE * max(own, float(np.abs(original).max())) + 2 * head.step:
+    if others > _TAIL_TOLERANCE * max(own, _largest(original)) + 2 * head.step:
         raise UnsupportedModel(
             f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
             "not the classifier's own layer"
@@ -196,7 +192,7 @@ class Probed:
     Attributes:
         readout: with what was found put in: whether the head is linear, the dtype of the logits.
         logits_shape: of one sample: (C,), () for some binary heads, (C, 1, 1) for convolutions; or a layout.
-        plain_features: the feature tensor is (N, n) in the dtype of the logits, so that appended nodes can read it.
+        plain_features: the feature tensor is (N, n), so that appended nodes can read it.
         tail: where only the graph computes the logits.
         notes: on the model.
     """
@@ -235,7 +231,7 @@ def check_readout(
     _refuse_probabilities(model, readout, raw)
     if session is not None and opened.is_whole(session):
         _check_output(model, readout, logits, tensors)
-    notes = _independence_notes(model, readout, session, batch, tensors)
+    notes = _independence_notes(model, readout, session, batch, tensors, spread_batches(source, batch_size))
     readout = replace(readout, logits_type=raw.dtype.name)
     shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
@@ -243,8 +239,12 @@ def check_readout(
     features = tensors[readout.features]
     if readout.linear and features.size == len(logits) * readout.n_features:
         _check_linear(model, readout, features, logits, tf32=session is not None and session.tf32)
-        matrix = features.ndim == 2 and not readout.features_transposed and not readout.several
-        return Probed(readout, shape, matrix and features.dtype == raw.dtype, notes=notes)
+        return Probed(readout, shape, _are_plain(readout, features, raw), notes=notes)
+    if readout.parts:
+        raise UnsupportedModel(
+            f"{model.name}: the features of head '{readout.node}' have shape {features.shape}; expected (N, "
+            f"{readout.n_features}), one vector a sample; use --search none --output-kind logits"
+        )
     if readout.several:
         what = f"head '{readout.node}' has several predictions a sample, and only the graph computes its logits"
         raise UnsupportedModel(f"{model.name}: {what}; use --search none")
@@ -255,11 +255,22 @@ def check_readout(
     on_cuda = session is not None and session.device is not None
     tail = Tail(model, head, opened.device, sample, fixed_batch, one_session=on_cuda)
     check_tail(model, head, tail, sample, logits)
-    return Probed(head, raw.shape[1:], plain_features=False, tail=tail, notes=notes)
+    return Probed(head, raw.shape[1:], _are_plain(head, features, raw), tail=tail, notes=notes)
+
+
+def _are_plain(head: Head, features: NDArray[Any], raw: NDArray[Any]) -> bool:
+    """Whether nodes behind the logits can read the features: one row a sample, of a type that is known."""
+    matrix = features.shape == (len(raw), head.n_features) and not (head.features_transposed or head.several)
+    return matrix and not head.parts and features.dtype.name in (raw.dtype.name, head.features_type)
 
 
 def _independence_notes(
-    model: Model, readout: Readout, session: Session | None, batch: Batch, tensors: Batch
+    model: Model,
+    readout: Readout,
+    session: Session | None,
+    batch: Batch,
+    tensors: Batch,
+    further: Iterable[Batch],
 ) -> tuple[str, ...]:
     """Compare scores, and what is collected, with those in other batches; notes on what that shows."""
     if session is None:
@@ -274,7 +285,7 @@ def _independence_notes(
     collected = readout.features if isinstance(readout, Head) else readout.logits
     if collected not in batch:
         compared.append(Compared(collected))
-    notes = check_independence(model, session, compared, batch, tensors)
+    notes = check_independence(model, session, compared, batch, tensors, further)
     session.remember(batch, tensors)
     return notes
 
@@ -402,7 +413,7 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
     if np.any(error > moved):
         raise UnsupportedModel(
             f"{model.name}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
-            f"from '{head.logits}' by up to {error.max():.3g} ({shown}); choose another with --head NODE"
+            f"from '{head.logits}' by up to {error.max():.3g} ({shown}); use --search none --output-kind {head.holds}"
         )
 
 

@@ -18,7 +18,9 @@ from numpy.typing import NDArray
 from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256, sample_form
 from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.formats import open_request
 from tna_onnx.data.label_arrays import LabelSource
+from tna_onnx.data.mapped import ReadOnce
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import open_columns
@@ -26,16 +28,13 @@ from tna_onnx.data.sources.feature_files import FeatureFiles, open_feature_files
 from tna_onnx.data.sources.precomputed import Precomputed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.sessions import OpenModel, Runner, in_rows, open_part
-from tna_onnx.extraction.store import find_stores, read_stored
-from tna_onnx.extraction.store_files import ReadOnce, model_key
+from tna_onnx.extraction.store import find_stores, model_key, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, open_session
-
-__all__ = ["Samples", "is_store", "open_samples"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +81,9 @@ class Samples:
             # the output is what the samples hold already: there is nothing to run
             return Runner(None)
         feeds = {names[name]: dtype for name, dtype in self.given.items()}
-        return Runner(open_part(written, cut_between(written.proto, feeds, [output]), device), names)
+        return Runner(
+            open_part(written, cut_between(written.proto, feeds, [output], self.readout.joined), device), names
+        )
 
 
 def is_store(data: Data) -> bool:
@@ -116,41 +117,26 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, a
             opened.inputs, readout.n_classes, names, model_file=opened.model.path, several=True, n_features=n_features
         )
         return Samples(source, readout)
+    specs = opened.inputs if not is_store(data) else ()
+    request = data.request(
+        specs, readout.n_classes, names, model_file=opened.model.path, multi_label=readout.multi_label
+    )
     if is_store(data):
         # two sets of labels could contradict each other
         if data.labels is not None:
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
-        _check_no_table(data, readout, str(path))
+        request.check_no_table(str(path))
         return _stored(opened.model, readout, Path(path), data, names)
-    specs = opened.inputs
     if data.format in (None, "table") and data.labels is None and not readout.multi_label:
-        files = open_feature_files(
-            path,
-            specs,
-            readout.n_classes,
-            label_column=data.label_column,
-            class_names=names,
-            at_most=at_most,
-            beside=data.beside,
-        )
+        files = open_feature_files(path, request, at_most)
         if files is not None:
             return _from_files(opened.model, readout, files, data, names)
     if data.format in (None, "npz", "npy"):
-        computed = open_precomputed(
-            data.samples,
-            specs,
-            readout.n_classes,
-            labels=data.labels,
-            class_names=names,
-            data_root=None if data.data_root is None else Path(data.data_root),
-            limits=data.limits,
-            multi_label=readout.multi_label,
-            beside=data.beside,
-        )
+        computed = open_precomputed(path, request)
         if computed is not None:
-            _check_no_table(data, readout, computed.source.title)
+            request.check_no_table(computed.source.title)
             return _entered(readout, computed, data, names)
-    source = data.open(specs, readout.n_classes, names, model_file=opened.model.path, multi_label=readout.multi_label)
+    source = open_request(path, request, data.format)
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)
 
@@ -190,13 +176,9 @@ def _from_files(
 
 def _entered(readout: Readout, computed: Precomputed, data: Data, names: tuple[str, ...] | None) -> Samples:
     values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
-    data = replace(data, groups=computed.source.beside.get("group"), by=computed.source.beside.get("by"))
+    beside = computed.source.beside
+    data = replace(data, groups=beside.get("group"), by=beside.get("by"), weights=beside.get("weight"))
     return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
-
-
-def _check_no_table(data: Data, readout: Readout, where: str) -> None:
-    """Refuse what would be ignored."""
-    Request((), readout.n_classes, columns=tuple(data.columns), tokenizer=data.tokenizer).check_no_table(where)
 
 
 def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tuple[str, ...] | None) -> Samples:

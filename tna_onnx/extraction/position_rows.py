@@ -21,8 +21,6 @@ from tna_onnx.errors import DataError
 from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, Layout
 from tna_onnx.runtime import Session
 
-__all__ = ["PositionSession", "batch_in_rows", "first_rows", "layout_of", "rows_of", "sample_shape"]
-
 # Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.
 _CHECKED = 2**22
 _MIN_ROWS = 64

@@ -51,8 +51,6 @@ from tna_onnx.graph.nodes import head_provenance
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.runtime import Session
 
-__all__ = ["Preparation"]
-
 _log = logging.getLogger("tna_onnx")
 
 _ENOUGH = 64  # images after which a recipe that is stated, and the best, needs no more
@@ -465,8 +463,8 @@ def _search_text(search: RecipeSearch) -> str:
     """Say which recipe was found."""
     best = next(row for row in search.recipes if row.name == search.chosen)
     text = (
-        f"preprocessing found by the labels: {best.name}, with accuracy {best.accuracy:.1%} and NLL {best.nll:.3f} on "
-        f"{best.samples:,} images"
+        f"preprocessing found by the labels: {best.name}, with an accuracy of {best.accuracy:.1%} and, at its best "
+        f"temperature, an NLL of {best.nll:.3f} on {best.samples:,} images"
     )
     runner_up = next((row for row in search.recipes if row is not best), None)
     if runner_up is not None:

@@ -35,21 +35,6 @@ from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.numerics.fitting import increasing_root
 from tna_onnx.runtime import Session
 
-__all__ = [
-    "CLEAR",
-    "DROPPED",
-    "FIRST",
-    "SAMPLES",
-    "Trial",
-    "TrialImages",
-    "best_of",
-    "hardly_differ",
-    "is_harmless",
-    "nll_of",
-    "race",
-    "worse_than_guessing",
-]
-
 FloatArray = NDArray[np.float64]
 
 FIRST = 32

@@ -48,8 +48,6 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import AT_ONCE, Device, Session, open_session, runtime_version
 
-__all__ = ["STARTED", "OpenModel", "Runner", "in_rows", "input_specs", "main", "open_model", "open_part", "open_source"]
-
 
 @dataclass(eq=False)
 class OpenModel:
@@ -79,7 +77,8 @@ class OpenModel:
             DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
         """
         if self._whole is None:
-            whole = open_part(self.model, cut_at(self.model, self._tensors()), self.device, at_once=AT_ONCE)
+            cut = cut_at(self.model, self._tensors(), self.readout.joined)
+            whole = open_part(self.model, cut, self.device, at_once=AT_ONCE)
             self._whole = in_rows(whole, self.readout, self.model.name, self._tensors())
         return self._whole
 
@@ -121,12 +120,14 @@ class OpenModel:
             return self.session
         if self.readout.logits in given:
             return None
-        return open_part(self.model, cut_between(self.model.proto, given, [self.readout.logits]), self.device)
+        cut = cut_between(self.model.proto, given, [self.readout.logits], self.readout.joined)
+        return open_part(self.model, cut, self.device)
 
     def computed(self, names: Iterable[str]) -> list[str]:
         """Return those of some tensors that nodes compute, each once; the others are inputs or constants."""
         # one tensor can be the logits and the output
-        return list(dict.fromkeys(name for name in names if name in self.model.producers))
+        made = (self.model.producers, self.readout.joined)
+        return list(dict.fromkeys(name for name in names if any(name in each for each in made)))
 
     def _tensors(self) -> list[str]:
         names = [self.readout.logits, self.readout.output]

@@ -9,6 +9,8 @@ the checksums is added for each finished chunk.
 2. A chunk whose checksum differs is computed again, and so are those after it.
 3. Nothing is used of a store with another key, or with a manifest that was changed.
 4. One process at a time fills a store. The lock belongs to the process: it ends with it, however that ends.
+
+The key of a store has the digests of a model and of samples: equal keys mean equal features.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data import Source
+from tna_onnx.data.digest import stream_sha256
 from tna_onnx.data.files import open_regular
-from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.store_files import N_LABELS, allocate, labels_digest, release
-
-__all__ = ["DiskStore", "StoredFeatures", "begun_batch_size", "find_stores", "json_digest", "open_store", "read_stored"]
+from tna_onnx.data.mapped import allocate, release
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.graph.load import Model
 
 _LABELS = "labels.npy"
 _MANIFEST = "manifest.json"
@@ -434,3 +437,60 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _cannot_write(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache")
+
+
+@dataclass(eq=False)
+class TemporaryRows:
+    """Arrays of N rows in unnamed temporary files, which the system removes with the process."""
+
+    samples: int
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the rows of one tensor, (N, *shape), mapped for writing.
+
+        Raises:
+            UsageError: no room in the folder for temporary files.
+        """
+        if name not in self.arrays:
+            self.arrays[name] = allocate(None, (self.samples, *shape), dtype)
+        return self.arrays[name]
+
+
+N_LABELS = "n_labels"
+"""Entry of a key: how many labels each sample has, where those are 0 or 1 for each; without it a sample has a class."""
+
+
+def model_key(model: Model) -> dict[str, Any]:
+    """Return the digests (SHA-256, hex) of a model's file and of its external data.
+
+    Raises:
+        UnsupportedModel: external data cannot be read.
+    """
+    digests = {}
+    try:
+        # the weights may lie there, and not in the file
+        for location in model.external_files:
+            with model.open_data(location) as stream:
+                digests[location] = stream_sha256(stream).hex()
+    except OSError as error:
+        raise UnsupportedModel(f"{model.name}: external data cannot be read: {error}") from error
+    return {"model_sha256": model.sha256, "external_sha256": digests}
+
+
+def data_key(source: Source) -> dict[str, Any]:
+    """Return the digests (SHA-256, hex) of samples and labels, the preprocessing recipe, and the labels of a sample."""
+    key = {
+        "data_sha256": source.digest(),
+        "labels_sha256": labels_digest(source.labels),
+        "recipe": source.recipe(),
+    }
+    if source.labels.ndim == 2:
+        key[N_LABELS] = source.labels.shape[1]
+    return key
+
+
+def labels_digest(labels: NDArray[Any]) -> str:
+    """Return SHA-256 (hex) of labels."""
+    # little-endian on every machine: a store may be moved
+    return hashlib.sha256(np.ascontiguousarray(labels, "<i8").data).hexdigest()

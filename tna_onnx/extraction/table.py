@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,17 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch
+from tna_onnx.data.mapped import release, room
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.store_files import allocate, release
-
-__all__ = ["FeatureTable"]
 
 # Elements of one block of logits: 16 MB of float32. Large enough for the matrix product, small enough for the sums that
 # follow to find it in the cache.
 _BLOCK = 2**22
-
-# Bytes of a part's features up to which they are in memory, and not in a temporary file.
-_IN_MEMORY = 2**27
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +37,7 @@ class FeatureTable:
         folder: the feature store on disk, if they are kept in one.
         resumed: notes on what an earlier run had left in that store.
         clusters: (N,) which of the N belong to one sample of the data, where those have several predictions; else None.
+        weights: (N,) how much each sample counts; None where all count the same.
     """
 
     features: NDArray[Any]
@@ -55,6 +50,7 @@ class FeatureTable:
     folder: Path | None = None
     resumed: tuple[str, ...] = ()
     clusters: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -62,19 +58,17 @@ class FeatureTable:
 
     def part(self, rows: NDArray[np.intp]) -> FeatureTable:
         """Return some samples, in this order, as a table: features and labels are all that a linear head needs."""
-        clusters = None if self.clusters is None else self.clusters[rows]
-        return FeatureTable(self._taken(rows), self.labels[rows], self.batch_size, clusters=clusters)
+        columns = {"clusters": self.clusters, "weights": self.weights}
+        chosen: dict[str, Any] = {name: values if values is None else values[rows] for name, values in columns.items()}
+        return FeatureTable(self._taken(rows), self.labels[rows], self.batch_size, **chosen)
 
     def _taken(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         features = self.features
         shape = (len(rows), *features.shape[1:])
         bytes_each = features[:1].nbytes
-        taken: NDArray[Any] | None = None
-        if len(rows) * bytes_each > _IN_MEMORY:
-            # no room in the folder for such files: in memory then
-            with contextlib.suppress(UsageError):
-                taken = allocate(None, shape, features.dtype)
-        if taken is None:
+        try:
+            taken = room(shape, features.dtype)
+        except UsageError:  # no room in the folder for such files: in memory then
             taken = np.empty(shape, features.dtype)
         step = max(1, _BLOCK // bytes_each)
         for start in range(0, len(rows), step):

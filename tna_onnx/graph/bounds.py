@@ -29,17 +29,6 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import element_type
 
-__all__ = [
-    "MAX_BYTES",
-    "all_tensors",
-    "all_tensors_of",
-    "check_bounds",
-    "input_at",
-    "subgraph_inputs",
-    "subgraph_outputs",
-    "subgraphs",
-]
-
 
 def input_at(node: onnx.NodeProto, position: int) -> str:
     """Return the name of an input; empty if it is left out."""

@@ -24,9 +24,6 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import INTEGER_TYPES, is_external
 
-__all__ = ["NotConstant", "Quantized", "constant_value", "made_from_constants", "read_quantized"]
-
-
 # Some CPUs add products of 8-bit numbers in 16 bits, which 7-bit weights keep from overflowing.
 _LIMIT_7_BITS = 64
 

@@ -11,51 +11,58 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import ModelProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import subgraph_inputs
 from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import RAW_LOGITS, block_of, raw_logits
+from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, raw_logits
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.tensors import code_of
 
-__all__ = [
-    "ModelProto",
-    "ancestors",
-    "before_map",
-    "cut_at",
-    "cut_between",
-    "keeping",
-    "mapped_logits",
-    "read_beside",
-    "reads",
-    "tail_nodes",
-]
+ModelProto = onnx.ModelProto
+"""For packages that do not import onnx."""
+
+NO_PARTS: Mapping[str, Mapping[str, int]] = {}
+"""All tensors are those of the file."""
 
 
-def cut_at(model: Model, tensors: Sequence[str]) -> onnx.ModelProto:
+def cut_at(model: Model, tensors: Sequence[str], parts: Mapping[str, Mapping[str, int]] = NO_PARTS) -> onnx.ModelProto:
     """Return a new model whose outputs are `tensors`, without nodes and initializers that they do not need.
 
-    Requires: every tensor is made by a node of the main graph. Ensures: same opset, functions and inputs; the source
-    model is not modified.
+    Requires: every tensor is made by a node of the main graph, or is in `parts`: tensors put side by side, with the
+    length of each (`graph.summed`). Ensures: same opset, functions and inputs; the source model is not modified.
     """
-    cut = _part(model.proto, tensors, frozenset())
+    cut = _part(model.proto, [part for name in tensors for part in parts.get(name, (name,))], frozenset())
+    for name in parts.keys() & set(tensors):
+        cut.graph.node.append(onnx.helper.make_node("Concat", list(parts[name]), [name], axis=1))
+        cut.graph.output.append(onnx.ValueInfoProto(name=name))
+        unasked = [k for k, info in enumerate(cut.graph.output) if info.name in parts[name].keys() - set(tensors)]
+        for k in reversed(unasked):
+            del cut.graph.output[k]
     names = {tensor.name for tensor in cut.graph.initializer}
     # An input with an initializer has a default value; it goes with that.
     cut.graph.input.extend(i for i in model.proto.graph.input if i.name not in model.initializers or i.name in names)
     return cut
 
 
-def cut_between(proto: onnx.ModelProto, feeds: Mapping[str, np.dtype[Any]], outputs: Sequence[str]) -> onnx.ModelProto:
+def cut_between(
+    proto: onnx.ModelProto,
+    feeds: Mapping[str, np.dtype[Any]],
+    outputs: Sequence[str],
+    parts: Mapping[str, Mapping[str, int]] = NO_PARTS,
+) -> onnx.ModelProto:
     """Return a new model that computes `outputs` from the tensors `feeds`, which become its inputs, of any shape.
+
+    One of `parts` is taken apart into the tensors that it consists of.
 
     Raises:
         UnsupportedModel: they are computed from an input of the model too.
     """
-    cut = _part(proto, outputs, frozenset(feeds))
+    cut = _part(proto, outputs, frozenset(part for name in feeds for part in parts.get(name, (name,))))
+    for name in parts.keys() & feeds.keys():
+        _take_apart(cut.graph, name, parts[name])
     read = {name for node in cut.graph.node for name in (*node.input, *subgraph_inputs(node))}
     stored = {tensor.name for tensor in proto.graph.initializer}
     missing = sorted({i.name for i in proto.graph.input} & read - stored - feeds.keys())
@@ -67,6 +74,16 @@ def cut_between(proto: onnx.ModelProto, feeds: Mapping[str, np.dtype[Any]], outp
     for name, dtype in feeds.items():
         cut.graph.input.append(onnx.helper.make_tensor_value_info(name, code_of(dtype), None))
     return cut
+
+
+def _take_apart(graph: onnx.GraphProto, name: str, lengths: Mapping[str, int]) -> None:
+    """Put in front of a graph what takes the columns of a matrix apart; Gather does so in every opset."""
+    start = 0
+    for k, (part, length) in enumerate(lengths.items()):
+        columns = onnx.numpy_helper.from_array(np.arange(start, start + length), f"{PREFIX}/columns_{k}")
+        graph.initializer.append(columns)
+        graph.node.insert(k, onnx.helper.make_node("Gather", [name, columns.name], [part], axis=1))
+        start += length
 
 
 def keeping(model: Model, part: onnx.ModelProto) -> Model:
@@ -98,14 +115,13 @@ def ancestors(model: Model, tensor: str) -> set[int]:
 
 
 def tail_nodes(model: Model, head: Head) -> list[int]:
-    """Return the indices of the linear node and of all between it and the logits, in order."""
+    """Return the indices of the linear node, or nodes, and of all between them and the logits, in order."""
     nodes = model.proto.graph.node
-    start = head.stored_weight.reader
-    computed = set(nodes[start].output)
-    after = [start]
+    computed: set[str] = set()
+    after = []
     # Forwards: what the linear node feeds. Backwards: of that, what the logits need.
-    for k in range(start + 1, len(nodes)):
-        if computed.intersection((*nodes[k].input, *subgraph_inputs(nodes[k]))):
+    for k in range(min(head.readers), len(nodes)):
+        if k in head.readers or computed.intersection((*nodes[k].input, *subgraph_inputs(nodes[k]))):
             computed.update(nodes[k].output)
             after.append(k)
     needed = {head.logits}
@@ -120,7 +136,7 @@ def tail_nodes(model: Model, head: Head) -> list[int]:
 def read_beside(model: Model, head: Head) -> list[str]:
     """Return the tensors besides the features that the nodes from the linear layer to the logits read of the data."""
     tail = [model.proto.graph.node[k] for k in tail_nodes(model, head)]
-    inside = {head.features, *(name for node in tail for name in node.output)}
+    inside = {head.features, *head.parts, *(name for node in tail for name in node.output)}
     read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
     side_inputs = [name for name in read if name not in inside and made_from_constants(model, name) is None]
     # A weight that is the left operand reads the features transposed.

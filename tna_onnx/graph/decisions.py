@@ -10,7 +10,7 @@ Constants are Constant nodes: initializers would have to be inputs in models of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,8 +27,6 @@ from tna_onnx.graph.written_values import WrittenValues
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import OutlierScore
-
-__all__ = ["GUARD", "Guarded", "OutlierInput", "SetScore", "add_decisions", "add_scores"]
 
 
 @dataclass(frozen=True)
@@ -180,6 +178,24 @@ def add_decisions(
         proto.graph.input.append(helper.make_tensor_value_info(dial.name, TensorProto.FLOAT, default.shape))
         proto.graph.initializer.append(numpy_helper.from_array(default, dial.name))
     annotate(proto, metadata)
+    return proto
+
+
+def without_decisions(model: Model, names: Iterable[str], dials: Dials) -> onnx.ModelProto:
+    """Return a copy without what `add_decisions` has added: outputs of these names, and dials."""
+    gone = {*names, *(dial.name for dial in dials)}
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    graph = proto.graph
+    kept = [node for node in graph.node if not node.name.startswith(f"{GUARD}/") and not gone & {*node.output}]
+    for values, left in (
+        (graph.node, kept),
+        *((each, [value for value in each if value.name not in gone])
+          for each in (graph.output, graph.input, graph.initializer)),
+    ):  # fmt: skip
+        copies = [value.__class__.FromString(value.SerializeToString()) for value in left]
+        del values[:]
+        values.extend(copies)
     return proto
 
 

@@ -31,18 +31,6 @@ from onnx import TensorProto, helper
 
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 
-__all__ = [
-    "ClassSetDial",
-    "DecisionOps",
-    "DialOps",
-    "Dials",
-    "PriorDial",
-    "RiskDial",
-    "SetDial",
-    "ThresholdDial",
-    "below",
-]
-
 
 class DecisionOps(NodeOps):
     """The words of maps, and those that decisions need besides."""

@@ -25,8 +25,6 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.tensors import is_external, place_of, type_name
 
-__all__ = ["content_digest", "differences", "same_models"]
-
 # Longer texts do not fit beside a name on a line of the terminal.
 _MAX_LENGTH = 60
 

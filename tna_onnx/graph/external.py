@@ -27,9 +27,6 @@ from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import Place, is_external, place_of, require_bytes
 
-__all__ = ["DIGITS", "hollow_copy", "keep_words", "real_places", "write_external"]
-
-
 DIGITS = 16
 """Hexadecimal digits of the SHA-256 of a data file in its name."""
 

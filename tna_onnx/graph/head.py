@@ -9,14 +9,15 @@ From a graph output the walk goes backwards to the first linear layer, through n
    numbers, at run time.
 3. Mul and Div by a constant of one element, or one per class, multiply both scales that lie behind them.
 4. Add of a constant is the bias, once, and only in front of a layer without one.
-5. Element-wise functions, pooling, quantisation, further constants, Mul and Div by something computed beside the
-   linear layer, one such number a sample added: the graph itself has to compute the logits (`Head.linear` is false).
+5. Element-wise functions, pooling, Resize, quantisation, masks, further constants, Mul and Div by something computed
+   beside the linear layer, one such number a sample added: the graph itself has to compute the logits (`Head.linear` is
+   false).
 6. The linear layer: see `graph.linear`.
 
 Distances and sums of products that no layer makes have no class vectors (`walk.layer`); maps can go behind them.
 
-Two linear layers that meet are refused, and so is anything else, with the node and the reason. A refusal is a value;
-`choose_head` raises.
+Linear layers that are added up are one (`graph.summed`). Two that meet in another way are refused, and so is anything
+else, with the node and the reason. A refusal is a value; `choose_head` raises.
 
 `purpose` recognises regressors, detectors and embedding models among refused models by the operators and outputs of the
 file, so that the message says that they give no class scores.
@@ -34,11 +35,10 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head
+from tna_onnx.graph.several import declared_sizes
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.graph.walk.steps import Refusal
-
-__all__ = ["NoHead", "SeveralHeads", "choose_head", "find_heads", "purpose"]
 
 
 class NoHead(UnsupportedModel):
@@ -46,7 +46,7 @@ class NoHead(UnsupportedModel):
 
 
 class SeveralHeads(UnsupportedModel):
-    """There are several heads, and nothing says which one is meant."""
+    """There are several heads, or outputs that may have one, and nothing says which one is meant."""
 
 
 def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
@@ -56,10 +56,23 @@ def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...],
         model: the model.
         kind: what `--output-kind` says that an output holds which classifies: `logit`, `label-logits`.
     """
-    outcomes = [walk_back(model, output, kind=kind).outcome for output in model.outputs]
+    outcomes = [_outcome(model, info, kind) for info in model.proto.graph.output]
     heads = tuple(outcome for outcome in outcomes if isinstance(outcome, Head))
     refusals = tuple(outcome for outcome in outcomes if isinstance(outcome, Refusal))
     return heads, refusals
+
+
+BOXES = "holds boxes, or one prediction for each of them: no classes of a sample"
+
+
+def _outcome(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Head | Refusal:
+    """Return what the walk from an output finds; boxes, and scores of boxes, are no classes of a sample."""
+    outcome = walk_back(model, info.name, kind=kind).outcome
+    boxes = box_output(model)
+    # nobody has labels for each box: which object it belongs to, training decides
+    if boxes and isinstance(outcome, Head) and (info.name == boxes or outcome.several):
+        return Refusal(info.name, outcome.node, f"{BOXES} ('{boxes}')")
+    return outcome
 
 
 def choose_head(model: Model, node: str | None = None, output: str | None = None, kind: str | None = None) -> Head:
@@ -138,22 +151,25 @@ def _reasons(refusals: Sequence[Refusal]) -> str:
 
 def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
     """Leave out linear layers in front of another head: hidden ones, whose activations are an output too."""
-    trunk = {k for head in heads for k in ancestors(model, head.features)}
-    return tuple(head for head in heads if head.stored_weight.reader not in trunk)
+    trunk = {k for head in heads for name in head.parts or (head.features,) for k in ancestors(model, name)}
+    return tuple(head for head in heads if trunk.isdisjoint(head.readers))
 
 
 def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> None:
     """Refuse to choose while an output that was not understood may be the classifier's.
 
     Raises:
-        UnsupportedModel: a refused output holds numbers that a linear layer makes, not on the way to the head found.
+        SeveralHeads: a refused output holds numbers that a linear layer makes, not on the way to the head found.
     """
     if not heads:  # the caller says that there is none, with all reasons
         return
     behind_heads = {k for head in heads for k in ancestors(model, head.output)}
     kinds = {info.name: info.type.tensor_type.elem_type for info in model.proto.graph.output}
     # An output without a linear layer of its own, such as features or labels, is not another classifier's.
+    boxes = box_output(model)
     for refusal in refusals:
+        if refusal.output == boxes:
+            continue
         behind_refusal = ancestors(model, refusal.output)
         linear = any(is_linear(model.proto.graph.node[k]) for k in behind_refusal - behind_heads)
         if (
@@ -161,11 +177,28 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
             and model.producers.get(refusal.output) not in behind_heads
             and kinds[refusal.output] in (0, *FLOAT_TYPES)
         ):
-            raise UnsupportedModel(
+            raise SeveralHeads(
                 f"{model.name}: head '{heads[0].node}' leads to output '{heads[0].output}', but output "
                 f"'{refusal.output}' was not understood and may be the classifier's (at {refusal.node}: "
-                f"{refusal.reason}); say which one counts with --output-name"
+                f"{refusal.reason}); say which one counts: --output-name {heads[0].output}, say"
             )
+
+
+_COORDINATES = ("loc", "locs", "locations", "coords", "coordinates", "rects", "deltas")
+
+
+def box_output(model: Model) -> str:
+    """Return the output that holds boxes, as its name says: (N, 4) or (N, boxes, 4), beside others; empty if none does.
+
+    The shape alone says too little: another task may have four classes.
+    """
+    for info in model.proto.graph.output:
+        name = info.name.lower()
+        sizes = declared_sizes(model, info.name) or [None]
+        named = "box" in name or name in _COORDINATES
+        if named and len(sizes) in (2, 3) and sizes[-1] == 4 and len(model.outputs) > 1:
+            return str(info.name)
+    return ""
 
 
 _BOXES = ("NonMaxSuppression", "RoiAlign", "MaxRoiPool")
@@ -182,6 +215,9 @@ def purpose(model: Model) -> str:
     if box or boxed:
         source = box or f"output '{boxed}'"
         return f"this is a detector ({source}): it gives boxes, and no one distribution over classes for a sample"
+    beside = box_output(model)
+    if beside and len(declared_sizes(model, beside) or ()) == 3:
+        return f"this is a detector (boxes in '{beside}' beside scores): it gives no one distribution for a sample"
     boxes = next((info.name for info in model.proto.graph.output if _boxes_beside_scores(model, info)), None)
     if boxes is not None:
         return f"this is a detector (boxes beside scores in '{boxes}'): it gives no one distribution for a sample"

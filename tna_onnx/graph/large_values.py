@@ -20,8 +20,6 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-__all__ = ["Apart", "is_large", "key_of", "pieces", "take_apart", "total_size"]
-
 Apart: TypeAlias = Mapping[bytes, "bytes | NDArray[Any]"]
 """Key -> value: the raw data, or an array in memory as raw data are, little-endian and in C order."""
 

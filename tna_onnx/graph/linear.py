@@ -4,8 +4,8 @@ integer operators, sums of products, the choice of a column.
     scores = features @ vectors.T * scale + bias * bias_scale
 
 `vectors` (C, n) comes from the constant that the node reads by steps that can be undone. Gemm, MatMul, a convolution
-with a kernel of one pixel, Einsum, ONNX Runtime's FusedGemm, FusedMatMul and FusedConv, and ai.onnx.ml's
-LinearClassifier, whose coefficients are an attribute.
+with a kernel of one pixel or of its whole input, Einsum, ONNX Runtime's FusedGemm, FusedMatMul and FusedConv, and
+ai.onnx.ml's LinearClassifier, whose coefficients are an attribute.
 
 `first_column_of` knows how nodes spell the choice of the first column of a matrix:
 
@@ -15,6 +15,7 @@ LinearClassifier, whose coefficients are an attribute.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -23,18 +24,8 @@ import numpy as np
 import onnx
 
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.several import declared_sizes
 from tna_onnx.graph.stored import Linear, Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
-
-__all__ = [
-    "adds_up_products",
-    "first_column_of",
-    "integer_layer",
-    "is_linear",
-    "is_matrix_transpose",
-    "is_quantized",
-    "read_linear",
-]
-
 
 _STANDARD = ("", "ai.onnx")
 _MICROSOFT = "com.microsoft"
@@ -234,8 +225,13 @@ def _products(model: Model, index: int, node: onnx.NodeProto) -> Linear:
 def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
     weight = _constant_second(model, node, index)
     shape = weight.value.shape
-    if len(shape) < 3 or any(d != 1 for d in shape[2:]):
-        raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1): a kernel of one pixel")
+    if len(shape) < 3:
+        raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1)")
+    if any(d != 1 for d in shape[2:]) and not _covers(model, node, attributes, shape):
+        raise Refused(
+            f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1), a kernel of one pixel, or one as "
+            "large as its input"
+        )
     if attributes.get("group", 1) != 1:  # each class would see a part of the features
         raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
     if len(node.input) > 3 and node.input[3]:  # FusedConv's Z, which is computed from data
@@ -243,10 +239,21 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
     return Linear(
         features=node.input[0],
         weight=weight,
-        orient=(Reshape(shape, shape[:2]),),
+        orient=(Reshape(shape, (shape[0], math.prod(shape[1:]))),),
         bias=_bias_at(model, node, index, 2),
         link=_activation(attributes),
     )
+
+
+def _covers(model: Model, node: onnx.NodeProto, attributes: dict[str, Any], shape: tuple[int, ...]) -> bool:
+    """Whether a kernel is as large as the input, as far as its shape is declared: numbers tell at run time.
+
+    What follows must keep to shapes then, since a kernel that moves gives several positions, which are pooled.
+    """
+    sizes = declared_sizes(model, node.input[0])
+    plain = not any(attributes.get("pads", ())) and attributes.get("auto_pad", b"NOTSET") in (b"NOTSET", b"VALID")
+    declared = sizes is None or all(size in (None, k) for size, k in zip(sizes[2:], shape[2:], strict=True))
+    return plain and declared and set(attributes.get("dilations", (1,))) == {1}
 
 
 def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
@@ -350,21 +357,26 @@ def first_column_of(model: Model, node: onnx.NodeProto) -> str:
 
 
 def _sliced(model: Model, node: onnx.NodeProto) -> str:
+    bounds = slice_bounds(model, node)
+    columns = [bound for bound in bounds if bound[0] != 0]
+    first = all(axis in (1, -1) and start == 0 and (end is None or end >= 1) for axis, start, end, _ in columns)
+    all_rows = all(bound[1:] == (0, None, 1) for bound in bounds if bound[0] == 0)
+    return str(node.input[0]) if bounds and first and all_rows and all(bound[3] == 1 for bound in bounds) else ""
+
+
+def slice_bounds(model: Model, node: onnx.NodeProto) -> list[tuple[int, int, int | None, int]]:
+    """Return (axis, start, end, step) of each axis that a Slice cuts, end None for all; nothing if it is computed."""
     attributes = {a.name: list(a.ints) for a in node.attribute}  # opset < 10
     for name, tensor in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False):
-        constant = model.constant_tensor(tensor)
-        if constant is None:
-            return ""
-        attributes[name] = model.array(constant).reshape(-1).tolist()
+        constant = model.constant_tensor(tensor) if tensor else None
+        if tensor and constant is None:
+            return []
+        if constant is not None:
+            attributes[name] = model.array(constant).reshape(-1).tolist()
     starts = attributes.get("starts", [])
-    ends = attributes.get("ends", [])
+    ends = [None if end >= _TO_THE_END else end for end in attributes.get("ends", [])]
     axes = attributes.get("axes", list(range(len(starts))))
-    if (
-        any(starts)
-        or any(step != 1 for step in attributes.get("steps", []))
-        or not len(starts) == len(ends) == len(axes)
-    ):
-        return ""
-    all_rows = all(end >= _TO_THE_END for axis, end in zip(axes, ends, strict=True) if axis == 0)
-    first = all(end >= 1 for axis, end in zip(axes, ends, strict=True) if axis != 0)
-    return str(node.input[0]) if all_rows and first and set(axes) <= {0, 1, -1} else ""
+    steps = attributes.get("steps", [1] * len(starts))
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        return []
+    return list(zip(axes, starts, ends, steps, strict=True))

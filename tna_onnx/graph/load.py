@@ -45,9 +45,6 @@ from tna_onnx.graph.tensors import (
     require_bytes,
 )
 
-__all__ = ["Model", "checker_complaint", "inlined", "load_model", "model_bytes", "shape_text", "tensor_types"]
-
-
 # Calls inside calls; the inliner calls itself for each.
 _MAX_DEPTH = 200
 
@@ -297,9 +294,9 @@ class Model:
         return {tensor.name: tensor for tensor in self.proto.graph.initializer}
 
     @cached_property
-    def sparse(self) -> frozenset[str]:
-        """Names of the sparse initializers of the main graph."""
-        return frozenset(tensor.values.name for tensor in self.proto.graph.sparse_initializer)
+    def sparse(self) -> dict[str, onnx.SparseTensorProto]:
+        """Name -> sparse initializer of the main graph."""
+        return {tensor.values.name: tensor for tensor in self.proto.graph.sparse_initializer}
 
     @cached_property
     def inputs(self) -> tuple[str, ...]:

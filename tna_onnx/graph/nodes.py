@@ -7,7 +7,7 @@ files. Names share one prefix, so that users can leave the block out of a quanti
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -20,32 +20,6 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import subgraphs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.written_values import PLACEHOLDER_INT, WrittenValues
-
-__all__ = [
-    "METADATA_PREFIX",
-    "MIN_IR_OF_INITIALIZERS",
-    "PREFIX",
-    "PRIOR_BLOCK",
-    "RAW_LOGITS",
-    "NodeOps",
-    "annotate",
-    "beside_earlier",
-    "block_of",
-    "calibrated_heads",
-    "calibrations",
-    "can_append",
-    "constant_node",
-    "free_block",
-    "head_key",
-    "head_provenance",
-    "identity_model",
-    "insert_nodes",
-    "map_opset",
-    "provenance",
-    "raw_logits",
-    "too_old",
-]
-
 
 PREFIX = "tna_onnx"
 
@@ -179,6 +153,14 @@ class NodeOps:
     def sigmoid(self, a: str) -> str:
         """Write Sigmoid; not a word of the maps, but what ends those behind probabilities of labels."""
         return self._node("Sigmoid", [a])
+
+    def cast_behind(self, tensor: str, result: str) -> None:
+        """Put a Cast to the type of the map in front of all nodes, if one of them reads its result."""
+        if any(result in node.input for node in self.nodes):
+            self._node("Cast", [tensor], to=helper.np_dtype_to_tensor_dtype(self._dtype))
+            cast = self.nodes.pop()
+            cast.output[0] = result
+            self.nodes.insert(0, cast)
 
     def class_output(self, a: str, output: str) -> None:
         """Write the first of the largest entries of each row as a further output of the graph; no word of the maps."""
@@ -357,11 +339,27 @@ def head_provenance(model: Model, output: str | None) -> dict[str, str]:
 
 def identity_model(columns: int) -> onnx.ModelProto:
     """Return a model that hands on `scores` (N, columns) as `calibrated`."""
-    shape: list[str | int | None] = ["N", columns]
+    return _standalone(helper.make_node("Identity", ["scores"], ["calibrated"], name="scores"), columns, columns)
+
+
+def linear_model(weight: NDArray[np.float32], bias: NDArray[np.float32]) -> onnx.ModelProto:
+    """Return a model whose `calibrated` (N, C) is a linear layer, weight (C, n) and bias (C,), of `scores` (N, n)."""
+    node = helper.make_node("Gemm", ["scores", "weight", "bias"], ["calibrated"], name="scores", transB=1)
+    values = [
+        numpy_helper.from_array(np.asarray(value, np.float32), name)
+        for name, value in (("weight", weight), ("bias", bias))
+    ]
+    return _standalone(node, weight.shape[1], weight.shape[0], values)
+
+
+def _standalone(
+    node: onnx.NodeProto, columns: int, classes: int, values: Sequence[onnx.TensorProto] = ()
+) -> onnx.ModelProto:
     graph = helper.make_graph(
-        [helper.make_node("Identity", ["scores"], ["calibrated"], name="scores")],
+        [node],
         "calibrator",
-        [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("calibrated", onnx.TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["N", columns])],
+        [helper.make_tensor_value_info("calibrated", onnx.TensorProto.FLOAT, ["N", classes])],
+        values,
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

@@ -13,18 +13,6 @@ from typing import Any, Literal, TypeAlias, get_args
 from tna_onnx.fields import documented, setting
 from tna_onnx.numerics.checks import check_limits
 
-__all__ = [
-    "DEFAULT_MODEL_LIMITS",
-    "LABEL_KINDS",
-    "NO_MODEL_LIMITS",
-    "OUTPUT_KINDS",
-    "ModelLimits",
-    "ModelOptions",
-    "ModelSource",
-    "OutputKind",
-]
-
-
 _MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
 _MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
 

@@ -31,16 +31,6 @@ from tna_onnx.graph.several import (
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 
-__all__ = [
-    "OUTPUT_KINDS",
-    "ClassOutput",
-    "class_output",
-    "decision_outputs",
-    "output_of",
-    "require_one_prediction",
-    "tensor_outputs",
-]
-
 _KINDS = {
     "none": "logits",
     "softmax": "probabilities",
@@ -219,7 +209,7 @@ def class_output(
     if kind in _TOLD.values():
         return output_of(find_readout(model, head, output or name, kind))
     if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
-        return output_of(choose_head(model, head, output))
+        return output_of(find_readout(model, head, output))
     return output_of(scores_of_output(model, output, kind))
 
 

@@ -11,6 +11,7 @@ node is changed to output its two scores (-s, s), and the map's block ends in a 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -25,9 +26,6 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Mirror, Step, Stored, oriented
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.numerics.scores import label_logits, log_probabilities
-
-__all__ = ["TRANSFORM", "Head", "Readout", "features_step", "hides_scores", "requantized", "show_scores"]
-
 
 # Samples whose logits are made at a time; a thousand classes in float64 are 32 MB.
 _PIECE = 4096
@@ -81,6 +79,11 @@ class Readout:
     def without_head(self) -> Readout:
         """Return the tensor alone, without the linear layer that makes it."""
         return Readout(**{field.name: getattr(self, field.name) for field in fields(Readout)})
+
+    @property
+    def joined(self) -> dict[str, dict[str, int]]:
+        """The features by name, where they are several tensors side by side: these, with the length of each."""
+        return {}
 
     @property
     def slack(self) -> float:
@@ -171,6 +174,44 @@ class Head(Readout):
     def n_features(self) -> int:
         """Length n of the features."""
         return int(self._class_vectors.shape[1])
+
+    @property
+    def features_type(self) -> str:
+        """Element type of the features, that of the weight; empty where the operator does not tell it."""
+        if self.op_type == "LinearClassifier" or self.stored_weight.float_type == "bfloat16":
+            return ""
+        return str(self.stored_weight.value.dtype.name)
+
+    @property
+    def rows(self) -> int:
+        """Number of class vectors that are stored: C, or one of two classes."""
+        return len(self._class_vectors)
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Tensors that the features consist of, where these are several, with the length of each."""
+        return {}
+
+    @property
+    def joined(self) -> dict[str, dict[str, int]]:
+        """See `Readout`."""
+        return {self.features: self.parts} if self.parts else {}
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """The index of the linear node; of several, where their scores are added up (`graph.summed`)."""
+        return (self.stored_weight.reader,)
+
+    @property
+    def places(self) -> tuple[Stored, ...]:
+        """The constants behind weight and bias."""
+        return tuple(place for place in (self.stored_weight, self.stored_bias) if place is not None)
+
+    def written(
+        self, weight: NDArray[Any] | None, bias: NDArray[Any] | None
+    ) -> Iterator[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]]:
+        """Yield each linear layer with its part of a (C, n) weight and a (C,) bias; None stays as it is."""
+        yield self, weight, bias
 
     @cached_property
     def _class_vectors(self) -> NDArray[Any]:
@@ -345,9 +386,9 @@ def _per_class(head: Head, stored: Stored, quantized: Quantized) -> Stored:
     return replace(stored, quantized=quantized.per_channel(along[0]))
 
 
-def features_step(model: Model, head: Head) -> float:
-    """Return the step of quantised features, the largest of several; 0 if they are not quantised by a constant."""
-    node = model.producer(head.features)
+def quantization_step(model: Model, tensor: str) -> float:
+    """Return the step of a quantised tensor, the largest of several; 0 if it is not quantised by a constant."""
+    node = model.producer(tensor)
     if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 2:
         return 0.0
     scale = model.constant_tensor(node.input[1])

@@ -53,9 +53,6 @@ from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import epsilon, float_tensor, large_tensor
 from tna_onnx.graph.written_values import WrittenValues
 
-__all__ = ["Rewritten", "WriteMap", "adapted", "new_floats", "rewrite", "unchanged", "with_inputs"]
-
-
 WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
 """Writes a map's nodes: (ops, logits, features) -> result, all by name."""
 
@@ -216,15 +213,17 @@ def rewrite(
         UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
         NotRebuilt: the file that is made again has no such value.
     """
-    left_out = []
-    if isinstance(readout, Head) and weight is not None and readout.stored_weight.overwritten:
-        left_out.append(readout.stored_weight.name)
+    written: list[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]] = []
+    if isinstance(readout, Head) and not (weight is None and bias is None):
+        written = list(readout.written(weight, bias))
+    places = [layer.stored_weight for layer, new, _ in written if new is not None]
+    left_out = [place.name for place in places if place.overwritten]
     proto = hollow_copy(model.proto, left_out)
     result = Rewritten(proto, readout, apart={**model.apart}, aside=aside, from_file=from_file)
     if from_file is not None:
         result.apart |= from_file.model.apart
-    if isinstance(readout, Head) and not (weight is None and bias is None):
-        _write_weight_and_bias(model, readout, weight, _as_read(readout, bias, bias_factor), result)
+    for layer, new_weight, new_bias in written:
+        _write_weight_and_bias(model, layer, new_weight, _as_read(layer, new_bias, bias_factor), result)
     if write_map is not None:
         hidden = hides_scores(model, readout)
         if hidden:
@@ -413,8 +412,12 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     require_no_other_readers(model, readout, keeps_order=keeps_order)
     ops = NodeOps(readout.logits_type, map_opset(model), proto.ir_version, block, result.from_file)
     raw = raw_logits(block)
-    features = readout.features if isinstance(readout, Head) else ""
+    features = source = readout.features if isinstance(readout, Head) else ""
+    if isinstance(readout, Head) and readout.features_type not in ("", readout.logits_type):
+        features = f"{block}/features"
     last = write_map(ops, raw, features)
+    if features != source:
+        ops.cast_behind(source, features)
     if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
         raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
     _refuse_taken_names(model, {raw, *ops.names})

@@ -34,9 +34,6 @@ from tna_onnx.graph.external import DIGITS, write_external
 from tna_onnx.graph.large_values import Apart, pieces, total_size
 from tna_onnx.graph.load import Model
 
-__all__ = ["check_output", "commit", "file_beside", "pending"]
-
-
 # A file above this size that is not called .onnx is no model with external data; it is not searched for a name.
 _MAX_SEARCHED = 2**26
 

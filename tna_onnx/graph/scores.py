@@ -16,7 +16,7 @@ skl2onnx writes one-vs-rest:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -25,8 +25,8 @@ import onnx
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import subgraph_inputs
 from tna_onnx.graph.cut import tail_nodes
-from tna_onnx.graph.head import SeveralHeads, choose_head, purpose
-from tna_onnx.graph.linear import integer_layer, is_quantized
+from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, purpose
+from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.readout import Head, Readout
@@ -35,22 +35,6 @@ from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
 from tna_onnx.graph.walk.steps import Refusal
-
-__all__ = [
-    "UNTOLD",
-    "CannotInsert",
-    "Untold",
-    "adds_up_to_one",
-    "behind_outputs",
-    "can_insert",
-    "can_scale",
-    "choose_readout",
-    "find_readout",
-    "require_no_other_readers",
-    "scores_of_output",
-    "stands_for_labels",
-]
-
 
 UNTOLD = (
     "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "
@@ -105,10 +89,8 @@ def can_scale(model: Model, head: Head) -> bool:
     if not head.homogeneous:
         return False
     tail = tail_nodes(model, head)
-    end = head.stored_weight.reader
-    if head.stored_bias is not None:
-        end = _added_at(model, tail, head.stored_bias.reader)
-    scores = _scores(model, [k for k in tail if k < end])
+    end = max(_added_at(model, tail, place.reader) for place in head.places)
+    scores = _scores(model, [k for k in tail if k < end], head.readers)
     reads = _reads(_nodes(model, tail), scores)
     return all(model.uses.get(name, 0) == reads[name] for name in scores)
 
@@ -142,10 +124,12 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
         CannotInsert: such a tensor lies between the head and its logits, or the labels come from there.
     """
     indices = [model.producers[readout.logits]]
+    first: tuple[int, ...] = (indices[0],)
     if isinstance(readout, Head):
         indices = tail_nodes(model, readout)
+        first = readout.readers
     tail = _nodes(model, indices)
-    scores = _scores(model, indices)
+    scores = _scores(model, indices, first)
     reads = _reads(tail, scores)
     for name in sorted(scores - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
@@ -164,15 +148,16 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
             )
 
 
-def _scores(model: Model, tail: Iterable[int]) -> set[str]:
-    """Return what holds scores of the tensors that these nodes give: the first node's, and what is made of them.
+def _scores(model: Model, tail: Iterable[int], first: Collection[int]) -> set[str]:
+    """Return what holds scores of the tensors that these nodes give: the first nodes', and what is made of them.
 
     How many samples there are (Shape, Size) says nothing of their scores, nor does a bias that is repeated so often.
     """
     scores: set[str] = set()
-    for node in _nodes(model, tail):
+    for k in tail:
+        node = model.proto.graph.node[k]
         sized = node.op_type in ("Shape", "Size")
-        if not scores or (not sized and scores.intersection((*node.input, *subgraph_inputs(node)))):
+        if k in first or (not sized and scores.intersection((*node.input, *subgraph_inputs(node)))):
             scores.update(name for name in node.output if name)
     return scores
 
@@ -295,13 +280,21 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
         except SeveralHeads:
             # one output may hold scores all the same; else which head is meant has to be told
             with contextlib.suppress(UnsupportedModel):
-                return choose_readout(model, output, kind)
+                readout = choose_readout(model, output, kind)
+                return _head_of(model, readout, kind)
             raise
         except UnsupportedModel:
             return scores_of_output(model, output, kind)  # a map alone needs no head
     if head is not None:
         return choose_head(model, head, output)
     return choose_readout(model, output, kind)
+
+
+def _head_of(model: Model, readout: Readout, kind: str | None) -> Readout:
+    """Return the head of an output, if it has one, else the tensor itself."""
+    with contextlib.suppress(UnsupportedModel):
+        return choose_head(model, None, readout.output, kind)
+    return readout
 
 
 def choose_readout(
@@ -374,6 +367,8 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
     if not scores:
         raise Refused("holds class labels, not scores")
+    if info.name == box_output(model):
+        raise Refused(BOXES)
     walked = walk_back(model, info.name, kind=kind)
     if info.type.sequence_type.elem_type.HasField("tensor_type") and isinstance(walked.outcome, Refusal):
         raise Refused(walked.outcome.reason)
@@ -453,7 +448,9 @@ def _holds(model: Model, walked: Walked, kind: str | None, columns: int, options
         return "logits"
     if kind in LABEL_KINDS:
         return kind.removeprefix("label-")
-    if kind is None and integer_layer(model, walked.node) is not None:
+    several = has_several(declared_sizes(model, walked.logits))
+    layer = walked.node is not None and is_linear(walked.node) and not several  # an image may end in a convolution too
+    if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
     holds = kind or _known_kind(walked.node) or ("probabilities" if adds_up_to_one(walked.node) else "")
     if not holds:

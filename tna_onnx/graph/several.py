@@ -15,18 +15,6 @@ import onnx
 
 from tna_onnx.graph.load import Model
 
-__all__ = [
-    "CLASSES_FIRST",
-    "CLASSES_LAST",
-    "ONE",
-    "OPEN_AXIS",
-    "Layout",
-    "class_axis_of",
-    "declared_sizes",
-    "has_several",
-    "lengths_of",
-]
-
 ONE = 0
 """In place of a class axis: one prediction a sample."""
 

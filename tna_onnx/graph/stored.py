@@ -17,6 +17,7 @@ that others read too, it is left alone, and the linear node gets a tensor of its
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -27,20 +28,6 @@ from numpy.typing import NDArray
 from tna_onnx.graph.constants import NotConstant, Quantized, constant_value, read_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import FLOAT_TYPES, rounded, type_name
-
-__all__ = [
-    "Cast",
-    "Linear",
-    "Mirror",
-    "Permute",
-    "Refused",
-    "Reshape",
-    "Step",
-    "Stored",
-    "Transpose",
-    "oriented",
-    "resolve",
-]
 
 
 class Refused(Exception):
@@ -110,23 +97,32 @@ class Mirror:
         return np.concatenate([-array, array])
 
 
-@dataclass(frozen=True)
-class Permute:
-    """The classes in another order: entry k of the result is entry `order[k]`."""
+@dataclass(frozen=True, eq=False)
+class Select:
+    """Some of the classes, or all in another order: entry k of the result is entry `places[k]`.
 
-    order: tuple[int, ...]
+    Attributes:
+        places: of the entries, each at most once.
+        axis: of the classes.
+        whole: what they are selected from; what is not among them stays.
+    """
+
+    places: tuple[int, ...]
     axis: int
+    whole: NDArray[Any]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         """Do what the node does to the scores."""
-        return np.take(array, self.order, self.axis)
+        return np.take(array, self.places, self.axis)
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Take the permutation back."""
-        return np.take(array, np.argsort(self.order), self.axis)
+        """Put the entries where they were."""
+        whole = self.whole.astype(array.dtype)
+        whole[(slice(None),) * self.axis + (list(self.places),)] = array
+        return whole
 
 
-Step: TypeAlias = Transpose | Reshape | Cast | Mirror | Permute
+Step: TypeAlias = Transpose | Reshape | Cast | Mirror | Select
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,11 +180,14 @@ class Stored:
 
 
 def resolve(model: Model, tensor: str, reader: int) -> Stored:
-    """Follow a tensor that node number `reader` reads back to the constant behind it.
+    """Follow a tensor that node number `reader` reads back to the constant behind it; a sparse one is left as it is.
 
     Raises:
         Refused: it is computed from data, or of a type that cannot be replaced.
     """
+    if (filled := model.sparse.get(tensor)) is not None:
+        value = _dense(model, filled)
+        return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
     try:
         return _Follow(model, tensor, reader).run()
     except RecursionError as error:
@@ -201,6 +200,23 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
     if value.dtype.name not in FLOAT_TYPES.values():
         raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_listed()}")
     return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
+
+
+def _dense(model: Model, sparse: onnx.SparseTensorProto) -> NDArray[Any]:
+    """Return a sparse tensor with its zeros; positions are flat, or one for each axis."""
+    if sparse.values.data_type not in FLOAT_TYPES:
+        raise Refused(f"sparse constant of type {type_name(sparse.values.data_type)}; expected {_listed()}")
+    elements, limit = math.prod(sparse.dims), model.limits.constant_size(math.prod(sparse.values.dims))
+    if elements > limit:
+        raise Refused(
+            f"a sparse constant of {elements:,} elements; expected at most {limit:,}; if that is right, raise "
+            "--model-limit constant-elements=NUMBER"
+        )
+    values = model.floats(sparse.values)
+    places = model.array(sparse.indices)
+    filled = np.zeros(list(sparse.dims), values.dtype)
+    filled[tuple(places.T) if places.ndim == 2 else np.unravel_index(places, filled.shape)] = values
+    return filled
 
 
 class _NoWayBack(Exception):
@@ -240,7 +256,7 @@ class _Follow:
         if constant is not None:
             return tensor, self._stored_value(tensor, constant), ()
         if node is None:
-            where = "a graph input" if tensor in model.inputs else "not a dense initializer"
+            where = "a graph input" if tensor in model.inputs else "not in the file"
             raise Refused(f"'{tensor}' is {where}, not a constant")
         index = model.producers[tensor]
         if index >= reader:

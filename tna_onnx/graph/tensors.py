@@ -29,31 +29,6 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.files import open_regular
 from tna_onnx.graph.large_values import is_large, key_of
 
-__all__ = [
-    "FLOAT_TYPES",
-    "INTEGER_TYPES",
-    "TF32_EPSILON",
-    "ElementType",
-    "Place",
-    "byte_count",
-    "check_places",
-    "code_of",
-    "data_path",
-    "element_type",
-    "epsilon",
-    "float_tensor",
-    "is_external",
-    "large_tensor",
-    "numpy_name",
-    "numpy_type",
-    "open_data",
-    "place_of",
-    "require_bytes",
-    "rounded",
-    "type_name",
-    "widened",
-]
-
 
 @dataclass(frozen=True)
 class ElementType:

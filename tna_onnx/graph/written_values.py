@@ -20,8 +20,6 @@ from tna_onnx.graph.difference import content_digest
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, code_of, is_external
 
-__all__ = ["PLACEHOLDER_INT", "NotRebuilt", "WrittenValues", "new_values", "stand_in"]
-
 PLACEHOLDER_INT = int(np.iinfo(np.int64).min)
 """What stands for a whole number that is not there; NaN stands for others."""
 

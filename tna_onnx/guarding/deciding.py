@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.files import read_text
+from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.operating_points import (
     BOUNDS,
@@ -32,10 +34,7 @@ from tna_onnx.numerics.operating_points import (
     needed_for,
     reachable_bound,
 )
-from tna_onnx.numerics.selective import share_interval
 from tna_onnx.results.guarding import ClassDecision, DecisionCurve, DecisionScores, OperatingPoint
-
-__all__ = ["Operated", "cost_in_file", "decision_entry", "operate", "promise_of", "rule_of", "score_decision"]
 
 Floats = NDArray[np.float32]
 
@@ -46,7 +45,6 @@ _NEVER, _ALWAYS = 2.0, 0.0  # thresholds that no probability reaches, and that e
 _MAX_CLASSES = 100  # of a confusion matrix in a result
 _MAX_CURVES = 20
 _CURVE_POINTS = 200
-_MAX_NAMES = 8
 
 
 def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> DecisionRule:
@@ -94,8 +92,7 @@ def _class_called(word: str, names: Sequence[str]) -> int:
         return names.index(word)
     if word.isdecimal() and int(word) < len(names):
         return int(word)
-    listed = ", ".join(names[:_MAX_NAMES]) + (", ..." if len(names) > _MAX_NAMES else "")
-    raise UsageError(f"--positive {word}: the model has no such class; expected one of {listed}, or its number from 0")
+    raise UsageError(f"--positive {word}: the model has no such class; expected {listed(names)}, or its number from 0")
 
 
 def _costs(path: str, names: Sequence[str]) -> Floats:
@@ -111,8 +108,7 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
         )
     rows = [[cell.strip() for cell in row] for row in csv.reader(read_text(Path(path)).splitlines()) if row]
     columns = [*names, ABSTAIN] if rows and ABSTAIN in rows[0] else [*names]
-    listed = ", ".join(columns[:_MAX_NAMES])
-    expected = f"{path}: expected the columns {listed} behind the first one, and a row for each class"
+    expected = f"{path}: expected the columns {listed(columns)} behind the first one, and a row for each class"
     by_name = {row[0]: dict(zip(rows[0][1:], row[1:], strict=False)) for row in rows[1:]}
     if set(by_name) != set(names) or any(set(row) != set(columns) for row in by_name.values()):
         raise DataError(expected)
@@ -186,7 +182,7 @@ def _bounded(
     why = ""
     if lost:
         scores, holds = _tested(rule, p, labels, lost[0], goal)
-        why = _unreached(goal, level, delta, scores, holds, ", ".join(names[c] for c in lost[:_MAX_NAMES]))
+        why = _unreached(goal, level, delta, scores, holds, listed(names[c] for c in lost))
     if len(lost) == len(thresholds):
         return Operated(None, point, (why,))
     if lost:

@@ -8,7 +8,6 @@ thresholds come from the other, of which the recalibration has seen nothing.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -28,13 +27,13 @@ from tna_onnx.graph.decisions import Guarded, add_scores
 from tna_onnx.graph.large_values import total_size
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.guarding.deciding import Operated, decision_entry, promise_of, rule_of
-from tna_onnx.guarding.guard_job import GuardJob, Opened, check_output, open_guard, outlier_of, set_score_of
+from tna_onnx.guarding.deciding import Operated, promise_of, rule_of
+from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.measure import check_decisions, check_posterior, largest_change, measure, measure_detection
 from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.stated import guard_entries
 from tna_onnx.guarding.thresholds import (
     NotReached,
     Thresholds,
@@ -54,11 +53,10 @@ from tna_onnx.pipeline.job import Job, refuse_finished, target_of
 from tna_onnx.pipeline.notes import digests_in_file
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.progress import Progress
+from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.guarding import Decisions, Guard
 from tna_onnx.results.report import Report
 from tna_onnx.runtime import Session, open_session, parse_device
-
-__all__ = ["guard", "recalibrate_and_guard"]
 
 _log = logging.getLogger("tna_onnx.guard")
 
@@ -91,13 +89,13 @@ class _Chosen:
     operated: Operated | None
 
 
-def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | None = None) -> Guard:
+def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:
     """Add decisions to a model and write it.
 
     Args:
         job: what was asked for.
         progress: called with (stage, done, total).
-        check: called with the path of the new file before it gets its name, to refuse it.
+        check: called with the new file and what it decides before it gets its name, to refuse it.
 
     Raises:
         UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
@@ -117,9 +115,9 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         check_file(model, path)
         written = open_session(path, path.name, opened.device)
         change = _checked(opened, chosen, written, settings.outputs, progress)
-        if check is not None:
-            check(path)
         decisions = _measured(job, opened, chosen, written, progress)
+        if check is not None:
+            check(path, decisions)
         size = path.stat().st_size
     score = chosen.guarded.set_score
     of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
@@ -146,19 +144,19 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path], object] | N
         omitted=tuple(missing.role for missing in chosen.unreached),
         lowest_risk=next((missing.lowest_risk for missing in chosen.unreached if missing.role == "accept"), None),
         notes=(*opened.notes, *(missing.note for missing in chosen.unreached), *thresholds.notes),
-        provider=opened.provider,
+        provider=opened.session.provider,
         operating_point=None if chosen.operated is None else chosen.operated.point,
     )
 
 
-def _promise(chosen: _Chosen, opened: Opened) -> str:
+def _promise(chosen: _Chosen, opened: GuardSamples) -> str:
     rule = chosen.guarded.decision
     if rule is None or chosen.operated is None:
         return ""
     return promise_of(chosen.settings, rule, chosen.operated.point, opened.names)
 
 
-def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
+def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
     """Fit what is fitted, run the scores over the samples, and choose thresholds."""
     settings = job.settings
     session = open_model(opened.model, opened.device)
@@ -189,7 +187,9 @@ def _choose(job: GuardJob, opened: Opened, progress: Progress) -> _Chosen:
     return _Chosen(settings, unreached, guarded, thresholds, scores, rows, fresh, operated)
 
 
-def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str, str], progress: Progress) -> float:
+def _checked(
+    opened: GuardSamples, chosen: _Chosen, written: Session, names: dict[str, str], progress: Progress
+) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output.
 
     Raises:
@@ -205,10 +205,10 @@ def _checked(opened: Opened, chosen: _Chosen, written: Session, names: dict[str,
     if "posterior" in names:
         check_posterior(written, opened.output, names["posterior"], next(iter(opened.source.batches(size, first))))
     source_session = open_model(opened.model, opened.device)
-    return largest_change(source_session, written, tensor_outputs(opened.model), opened.source, first, size)
+    return largest_change(opened.model, source_session, written, opened.source, first, size)
 
 
-def _measured(job: GuardJob, opened: Opened, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
+def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
     """Measure what the written file decides."""
     names = _columns(job.settings.outputs)
     level = job.settings.confidence_level
@@ -237,37 +237,20 @@ def _columns(names: dict[str, str]) -> dict[str, str]:
     return {role: name for role, name in names.items() if role != "posterior"}
 
 
-def _metadata(job: GuardJob, opened: Opened, chosen: _Chosen) -> dict[str, str]:
+def _metadata(job: GuardJob, opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     # which output classifies is not asked again: a reader need not tell it from the new ones
     known = provenance(opened.model)
     output = {key: value for key, value in opened.output.provenance.items() if key not in known}
-    found = {}
-    rule = chosen.guarded.decision
-    if rule is not None:
-        limits = chosen.thresholds.values["decision"]
-        found["guard_decision"] = decision_entry(chosen.settings, rule, limits, opened.names)
-    score = chosen.guarded.set_score
-    if score is not None and job.settings.set_temperature == "auto":
-        found["guard_set_temperature"] = f"{score.temperature!r}"
-    if score is not None and score.name == "raps":
-        found["guard_set_penalty"] = f"{score.weight!r}"
-        found["guard_set_free_classes"] = str(score.free)
     return {
         **known,
         **output,
-        "guard": json.dumps(dataclasses.asdict(_without_path(job.settings))),
+        **guard_entries(job.settings, chosen.guarded, chosen.thresholds.values, opened.names),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
         "guard_source_sha256": opened.model.sha256,
         **digests_in_file(opened.source, "guard"),
-        **found,
     }
-
-
-def _without_path(settings: GuardSettings) -> GuardSettings:
-    """Return the settings as the file holds them: of costs without their path, which is of the user's disk."""
-    return replace(settings, decide="cost=FILE") if settings.goal[0] == "cost" else settings
 
 
 _PURPOSES = ("fit weight and map", "give thresholds")
@@ -287,9 +270,14 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | Non
     """
     if unknown is not None and "ood" not in settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
+    gates = job.gates
+    if gates.min_recall and settings.decide:
+        if job.held_out is None:
+            raise UsageError("--min-recall beside --decide needs --eval: the thresholds are chosen on the samples")
+        gates = replace(gates, min_recall=None)  # of the decision, which the recalibration does not make
     target, fit, decide = _split(job, settings)
     guarding = _Guarding(job, settings, fit, decide, unknown, target, progress)
-    return recalibrate(replace(job, calib=_data(job.calib, fit)), progress, guarding.finish)
+    return recalibrate(replace(job, calib=_data(job.calib, fit), gates=gates), progress, guarding.finish)
 
 
 def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
@@ -344,6 +332,7 @@ class _Guarding:
             TnaError: see `guard`; the message names the file that was to be written.
         """
         job = self.job
+        report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(job.gates)})
         asked = GuardJob(
             model=path,
             calib=replace(_data(job.calib, self.decide), expect_accuracy=None),
@@ -360,21 +349,48 @@ class _Guarding:
             batch_size=job.batch_size,
         )
         reports: list[Report] = []
+
+        def check(written: Path, decisions: Decisions) -> None:
+            self._require_recall(report, decisions)
+            reports.append(final.report(report, written))
+
         try:
-            result = guard(asked, self.progress, lambda written: reports.append(final.report(report, written)))
+            result = guard(asked, self.progress, check)
         except NotReached as error:
-            if self.settings.if_unreachable == "fail":
+            if self.settings.if_unreachable == "fail" or self._gated:
                 raise
             return self._without(path, report, final, str(error))
+        except GateMissed:
+            raise
         except TnaError as error:
             raise type(error)(str(error).replace(str(path), str(self.target))) from error
         note = (
-            f"decisions: {len(self.fit):,} of the {len(self.fit.whole):,} samples fit weight and map, the other "
+            f"decisions: {len(self.fit):,} of the {len(self.fit.source):,} samples fit weight and map, the other "
             f"{len(self.decide):,} give the thresholds"
         )
         result = replace(result, model=report.model, model_sha256=report.model_sha256)
         (report,) = reports
         return replace(report, guard=result, notes=(*report.notes, note, *result.notes))
+
+    @property
+    def _gated(self) -> bool:
+        """Whether a gate is about the decision."""
+        return bool(self.settings.decide and self.job.gates.min_recall)
+
+    def _require_recall(self, report: Report, decisions: Decisions) -> None:
+        """Refuse a decision that finds too few of a class.
+
+        Raises:
+            GateMissed: it does, or there is none.
+        """
+        if not self._gated:
+            return
+        missed: tuple[str, ...] = ("--min-recall missed: no threshold keeps the bound, so that there is no decision",)
+        if decisions.decision is not None:
+            recall = {each.name: each.recall for each in decisions.decision.classes}
+            missed = self.job.gates.classes_missed(recall, f"{decisions.n:,} held-out samples")
+        if missed:
+            raise GateMissed(replace(report, missed=missed, output=""), "; no file was written")
 
     def _without(self, path: Path, report: Report, final: FinalFile, why: str) -> Report:
         """Write the recalibrated file as it is: there is no decision that the samples can promise."""

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
+from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.source import group_notes, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier, read_classifier
+from tna_onnx.extraction.classifier import Classifier, Opened, read_classifier
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_at
 from tna_onnx.graph.decisions import OutlierInput, SetScore
@@ -37,9 +38,7 @@ from tna_onnx.pipeline.job import FileJob
 from tna_onnx.pipeline.notes import decided_on
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import Device, Session, parse_device
-
-__all__ = ["PROMISES", "GuardJob", "Opened", "check_output", "open_guard", "outlier_of", "set_score_of"]
+from tna_onnx.runtime import Session, parse_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,40 +59,20 @@ class GuardJob(FileJob):
 PROMISES = "thresholds are promises on new samples of one prediction each"
 """Why a model with several predictions a sample is refused."""
 
-_MAX_NAMES = 8  # in a note: enough to see which classes they are
-
 
 @dataclass(frozen=True, eq=False)
-class Opened:
-    """The model and its data.
+class GuardSamples(Opened):
+    """The model, and the samples that thresholds come from, as `source`.
 
     Attributes:
-        model: the source.
-        output: the output that classifies.
-        source: samples that thresholds come from.
         fit: samples that scores are fitted to.
         fit_rows: those of them that are used, indices; none where nothing is fitted.
-        held_out: samples for the report; None without.
         unknown: samples that the model should not know; None without.
-        device: where to run.
-        batch_size: samples per run.
-        provider: that ONNX Runtime obtained.
-        notes: on the data.
-        names: of the classes; their numbers where they have none.
     """
 
-    model: Model
-    output: ClassOutput
-    source: Source
     fit: Source
     fit_rows: NDArray[np.int64]
-    held_out: Source | None
     unknown: Source | None
-    device: Device
-    batch_size: int
-    provider: str
-    notes: tuple[str, ...]
-    names: tuple[str, ...]
 
     @property
     def fresh(self) -> NDArray[np.bool_]:
@@ -123,7 +102,7 @@ class Opened:
         return self.held_out or self.source
 
 
-def open_guard(job: GuardJob) -> Opened:
+def open_guard(job: GuardJob) -> GuardSamples:
     """Open model and data, and refuse samples that decided on something before.
 
     Raises:
@@ -132,8 +111,7 @@ def open_guard(job: GuardJob) -> Opened:
     check_batch_size(job.batch_size)
     model, output = read_classifier(job.model, job.options)
     check_output(model, output, job.settings)
-    device = parse_device(job.device)
-    classifier = Classifier.of(model, output, device, job.calib)
+    classifier = Classifier.of(model, output, parse_device(job.device), job.calib)
     _, source = classifier.open(job.calib)
     fit = classifier.open_if(job.fit)
     rows = _to_fit(fit, source, job.settings)
@@ -145,19 +123,15 @@ def open_guard(job: GuardJob) -> Opened:
     for data, samples in ((job.calib, source), (job.held_out, held_out)):
         notes += _label_warnings(data, samples, classifier, size)
     notes += _unseen_notes(source, output.n_classes, job.settings)
-    return Opened(
-        model=model,
-        output=output,
+    return GuardSamples(
+        classifier=classifier,
         source=source,
+        held_out=held_out,
+        batch_size=size,
+        notes=notes,
         fit=fit or source,
         fit_rows=rows,
-        held_out=held_out,
         unknown=_unknown(job, classifier, source),
-        device=device,
-        batch_size=size,
-        provider=classifier.session.provider,
-        notes=notes,
-        names=classifier.names or tuple(map(str, range(output.n_classes))),
     )
 
 
@@ -221,10 +195,7 @@ def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tu
     unseen = np.flatnonzero(np.bincount(source.labels, minlength=n_classes) == 0)
     if settings.per_class or not len(unseen):
         return ()
-    listed = ", ".join(map(str, unseen[:_MAX_NAMES]))
-    if len(unseen) > _MAX_NAMES:
-        listed += f", {len(unseen) - _MAX_NAMES:,} more"
-    note = f"no sample of the classes {listed}: no promise is about samples of these"
+    note = f"no sample of the classes {listed(map(str, unseen))}: no promise is about samples of these"
     if "ood" in settings.add:
         note += ", and the outlier score may take them for unknown"
     if "class_prior" in settings.inputs:
@@ -260,7 +231,7 @@ def _unknown(job: GuardJob, classifier: Classifier, known: Source) -> Source | N
 _FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}
 
 
-def outlier_of(score: OodScore, opened: Opened, options: ModelOptions, progress: Progress) -> OutlierInput:
+def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, progress: Progress) -> OutlierInput:
     """Return the score, fitted to the features of some samples if it is one of features.
 
     Raises:
@@ -277,11 +248,16 @@ def outlier_of(score: OodScore, opened: Opened, options: ModelOptions, progress:
             )
         return OutlierInput(Energy(), readout.logits, "", 0)
     head = choose_head(model, options.head, options.output_name)
+    if head.parts:
+        raise UnsupportedModel(
+            f"{model.name}: the features of head '{head.node}' are several tensors, and --ood-score {score} reads one; "
+            "use --ood-score energy"
+        )
     fitted = _FITTED[score].fit(*_features(opened, head, progress))
     return OutlierInput(fitted, "", head.features, head.n_features)
 
 
-def _features(opened: Opened, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _features(opened: GuardSamples, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the features (N, n) of the samples that the score is fitted to, and their labels.
 
     Raises:
@@ -310,7 +286,9 @@ def _features(opened: Opened, head: Head, progress: Progress) -> tuple[NDArray[n
 _SAMPLES = 5000
 
 
-def set_score_of(settings: GuardSettings, opened: Opened, session: Session, progress: Progress) -> SetScore | None:
+def set_score_of(
+    settings: GuardSettings, opened: GuardSamples, session: Session, progress: Progress
+) -> SetScore | None:
     """Return the set score; None without sets.
 
     Raises:

@@ -10,8 +10,6 @@ from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_numbers
 
-__all__ = ["ADDITIONS", "GuardSettings", "OodScore", "SetScoreName"]
-
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
 SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
 OodScore: TypeAlias = Literal["mahalanobis", "energy", "residual"]

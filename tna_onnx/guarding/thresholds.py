@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
+from tna_onnx.data.labels import listed
 from tna_onnx.data.positions import clusters_of
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import DataError
@@ -25,32 +26,20 @@ from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDi
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.deciding import Operated, operate
 from tna_onnx.guarding.settings import GuardSettings
-from tna_onnx.numerics.conformal import coverage_band, quantile, ranked_levels, samples_needed
+from tna_onnx.numerics.conformal import (
+    accept_above,
+    accept_at,
+    coverage_band,
+    errorless_needed,
+    lowest_risk,
+    quantile,
+    ranked_levels,
+    samples_needed,
+)
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.prior_shift import smoothed
-from tna_onnx.numerics.selective import accept_above, accept_at, errorless_needed, lowest_risk
 from tna_onnx.progress import Progress
 from tna_onnx.results.guarding import GuardInput, GuardOutput
-
-__all__ = [
-    "Columns",
-    "Listening",
-    "NotReached",
-    "Thresholds",
-    "Unreached",
-    "Values",
-    "choose_thresholds",
-    "collect_values",
-    "default_thresholds",
-    "dial_inputs",
-    "new_outputs",
-    "operable",
-    "prior_dial",
-    "reachable",
-    "require_enough",
-    "risk_dial",
-    "set_dial",
-]
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,12 +222,20 @@ def set_dial(
 
 def risk_dial(values: Values, settings: GuardSettings) -> RiskDial:
     """Return the dial of the risk, in steps of 0.1 % and the level that was asked for."""
-    risk = settings.risk / 100
-    risks = np.unique(np.append(_RISKS, risk))
+    risks = _risks(settings)
     limits = accept_at(values.values["confidence"], values.hit, risks, settings.delta / 100)
+    thresholds = np.append(np.float32(np.inf), limits)
+    return RiskDial(settings.inputs["risk"], settings.risk / 100, risk_levels(settings), thresholds)
+
+
+def _risks(settings: GuardSettings) -> NDArray[np.float64]:
+    return np.unique(np.append(_RISKS, settings.risk / 100))
+
+
+def risk_levels(settings: GuardSettings) -> Floats:
+    """Return the levels (L,) of the dial of the risk."""
     # a row holds from its own risk on: below, that of the smaller risk; below all, nothing is accepted
-    levels = np.nextafter(risks.astype(np.float32), np.float32(0))
-    return RiskDial(settings.inputs["risk"], risk, levels, np.append(np.float32(np.inf), limits))
+    return np.nextafter(_risks(settings).astype(np.float32), np.float32(0))
 
 
 def prior_dial(labels: NDArray[np.int64], settings: GuardSettings, n_classes: int) -> PriorDial:
@@ -289,7 +286,6 @@ def _level(dial: RiskDial | SetDial | ClassSetDial, role: str, lowest: float, hi
 
 _TIED = 0.02  # this much more than the level asks for is told
 _ROUNDING = 1e-5
-_MAX_NAMES = 8  # in a note: enough to see which classes they are
 
 
 @dataclass(frozen=True, eq=False)
@@ -464,9 +460,7 @@ def _of_sets(
 
 
 def _vacuous_note(vacuous: tuple[int, ...], settings: GuardSettings) -> str:
-    first = ", ".join(map(str, vacuous[:_MAX_NAMES]))
-    if len(vacuous) > _MAX_NAMES:
-        first += f", {len(vacuous) - _MAX_NAMES:,} more"
+    first = listed(map(str, vacuous))
     needed = samples_needed(settings.coverage / 100)
     return f"every set holds the classes {first}: they have fewer than the {needed:,} samples that the coverage needs"
 

@@ -19,8 +19,6 @@ from olive.passes.pass_config import BasePassConfig, PassConfigParam
 
 import tna_onnx
 
-__all__ = ["TnaCalibration", "register"]
-
 
 def register(path: str | Path) -> None:
     """Write Olive's package configuration with this pass added to those that Olive has.

@@ -1,6 +1,6 @@
-"""Calibration maps, one a file, numerics only: `fit` learns one, `forward` is its formula.
+"""Calibration maps, numerics only: `fit` learns one, `forward` is its formula.
 
-To add a map, write its file and name it here twice, in `MapName` and `_CLASSES`. What else there is to know of it, the
+To add a map, write it and name it here twice, in `MapName` and `_CLASSES`. What else there is to know of it, the
 class says itself (`maps.base.CalibrationMap`).
 """
 
@@ -23,20 +23,20 @@ MapName = Literal[
 
 _CLASSES: dict[MapName, tuple[str, str]] = {
     "ts": ("temperature", "Temperature"),
-    "ets": ("ensemble_temperature", "EnsembleTemperature"),
+    "ets": ("temperature", "EnsembleTemperature"),
     "bias": ("bias", "Bias"),
-    "svs": ("vector_scaling", "VectorScaling"),
-    "bias-floor": ("noise_floor", "NoiseFloor"),
-    "sms": ("matrix_scaling", "MatrixScaling"),
-    "platt": ("platt", "Platt"),
-    "beta": ("beta", "Beta"),
+    "svs": ("structured", "VectorScaling"),
+    "bias-floor": ("bias", "NoiseFloor"),
+    "sms": ("structured", "MatrixScaling"),
+    "platt": ("two_classes", "Platt"),
+    "beta": ("two_classes", "Beta"),
     "isotonic": ("isotonic", "SmoothedIsotonic"),
-    "irova": ("irova", "IsotonicOneVsAll"),
+    "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
     "refit": ("refit", "Refit"),
-    "label-ts": ("label_temperature", "LabelTemperature"),
-    "label-platt": ("label_platt", "LabelPlatt"),
-    "label-isotonic": ("label_isotonic", "LabelIsotonic"),
+    "label-ts": ("label_maps", "LabelTemperature"),
+    "label-platt": ("label_maps", "LabelPlatt"),
+    "label-isotonic": ("label_maps", "LabelIsotonic"),
 }
 
 

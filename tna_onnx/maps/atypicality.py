@@ -48,9 +48,6 @@ from tna_onnx.numerics.fitting import Curvature, convex_minimum
 from tna_onnx.numerics.multinomial import Arrow
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, own_column, row_max, row_sum, to_host
 
-__all__ = ["AtypicalityAware", "AtypicalityLoss"]
-
-
 FloatArray = NDArray[np.float64]
 
 # Weight of |v|^2 / C in the loss: without it the biases are free to move together.
@@ -301,8 +298,6 @@ class AtypicalityAware(CalibrationMap):
     name: ClassVar[str] = "aar"
     title: ClassVar[str] = "temperature by how unusual a sample is"
     rank: ClassVar[int] = 130
-    # each class has a bias of its own
-    keeps_order: ClassVar[bool] = False
     needs_features: ClassVar[bool] = True
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {"space": ()}
 
@@ -324,20 +319,14 @@ class AtypicalityAware(CalibrationMap):
         # law 1: logits again. A probability that underflowed keeps a finite logarithm
         return op.log(op.clip(p, op.tiny, 1.0))
 
-    def folded(self) -> None:
-        """Return None: every sample has a factor of its own."""
-
     @classmethod
     def fit(
         cls, reduce: Reduce, *, start: AtypicalityAware | None = None, space: FeatureSpace | None = None
     ) -> AtypicalityAware:
         """Fit the feature space, then p and v.
 
-        Args:
-            reduce: runs over chunks of (logits, labels, features).
-            start: a map fitted on the same features; its space is taken over, its p and v are where the steps start.
-            space: `FeatureSpace.of_training` of other samples' features, standardised here; without it, the space is
-                fitted on these samples, and the atypicality of each is measured without itself.
+        With `space`, `FeatureSpace.of_training` of other samples' features, that is standardised here; without it, the
+        space is fitted on these samples, and the atypicality of each is measured without itself.
 
         Raises:
             DataError: the features do not vary within the classes, or the fit does not end in finite values.

@@ -24,9 +24,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.ops import ArrayOps, Ops
 
-__all__ = ["MAX_LISTED", "CalibrationMap", "Folding", "Reduce", "apply_map", "per_class", "without_features"]
-
-
 FloatArray = NDArray[np.float64]
 
 
@@ -124,6 +121,9 @@ class CalibrationMap(Protocol):
     soft: ClassVar[bool] = False
     """Whether a fit takes probabilities in place of labels (`numerics.ops.SoftLabels`)."""
 
+    weighted: ClassVar[bool] = False
+    """Whether a fit multiplies by the weights of samples (`numerics.ops.WeightedLabels`)."""
+
     few_parameters: ClassVar[bool] = False
     """Whether it fits one number a class at most, so that the samples of the fit look hardly better than others."""
 
@@ -148,6 +148,7 @@ class CalibrationMap(Protocol):
 
     def folded(self) -> Folding | None:
         """Return what the map does to weight and bias; None if it needs nodes of its own."""
+        return None
 
     def simpler(self) -> CalibrationMap | None:
         """Return a simpler map with the same values for all logits, where the fit came to one; else None."""

@@ -11,6 +11,17 @@ since g = h c to first order, with a variance of h / N from the labels alone. Wh
 than the model says, that leaves T alone; where they are, c follows. A class without a sample keeps a finite bias.
 Adding a number to all of c changes nothing, so the minimum has sum c = 0.
 Source: Alexandari, Kundaje & Shrikumar (2020), "Maximum Likelihood with Bias-Corrected Calibration"; the prior is ours.
+
+Bias above a noise floor (`NoiseFloor`): for labels of which some are wrong, and models that are sure and now and then
+wrong.
+
+    p = (1 - e) softmax(s / T + c) + e / C
+
+A linear map cannot say that one label in ten is wrong, and a mixture with the uniform distribution cannot move the
+class that comes first; together, the share e takes up what is noise, and T and c follow the rest. All three minimise
+the mean -log p_y + |c|^2 / (2 N tau^2), with tau as above, which this is for e = 0, and a prior that keeps e
+off 0 and 1 (`numerics.multinomial`): no sample, however wrong, costs more than about log C N.
+Source of the mixture: Huber (1964), "Robust estimation of a location parameter", section 3.
 """
 
 from __future__ import annotations
@@ -25,10 +36,8 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
-from tna_onnx.numerics.multinomial import Scalar, Shape, fit_scores, shape_of
-from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, to_host
-
-__all__ = ["Bias", "first_fit", "temperature_of"]
+from tna_onnx.numerics.multinomial import Scalar, Shape, fit_above_floor, fit_scores, shape_of
+from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, to_host, total_weight, weigh
 
 FloatArray = NDArray[np.float64]
 
@@ -54,9 +63,8 @@ class Bias(CalibrationMap):
     name: ClassVar[str] = "bias"
     title: ClassVar[str] = "temperature and a bias for each class"
     rank: ClassVar[int] = 80
+    weighted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
-    # each class has a bias of its own
-    keeps_order: ClassVar[bool] = False
     # law 5: (W z + b) / T + c = (W / T) z + (b / T + c)
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
@@ -77,10 +85,6 @@ class Bias(CalibrationMap):
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Bias | None = None) -> Bias:
         """Fit T and c.
-
-        Args:
-            reduce: runs over chunks of (logits, labels).
-            start: a map whose T and c are tried first.
 
         Raises:
             DataError: every sample is right (T -> 0), the logits do not differ, or no T > 0 fits.
@@ -141,5 +145,55 @@ def _frequencies(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -
     xp = array_api_compat.array_namespace(logits)
     q = ArrayOps(logits).softmax(logits * beta)
     hits = class_counts(labels, logits.shape[1])
-    by_class = to_host(xp.sum(q, axis=0, dtype=xp.float64))
-    return np.concatenate([[len(labels)], hits - by_class, to_host(xp.sum(q - q * q, axis=0, dtype=xp.float64))])
+    by_class, spread = (to_host(xp.sum(weigh(values, labels), axis=0, dtype=xp.float64)) for values in (q, q - q * q))
+    return np.concatenate([[total_weight(labels)], hits - by_class, spread])
+
+
+# Where e begins; T and c begin where they end without a floor.
+_FIRST_SHARE = 0.03
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseFloor(CalibrationMap):
+    """Logits divided by a temperature, plus a bias for each class, as log-probabilities mixed with a uniform share.
+
+    Attributes:
+        temperature: T.
+        bias: (C,) c.
+        share: e, a fraction between 0 and 1.
+    """
+
+    temperature: float
+    bias: NDArray[np.float64]
+    share: float
+
+    name: ClassVar[str] = "bias-floor"
+    title: ClassVar[str] = "temperature and biases above a noise floor"
+    rank: ClassVar[int] = 100
+    weighted: ClassVar[bool] = True
+    few_parameters: ClassVar[bool] = True
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The temperature, the bias and the share."""
+        return {"temperature": self.temperature, **per_class("bias", self.bias), "share": self.share}
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return log p, cut at the smallest normal number of the dtype."""
+        scores = op.add(op.mul(logits, op.const(1 / self.temperature)), op.const(self.bias))
+        p = op.add(op.mul(op.softmax(scores), op.const(1 - self.share)), op.const(self.share / len(self.bias)))
+        # in float16 the share may vanish: a logarithm stays finite
+        return op.log(op.clip(p, op.tiny, 1.0))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: Bias | NoiseFloor | None = None) -> NoiseFloor:
+        """Fit T, c and e together, from T and c of a fit without e.
+
+        Raises:
+            DataError: as `Bias.fit`.
+        """
+        size, first, ridge = first_fit(reduce, start)
+        slope, bias, share = fit_above_floor(
+            reduce, Scalar(), size, size.spread, (0.0, ridge), _FIRST_SHARE, start=first
+        )
+        return cls(temperature_of(slope, bias, size), bias, share)

@@ -48,8 +48,6 @@ from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
 from tna_onnx.numerics.outliers import inverse_root, oas, whitened
 from tna_onnx.numerics.threads import several_threads
 
-__all__ = ["FeatureSpace"]
-
 FloatArray = NDArray[np.float64]
 
 # Smallest standard deviation of the distances: equal ones would be divided by zero.

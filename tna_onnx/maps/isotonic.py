@@ -8,7 +8,7 @@ outside of its knots: a probability that is smaller than any seen keeps its prop
 
 A class keeps its tempered probability, f_c(p) = p, where fewer than 25 samples are of it and fewer than 25 were
 expected (the sum of p_c). With many classes, or where most are such, one function of the largest probability takes the
-place of all (`TopVersusAll`). The published method, without temperature, cells and prior, is `maps.irova`.
+place of all (`TopVersusAll`). The published method, without temperature, cells and prior, is `IsotonicOneVsAll`.
 Source: of one function a class, by isotonic regression, Zadrozny & Elkan (2002), "Transforming classifier scores into
 accurate multiclass probability estimates"; the rest is this package's.
 
@@ -34,6 +34,20 @@ no word for "the largest", all logits move by
 which is d where h_c = 0. Of classes that are closer than d/8 or 2|d| a part moves along, so that the order stays: the
 difference of two logits keeps its sign, and at least half of its size.
 Source: Le Coz, Herbin & Adjed (2024), "Confidence calibration of classifiers with many classes".
+
+Isotonic regression one-vs-all as published (IROvA, `IsotonicOneVsAll`): a non-decreasing function f_c of each class's
+own probability.
+
+    p = softmax(s)        p'_c = (f_c(p_c) + 1e-9 p_c) / sum of these        result log(f_c(p_c) + 1e-9 p_c)
+
+f_c is the isotonic regression of [y = c] on p_c: constant on blocks of pooled samples, linear between them, constant
+outside. The small term keeps a class that f_c gives nothing from an infinite loss, and is that of Zhang et al. Between
+two blocks f_c is a ramp. It is at least 2^-16 of its place wide (6e-5 in float16), so that rounding moves it by little.
+
+`isotonic` is what to take for a model in use: a temperature first, cells, and a prior. This one is
+the method of the tables that compare with it, and `auto` does not look at it.
+Source: B. Zadrozny, C. Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates",
+section 4; J. Zhang, B. Kailkhura, T. Han (2020), "Mix-n-Match", section 4.1 and its code.
 """
 
 from __future__ import annotations
@@ -50,10 +64,7 @@ from numpy.typing import NDArray
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.monotone import CENTRES, isotonic_log_odds, thinned
-from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
-
-__all__ = ["Knots", "Probabilities", "SmoothedIsotonic", "TopVersusAll", "chain", "knot_counts"]
-
+from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, joined_labels, plain_labels, to_host, weigh
 
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
 """(x, y), K values each, x ascending, K >= 1."""
@@ -108,11 +119,11 @@ class TopVersusAll(CalibrationMap):
     knots: Knots
     temperature: float = 1.0
 
+    # that it keeps the order is not said: the map of the same name for few classes does not
     name: ClassVar[str] = "isotonic"
     title: ClassVar[str] = "isotonic regression"
     rank: ClassVar[int] = 110
-    # not said, though true of this one: the map of the same name for few classes does not keep it
-    keeps_order: ClassVar[bool] = False
+    weighted: ClassVar[bool] = True
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -129,34 +140,42 @@ class TopVersusAll(CalibrationMap):
         down = op.clip(op.add(op.mul(below, op.const(_DOWN)), op.mul(d, op.const(-1.0))), 0.0, _MOST)
         return op.add(op.add(scaled, up), op.mul(down, op.const(-1.0)))
 
-    def folded(self) -> None:
-        """Return None: the formula needs nodes of its own."""
-
     @classmethod
     def fit(cls, reduce: Reduce, *, start: float = 1.0) -> TopVersusAll:
         """Fit f to the logits over a temperature, `start`, by pooling adjacent violators."""
         temperature = start
         tops = reduce(functools.partial(_Tops.of, temperature))
-        log_odds = isotonic_log_odds(tops.probability, tops.hit)
+        log_odds = isotonic_log_odds(tops.probability, tops.hit, tops.weights)
         x, d = thinned(log_odds, log_odds - CENTRES)
         return cls((tuple(x.tolist()), tuple(d.tolist())), temperature)
 
 
 @dataclass(frozen=True, eq=False)
 class _Tops:
-    """Largest tempered probability and whether its class is the label, (N,) each; `+` joins."""
+    """Largest tempered probability, whether its class is the label, and labels, (N,) each; `+` joins."""
 
     probability: NDArray[np.float64]
     hit: NDArray[np.bool_]
+    labels: Any
+
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """Weights of the samples, (N,); None where all count the same."""
+        return getattr(self.labels, "weights", None)
 
     @classmethod
     def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Tops:
         xp = array_api_compat.array_namespace(logits)
         p = xp.max(ArrayOps(logits).softmax(logits * (1 / temperature)), axis=1)
-        return cls(np.asarray(to_host(p), np.float64), to_host(xp.argmax(logits, axis=1)) == labels)
+        hit = to_host(xp.argmax(logits, axis=1)) == plain_labels(labels)
+        return cls(np.asarray(to_host(p), np.float64), hit, labels)
 
     def __add__(self, other: _Tops) -> _Tops:
-        return _Tops(np.concatenate([self.probability, other.probability]), np.concatenate([self.hit, other.hit]))
+        return _Tops(
+            np.concatenate([self.probability, other.probability]),
+            np.concatenate([self.hit, other.hit]),
+            joined_labels([self.labels, other.labels]),
+        )
 
 
 # The standard error of a frequency among 25 is up to 0.1: fewer say next to nothing about a class's own function.
@@ -189,8 +208,7 @@ class SmoothedIsotonic(CalibrationMap):
     name: ClassVar[str] = "isotonic"
     title: ClassVar[str] = "isotonic regression"
     rank: ClassVar[int] = 110
-    # each class has a function of its own, and may overtake another
-    keeps_order: ClassVar[bool] = False
+    weighted: ClassVar[bool] = True
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -207,18 +225,11 @@ class SmoothedIsotonic(CalibrationMap):
         scaled = op.mul(logits, op.const(1 / self.temperature))
         return op.add(scaled, chain(op, op.softmax(scaled), self.knots))
 
-    def folded(self) -> None:
-        """Return None: the formula needs nodes of its own."""
-
     @classmethod
     def fit(
         cls, reduce: Reduce, *, start: SmoothedIsotonic | TopVersusAll | None = None
     ) -> SmoothedIsotonic | TopVersusAll:
         """Fit T by NLL, then each class by pooling adjacent violators, or all of them as one.
-
-        Args:
-            reduce: runs over chunks of (logits, labels).
-            start: a map whose T is tried first.
 
         Raises:
             DataError: as `Temperature.fit`.
@@ -233,15 +244,17 @@ class SmoothedIsotonic(CalibrationMap):
         pairs = reduce(functools.partial(Probabilities.of, temperature))
         knots = [_UNCHANGED] * len(few)
         for c in np.flatnonzero(~few):
-            knots[c] = _correction(pairs.probabilities[:, c], pairs.labels == c)
+            knots[c] = _correction(pairs.probabilities[:, c], plain_labels(pairs.labels) == c, pairs.weights)
         return cls(tuple(knots), temperature, tuple(np.flatnonzero(few).tolist()))
 
 
-def _correction(probability: NDArray[np.float32], outcome: NDArray[np.bool_]) -> Knots:
+def _correction(
+    probability: NDArray[np.float32], outcome: NDArray[np.bool_], weights: NDArray[np.float64] | None
+) -> Knots:
     """Return the knots of g = log f / p."""
     from scipy.special import expit  # noqa: PLC0415 - heavy
 
-    log_odds = isotonic_log_odds(probability, outcome)
+    log_odds = isotonic_log_odds(probability, outcome, weights)
     x, g = thinned(log_odds, np.log(expit(log_odds) / expit(CENTRES)))
     return tuple(x.tolist()), tuple(g.tolist())
 
@@ -250,8 +263,8 @@ def _class_sums(temperature: float, logits: Any, labels: NDArray[np.int64], *_: 
     """Sums over samples of onehot(y) and of the tempered p, (2, C)."""
     xp = array_api_compat.array_namespace(logits)
     p = ArrayOps(logits).softmax(logits * (1 / temperature))
-    count = np.bincount(labels, minlength=logits.shape[1])
-    return np.stack([count, to_host(xp.sum(p, axis=0, dtype=xp.float64))])
+    count = class_counts(labels, logits.shape[1])
+    return np.stack([count, to_host(xp.sum(weigh(p, labels), axis=0, dtype=xp.float64))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -259,7 +272,12 @@ class Probabilities:
     """Probabilities (N, C) float32 and labels (N,) of some samples; `+` joins."""
 
     probabilities: NDArray[np.float32]
-    labels: NDArray[np.int64]
+    labels: Any
+
+    @property
+    def weights(self) -> NDArray[np.float64] | None:
+        """Weights of the samples, (N,); None where all count the same."""
+        return getattr(self.labels, "weights", None)
 
     @classmethod
     def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Probabilities:
@@ -275,5 +293,89 @@ class Probabilities:
 
     def __add__(self, other: Probabilities) -> Probabilities:
         return Probabilities(
-            np.concatenate([self.probabilities, other.probabilities]), np.concatenate([self.labels, other.labels])
+            np.concatenate([self.probabilities, other.probabilities]), joined_labels([self.labels, other.labels])
         )
+
+
+Steps = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
+"""(last, first, value): block k has the value `value[k]`, ends at the probability `last[k]`, and the next one begins at
+`first[k]`. K values for K blocks, K - 1 of the others."""
+
+_KEPT = 1e-9
+
+# A probability is rounded by 2^-24 of itself in float32, its logits by as much or some more: 1 % of a ramp.
+_NARROWEST = 2.0**-16
+
+# The slope of a ramp is at most the inverse of the product, which float32 can hold.
+_LEAST = 1e-30
+
+
+@dataclass(frozen=True)
+class IsotonicOneVsAll(CalibrationMap):
+    """Log of each class's function of its probability.
+
+    Attributes:
+        steps: of each class.
+    """
+
+    steps: tuple[Steps, ...]
+
+    name: ClassVar[str] = "irova"
+    title: ClassVar[str] = "isotonic regression, one against all"
+    rank: ClassVar[int] = 115
+    weighted: ClassVar[bool] = True
+    max_classes_of_auto: ClassVar[int | None] = 0
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """How many blocks there are, and how many a class has at most."""
+        sizes = [len(value) for _, _, value in self.steps]
+        return {"blocks": sum(sizes), "most_blocks_of_a_class": max(sizes)}
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return log p' up to a constant of each row."""
+        p = op.softmax(logits)
+        least = max(_LEAST, op.tiny)
+        total = op.add(op.mul(p, op.const(_KEPT)), op.const(np.array([value[0] for _, _, value in self.steps])))
+        for k in range(max(len(value) for _, _, value in self.steps) - 1):
+            slope = np.zeros(len(self.steps))
+            offset = np.zeros(len(self.steps))
+            height = np.zeros(len(self.steps))
+            for c, (last, first, value) in enumerate(self.steps):
+                if k < len(last):
+                    middle = (first[k] + last[k]) / 2
+                    slope[c] = 1 / max(first[k] - last[k], _NARROWEST * middle, least)
+                    offset[c] = 0.5 - slope[c] * middle
+                    height[c] = value[k + 1] - value[k]
+            ramp = op.clip(op.add(op.mul(p, op.const(slope)), op.const(offset)), 0.0, 1.0)
+            total = op.add(total, op.mul(ramp, op.const(height)))
+        # rounding may make the sum a little more than 1
+        return op.log(op.clip(total, op.tiny, 2.0))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: IsotonicOneVsAll | None = None) -> IsotonicOneVsAll:  # noqa: ARG003
+        """Fit each class by pooling adjacent violators."""
+        # isotonic regression sorts: it needs the probabilities of all samples together
+        pairs = reduce(Probabilities.of_logits)
+        columns = enumerate(pairs.probabilities.T)
+        labels = plain_labels(pairs.labels)
+        return cls(tuple(_steps(column, labels == c, pairs.weights) for c, column in columns))
+
+
+def _steps(probability: NDArray[np.float32], outcome: NDArray[np.bool_], weights: NDArray[np.float64] | None) -> Steps:
+    """Return the blocks of the isotonic regression of `outcome` (N,) on `probability` (N,), by weights (N,) if any."""
+    from scipy.optimize import isotonic_regression  # noqa: PLC0415 - heavy
+
+    # samples of one probability are one, with their mean
+    if weights is None:
+        weights = np.ones(len(probability))
+    # what counts nothing has no block
+    kept = weights > 0
+    x, group = np.unique(probability[kept], return_inverse=True)
+    count = np.bincount(group, weights[kept])
+    mean = np.bincount(group, weights[kept] * outcome[kept]) / count
+    fitted = isotonic_regression(mean, weights=count)
+    starts = fitted.blocks[:-1]
+    ends = fitted.blocks[1:] - 1
+    floats = x.astype(np.float64)
+    return tuple(floats[ends[:-1]].tolist()), tuple(floats[starts[1:]].tolist()), tuple(fitted.x[starts].tolist())

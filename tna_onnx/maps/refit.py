@@ -25,9 +25,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, without_features
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import principal_axes, ridge_path
-from tna_onnx.numerics.ops import Ops, joined_labels, to_host
-
-__all__ = ["Refit"]
+from tna_onnx.numerics.ops import Ops, joined_labels, to_host, total_weight, weigh
 
 FloatArray = NDArray[np.float32]
 
@@ -57,6 +55,7 @@ class Refit(CalibrationMap):
     name: ClassVar[str] = "refit"
     title: ClassVar[str] = "last layer fitted again"
     rank: ClassVar[int] = 150
+    weighted: ClassVar[bool] = True
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
     needs_features: ClassVar[bool] = True
@@ -161,7 +160,9 @@ class _Samples:
     def scaled(self) -> tuple[FloatArray, FloatArray]:
         """Return features of unit second moment with a column of ones, (N, n + 1), and the scale (n,)."""
         features = self.features
-        scale = np.sqrt(np.mean(np.square(features), axis=0, dtype=np.float64)).astype(np.float32)
+        labels = self.labels
+        square = np.sum(weigh(np.square(features), labels), axis=0, dtype=np.float64) / total_weight(labels)
+        scale = np.sqrt(square).astype(np.float32)
         # a feature that is always zero has no say
         scale[scale == 0] = 1
         return np.hstack([features / scale, np.ones((len(features), 1), np.float32)]), scale

@@ -9,6 +9,19 @@ With beta = 1/T and p = softmax(beta s), the mean NLL is convex in beta:
 so the fit is the root of an increasing function. Of many samples, some are fitted first: all need one pass less from
 there than from T = 1, or two. Sums over classes are in the dtype of the logits (the errors of a row
 are those of its logits), sums over samples float64. Source: Guo et al. (2017), section 4.2.
+
+Ensemble temperature scaling (ETS): a mixture of the scaled, the plain and the uniform distribution.
+
+    p = w_1 softmax(s / T) + w_2 softmax(s) + w_3 / C,        w >= 0, sum w = 1
+
+T is the temperature of TS. The weights minimise the squared error sum_i |p_i - onehot(y_i)|^2 = w'Gw - 2 t'w + N with
+
+    G_kl = sum_i <P_k, P_l>_i        t_k = sum_i (P_k)_iy
+
+over the three distributions P_k: one pass over the data, then a 3 x 3 problem on the simplex. Or they minimise the
+NLL -sum_i log sum_k w_k q_ik with q_ik = (P_k)_iy, by w_k <- mean_i w_k q_ik / sum_l w_l q_il (expectation maximisation
+of a mixture: the NLL never rises, the weights stay on the simplex, the problem is convex). The result is log p.
+Source: Zhang, Kailkhura & Han (2020), "Mix-n-Match", section 3.3.
 """
 
 from __future__ import annotations
@@ -16,7 +29,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 import array_api_compat
@@ -25,14 +38,23 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
-from tna_onnx.maps.label_map import in_two_classes
-from tna_onnx.numerics.fitting import increasing_root
+from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.numerics.ops import Blocked, Ops, is_narrow, joined_labels, own_column, row_max, row_sum, to_host
-from tna_onnx.numerics.scores import SampleScores
-
-__all__ = ["Temperature"]
+from tna_onnx.numerics.ops import (
+    ArrayOps,
+    Blocked,
+    Ops,
+    is_narrow,
+    joined_labels,
+    own_column,
+    row_max,
+    row_sum,
+    to_host,
+    total_weight,
+    weigh,
+)
+from tna_onnx.numerics.scores import SampleScores, as_two_classes
 
 # The range of 1/T. Wide enough for logits of 1e4 and for logits that hardly differ.
 _MIN_BETA = 1e-6
@@ -65,6 +87,7 @@ class Temperature(CalibrationMap):
     name: ClassVar[str] = "ts"
     title: ClassVar[str] = "one temperature"
     rank: ClassVar[int] = 10
+    weighted: ClassVar[bool] = True
     on_tilted: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
     scales: ClassVar[bool] = True
@@ -96,19 +119,14 @@ class Temperature(CalibrationMap):
     def fit(
         cls, reduce: Reduce, *, start: Tempered | None = None, objective: Objective = "nll", bins: int = 15
     ) -> Temperature:
-        """Fit T by safeguarded Halley steps in log(1/T); for another objective than the NLL, scan T around that.
-
-        Args:
-            reduce: runs over chunks of (logits, labels).
-            start: a map whose T is tried first, of this kind or another.
-            objective: what T minimises.
-            bins: of a calibration error.
+        """Fit T by safeguarded Halley steps in log(1/T); for another objective than the NLL, scan T around that,
+        with so many bins of a calibration error.
 
         Raises:
             DataError: no T minimises the NLL: each sample's label has the largest logit (T -> 0), or the logits say
                 less than nothing about the labels (T -> infinity).
         """
-        reduce = in_two_classes(reduce)
+        reduce = _in_two_classes(reduce)
         first = _first_beta(reduce) if start is None else 1 / start.temperature
         # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
         root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
@@ -126,6 +144,19 @@ class Temperature(CalibrationMap):
         if objective == "nll":
             return fitted
         return _scanned(reduce, fitted, objective, bins)
+
+
+def _in_two_classes(reduce: Reduce) -> Reduce:
+    """Return the reduction in which the labels of a sample are samples of two classes; others are as they were."""
+
+    def reduced(of: Any, *aligned: NDArray[Any]) -> Any:
+        return reduce(functools.partial(_paired, of), *aligned)
+
+    return reduced
+
+
+def _paired(of: Any, logits: Any, labels: NDArray[np.int64], *others: Any) -> Any:
+    return of(*as_two_classes(logits, labels), *others)
 
 
 def _scanned(reduce: Reduce, centre: Temperature, objective: Objective, bins: int) -> Temperature:
@@ -152,7 +183,7 @@ def _objective(reduce: Reduce, tried: Temperature, objective: Objective, bins: i
 
 
 def _scores(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:
-    return SampleScores.of_logits(logits * beta, labels)
+    return replace(SampleScores.of_logits(logits * beta, labels), weights=getattr(labels, "weights", None))
 
 
 def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:
@@ -181,12 +212,12 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> ND
     square = second / total
     own = own_column(shifted, labels)[:, 0]
     sums = (
-        xp.sum(mean - own),
-        xp.sum(square - mean * mean),
+        xp.sum(weigh(mean - own, labels)),
+        xp.sum(weigh(square - mean * mean, labels)),
         # the third central moment, from raw ones
-        xp.sum(third / total - mean * (3 * square - 2 * mean * mean)),
-        logits.shape[0],
-        -xp.sum(own, dtype=xp.float64),
+        xp.sum(weigh(third / total - mean * (3 * square - 2 * mean * mean), labels)),
+        total_weight(labels),
+        -xp.sum(weigh(own, labels), dtype=xp.float64),
     )
     return np.array([float(value) for value in sums])
 
@@ -253,3 +284,110 @@ def _first_beta(reduce: Reduce) -> float:
     except DataError:
         return 1.0
     return root.value if root.status == "converged" else 1.0
+
+
+# A weight that no probability in float32 shows.
+_NONE = 1e-8
+
+
+@dataclass(frozen=True)
+class EnsembleTemperature(CalibrationMap):
+    """Mixture of softmax(s / temperature), softmax(s) and 1 / n_classes with `weights`, as log-probabilities."""
+
+    temperature: float
+    weights: tuple[float, float, float]
+    n_classes: int
+
+    name: ClassVar[str] = "ets"
+    title: ClassVar[str] = "mixture of scaled, plain and uniform probabilities"
+    rank: ClassVar[int] = 50
+    weighted: ClassVar[bool] = True
+    on_tilted: ClassVar[bool] = True
+    few_parameters: ClassVar[bool] = True
+    # law 4: two of the distributions have the order of the logits, the third has none
+    keeps_order: ClassVar[bool] = True
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {"ets_loss": ("squared", "nll")}
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """Temperature and weights."""
+        return {"temperature": self.temperature, "weights": list(self.weights)}
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return log p, cut at the smallest normal number of the dtype."""
+        scaled, plain, uniform = self.weights
+        # p = w_1 softmax(s / T) + w_2 softmax(s) + w_3 / C
+        p = op.mul(op.softmax(op.mul(logits, op.const(1 / self.temperature))), op.const(scaled))
+        p = op.add(p, op.mul(op.softmax(logits), op.const(plain)))
+        p = op.add(p, op.const(uniform / self.n_classes))
+        return op.log(op.clip(p, op.tiny, 1.0))
+
+    def simpler(self) -> Temperature | None:
+        """Return the temperature that it is where only one of the first two distributions has a weight."""
+        scaled, plain, uniform = self.weights
+        if uniform > _NONE or min(scaled, plain) > _NONE:
+            return None
+        return Temperature(self.temperature if scaled > plain else 1.0)
+
+    @classmethod
+    def fit(
+        cls, reduce: Reduce, *, start: EnsembleTemperature | None = None, ets_loss: str = "squared"
+    ) -> EnsembleTemperature:
+        """Fit T by NLL, then the weights by `ets_loss`, squared error or NLL too.
+
+        Raises:
+            DataError: as `Temperature.fit`.
+        """
+        # T changes little with the weight: a fit from the neighbour's takes fewer passes
+        temperature = Temperature.fit(reduce, start=start).temperature
+        # G and t for the squared error; the number of classes for both losses
+        sums = reduce(Blocked(functools.partial(_quadratic, temperature)))
+        count = sums[12]
+        n_classes = round(sums[13] / count)
+        if ets_loss == "nll":
+            likelihoods = reduce(Blocked(functools.partial(_Likelihoods.of, temperature)))
+            weights = mixture_weights(likelihoods.values, getattr(likelihoods.labels, "weights", None))
+        else:
+            weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
+        return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class _Likelihoods:
+    """Probability of the label under each of the three distributions, (N, 3); `+` joins."""
+
+    values: NDArray[np.float64]
+    labels: Any
+
+    @classmethod
+    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Likelihoods:
+        op = ArrayOps(logits)
+        parts = [op.softmax(logits / temperature), op.softmax(logits)]
+        columns = [to_host(own_column(p, labels)) for p in parts]
+        # the third distribution is uniform
+        columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
+        return cls(np.concatenate(columns, axis=1).astype(np.float64), labels)
+
+    def __add__(self, other: _Likelihoods) -> _Likelihoods:
+        joined = joined_labels([self.labels, other.labels])
+        return _Likelihoods(np.concatenate([self.values, other.values]), joined)
+
+
+def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
+    """Sums over samples: G (9), t (3), 1, C. Products of exponentials are summed first, and normalised row by row."""
+    xp = array_api_compat.array_namespace(logits)
+    n, classes = total_weight(labels), logits.shape[1]
+    shifted = logits - row_max(logits)
+    # from the largest logit: no exponential overflows, for any T
+    parts = [xp.exp(shifted * (1 / temperature)), xp.exp(shifted)]
+    totals = [row_sum(a, double=True)[:, 0] for a in parts]
+
+    def inner(k: int, m: int) -> float:
+        products = xp.astype(xp.vecdot(parts[k], parts[m]), xp.float64) / (totals[k] * totals[m])
+        return float(xp.sum(weigh(products, labels)))
+
+    hits = [float(xp.sum(weigh(own_column(a, labels)[:, 0] / b, labels))) for a, b in zip(parts, totals, strict=True)]
+    uniform = n / classes  # the probabilities of a sample sum to one
+    mixed = inner(0, 1)
+    gram = [inner(0, 0), mixed, uniform, mixed, inner(1, 1), uniform, uniform, uniform, uniform]
+    return np.array([*gram, *hits, uniform, n, n * classes], np.float64)

@@ -14,23 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, TiltParameters
-from tna_onnx.numerics.stops import Stops, find_stops
-from tna_onnx.numerics.threads import several_threads
-from tna_onnx.numerics.tilt import tilted_means
-
-__all__ = ["LIMIT", "Average", "Draws", "Ensemble", "TurnedWeight", "averages", "kept_part", "more_members"]
+from tna_onnx.numerics.tilt import Stops, find_stops, tilted_means
 
 LIMIT = 0
 """Number of members that stands for the limit of many, W' = cos(mRC) W."""
 
 # Angles of a grid that are worth a stop each, though they may never be asked for.
 _MOST_STOPS = 400
-
-# Classes to a feature from which it costs less to turn the basis, and to multiply the class vectors once an angle.
-_MANY = 4
 
 # Bytes of the averages that are made in one walk.
 _TOGETHER = 2**27
@@ -61,48 +53,20 @@ def kept_part(weight: Any, average: Any) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class TurnedWeight:
-    """A (C, n) weight times a (n, n) matrix, not multiplied yet: with many classes the product is large.
-
-    Attributes:
-        original: (C, n).
-        matrix: (n, n), in the dtype of the original.
-    """
-
-    original: FloatArray
-    matrix: FloatArray
-
-    def product(self) -> FloatArray:
-        """Return the (C, n) weight."""
-        with several_threads(*self.original.shape, len(self.matrix)):
-            product: FloatArray = self.original @ self.matrix
-        return product
-
-    def kept_part(self, gram: FloatArray) -> float:
-        """Return `kept_part` of the product: <W, W M> = <W'W, M>; `gram` is W'W, (n, n)."""
-        return float(np.vdot(gram, self.matrix) / np.trace(gram))
-
-
-@dataclass(frozen=True, eq=False)
 class Average:
     """An averaged weight.
 
     Attributes:
         angle: target of mRC in degrees.
-        made: (C, n), in the dtype of the original, or what makes it.
+        weight: (C, n), in the dtype of the original.
         rotations: mean number of rotations of a member.
         reached: mean mRC of the members in degrees, past the target by a part of n_t rotations.
     """
 
     angle: float
-    made: FloatArray | TurnedWeight
+    weight: FloatArray
     rotations: float
     reached: float
-
-    @functools.cached_property
-    def weight(self) -> FloatArray:
-        """(C, n), in the dtype of the original."""
-        return self.made.product() if isinstance(self.made, TurnedWeight) else self.made
 
 
 def averages(weight: FloatArray, angles: Sequence[float], members: int, draws: Draws) -> Iterator[Average]:
@@ -156,47 +120,17 @@ class Ensemble:
         # a mean over some of the members would not be the average that was asked for
         reached = np.logical_and.accumulate((stops.rotations > 0).all(axis=0))
         share = np.where(np.arange(members - paired) < paired, 2, 1) / members
-        # means of the basis are float64
-        size = 8 * self.weight.shape[1] ** 2 if self._of_basis else self.weight.nbytes
-        together = max(1, _TOGETHER // size)
+        together = max(1, _TOGETHER // self.weight.nbytes)
         for begin in range(0, int(reached.sum()), together):
             part = slice(begin, min(begin + together, int(reached.sum())))
-            for k, mean in enumerate(self._means(stops.rotations[:, part], paired), start=begin):
+            means = tilted_means(self._start, self._rotations, stops.rotations[:, part], paired=paired)
+            for k, mean in enumerate(means, start=begin):
                 yield Average(
                     angles[k],
                     mean,
                     float(share @ stops.rotations[:, k]),
                     math.degrees(float(share @ stops.reached[:, k])),
                 )
-
-    def limit(self, angle: float) -> FloatArray | TurnedWeight:
-        """Return the limit of many members at an angle in degrees; not multiplied yet, as averages are."""
-        cosine = self.weight.dtype.type(math.cos(math.radians(angle)))
-        if self._of_basis:
-            return TurnedWeight(self.weight, cosine * np.eye(self.weight.shape[1], dtype=self.weight.dtype))
-        return self.weight * cosine
-
-    def _means(self, stops: NDArray[np.int64], paired: int) -> Iterator[FloatArray | TurnedWeight]:
-        """Yield the mean (C, n) class vectors at each of (P, A) stops, or what makes them."""
-        if not self._of_basis:
-            yield from tilted_means(self._start, self._rotations, stops, paired=paired)
-            return
-        # a path is linear: the mean of what it makes of the n basis vectors says what it makes of all class vectors
-        basis = ClassVectors.of(np.eye(self.weight.shape[1]))
-        for turned in tilted_means(basis, self._rotations, stops, paired=paired):
-            yield TurnedWeight(self.weight, turned.astype(self.weight.dtype))
-
-    @property
-    def average_bytes(self) -> int:
-        """Bytes of an average, as it is made."""
-        if self._of_basis:
-            return int(self.weight.shape[1] ** 2 * self.weight.itemsize)
-        return int(self.weight.nbytes)
-
-    @property
-    def _of_basis(self) -> bool:
-        classes, n = self.weight.shape
-        return bool(classes >= _MANY * n)
 
     @functools.cached_property
     def _start(self) -> ClassVectors:

@@ -9,8 +9,6 @@ from typing import Literal
 
 from tna_onnx.errors import UsageError
 
-__all__ = ["LEVEL", "MAX_LEVEL", "MAX_N_T", "check_choice", "check_level", "check_limits", "check_numbers"]
-
 MAX_N_T = 10_000
 """Most rotations between two looks at mRC: with fewer than 1,000 features, so many turn a weight past any angle."""
 

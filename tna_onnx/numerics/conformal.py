@@ -14,32 +14,52 @@ computes.
 
 Source: as in `graph.decisions.SetScore`; L. Dabah, T. Tirer, On Temperature Scaling and Conformal Prediction of Deep
 Classifiers, arXiv:2402.05806, section 3 (a temperature that calibrates enlarges adaptive sets).
+
+A threshold on the confidence, so that the error among the samples above it is bounded with a stated probability.
+
+Risk R(t) is the probability that a sample with a confidence above t is classified wrong. Of n calibration samples, let
+t be the confidence at rank k + 1, from the surest down. Given t, the k samples above it are drawn from those above t,
+and e of them are wrong: P(Binomial(k, risk) <= e) is a p-value of R(t) > risk. Ranks are tested in rising order. The
+test at a rank has the level that the last one had, if that passed, or else none, and a third of delta more at each of
+three starts: the fewest samples that can pass, and two between there and n, at equal ratios (Wiens 2003). The lowest
+threshold that passed accepts most samples.
+
+With probability 1 - delta or more its risk is at most the one that was asked for, if every threshold below one of a too
+high risk has a too high risk as well: where less sure samples are wrong more often. For proof, the first rank that is
+tested with a too high risk is a function of the confidences alone; nothing passes wrongly unless that rank passes, with
+the parts of delta of the starts up to it, or a later start does, with its own.
+
+Source: A. Angelopoulos, S. Bates, E. Candes, M. Jordan, L. Lei, Learn then Test, arXiv:2110.01052, section 2.2 (fixed
+sequence testing); Y. Geifman, R. El-Yaniv, Selective Classification for Deep Neural Networks, NeurIPS 2017; B. Wiens, A
+fixed sequence Bonferroni procedure for testing multiple endpoints, Pharmaceutical Statistics 2 (2003).
+
+How far a share of n samples may be from its probability: the score test of a proportion, from both sides.
+
+With z the quantile of the normal distribution, a share f of n samples agrees with a probability p where
+
+    |f - p| <= z sqrt(p (1 - p) / n)
+
+Solved for p it is Wilson's interval around a share. Solved for f it is where a share lies if p is the probability.
+
+Source: Wilson (1927), "Probable inference, the law of succession, and statistical inference"; Bröcker & Smith (2007),
+"Increasing the reliability of reliability diagrams", for the second in a reliability diagram.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
+
+from tna_onnx.numerics.residuals import mean_and_error
 
 if TYPE_CHECKING:
     from typing import Any
 
     from numpy.typing import NDArray
-
-__all__ = [
-    "coverage_band",
-    "quantile",
-    "rank_penalty",
-    "ranked_levels",
-    "samples_needed",
-    "set_scores",
-    "set_sizes",
-    "small_set_penalty",
-    "small_set_temperature",
-    "tempered",
-]
 
 
 _ROUNDING = 1e-9  # of (n + 1) level: 10 * 0.9 is 9, whatever float64 makes of it
@@ -214,3 +234,183 @@ def small_set_penalty(
 def rank_penalty(classes: int, free: int, weight: float) -> NDArray[np.float64]:
     """Return what `raps` adds at each rank, (C,): `weight` for each class behind the first `free` ones."""
     return np.asarray(weight * np.maximum(np.arange(1, classes + 1) - free, 0))
+
+
+_STARTS = 3
+_STEP = 200  # ranks are tested one by one, and beyond this in steps of a 200th
+
+_RISKS = np.round(np.arange(0.001, 0.5005, 0.001), 3)
+
+
+@dataclass(frozen=True)
+class Acceptance:
+    """A threshold that passed.
+
+    Attributes:
+        threshold: lowest confidence that is accepted.
+        accepted: calibration samples at or above it.
+        wrong: those of them that are classified wrong.
+    """
+
+    threshold: float
+    accepted: int
+    wrong: int
+
+
+def accept_above(confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, delta: float) -> Acceptance | None:
+    """Return the lowest threshold whose risk is at most `risk`, with probability 1 - `delta`; None if none passes.
+
+    Args:
+        confidence: (N,) largest probabilities.
+        hit: (N,) whether the sample is classified right.
+        risk: largest share of errors among accepted samples, in (0, 1).
+        delta: probability with which the risk may be above it, in (0, 1).
+    """
+    ranked = _Ranked(confidence, hit)
+    accepted = ranked.accepted(risk, delta)
+    if not accepted:
+        return None
+    return Acceptance(float(ranked.threshold(accepted)), accepted, int(ranked.wrong[accepted]))
+
+
+def accept_at(
+    confidence: NDArray[Any], hit: NDArray[np.bool_], risks: NDArray[Any], delta: float
+) -> NDArray[np.float32]:
+    """Return the threshold of `accept_above` for each of several risks (R,); infinity where none passes.
+
+    The promise holds for each risk that is chosen without a look at the samples; not for all of them at once.
+    """
+    ranked = _Ranked(confidence, hit)
+    accepted = [ranked.accepted(float(risk), delta) for risk in risks]
+    return np.array([ranked.threshold(count) if count else np.inf for count in accepted], np.float32)
+
+
+def lowest_risk(confidence: NDArray[Any], hit: NDArray[np.bool_], delta: float) -> float | None:
+    """Return the lowest risk of 0.1, 0.2 ... 50 % at which a threshold passes, a fraction; None if none does.
+
+    It comes from the samples: a threshold at it, from the same samples, promises less.
+    """
+    ranked = _Ranked(confidence, hit)
+    return next((float(risk) for risk in _RISKS if ranked.accepted(float(risk), delta)), None)
+
+
+class _Ranked:
+    """Samples from the surest down.
+
+    Attributes:
+        wrong: (N + 1,) those classified wrong among the k surest.
+    """
+
+    def __init__(self, confidence: NDArray[Any], hit: NDArray[np.bool_]) -> None:
+        order = np.argsort(-confidence, kind="stable")
+        # float32, as the graph compares; behind the last one, what is below every confidence
+        self._confidence = np.append(confidence[order].astype(np.float32), np.float32(-np.inf))
+        self.wrong = np.concatenate([[0], np.cumsum(~hit[order])])
+        n = len(order)
+        # samples of one confidence are accepted together: for each rank, how many have it or more
+        self._together = np.searchsorted(-self._confidence[:n], -self._confidence[:n], side="right")
+
+    def threshold(self, count: int) -> np.float32:
+        """Return the smallest number above the confidence of the surest sample that is not accepted."""
+        above: np.float32 = np.nextafter(self._confidence[count], np.float32(np.inf))
+        return max(above, np.float32(0))
+
+    def accepted(self, risk: float, delta: float) -> int:
+        """Return how many samples the lowest threshold that passes accepts; 0 for none."""
+        from scipy.special import bdtr  # noqa: PLC0415 - heavy
+
+        counts, levels = self._tests(risk, delta)
+        passed = level = 0.0
+        for count, more, p in zip(counts, levels, bdtr(self.wrong[counts], counts, risk), strict=True):
+            level += more
+            if p <= level:
+                passed = count
+            else:
+                level = 0.0
+        return int(passed)
+
+    def _tests(self, risk: float, delta: float) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return how many samples each test accepts, rising, and the level that begins there."""
+        n = len(self._together)
+        first = errorless_needed(risk, delta)
+        if first > n:
+            return np.zeros(0, np.int64), np.zeros(0)
+        starts = [round(first * (n / first) ** (k / _STARTS)) for k in range(_STARTS)]
+        ranks = [*starts, n]
+        rank = first
+        while rank < n:
+            ranks.append(rank)
+            rank += max(1, rank // _STEP)
+        counts = np.unique(self._together[np.array(ranks) - 1])
+        levels = np.zeros(len(counts))
+        np.add.at(levels, np.searchsorted(counts, self._together[np.array(starts) - 1]), delta / _STARTS)
+        return counts, levels
+
+
+def errorless_needed(risk: float, delta: float) -> int:
+    """Return how many accepted samples without an error it takes for a threshold to pass.
+
+    >>> errorless_needed(0.02, 0.05)
+    203
+    """
+    return math.ceil(math.log(delta / _STARTS) / math.log1p(-risk))
+
+
+LEVEL = 0.95
+"""Level of both intervals, a fraction."""
+
+Z = NormalDist().inv_cdf((1 + LEVEL) / 2)
+"""Its quantile of the standard normal distribution, without unit."""
+
+
+def share_interval(
+    holds: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None = None
+) -> tuple[float, float]:
+    """Return the Clopper-Pearson interval of a share of (n,) samples; of groups, for as many independent samples.
+
+    These are n over the design effect, times (t_n / t_K)^2 for what K groups tell of it, and K where all samples agree.
+
+    Source: Korn & Graubard (1998), Survey Methodology 24, "Confidence intervals for proportions with small expected
+    number of positive counts estimated from survey data".
+
+    >>> share_interval(np.zeros(100, bool), 0.95)[1].__round__(4)
+    0.0362
+    """
+    from scipy import special  # noqa: PLC0415 - heavy
+
+    share = float(holds.mean())
+    n: float = len(holds)
+    if clusters is not None and (groups := len(np.unique(clusters))) < len(holds):
+        _, error = mean_and_error(holds.astype(np.float64), clusters)
+        effect = n * error**2 / (share * (1 - share)) if 0 < share < 1 else n / groups
+        tail = (1 + level) / 2
+        known = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
+        n = float(n / max(1.0, effect) * known) if np.isfinite(effect) else 1.0
+    count = share * n
+    low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2)) if share > 0 else 0.0
+    high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2)) if share < 1 else 1.0
+    return low, high
+
+
+def wilson_interval(share: float, n: int) -> tuple[float, float]:
+    """Return the probabilities that agree with a share of n >= 1 samples; fractions.
+
+    >>> tuple(round(end, 3) for end in wilson_interval(1.0, 4))
+    (0.51, 1.0)
+    """
+    weight = Z * Z / n
+    middle = (share + weight / 2) / (1 + weight)
+    reach = math.sqrt(weight * share * (1 - share) + weight * weight / 4) / (1 + weight)
+    return max(0.0, middle - reach), min(1.0, middle + reach)
+
+
+def consistent_range(p: float, n: int) -> tuple[float, float]:
+    """Return the shares of n >= 1 samples that agree with their probability p; fractions.
+
+    For samples with different probabilities around a mean p it is a little too wide.
+
+    >>> tuple(round(end, 3) for end in consistent_range(0.5, 100))
+    (0.402, 0.598)
+    """
+    reach = Z * math.sqrt(p * (1 - p) / n)
+    return max(0.0, p - reach), min(1.0, p + reach)

@@ -23,8 +23,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["MIN_FEATURES", "connected", "equal_pairs", "near_copies"]
-
 MIN_FEATURES = 16
 """With fewer features, distinct samples are often as close as copies, and no head learns a sample by heart."""
 
@@ -37,7 +35,7 @@ _NEIGHBOURS = 32  # k
 _PROBES = 400
 _OTHERS = 4096
 _MOST_NUMBERS = 2**25  # 128 MB
-_MANY = 5000
+_MANY = 2000
 _PROJECTED = 16
 _SLACK = 1.6  # projected distances vary: a copy is missed beyond this many times the expected one
 _BLOCK = 2**22

@@ -42,10 +42,7 @@ from numpy.typing import NDArray
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.monotone import pool
-from tna_onnx.numerics.scores import SampleScores
-
-__all__ = ["BAND_LEVEL", "MIN_EACH", "Corp", "Curve", "Decomposition", "TopLabelErrors", "top_label_errors"]
-
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 
 BAND_LEVEL = 0.95
 """Share of the curves of calibrated models that lie in the band, at each confidence."""
@@ -122,29 +119,38 @@ class Corp:
         fit, _ = pool(data.hits / data.count, data.count)
         binary = _binary_nll(scores)
         drawn = _Drawn.of(data.grouped(), np.random.default_rng(seed))
-        nll = _decomposition(float(np.mean(binary)), data, fit, _log_score, drawn.nll)
+        nll = _decomposition(weighted_mean(binary, scores.weights), data, fit, _log_score, drawn.nll)
         squared = np.square(scores.hit - _confidence(scores))
-        brier = _decomposition(float(np.mean(squared)), data, fit, _squared_score, drawn.brier)
+        brier = _decomposition(weighted_mean(squared, scores.weights), data, fit, _squared_score, drawn.brier)
         points = np.unique(np.linspace(data.confidence[0], data.confidence[-1], _POINTS))
         curve = np.interp(points, data.confidence, fit)
-        return cls(
-            nll, brier, float(np.mean(scores.nll - binary)), Curve(*map(_plain, (points, curve, *drawn.band(points))))
-        )
+        others = weighted_mean(scores.nll - binary, scores.weights)
+        return cls(nll, brier, others, Curve(*map(_plain, (points, curve, *drawn.band(points)))))
 
 
 @dataclass(frozen=True, eq=False)
 class _Cells:
-    """Samples of one confidence as a cell: ascending confidences (K,), samples and hits of each, as float64."""
+    """Samples of one confidence as a cell: ascending confidences (K,), samples and hits of each, as float64.
+
+    With weights these are sums of weights, and `squares` of their squares.
+    """
 
     confidence: Array
     count: Array
     hits: Array
+    squares: Array
 
     @classmethod
     def of(cls, scores: SampleScores) -> _Cells:
         # one value for all samples of a confidence: their order is arbitrary
-        confidence, cell, count = np.unique(_confidence(scores), return_inverse=True, return_counts=True)
-        return cls(confidence, count.astype(np.float64), np.bincount(cell, scores.hit, len(count)).astype(np.float64))
+        if scores.weights is not None:
+            scores = scores.take(scores.weights > 0)
+        confidence, cell = np.unique(_confidence(scores), return_inverse=True)
+        weights = scores.weigh(np.ones(len(scores)))
+        count, hits, squares = (
+            np.asarray(np.bincount(cell, values), np.float64) for values in (weights, weights * scores.hit, weights**2)
+        )
+        return cls(confidence, count, hits, squares)
 
     def grouped(self) -> _Cells:
         """Merge neighbours into groups of about equal size where there are many."""
@@ -155,7 +161,7 @@ class _Cells:
         starts = np.flatnonzero(np.r_[True, group[1:] != group[:-1]])
         count = np.add.reduceat(self.count, starts)
         mean = np.add.reduceat(self.count * self.confidence, starts) / count
-        return _Cells(mean, count, np.add.reduceat(self.hits, starts))
+        return _Cells(mean, count, np.add.reduceat(self.hits, starts), np.add.reduceat(self.squares, starts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,7 +183,9 @@ class _Drawn:
     @classmethod
     def of(cls, cells: _Cells, rng: np.random.Generator) -> _Drawn:
         shape = (_RESAMPLES, len(cells.count))
-        hits = rng.binomial(cells.count.astype(np.int64), cells.confidence, shape).astype(np.float64)
+        # as many as would know a mean as well if they weighed the same: without weights the samples
+        worth = np.maximum(1, np.round(cells.count**2 / cells.squares))
+        hits = rng.binomial(worth.astype(np.int64), cells.confidence, shape) * (cells.count / worth)
         fits = np.stack([pool(row / cells.count, cells.count)[0] for row in hits])
         confidence = np.broadcast_to(cells.confidence, shape)
         gains = [score(cells.count, hits, confidence) - score(cells.count, hits, fits) for score in _SCORES]

@@ -36,21 +36,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.ops import Blocked, to_host
-
-__all__ = [
-    "RIDGE",
-    "Curvature",
-    "DiagonalCurvature",
-    "LogisticFit",
-    "Root",
-    "convex_minimum",
-    "fit_logistic",
-    "increasing_root",
-    "mixture_weights",
-    "simplex_weights",
-]
-
+from tna_onnx.numerics.ops import Blocked, plain_labels, to_host, total_weight, weigh
 
 FloatArray = NDArray[np.float64]
 
@@ -198,11 +184,14 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     return weights
 
 
-def mixture_weights(likelihoods: FloatArray, *, max_iterations: int = 50) -> FloatArray:
+def mixture_weights(
+    likelihoods: FloatArray, counts: FloatArray | None = None, *, max_iterations: int = 50
+) -> FloatArray:
     """Maximise sum_i log(likelihoods_i . w) over the probability simplex, by sequential quadratic programming.
 
     Args:
         likelihoods: (N, k) non-negative, a positive one in every row; k small.
+        counts: (N,) how much each row counts; None where all count the same.
         max_iterations: steps at most; the last one gains less than 1e-14 a sample.
 
     Returns:
@@ -213,13 +202,15 @@ def mixture_weights(likelihoods: FloatArray, *, max_iterations: int = 50) -> Flo
     [1.0, 0.0]
     """
     n, k = likelihoods.shape
+    if counts is not None:
+        counts = counts * (n / np.sum(counts))
     # inside: every row has a positive likelihood there
     weights = np.full(k, 1 / k)
     mixed = likelihoods @ weights
     for _ in range(max_iterations):
         ratios = likelihoods / mixed[:, None]
-        slope = ratios.mean(axis=0)
-        gram = ratios.T @ ratios / n
+        slope = ratios.mean(axis=0) if counts is None else counts @ ratios / n
+        gram = ratios.T @ (ratios if counts is None else ratios * counts[:, None]) / n
         # the minimum of the quadratic model, (v - w)' G (v - w) / 2 - slope' (v - w)
         direction = simplex_weights(gram, gram @ weights + slope) - weights
         gain = float(slope @ direction)
@@ -229,13 +220,17 @@ def mixture_weights(likelihoods: FloatArray, *, max_iterations: int = 50) -> Flo
         while size > 1e-9:
             following = mixed + size * (likelihoods @ direction)
             # at the border a likelihood may vanish: half as far then
-            if following.min() > 0 and np.mean(np.log(following / mixed)) >= 1e-4 * size * gain:
+            if following.min() > 0 and np.mean(_times(np.log(following / mixed), counts)) >= 1e-4 * size * gain:
                 break
             size /= 2
         weights = weights + size * direction
         mixed = likelihoods @ weights
     result: FloatArray = np.maximum(weights, 0) / np.maximum(weights, 0).sum()
     return result
+
+
+def _times(values: FloatArray, counts: FloatArray | None) -> FloatArray:
+    return values if counts is None else values * counts
 
 
 RIDGE = 0.05
@@ -313,11 +308,12 @@ def fit_logistic(reduce: Callable[..., Any], features: Callable[[Any], Any]) -> 
     return LogisticFit(float(w[0] - weights @ mean), weights, value)
 
 
-def _moments(features: Callable[[Any], Any], logits: Any, *_: Any) -> FloatArray:
+def _moments(features: Callable[[Any], Any], logits: Any, labels: Any, *_: Any) -> FloatArray:
     """Sums over samples of (1, f, f^2)."""
     f = features(logits)
     xp = array_api_compat.array_namespace(f)
-    return np.concatenate([[len(f)], to_host(xp.sum(f, axis=0)), to_host(xp.sum(f * f, axis=0))])
+    sums = (to_host(xp.sum(weigh(values, labels), axis=0)) for values in (f, f * f))
+    return np.concatenate([[total_weight(labels)], *sums])
 
 
 def _loss(reduce: Callable[..., Any], columns: _Columns, w: FloatArray) -> tuple[float, FloatArray, FloatArray]:
@@ -337,17 +333,17 @@ def _sums(columns: _Columns, w: FloatArray, logits: Any, labels: NDArray[np.int6
     xp = array_api_compat.array_namespace(g)
     device = array_api_compat.device(g)
     # the sign makes the two labels one case: -log p(y) = log(1 + exp -own)
-    sign = xp.asarray(2.0 * np.asarray(labels) - 1, device=device)
+    sign = xp.asarray(2.0 * np.asarray(plain_labels(labels)) - 1, device=device)
     own_logits = sign * (g @ xp.asarray(w, device=device))
     small = xp.exp(-xp.abs(own_logits))
     nll = xp.log1p(small) + xp.clip(-own_logits, 0, None)
     # 1 - p(y), without cancellation on either side
     wrong = xp.where(own_logits > 0, small, xp.ones_like(small)) / (1 + small)
     spread = small / (1 + small) ** 2
-    gradient = -((sign * wrong) @ g)
-    hessian = (g * spread[:, None]).T @ g
+    gradient = -(weigh(sign * wrong, labels) @ g)
+    hessian = (g * weigh(spread, labels)[:, None]).T @ g
     host = [np.ravel(to_host(part)) for part in (gradient, hessian)]
-    return np.concatenate([[len(labels), float(xp.sum(nll))], *host])
+    return np.concatenate([[total_weight(labels), float(xp.sum(weigh(nll, labels)))], *host])
 
 
 # Length of a gradient (`convex_minimum`) from which full steps mostly overshoot, and one that a minimum never has.

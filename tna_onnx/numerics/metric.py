@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["METRICS", "OBJECTIVES", "Metric", "Objective"]
-
 Objective = Literal["ece", "adaece", "nll", "brier"]
 """Metrics that a search can minimise; those whose row says so."""
 

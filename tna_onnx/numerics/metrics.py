@@ -39,7 +39,7 @@ draws in closed form (folded normal distribution).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,26 +47,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.reliability import bin_of, normal_cdf
-from tna_onnx.numerics.scores import SampleScores
-
-__all__ = [
-    "MIN_GROUPS",
-    "SHARES",
-    "Interval",
-    "Metrics",
-    "Shares",
-    "ada_ece",
-    "check_bins",
-    "debiased_ece",
-    "ece",
-    "equal_mass_edges",
-    "expected_ece",
-    "folded_mean",
-    "objective_value",
-    "residuals",
-    "sample_losses",
-]
-
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 
 MIN_GROUPS = 10
 """With fewer groups of samples no difference is called significant: their spread is not known well enough."""
@@ -90,6 +71,8 @@ class Metrics:
         groups: groups of samples that depend on one another; None where each sample is independent of others.
         design_effect: variance of the mean NLL over what it would be if samples were independent, no unit; None without
             groups.
+        effective_n: how many samples of equal weight know a mean as well, (sum w)^2 / sum w^2, no unit; None without
+            weights.
     """
 
     n: int
@@ -101,6 +84,7 @@ class Metrics:
     brier: float
     groups: int | None = None
     design_effect: float | None = None
+    effective_n: float | None = None
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int = 15) -> Metrics:
@@ -115,18 +99,50 @@ class Metrics:
 
 
 def _dependence(scores: SampleScores) -> dict[str, Any]:
-    """Return the number of groups and the design effect of the mean NLL, as fields of `Metrics`."""
-    if scores.clusters is None:
-        return {}
-    _, number = np.unique(scores.clusters, return_inverse=True)
-    count = int(number.max()) + 1
+    """Return groups, design effect of the mean NLL and effective number of samples, as fields of `Metrics`."""
+    fields: dict[str, Any] = {}
+    if scores.weights is not None:
+        fields["effective_n"] = effective_size(scores.weights)
+    count = group_count(scores)
+    if count is None or scores.clusters is None:
+        return fields
     nll = scores.nll.astype(np.float64).reshape(len(scores), -1).mean(axis=1)
-    deviations = nll - nll.mean()
+    deviations = scores.weigh(nll - weighted_mean(nll, scores.weights))
     alone = float(np.sum(deviations**2))
+    fields["groups"] = count
     if count < 2 or not alone:
-        return {"groups": count}
+        return fields
+    _, number = np.unique(scores.clusters, return_inverse=True)
     together = count / (count - 1) * float(np.sum(np.bincount(number, deviations) ** 2))
-    return {"groups": count, "design_effect": together / alone}
+    return {**fields, "design_effect": together / alone}
+
+
+def group_count(scores: SampleScores) -> int | None:
+    """Return how many groups samples come in; None where each is independent of others."""
+    if scores.clusters is None:
+        return None
+    count = len(np.unique(scores.clusters))
+    # weighted samples are in clusters of one
+    return None if scores.weights is not None and count == len(scores) else count
+
+
+def independent_count(scores: SampleScores) -> int | None:
+    """Return how many groups of equal weight know a mean as well; None where samples are independent and alike."""
+    if scores.weights is None or scores.clusters is None:
+        return group_count(scores)
+    _, number = np.unique(scores.clusters, return_inverse=True)
+    return int(effective_size(np.asarray(np.bincount(number, scores.weights), np.float64)))
+
+
+def effective_size(weights: NDArray[np.float64]) -> float:
+    """Return how many samples of equal weight know a mean as well: (sum w)^2 / sum w^2.
+
+    Source: Kish (1965), "Survey sampling", section 11.7.
+
+    >>> effective_size(np.array([1.0, 1.0, 0.0]))
+    2.0
+    """
+    return float(np.sum(weights) ** 2 / np.sum(weights**2))
 
 
 @dataclass(frozen=True)
@@ -138,7 +154,8 @@ class Interval:
         low: lower end of the interval, in the unit of the metric.
         high: upper end of the interval, in the unit of the metric.
         level: level of the interval, a fraction: 0.95 is 95 %.
-        groups: groups of samples that it is made of; None where samples are independent.
+        groups: groups of samples that it is made of, or with weights how many of equal weight would know as much; None
+            where samples are independent and count alike.
     """
 
     difference: float
@@ -146,6 +163,14 @@ class Interval:
     high: float
     level: float
     groups: int | None = None
+
+    def holding(self, other: Interval) -> Interval:
+        """Return the same difference with the interval that holds another one, too.
+
+        >>> Interval(0.1, 0.0, 0.2, 0.95).holding(Interval(-0.1, -0.3, 0.1, 0.95))
+        Interval(difference=0.1, low=-0.3, high=0.2, level=0.95, groups=None)
+        """
+        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
 
 
 def ece(scores: SampleScores, bins: int = 15) -> float:
@@ -165,7 +190,7 @@ def ece(scores: SampleScores, bins: int = 15) -> float:
         return float(np.mean([ece(label_scores, bins) for label_scores in scores.by_label()]))
     # sums of r_i: |B_j| of the weight and of the two means cancel
     sums = np.bincount(_equal_width(scores, bins), residuals(scores), bins)
-    return float(np.sum(np.abs(sums)) / len(scores))
+    return float(np.sum(np.abs(sums)) / scores.total)
 
 
 def ada_ece(scores: SampleScores, bins: int = 15) -> float:
@@ -182,6 +207,9 @@ def ada_ece(scores: SampleScores, bins: int = 15) -> float:
     check_bins(scores, bins)
     if scores.predicted is not None:
         return float(np.mean([ada_ece(label_scores, bins) for label_scores in scores.by_label()]))
+    if scores.weights is not None:
+        inside = shares_by_mass(scores, bins)(slice(0, len(scores)))
+        return float(np.sum(np.abs(residuals(scores) @ inside)) / scores.total)
     order = np.argsort(scores.confidence, kind="stable")
     confidence = scores.confidence[order]
     residual = residuals(scores)[order]
@@ -201,11 +229,18 @@ def shares_by_width(scores: SampleScores, bins: int) -> Shares:
 
 
 def shares_by_mass(scores: SampleScores, bins: int) -> Shares:
-    """Samples of one confidence share the ranks start..stop: each lies in every bin of equal mass by one fraction."""
-    _, tie, count = np.unique(scores.confidence, return_inverse=True, return_counts=True)
+    """Samples of one confidence share the ranks start..stop: each lies in every bin of equal mass by one fraction.
+
+    With weights a rank is a sum of weights, and a border may cut a sample.
+    """
+    _, tie, counts = np.unique(scores.confidence, return_inverse=True, return_counts=True)
+    count: NDArray[Any] = counts
+    edges: NDArray[Any] = equal_mass_edges(len(scores), bins)
+    if scores.weights is not None:
+        count = np.maximum(np.bincount(tie, scores.weights), np.finfo(np.float64).tiny)
+        edges = np.linspace(0, scores.total, bins + 1)
     stop = np.cumsum(count)
     start = stop - count
-    edges = equal_mass_edges(len(scores), bins)
 
     def shares(rows: slice) -> NDArray[np.float64]:
         t = tie[rows]
@@ -233,12 +268,12 @@ def _value(scores: SampleScores, name: str, bins: int) -> float:
     """Return a metric by its name."""
     if name in _ERRORS:
         return _ERRORS[name](scores, bins)
-    return float(np.mean(getattr(scores, _MEANS[name]), dtype=np.float64))
+    return scores.mean(_MEANS[name])
 
 
 def residuals(scores: SampleScores) -> NDArray[np.float64]:
-    """Return hit - confidence of each sample, (N,)."""
-    return scores.hit - scores.confidence.astype(np.float64)
+    """Return hit - confidence of each sample times its weight, (N,)."""
+    return scores.weigh(scores.hit - scores.confidence.astype(np.float64))
 
 
 def _equal_width(scores: SampleScores, bins: int) -> NDArray[np.intp]:
@@ -263,7 +298,7 @@ def check_bins(scores: SampleScores, bins: int) -> None:
 
 
 def sample_losses(scores: SampleScores, objective: Objective = "nll", bins: int = 15) -> NDArray[np.float64]:
-    """Return (N,) losses whose mean is the objective: nats for the NLL, no unit otherwise.
+    """Return (N,) losses whose weighted mean is the objective: nats for the NLL, no unit otherwise.
 
     Of several labels a sample, the loss of a sample is the mean of those of its labels.
 
@@ -278,10 +313,14 @@ def sample_losses(scores: SampleScores, objective: Objective = "nll", bins: int 
     if objective in ("nll", "brier"):
         return getattr(scores, objective).astype(np.float64)  # type: ignore[no-any-return]  # by the field's name
     residual: NDArray[np.float64] = scores.hit - scores.confidence.astype(np.float64)
+    if objective == "adaece" and scores.weights is not None:
+        inside = shares_by_mass(scores, bins)(slice(0, len(scores)))
+        sides: NDArray[np.float64] = inside @ np.sign(residuals(scores) @ inside)
+        return residual * sides
     if objective == "adaece":
         return residual * _sides_by_mass(scores.confidence, residual, bins)
     bin_ = bin_of(scores.confidence, bins)
-    losses: NDArray[np.float64] = np.sign(np.bincount(bin_, residual, bins))[bin_] * residual
+    losses: NDArray[np.float64] = np.sign(np.bincount(bin_, scores.weigh(residual), bins))[bin_] * residual
     return losses
 
 
@@ -305,15 +344,16 @@ def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
     0.2234
     """
     index = bin_of(scores.confidence, bins)
-    count = np.bincount(index, minlength=bins)
+    count = np.bincount(index, scores.weights, bins)
     filled = count > 0
     size = count[filled]
-    confidence = np.bincount(index, scores.confidence.astype(np.float64), bins)[filled] / size
-    accuracy = np.bincount(index, scores.hit, bins)[filled] / size
+    confidence = np.bincount(index, scores.weigh(scores.confidence.astype(np.float64)), bins)[filled] / size
+    accuracy = np.bincount(index, scores.weigh(scores.hit), bins)[filled] / size
     gap = np.abs(accuracy - confidence)
     noise = np.sqrt(_of_groups(scores, index, count * 0.0)[filled]) / size
-    noise = np.maximum(noise, np.sqrt(accuracy * (1 - accuracy) / size))
-    return max(0.0, float(size @ (2 * gap - folded_mean(gap, noise)) / len(scores)))
+    known = size if scores.weights is None else size**2 / np.bincount(index, scores.weights**2, bins)[filled]
+    noise = np.maximum(noise, np.sqrt(accuracy * (1 - accuracy) / known))
+    return max(0.0, float(size @ (2 * gap - folded_mean(gap, noise)) / scores.total))
 
 
 def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[Any]) -> NDArray[np.float64]:
@@ -324,12 +364,13 @@ def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[Any]
         bin_: of each sample, (N,).
         least: variance of independent samples, (B,), which it is not below.
     """
-    if scores.clusters is None:
+    if scores.clusters is None or group_count(scores) is None:
         return np.asarray(least, np.float64)
     _, number = np.unique(scores.clusters, return_inverse=True)
     residual = residuals(scores)
-    sizes = np.bincount(bin_, minlength=len(least))
-    residual = residual - (np.bincount(bin_, residual, len(least)) / np.maximum(sizes, 1))[bin_]
+    sizes = np.bincount(bin_, scores.weights, len(least))
+    means = np.bincount(bin_, residual, len(least)) / np.where(sizes > 0, sizes, 1)
+    residual = residual - scores.weigh(means[bin_])
     sums = np.zeros((int(number.max()) + 1, len(least)))
     np.add.at(sums, (number, bin_), residual)
     return np.asarray(np.maximum(least, np.sum(sums**2, axis=0)))
@@ -339,8 +380,9 @@ def expected_ece(scores: SampleScores, bins: int = 15) -> float:
     """ECE that a calibrated model with these confidences has on average, a fraction."""
     confidence = scores.confidence.astype(np.float64)
     bin_ = bin_of(confidence, bins)
-    variance = _of_groups(scores, bin_, np.bincount(bin_, confidence * (1 - confidence), bins))
-    return float(np.sum(np.sqrt(2 / np.pi * variance)) / len(scores))
+    chance = scores.weigh(scores.weigh(confidence * (1 - confidence)))
+    variance = _of_groups(scores, bin_, np.bincount(bin_, chance, bins))
+    return float(np.sum(np.sqrt(2 / np.pi * variance)) / scores.total)
 
 
 def folded_mean(gap: NDArray[np.float64], noise: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -22,8 +22,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CENTRES", "TOLERANCE", "cells", "isotonic_log_odds", "pool", "thinned", "thinned_over_log_odds"]
-
 FloatArray = NDArray[np.float64]
 
 # Width of a cell in log-odds: a probability of 0.5 changes by 0.06, one of 0.99 by 0.0025.
@@ -50,12 +48,15 @@ _MAX_ROUNDS = 64
 _MAX_SHIFT = 0.05
 
 
-def isotonic_log_odds(probability: NDArray[np.floating], outcome: NDArray[np.bool_]) -> FloatArray:
+def isotonic_log_odds(
+    probability: NDArray[np.floating], outcome: NDArray[np.bool_], weights: FloatArray | None = None
+) -> FloatArray:
     """Fit a non-decreasing function f of the probability.
 
     Args:
         probability: (N,) in [0, 1], N >= 1.
         outcome: (N,) whether the class was the label.
+        weights: (N,) of the samples; None where all count the same.
 
     Returns:
         (72,) log-odds of f at the cells' centres, non-decreasing.
@@ -69,7 +70,7 @@ def isotonic_log_odds(probability: NDArray[np.floating], outcome: NDArray[np.boo
     """
     from scipy.special import expit, logit  # noqa: PLC0415 - heavy
 
-    count, hits = cells(probability, outcome)  # step 1
+    count, hits = cells(probability, outcome, weights)  # step 1
     filled = np.flatnonzero(count)
     frequency, size = pool(hits[filled] / count[filled], count[filled])  # step 2
     p = expit(CENTRES[filled])
@@ -80,16 +81,18 @@ def isotonic_log_odds(probability: NDArray[np.floating], outcome: NDArray[np.boo
     return fitted
 
 
-def cells(probability: NDArray[np.floating], outcome: NDArray[np.bool_]) -> tuple[FloatArray, FloatArray]:
-    """Return how many samples, and how many outcomes, each cell has: (72,) each."""
+def cells(
+    probability: NDArray[np.floating], outcome: NDArray[np.bool_], weights: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray]:
+    """Return how many samples, and how many outcomes, each cell has, or their weights: (72,) each."""
     from scipy.special import expit, logit  # noqa: PLC0415 - heavy
 
     p = np.asarray(probability, np.float64)
     # the ends belong to the outermost cells
     log_odds = logit(np.clip(p, expit(-_RANGE), expit(_RANGE)))
     cell = np.clip(((log_odds + _RANGE) / _WIDTH).astype(np.int64), 0, len(CENTRES) - 1)
-    count = np.bincount(cell, minlength=len(CENTRES))
-    hits = np.bincount(cell[outcome], minlength=len(CENTRES))
+    count = np.bincount(cell, weights, len(CENTRES))
+    hits = np.bincount(cell[outcome], None if weights is None else weights[outcome], len(CENTRES))
     return count.astype(np.float64), hits.astype(np.float64)
 
 

@@ -49,24 +49,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.fitting import DiagonalCurvature, convex_minimum
-from tna_onnx.numerics.ops import ArrayOps, Blocked, SoftLabels, label_shares, own_column, row_max, row_sum, to_host
+from tna_onnx.numerics.ops import (
+    ArrayOps,
+    Blocked,
+    SoftLabels,
+    WeightedLabels,
+    label_shares,
+    own_column,
+    plain_labels,
+    row_max,
+    row_sum,
+    to_host,
+    total_weight,
+    weigh,
+)
 from tna_onnx.numerics.threads import several_threads
-
-__all__ = [
-    "Arrow",
-    "Axes",
-    "Diagonal",
-    "Form",
-    "Matrix",
-    "Scalar",
-    "Shape",
-    "fit_above_floor",
-    "fit_scores",
-    "principal_axes",
-    "ridge_path",
-    "shape_of",
-]
-
 
 FloatArray = NDArray[np.float64]
 
@@ -152,13 +149,13 @@ class Shape:
     """What is known of samples before a fit.
 
     Attributes:
-        samples: their number N.
+        samples: their number N; the sum of their weights where they have some.
         classes: number of classes C.
         spread: root mean square of the centred logits P s.
         gap: mean distance of the label's logit from the largest one; 0 where every sample is right.
     """
 
-    samples: int
+    samples: float
     classes: int
     spread: float
     gap: float
@@ -171,7 +168,9 @@ def shape_of(reduce: Callable[..., Any]) -> Shape:
         reduce: runs over chunks of (logits, labels).
     """
     samples, entries, square, gap = reduce(Blocked(_shape_sums)).tolist()
-    return Shape(round(samples), round(entries / samples), math.sqrt(square / entries), gap / samples)
+    # a sum of weights need not be a whole number
+    number = round(samples) if samples == round(samples) else samples
+    return Shape(number, round(entries / samples), math.sqrt(square / entries), gap / samples)
 
 
 def fit_scores(
@@ -252,7 +251,7 @@ class _Objective:
     form: Form
     shape: tuple[int, ...]
     temperature: float | None
-    size: int
+    size: float
     ridge: FloatArray
 
     @classmethod
@@ -314,10 +313,11 @@ class _Objective:
 def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     """Sums over samples of (1, C, |P s|^2, max s - s_y)."""
     xp = array_api_compat.array_namespace(logits)
-    n, classes = logits.shape
+    n = total_weight(labels)
+    classes = logits.shape[1]
     centred = logits - row_sum(logits) / logits.shape[1]
     gap = row_max(logits) - own_column(logits, labels)
-    sums = (xp.sum(values, dtype=xp.float64) for values in (centred * centred, gap))
+    sums = (xp.sum(weigh(values, labels), dtype=xp.float64) for values in (centred * centred, gap))
     return np.array([n, n * classes, *map(float, sums)])
 
 
@@ -354,9 +354,12 @@ def _loss_sums(
         r = r * weight
         curved = curved * weight
         spread = x * xp.sqrt(weight)  # curvatures are quadratic in x
-        rest = (xp.sum(right),)
+        rest = (xp.sum(weigh(right, labels)),)
+    if isinstance(labels, WeightedLabels):
+        r, curved = weigh(r, labels), weigh(curved, labels)
+        spread = weigh(spread, WeightedLabels(labels.labels, np.sqrt(labels.weights)))
     parts = (
-        xp.sum(nll),
+        xp.sum(weigh(nll, labels)),
         form.against(r, x),
         xp.sum(r, axis=0, dtype=xp.float64),
         form.curvature(q, spread),
@@ -388,6 +391,7 @@ def _hessian_sums(
     if share is not None:
         of_label = (1 - share) * own_column(q, labels)
         r = r * (of_label / (of_label + share / logits.shape[1]))
+    r = weigh(r, labels)
     return _joined((form.against(r, x), xp.sum(r, axis=0, dtype=xp.float64)))
 
 
@@ -491,7 +495,11 @@ class _Problem:
 
     def __init__(self, scores: Float32Array, labels: NDArray[np.int64], axes: Axes) -> None:
         self._scores = scores
-        self._labels: NDArray[np.int64] | SoftLabels = labels
+        self._labels: NDArray[np.int64] | SoftLabels = plain_labels(labels)
+        # with a mean of 1, as float32; None where all samples count the same
+        self._weights: Float32Array | None = None
+        if isinstance(labels, WeightedLabels):
+            self._weights = np.asarray(labels.weights / np.mean(labels.weights), np.float32)[:, None]
         self._u = axes.coordinates
         self._spread = axes.spread
         self._rows = np.arange(len(labels))
@@ -531,6 +539,7 @@ class _Problem:
         np.exp(s, out=s)
         total: Float32Array = row_sum(s)
         losses = np.log(total.astype(np.float64))[:, 0] + top[:, 0] - label_logits
+        losses = losses if self._weights is None else losses * self._weights[:, 0]
         s /= total
         return float(losses.mean() + strength * np.vdot(at, at)), s
 
@@ -544,6 +553,8 @@ class _Problem:
             residual -= self._labels.shares / np.float32(len(q))
         else:
             residual[self._rows, self._labels] -= np.float32(1 / len(q))
+        if self._weights is not None:
+            residual *= self._weights
         with self._threads:
             slope = residual.T @ self._u
         gradient: Float32Array = slope + 2 * strength * at
@@ -555,6 +566,8 @@ class _Problem:
             moved = self._u @ d.T
         moved *= q
         moved -= q * row_sum(moved)
+        if self._weights is not None:
+            moved *= self._weights
         with self._threads:
             turned = moved.T @ self._u
         product: Float32Array = turned / np.float32(len(q)) + 2 * strength * d
@@ -562,7 +575,8 @@ class _Problem:
 
     def _step(self, gradient: Float32Array, q: Float32Array, strength: np.float32) -> tuple[Float32Array, float]:
         """Solve H step = -gradient roughly; return the step and -gradient . step."""
-        curvature = np.asarray(np.mean(q * (1 - q), axis=0, dtype=np.float64), np.float32)
+        curved = q * (1 - q) if self._weights is None else q * (1 - q) * self._weights
+        curvature = np.asarray(np.mean(curved, axis=0, dtype=np.float64), np.float32)
         diagonal = curvature[:, None] * self._spread + 2 * strength
         step = np.zeros_like(gradient)
         residual = -gradient

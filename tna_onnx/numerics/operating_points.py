@@ -15,10 +15,21 @@ probabilities are right, and one number cannot follow noise far.
 
 Bounds hold with certainty 1 - delta over samples. Of n samples of a class, the j-th smallest score is below the scores
 of more than 1 - r of such samples with probability P(B(n, 1 - r) >= j), which is exact (order statistics). A precision
-is bounded as the risk of accepted samples is (`numerics.selective`).
+is bounded as the risk of accepted samples is (`numerics.conformal`).
 
 Source: A. Menon et al., Long-tail learning via logit adjustment, ICLR 2021, section 4; S. Wilks, Determination of
 sample sizes for setting tolerance limits, Annals of Mathematical Statistics 12 (1941).
+
+Recall by class before and after a change of predictions, and balanced accuracy, with standard errors.
+
+With n_c samples of class c, of which `won` are right only after and `lost` only before,
+
+    change of recall of c     (won - lost) / n_c
+    balanced accuracy         the mean of the recalls of the K classes that have samples
+
+A sample of class c has the weight 1 / (K n_c) in a balanced accuracy. Where samples come in clusters, only clusters are
+independent (`numerics.residuals`). Of several labels a sample, the samples with a label are one class, those without it
+another; a balanced accuracy then is the mean over labels of that of each.
 """
 
 from __future__ import annotations
@@ -30,21 +41,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.selective import accept_above, errorless_needed, lowest_risk
-
-__all__ = [
-    "BOUNDS",
-    "GOALS",
-    "DecisionRule",
-    "best_thresholds",
-    "bounded_threshold",
-    "confusion",
-    "crossfitted",
-    "goal_interval",
-    "goal_value",
-    "needed_for",
-    "reachable_bound",
-]
+from tna_onnx.numerics.conformal import accept_above, errorless_needed, lowest_risk
+from tna_onnx.numerics.residuals import cluster_sums
+from tna_onnx.numerics.scores import SampleScores
 
 GOALS = ("f1", "macro-f1", "balanced-accuracy", "mcc")
 """What a threshold can maximise."""
@@ -308,3 +307,130 @@ def reachable_bound(scores: Floats, positive: NDArray[np.bool_], bound: str, del
         return None
     best: float = delta ** (1 / n)
     return best if bound == "recall" else 1 - best
+
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Recalls:
+    """Recall of K classes, those with a sample.
+
+    Attributes:
+        classes: (K,) number of each; of C labels, c for the samples with label c and C + c for those without it.
+        samples: (K,) how many samples each has; with weights, how many of equal weight would know its recall as well.
+        before: (K,) share of them that was predicted right.
+        after: (K,) share of them that is predicted right now.
+        squares: (K,) sums of squared changes, of clusters where there are any: n_c^2 times the variance of the change.
+        balanced_error: standard error of the change of the balanced accuracy.
+    """
+
+    classes: NDArray[np.int64]
+    samples: NDArray[np.int64]
+    before: FloatArray
+    after: FloatArray
+    squares: FloatArray
+    balanced_error: float
+
+    @classmethod
+    def of(cls, before: SampleScores, after: SampleScores) -> Recalls:
+        """Compare the hits of the same samples; `before` has their labels.
+
+        >>> hit, zero = np.array([True, True, False]), np.zeros(3, np.float32)
+        >>> old = SampleScores(zero, hit, zero, zero, labels=np.array([0, 0, 2]))
+        >>> new = SampleScores(zero, ~hit, zero, zero)
+        >>> both = Recalls.of(old, new)
+        >>> both.classes.tolist(), both.change.tolist(), both.balanced_before, both.balanced_after
+        ([0, 2], [-1.0, 1.0], 0.5, 0.5)
+        """
+        if before.weights is not None:
+            # a class without weight has no recall, and no say
+            before, after = (scores.take(before.weights > 0) for scores in (before, after))
+        labels, clusters = _groups(before)
+        old, new = (scores.hit.reshape(-1).astype(np.float64) for scores in (before, after))
+        classes, own = np.unique(labels, return_inverse=True)
+        count: NDArray[Any] = np.bincount(own)
+        weights = before.weights
+        if weights is not None:
+            weights = np.repeat(weights, len(own) // len(weights))
+            mass = np.bincount(own, weights)
+            count = mass**2 / np.bincount(own, weights**2)
+            weights = weights * (count / mass)[own]
+        first, second = (_sums(own, hits, weights) / count for hits in (old, new))
+        deviations = new - old - (second - first)[own]
+        deviations = deviations if weights is None else weights * deviations
+        squares = _squares(deviations, own, len(classes), clusters)
+        weighted = deviations / (len(classes) * count[own])
+        total = weighted if clusters is None else cluster_sums(weighted, clusters)
+        return cls(classes, count, first, second, squares, math.sqrt(float(total @ total)))
+
+    @property
+    def change(self) -> FloatArray:
+        """(K,) recall after less recall before."""
+        return self.after - self.before
+
+    @property
+    def error(self) -> FloatArray:
+        """(K,) standard error of the change."""
+        error: FloatArray = np.sqrt(self.squares) / self.samples
+        return error
+
+    @property
+    def balanced_before(self) -> float:
+        """Balanced accuracy before."""
+        return float(np.mean(self.before))
+
+    @property
+    def balanced_after(self) -> float:
+        """Balanced accuracy after."""
+        return float(np.mean(self.after))
+
+    def ends(self, z: float) -> tuple[FloatArray, FloatArray]:
+        """Return the ends of the intervals of the changes, (K,): z standard errors, with one sample won and one lost.
+
+        Without these two, the interval would be too narrow where few samples of a class change sides, or none.
+        Source: Bonett & Price (2012), "Adjusted Wald confidence interval for a difference of binomial proportions
+        based on paired data".
+        """
+        n = self.samples
+        middle = self.change * n / (n + 2)
+        squares = self.squares + n * self.change**2 + 2 - (n + 2) * middle**2
+        reach = z * np.sqrt(squares) / (n + 2)
+        return middle - reach, middle + reach
+
+    def balanced_ends(self, z: float) -> tuple[float, float]:
+        """Return the same of the balanced accuracy: half a sample of each class that changes sides is added.
+
+        A class of ten samples weighs as much as one of a thousand, and often shows no change where there is one.
+        """
+        change = self.balanced_after - self.balanced_before
+        unseen = float(np.sum(0.5 / self.samples.astype(np.float64) ** 2)) / len(self.samples) ** 2
+        reach = z * math.sqrt(self.balanced_error**2 + unseen)
+        return change - reach, change + reach
+
+
+def _groups(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64] | None]:
+    """Return the class of each prediction, and which predictions depend on one another."""
+    if scores.predicted is None:
+        if scores.labels is None:
+            raise ValueError("the labels of the samples are needed")
+        return scores.labels, scores.clusters
+    n, count = scores.hit.shape
+    holds = scores.hit == scores.predicted
+    ranks = np.where(holds, 0, count) + np.arange(count)
+    clusters = np.arange(n) if scores.clusters is None else scores.clusters
+    return ranks.reshape(-1), np.repeat(clusters, count)
+
+
+def _sums(own: NDArray[Any], values: FloatArray, weights: FloatArray | None) -> FloatArray:
+    """Sums over the predictions of each class."""
+    return np.asarray(np.bincount(own, values if weights is None else weights * values), np.float64)
+
+
+def _squares(deviations: FloatArray, own: NDArray[Any], k: int, clusters: NDArray[np.int64] | None) -> FloatArray:
+    if clusters is None:
+        return np.asarray(np.bincount(own, deviations**2, k), np.float64)
+    # the sum of each cluster within each class
+    _, number = np.unique(clusters, return_inverse=True)
+    pairs, pair = np.unique(own * (number.max() + 1) + number, return_inverse=True)
+    return np.asarray(np.bincount(pairs // (number.max() + 1), np.bincount(pair, deviations) ** 2, k), np.float64)

@@ -17,24 +17,6 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "ArrayOps",
-    "Blocked",
-    "Ops",
-    "SoftLabels",
-    "blocks",
-    "class_counts",
-    "is_narrow",
-    "joined_labels",
-    "label_shares",
-    "own_column",
-    "row_max",
-    "row_sum",
-    "sigmoid",
-    "softmax",
-    "to_host",
-]
-
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
 
@@ -215,6 +197,7 @@ def own_column(values: Any, labels: Any) -> Any:
     [[0.8], [0.7]]
     """
     xp = array_api_compat.array_namespace(values)
+    labels = plain_labels(labels)
     if isinstance(labels, SoftLabels):
         return xp.sum(values * label_shares(labels, values), axis=1, keepdims=True)
     index = xp.asarray(labels, dtype=xp.int64, device=array_api_compat.device(values))
@@ -262,8 +245,56 @@ class SoftLabels:
         return np.array(self.labels, dtype)
 
 
+@dataclass(frozen=True, eq=False)
+class WeightedLabels:
+    """Labels of samples that do not all count the same; what fits to them multiplies by `weigh`.
+
+    Attributes:
+        labels: (N,) int64; (N, C) of several labels a sample.
+        weights: (N,) float64.
+    """
+
+    labels: NDArray[np.int64]
+    weights: NDArray[np.float64]
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes of the labels."""
+        return self.labels.ndim
+
+    def __len__(self) -> int:
+        """Return the number of samples."""
+        return len(self.labels)
+
+    def __getitem__(self, rows: Any) -> WeightedLabels:
+        """Return some samples."""
+        return WeightedLabels(self.labels[rows], self.weights[rows])
+
+
+def plain_labels(labels: Any) -> Any:
+    """Return labels without their weights."""
+    return labels.labels if isinstance(labels, WeightedLabels) else labels
+
+
+def weigh(values: Any, labels: Any) -> Any:
+    """Return values times the weights of their samples, (B,) or (B, ...), where labels have weights."""
+    if not isinstance(labels, WeightedLabels):
+        return values
+    xp = array_api_compat.array_namespace(values)
+    weights = xp.asarray(labels.weights, dtype=values.dtype, device=array_api_compat.device(values))
+    return values * xp.reshape(weights, (-1, *[1] * (values.ndim - 1)))
+
+
+def total_weight(labels: Any) -> float:
+    """Return the sum of the weights of samples; their number where all count the same."""
+    return float(np.sum(labels.weights)) if isinstance(labels, WeightedLabels) else len(labels)
+
+
 def joined_labels(parts: Sequence[Any]) -> Any:
     """Return the labels of several sets of samples, one after the other."""
+    if isinstance(parts[0], WeightedLabels):
+        columns = ([getattr(part, name) for part in parts] for name in ("labels", "weights"))
+        return WeightedLabels(*map(np.concatenate, columns))
     if isinstance(parts[0], SoftLabels):
         return SoftLabels(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("labels", "shares")))
     return np.concatenate(parts)
@@ -275,15 +306,17 @@ def label_shares(labels: Any, values: Any) -> Any:
     device = array_api_compat.device(values)
     if isinstance(labels, SoftLabels):
         return xp.asarray(labels.shares, dtype=values.dtype, device=device)
-    is_label = xp.asarray(labels, device=device)[:, None] == xp.arange(values.shape[1], device=device)
+    is_label = xp.asarray(plain_labels(labels), device=device)[:, None] == xp.arange(values.shape[1], device=device)
     return xp.astype(is_label, values.dtype)
 
 
 def class_counts(labels: Any, classes: int) -> NDArray[Any]:
-    """Return how many samples have each class as label, (C,); of soft labels, the sum of their shares."""
+    """Return how many samples have each class as label, (C,); of soft labels and weights, their sums."""
     if isinstance(labels, SoftLabels):
         counts: NDArray[np.float64] = labels.shares.sum(axis=0, dtype=np.float64)
         return counts
+    if isinstance(labels, WeightedLabels):
+        return np.bincount(labels.labels, labels.weights, classes)
     return np.bincount(labels, minlength=classes)
 
 

@@ -34,19 +34,6 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from tna_onnx.numerics.ops import Ops
 
-__all__ = [
-    "Energy",
-    "Mahalanobis",
-    "OutlierScore",
-    "Residual",
-    "area_under",
-    "inverse_root",
-    "oas",
-    "roc_points",
-    "shrunk_covariance",
-    "whitened",
-]
-
 
 class OutlierScore(Protocol):
     """A formula that tells how far away a sample is."""

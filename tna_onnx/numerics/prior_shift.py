@@ -15,10 +15,29 @@ Two estimates of q:
 
 Sources: Saerens, Latinne & Decaestecker (2002), equation 2.9 (EM); Lipton, Wang & Smola (2018), section 4 (black box);
 Varadhan & Roland (2008), scheme S3 (extrapolation). The bound on L is the one of Lindsay (1983) for mixtures.
+
+How sure class frequencies without labels are, and whether the samples look as if only those had changed.
+
+Both sets of samples are drawn again with replacement, B times, and both estimates are made of each draw. That gives
+intervals, and the noise of two differences that are 0 under label shift, up to noise, for a calibrated model:
+
+    disagreement  sum_y |q_y of EM - q_y of the black box| / 2, the total variation between them
+    surprise      mean confidence on the new samples - sum_y q_y (mean confidence on the old samples of class y)
+
+The first is 0 where K q of EM is the shares m of the predictions. Its noise is that of sum_k |m_k - (K q)_k|, which is
+compared with the same distance of the draws from their centre: frequencies of the black box that are cut off at 0 are
+not spread as draws of them are, and with classes that overlap a test on those refused 5 in 100 pure shifts at a level
+of 1 %. The second is compared with its standard deviation.
+
+The confusion matrix K can be inverted only if its smallest singular value is larger than the spectral norm of its own
+noise, as it may be singular otherwise (Weyl's inequality).
+
+Sources: Saerens et al. (2002) and Lipton et al. (2018), whose theorem 3 asks the same of K; the tests are ours.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,13 +46,15 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 
-__all__ = ["SMOOTHING", "EmFit", "black_box", "conditional", "fit_em", "joint_counts", "log_ratio", "smoothed"]
-
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 SMOOTHING = 0.5
 """Samples that are added to each class, so that no frequency is 0 (Jeffreys' prior)."""
+
+RULED_OUT = -1e4
+"""What is added to the logit of a class that cannot occur: finite in float16, and so far below the others that the
+exponential of the difference is 0 in float64 too."""
 
 _TOLERANCE = 1e-9
 _MAX_CYCLES = 2000
@@ -190,7 +211,228 @@ def smoothed(frequencies: FloatArray, n: int) -> FloatArray:
 def log_ratio(source: FloatArray, target: FloatArray) -> FloatArray:
     """Return (C,) log(q / p), what is added to the logits.
 
+    Where a class has the frequency q_y = 0, it gets `RULED_OUT`, and the largest of the others gets 0.
+
     Source: Saerens et al. (2002), equation 2.4.
     """
-    ratio: FloatArray = np.log(target) - np.log(source)
-    return ratio
+    possible = target > 0
+    ratio: FloatArray = np.log(np.where(possible, target, 1.0)) - np.log(source)
+    return ratio if possible.all() else np.where(possible, ratio - ratio[possible].max(), RULED_OUT)
+
+
+# Draws side by side: as many as keep the weights of the samples within this many numbers.
+_NUMBERS = 20_000_000
+
+# Draws that show the noise of K.
+_NOISE_DRAWS = 20
+
+# Of L, nats a sample: intervals need no more digits, as L is flat around its maximum.
+_DRAWN_TOLERANCE = 1e-6
+_DRAWN_CYCLES = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Observed:
+    """What a model says of M labelled samples and of N others.
+
+    Attributes:
+        labels: class indices (M,).
+        old_predicted: predicted classes (M,).
+        old_confidence: largest probabilities (M,).
+        probabilities: P(y | x) of the others, (N, C).
+        source: (C,) frequencies p that the probabilities are calibrated under, all positive.
+        counted: whether p was counted on the labels, so that it has their noise.
+    """
+
+    labels: IntArray
+    old_predicted: IntArray
+    old_confidence: FloatArray
+    probabilities: NDArray[np.floating]
+    source: FloatArray
+    counted: bool
+
+    @property
+    def n_classes(self) -> int:
+        """Number of classes C."""
+        return int(self.probabilities.shape[1])
+
+    @property
+    def joint(self) -> FloatArray:
+        """(C, C) counts, see `joint_counts`."""
+        return joint_counts(self.labels, self.old_predicted, self.n_classes)
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Estimates of B draws.
+
+    Attributes:
+        em: (B, C) frequencies.
+        black_box: (B, C) frequencies; None where K, or that of a draw, cannot be inverted.
+        unexplained: (B, C) shares of predictions less those that the frequencies of EM explain; None likewise.
+        surprise: (B,) differences of confidence, fractions.
+    """
+
+    em: FloatArray
+    black_box: FloatArray | None
+    unexplained: FloatArray | None
+    surprise: FloatArray
+
+
+def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_black_box: bool) -> Draws:
+    """Draw both sets of samples again and estimate on each draw.
+
+    Args:
+        observed: the samples.
+        em: (C,) estimate of EM on them, where the fits begin.
+        count: number of draws B.
+        seed: of the draws.
+        with_black_box: whether K can be inverted.
+    """
+    rng = np.random.default_rng(seed)
+    n, classes = observed.probabilities.shape
+    m = len(observed.labels)
+    predicted = observed.probabilities.argmax(axis=1)
+    confidence = observed.probabilities.max(axis=1).astype(np.float64)
+    start = smoothed(em, n)
+    at_once = max(1, _NUMBERS // n)
+    found_em = []
+    found_box = []
+    found_unexplained = []
+    found_surprise = []
+    for first in range(0, count, at_once):
+        size = min(at_once, count - first)
+        counts = rng.multinomial(n, np.full(n, 1 / n), size=size)
+        old_counts = rng.multinomial(m, np.full(m, 1 / m), size=size)
+        fitted = fit_em(
+            observed.probabilities,
+            _redrawn_source(observed, old_counts),
+            counts,
+            start=start,
+            tolerance=_DRAWN_TOLERANCE,
+            max_cycles=_DRAWN_CYCLES,
+        ).priors
+        found_em.append(fitted)
+        for row, old_row, q in zip(counts, old_counts, fitted, strict=True):
+            found_surprise.append(float(row @ confidence) / n - _expected(observed, old_row, q))
+            if with_black_box:
+                shares = np.bincount(predicted, row, classes) / n
+                matrix = _redrawn(observed, old_row)
+                found_unexplained.append(shares - matrix @ q)
+                found_box.append(_box(matrix, shares))
+    boxes = [box for box in found_box if box is not None]
+    complete = len(boxes) == count
+    return Draws(
+        np.concatenate(found_em),
+        np.stack(boxes) if complete else None,
+        np.stack(found_unexplained) if complete else None,
+        np.array(found_surprise),
+    )
+
+
+def unexplained(observed: Observed, q: FloatArray) -> FloatArray:
+    """Return the (C,) shares of predictions among the new samples less those that the frequencies q explain.
+
+    Raises:
+        DataError: a class without a labelled sample.
+    """
+    predicted = observed.probabilities.argmax(axis=1)
+    shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
+    residual: FloatArray = shares - conditional(observed.joint) @ q
+    return residual
+
+
+def _box(matrix: FloatArray, shares: FloatArray) -> FloatArray | None:
+    """Return the estimate of the black box; None where a draw has made K singular."""
+    try:
+        return black_box(matrix, shares)
+    except DataError:
+        return None
+
+
+def _redrawn_source(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:
+    """Return the frequencies before, (C,), or (B, C) where they come from the labelled samples of each draw."""
+    if not observed.counted:
+        return observed.source
+    m = len(observed.labels)
+    by_class = np.stack([np.bincount(observed.labels, row, observed.n_classes) for row in counts])
+    return smoothed(by_class / m, m)
+
+
+def _redrawn(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:
+    """Return K of a draw; a class that it lost keeps its column."""
+    classes = observed.n_classes
+    cells = observed.old_predicted * classes + observed.labels
+    joint = np.bincount(cells, counts, classes**2).reshape(classes, classes).astype(np.float64)
+    lost = joint.sum(axis=0) == 0
+    joint[:, lost] = observed.joint[:, lost]
+    return conditional(joint)
+
+
+def _expected(observed: Observed, counts: NDArray[np.integer], q: FloatArray) -> float:
+    """Return the mean confidence of old samples, classes weighted by q; over the classes that have samples."""
+    totals = np.bincount(observed.labels, counts, observed.n_classes)
+    sums = np.bincount(observed.labels, counts * observed.old_confidence, observed.n_classes)
+    occupied = totals > 0
+    share = q[occupied] / max(q[occupied].sum(), np.finfo(np.float64).tiny)
+    return float(share @ (sums[occupied] / totals[occupied]))
+
+
+def disagreement(first: FloatArray, second: FloatArray) -> float:
+    """Return the total variation between frequencies, a fraction.
+
+    >>> disagreement(np.array([0.5, 0.5]), np.array([0.4, 0.6]))
+    0.1
+    """
+    return round(float(np.abs(first - second).sum()) / 2, 15)
+
+
+def surprise(observed: Observed, q: FloatArray) -> float:
+    """Return the mean confidence on the new samples less what their classes explain, a fraction."""
+    confidence = float(observed.probabilities.max(axis=1).mean(dtype=np.float64))
+    return confidence - _expected(observed, np.ones(len(observed.labels), np.int64), q)
+
+
+def p_of_distance(difference: FloatArray, drawn: FloatArray) -> float:
+    """Return how often noise alone makes a (C,) difference as large, in sum, as the one that was found.
+
+    Args:
+        difference: that was found.
+        drawn: (B, C) differences of the draws, which scatter around it.
+    """
+    distances = np.abs(drawn - difference).sum(axis=1)
+    as_large = int(np.count_nonzero(distances >= np.abs(difference).sum()))
+    return (1 + as_large) / (1 + len(drawn))
+
+
+def p_of_normal(value: float, drawn: FloatArray) -> float:
+    """Return how often a normal distribution with the spread of the draws is as far from 0."""
+    spread = float(np.std(drawn))
+    if spread == 0:
+        return 1.0 if value == 0 else 0.0
+    return math.erfc(abs(value) / spread / math.sqrt(2))
+
+
+def invertible(observed: Observed, seed: int) -> str:
+    """Return why K cannot be inverted; empty if it can.
+
+    Args:
+        observed: the samples.
+        seed: of the draws that show the noise.
+    """
+    try:
+        matrix = conditional(observed.joint)
+    except DataError as error:
+        return str(error)
+    smallest = float(np.linalg.svd(matrix, compute_uv=False)[-1])
+    rng = np.random.default_rng(seed)
+    # columns from their posterior, with Perks' prior: one sample drawn again would always be the same
+    prior = observed.joint + 1 / observed.n_classes
+    drawn = (rng.standard_gamma(prior) for _ in range(_NOISE_DRAWS))
+    noise = float(np.mean([np.linalg.norm(joint / joint.sum(axis=0) - matrix, 2) for joint in drawn]))
+    if smallest > noise:
+        return ""
+    return (
+        f"the confusion matrix may be singular: its smallest singular value is {smallest:.3g}, its noise {noise:.3g}; "
+        "classes are confused too much, or have too few samples"
+    )

@@ -42,24 +42,13 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.scores import SampleScores
 
-__all__ = [
-    "Bins",
-    "ClassCounts",
-    "CumulativeTest",
-    "Reliability",
-    "bin_of",
-    "kolmogorov_smirnov_p",
-    "kuiper_p",
-    "normal_cdf",
-]
-
 
 @dataclass(frozen=True)
 class Bins:
     """A reliability diagram of B bins: bin j holds j/B < confidence <= (j+1)/B, bin 0 holds 0 as well.
 
     Attributes:
-        count: samples in each bin.
+        count: samples in each bin; with weights, the bin's share of the weight times the number of samples, rounded.
         confidence: mean confidence in each bin, a fraction; 0 where it is empty.
         accuracy: share of each bin that came true, a fraction; 0 where it is empty.
     """
@@ -69,19 +58,27 @@ class Bins:
     accuracy: tuple[float, ...]
 
     @classmethod
-    def of(cls, confidence: NDArray[Any], hit: NDArray[np.bool_], bins: int) -> Bins:
-        """Bin (N,) confidences and whether each came true."""
+    def of(
+        cls, confidence: NDArray[Any], hit: NDArray[np.bool_], bins: int, weights: NDArray[np.float64] | None = None
+    ) -> Bins:
+        """Bin (N,) confidences and whether each came true, with weights (N,) if not all count the same."""
         # the bins of the ECE, so that a diagram shows what the number sums up
         index = bin_of(confidence, bins)
-        sums = [np.bincount(index, values, bins) for values in (confidence.astype(np.float64), hit)]
-        return cls.of_sums(np.bincount(index, minlength=bins), *sums)
+        columns: tuple[NDArray[Any], ...] = (confidence.astype(np.float64), hit)
+        if weights is not None:
+            weights = weights * (len(weights) / np.sum(weights))
+            columns = (weights * columns[0], weights * hit)
+        sums = [np.bincount(index, values, bins) for values in columns]
+        return cls.of_sums(np.bincount(index, weights, bins), *sums)
 
     @classmethod
     def of_sums(cls, count: NDArray[Any], confidence: NDArray[Any], hits: NDArray[Any]) -> Bins:
         """Divide (B,) sums by their counts."""
-        size = np.maximum(count, 1)  # sums of an empty bin are 0, and stay 0
+        size = np.where(count > 0, count, 1)  # sums of an empty bin are 0, and stay 0
         return cls(
-            tuple(count.astype(int).tolist()), tuple((confidence / size).tolist()), tuple((hits / size).tolist())
+            tuple(np.rint(count).astype(int).tolist()),
+            tuple((confidence / size).tolist()),
+            tuple((hits / size).tolist()),
         )
 
     @property
@@ -106,7 +103,7 @@ class Reliability:
     @classmethod
     def of(cls, before: SampleScores, after: SampleScores, bins: int) -> Reliability:
         """Bin paired scores."""
-        return cls(*(Bins.of(scores.confidence, scores.hit, bins) for scores in (before, after)))
+        return cls(*(Bins.of(scores.confidence, scores.hit, bins, scores.weights) for scores in (before, after)))
 
 
 def bin_of(values: NDArray[Any], bins: int) -> NDArray[np.intp]:
@@ -142,10 +139,11 @@ class CumulativeTest:
         order = np.argsort(scores.confidence, kind="stable")
         # probabilities are scored as a model gives them, and may round to more than 1
         confidence = np.minimum(scores.confidence[order].astype(np.float64), 1)
-        total: NDArray[np.float64] = np.cumsum(scores.hit[order] - confidence)
+        weights = scores.weigh(np.ones(len(scores)))[order]
+        total: NDArray[np.float64] = np.cumsum(weights * (scores.hit[order] - confidence))
         ends = np.r_[confidence[1:] != confidence[:-1], True]
-        walk = np.r_[0.0, total[ends]] / len(scores)
-        sigma = float(np.sqrt(np.sum(confidence * (1 - confidence)))) / len(scores)
+        walk = np.r_[0.0, total[ends]] / scores.total
+        sigma = float(np.sqrt(np.sum(weights**2 * confidence * (1 - confidence)))) / scores.total
         largest = float(np.max(np.abs(walk)))
         extent = float(np.ptp(walk))
         return cls(largest, extent, kolmogorov_smirnov_p(_ratio(largest, sigma)), kuiper_p(_ratio(extent, sigma)))

@@ -61,21 +61,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metrics import SHARES, Shares, check_bins, folded_mean, residuals
-from tna_onnx.numerics.scores import SampleScores
-
-__all__ = [
-    "DRAWS",
-    "CrossFit",
-    "as_new",
-    "between_clusters",
-    "cluster_sums",
-    "corrected_errors",
-    "estimates",
-    "fit_error",
-    "mean_and_error",
-    "moments",
-    "noise",
-]
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 
 
 def cluster_sums(values: NDArray[Any], clusters: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -91,28 +77,34 @@ def cluster_sums(values: NDArray[Any], clusters: NDArray[np.int64]) -> NDArray[n
     return sums
 
 
-def mean_and_error(values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None) -> tuple[float, float]:
+def mean_and_error(
+    values: NDArray[np.float64],
+    clusters: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float64] | None = None,
+) -> tuple[float, float]:
     """Return the mean of (N,) values and its standard error, infinite for a single cluster.
 
     Args:
         values: finite numbers.
         clusters: of the values, (N,); None where they are independent.
+        weights: of the values, (N,), where they have clusters; None where all count the same.
 
     >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
     (2.0, 1.0)
     """
-    mean = float(np.mean(values))
     if clusters is None:
-        return mean, float(np.std(values)) / math.sqrt(len(values))
-    deviations = cluster_sums(values - mean, clusters)
+        return float(np.mean(values)), float(np.std(values)) / math.sqrt(len(values))
+    total = len(values) if weights is None else float(np.sum(weights))
+    mean = float(np.mean(values)) if weights is None else weighted_mean(values, weights)
+    deviations = cluster_sums(values - mean if weights is None else weights * (values - mean), clusters)
     count = len(deviations)
     if count < 2:
         return mean, math.inf
-    return mean, math.sqrt(count / (count - 1) * float(np.sum(deviations**2))) / len(values)
+    return mean, math.sqrt(count / (count - 1) * float(np.sum(deviations**2))) / total
 
 
 def between_clusters(
-    parts: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]], mean: NDArray[np.float64], n: int
+    parts: Sequence[tuple[NDArray[np.int64], NDArray[np.float64]]], mean: NDArray[np.float64], n: float
 ) -> NDArray[np.float64]:
     """Return what stands for the covariance of one sample, (B, B): n times that of the mean of n samples.
 
@@ -166,7 +158,8 @@ def moments(
 
     B is the number of columns of the shares: an error may have fewer bins than were asked for.
     """
-    n = len(pair[0])
+    n = pair[0].total
+    squares = pair[0].weigh(pair[0].weigh(np.ones(len(pair[0]))))
     sides = [(residuals(s), s.confidence.astype(np.float64), shares(s, bins)) for s in pair]
     columns = sum(inside(slice(0, 1)).shape[1] for _, _, inside in sides)
     total = np.zeros(columns)
@@ -174,15 +167,17 @@ def moments(
     stated = np.zeros(columns)
     clusters = pair[0].clusters
     parts = []
-    for start in range(0, n, _CHUNK):
+    for start in range(0, len(pair[0]), _CHUNK):
         rows = slice(start, start + _CHUNK)
         spread = np.hstack([r[rows, None] * inside(rows) for r, _, inside in sides])
-        stated += np.concatenate([(p[rows] * (1 - p[rows])) @ inside(rows) for _, p, inside in sides])
+        stated += np.concatenate([(squares[rows] * p[rows] * (1 - p[rows])) @ inside(rows) for _, p, inside in sides])
         total += spread.sum(axis=0)
         if clusters is None:
             products += spread.T @ spread
         else:  # with the number of samples, which the mean is taken off by
-            parts.append((np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.ones(len(spread))], clusters[rows])))
+            parts.append(
+                (np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.sqrt(squares[rows])], clusters[rows]))
+            )
     mean = total / n
     covariance = products / n - np.outer(mean, mean)
     if clusters is not None:
@@ -301,10 +296,10 @@ def fit_error(
     Raises:
         ValueError: different numbers of samples, or one fold only.
     """
-    n = len(crossed)
-    if not n == len(cross_fit.fitted) == len(cross_fit.fold):
+    n = crossed.total
+    if not len(crossed) == len(cross_fit.fitted) == len(cross_fit.fold):
         raise ValueError(
-            f"cross-fitted and fitted scores and folds of the same samples expected, got {n}, "
+            f"cross-fitted and fitted scores and folds of the same samples expected, got {len(crossed)}, "
             f"{len(cross_fit.fitted)} and {len(cross_fit.fold)}"
         )
     folds = cross_fit.folds
@@ -334,9 +329,9 @@ def _sums(crossed: SampleScores, cross_fit: CrossFit, shares: Shares) -> tuple[N
     sums: list[NDArray[np.float64] | float] = [0.0] * 4
     for start in range(0, len(crossed), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        inside = shares(rows)
+        inside = crossed.take(rows).weigh(shares(rows))
         moved = inside * change[rows, None]
         members = np.asarray(fold[rows] == np.arange(len(labels))[:, None], np.float64)
         total = total + residual[rows] @ inside
         sums = [sum_ + members @ part for sum_, part in zip(sums, (inside, inside**2, moved, moved**2), strict=True)]
-    return np.asarray(total) / len(crossed), *(np.asarray(sum_) for sum_ in sums)
+    return np.asarray(total) / crossed.total, *(np.asarray(sum_) for sum_ in sums)

@@ -5,7 +5,7 @@ commute: `levels` cuts a sequence into sets of these, which can be applied toget
 
 Rotations of several paths, applied in steps: those of disjoint coordinates together.
 
-Angles between class vectors and their tilted selves, and a bound on their mean.
+Angles between class vectors and their tilted selves.
 
 Class vectors as paths of rotations need them: where all paths of one weight begin.
 
@@ -24,21 +24,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.numerics.checks import MAX_N_T
-
-__all__ = [
-    "ClassVectors",
-    "FloatArray",
-    "Rotations",
-    "Step",
-    "TiltParameters",
-    "Turns",
-    "angles_between",
-    "class_blocks",
-    "envelope_reaches",
-    "levels",
-    "mean_rotation",
-]
-
 
 # A path ends when the expected cosine has fallen to this: 89.4 degrees, where nothing but noise is left.
 _LAST_COSINE = 0.01
@@ -178,10 +163,6 @@ def levels(pairs: NDArray[np.int64], coordinates: int) -> Iterator[NDArray[np.in
 
 FloatArray = NDArray[np.floating[Any]]
 
-# Where the tangent of 2 asin(sqrt(x)) goes through (1, pi): angle a with cot(a / 2) = pi - a, and its x.
-_TANGENT = 0.8104702831753707
-_TANGENT_X = math.sin(_TANGENT / 2) ** 2
-
 
 def mean_rotation(weight: FloatArray, tilted: FloatArray) -> float:
     """MRC: mean over classes of the angle between each class vector and its tilted self.
@@ -212,16 +193,6 @@ def angles_between(weight: FloatArray, tilted: FloatArray) -> NDArray[np.float64
     # clip: rounding takes the cosine of equal vectors past 1
     angle: NDArray[np.float64] = np.arccos(np.clip(cosine, -1.0, 1.0))
     return angle
-
-
-def envelope_reaches(angle: float) -> float:
-    """Return x where the smallest concave function above 2 asin(sqrt(x)) on [0, 1] has this value.
-
-    That function is the curve itself up to the point where its tangent goes through (1, pi), and then the tangent.
-    """
-    if angle <= _TANGENT:
-        return math.sin(angle / 2) ** 2
-    return _TANGENT_X + (angle - _TANGENT) * (1 - _TANGENT_X) / (math.pi - _TANGENT)
 
 
 # Squared length of a class vector that counts as zero: squares of float32 underflow soon below.

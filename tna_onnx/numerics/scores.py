@@ -47,22 +47,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.numerics.ops import ArrayOps, SoftLabels, own_column, row_max, row_sum, to_host
-
-__all__ = [
-    "NotProbabilities",
-    "SampleScores",
-    "Terms",
-    "as_two_classes",
-    "distributions",
-    "label_logits",
-    "label_terms",
-    "log_probabilities",
-    "numpy_terms",
-    "probability_terms",
-    "terms",
-]
-
+from tna_onnx.numerics.ops import (
+    ArrayOps,
+    SoftLabels,
+    WeightedLabels,
+    own_column,
+    plain_labels,
+    row_max,
+    row_sum,
+    to_host,
+)
 
 Terms = tuple[NDArray[np.float32], NDArray[np.bool_], NDArray[np.float32], NDArray[np.float32]]
 """Confidence, hit, NLL and Brier score of samples (`SampleScores`)."""
@@ -227,7 +221,7 @@ def probability_terms(probabilities: NDArray[Any], labels: NDArray[Any]) -> tupl
     return (confidence, predicted == holds, nll.astype(np.float32), ((1 - label_p) ** 2).astype(np.float32)), predicted
 
 
-def as_two_classes(logits: Any, labels: NDArray[np.int64]) -> tuple[Any, NDArray[np.int64]]:
+def as_two_classes(logits: Any, labels: Any) -> tuple[Any, Any]:
     """Return the C labels of each sample as samples of two classes: logits (N C, 2), the first 0, and labels (N C,).
 
     Logits (N, C) of one class a sample, with labels (N,), are returned as they are.
@@ -237,6 +231,9 @@ def as_two_classes(logits: Any, labels: NDArray[np.int64]) -> tuple[Any, NDArray
     """
     if labels.ndim == 1:
         return logits, labels
+    if isinstance(labels, WeightedLabels):
+        column, flat = as_two_classes(logits, labels.labels)
+        return column, WeightedLabels(flat, np.repeat(labels.weights, labels.labels.shape[1]))
     xp = array_api_compat.array_namespace(logits)
     column = xp.reshape(logits, (-1, 1))
     return xp.concat([xp.zeros_like(column), column], axis=1), labels.reshape(-1)
@@ -272,6 +269,8 @@ class SampleScores:
             of one text, say. None where all are independent.
         predicted: of several labels, (N, C) bool, whether each is predicted; None for one class a sample.
         labels: (N,) classes, where recall by class matters (`labelled`); of several labels, the others tell them.
+        weights: (N,) float64, how much each sample counts; None where all count the same. With weights there are
+            `clusters`, of one sample each if need be: only their standard errors know weights.
     """
 
     confidence: NDArray[np.float32]
@@ -281,6 +280,7 @@ class SampleScores:
     clusters: NDArray[np.int64] | None = None
     predicted: NDArray[np.bool_] | None = None
     labels: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     @classmethod
     def of_logits(cls, logits: Any, labels: Any) -> SampleScores:
@@ -293,6 +293,7 @@ class SampleScores:
         >>> SampleScores.of_logits(np.log([[0.8, 0.2]]), np.array([0])).confidence.round(4).tolist()
         [0.800000011920929]
         """
+        labels = plain_labels(labels)
         if isinstance(labels, SoftLabels):
             return cls._of_soft(logits, labels)
         if np.ndim(labels) == 2:
@@ -364,6 +365,7 @@ class SampleScores:
             _joined([chunk.clusters for chunk in chunks]),
             _joined([chunk.predicted for chunk in chunks]),
             _joined([chunk.labels for chunk in chunks]),
+            _joined([chunk.weights for chunk in chunks]),
         )
 
     @classmethod
@@ -382,18 +384,31 @@ class SampleScores:
 
         return cls(**{field.name: joined(field.name) for field in fields(cls)})  # type: ignore[arg-type]
 
-    def take(self, rows: NDArray[Any]) -> SampleScores:
-        """Return the scores of the chosen rows: integer indices, or a (N,) bool mask."""
-        clusters = None if self.clusters is None else self.clusters[rows]
-        predicted = None if self.predicted is None else self.predicted[rows]
-        labels = None if self.labels is None else self.labels[rows]
-        return SampleScores(
-            self.confidence[rows], self.hit[rows], self.nll[rows], self.brier[rows], clusters, predicted, labels
-        )
+    def take(self, rows: NDArray[Any] | slice) -> SampleScores:
+        """Return the scores of the chosen rows: integer indices, a (N,) bool mask, or a slice."""
+        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        chosen: dict[str, Any] = {name: each if each is None else each[rows] for name, each in columns.items()}
+        return SampleScores(**chosen)
 
-    def clustered(self, clusters: NDArray[np.int64] | None) -> SampleScores:
-        """Return the same scores with their clusters, (N,)."""
-        return self if clusters is None else replace(self, clusters=clusters)
+    def clustered(self, clusters: NDArray[np.int64] | None, weights: NDArray[np.float64] | None = None) -> SampleScores:
+        """Return the same scores with their clusters and weights, (N,) each."""
+        return self if clusters is None else replace(self, clusters=clusters, weights=weights)
+
+    @property
+    def total(self) -> float:
+        """Sum of the weights; the number of samples where all count the same."""
+        return len(self) if self.weights is None else float(np.sum(self.weights))
+
+    def weigh(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return values times the weights of their samples, (N,) or (N, ...)."""
+        if self.weights is None:
+            return values
+        weighted: NDArray[Any] = values * self.weights.reshape(-1, *[1] * (values.ndim - 1))
+        return weighted
+
+    def mean(self, name: str) -> float:
+        """Return the mean of a field."""
+        return weighted_mean(getattr(self, name), self.weights)
 
     def labelled(self, labels: NDArray[np.int64]) -> SampleScores:
         """Return the same scores with the classes of the samples, (N,); with several labels, (N, C), as they are."""
@@ -410,28 +425,43 @@ class SampleScores:
         probability = np.where(self.predicted, self.confidence, 1 - self.confidence)
         holds = self.hit == self.predicted
         for c in range(probability.shape[1]):
-            yield SampleScores(probability[:, c], holds[:, c], self.nll[:, c], self.brier[:, c], self.clusters)
+            columns = (probability[:, c], holds[:, c], self.nll[:, c], self.brier[:, c])
+            yield SampleScores(*columns).clustered(self.clusters, self.weights)
 
     def decisions(self) -> SampleScores:
         """Return the same with each label's prediction as a sample of its own, (N C,)."""
         if self.predicted is None:
             return self
-        owners = np.repeat(self._owners, self.hit.shape[1])
-        return SampleScores(
-            self.confidence.reshape(-1), self.hit.reshape(-1), self.nll.reshape(-1), self.brier.reshape(-1), owners
+        count = self.hit.shape[1]
+        weights = None if self.weights is None else np.repeat(self.weights, count)
+        flat = SampleScores(
+            self.confidence.reshape(-1), self.hit.reshape(-1), self.nll.reshape(-1), self.brier.reshape(-1)
         )
+        return flat.clustered(np.repeat(self._owners, count), weights)
 
     def pooled(self) -> SampleScores:
         """Return the scores of all labels as one set, (N C,), those of a sample in a cluster; see `by_label`."""
         if self.predicted is None:
             return self
         together = SampleScores.concatenate(list(self.by_label()))
-        return together.clustered(np.tile(self._owners, self.predicted.shape[1]))
+        return together.clustered(np.tile(self._owners, self.predicted.shape[1]), together.weights)
 
     @property
     def _owners(self) -> NDArray[np.int64]:
         """What the labels of a sample depend on one another in: its cluster, or the sample itself, (N,)."""
         return np.arange(len(self)) if self.clusters is None else self.clusters
+
+
+def weighted_mean(values: NDArray[Any], weights: NDArray[np.float64] | None = None) -> float:
+    """Return the mean of (N,) or (N, C) values, each row counting as much as its weight.
+
+    >>> weighted_mean(np.array([1.0, 4.0])), weighted_mean(np.array([1.0, 4.0]), np.array([2.0, 1.0]))
+    (2.5, 2.0)
+    """
+    if weights is None:
+        return float(np.mean(values, dtype=np.float64))
+    rows = values.reshape(len(values), -1).mean(axis=1, dtype=np.float64)
+    return float(weights @ rows / np.sum(weights))
 
 
 def _joined(parts: list[NDArray[Any] | None]) -> NDArray[Any] | None:

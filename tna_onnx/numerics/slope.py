@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from tna_onnx.numerics.residuals import cluster_sums
 from tna_onnx.numerics.scores import SampleScores
 
-__all__ = ["event_of", "slope_and_intercept"]
-
 FloatArray = NDArray[np.float64]
 
 _CERTAIN = 2.0**-24  # float32 tells no smaller doubt
@@ -49,7 +47,11 @@ def event_of(scores: SampleScores, classes: int) -> tuple[FloatArray, NDArray[np
 
 
 def slope_and_intercept(
-    p: NDArray[Any], event: NDArray[np.bool_], z: float, clusters: NDArray[np.int64] | None = None
+    p: NDArray[Any],
+    event: NDArray[np.bool_],
+    z: float,
+    clusters: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float64] | None = None,
 ) -> dict[str, tuple[float, float, float] | None]:
     """Return `slope` and `intercept`, each with the ends of its interval; None where there is no maximum.
 
@@ -58,6 +60,7 @@ def slope_and_intercept(
         event: whether it came, (N,).
         z: standard errors on each side.
         clusters: numbers of the groups that samples come in, (N,); None where they are independent.
+        weights: of the samples, (N,); None where all count the same.
 
     >>> rng = np.random.default_rng(0)
     >>> p = rng.random(20000)
@@ -67,28 +70,36 @@ def slope_and_intercept(
     """
     p = np.clip(np.asarray(p, np.float64), _CERTAIN, 1 - _CERTAIN)
     odds = np.log(p) - np.log1p(-p)
-    line = _fit(np.stack([np.ones_like(odds), odds], axis=1), np.zeros_like(odds), event, z, clusters)
-    level = _fit(np.ones((len(odds), 1)), odds, event, z, clusters)
+    counted = np.ones_like(odds) if weights is None else weights
+    line = _fit(np.stack([np.ones_like(odds), odds], axis=1), np.zeros_like(odds), event, z, clusters, counted)
+    level = _fit(np.ones((len(odds), 1)), odds, event, z, clusters, counted)
     return {"slope": None if line is None else line[1], "intercept": None if level is None else level[0]}
 
 
 def _fit(
-    columns: FloatArray, offset: FloatArray, event: NDArray[np.bool_], z: float, clusters: NDArray[np.int64] | None
+    columns: FloatArray,
+    offset: FloatArray,
+    event: NDArray[np.bool_],
+    z: float,
+    clusters: NDArray[np.int64] | None,
+    weights: FloatArray,
 ) -> list[tuple[float, float, float]] | None:
     """Fit logit P(event) = columns @ w + offset by Newton's method; return (w, low, high) of each coefficient."""
     w = np.zeros(columns.shape[1])
-    loss = _loss(columns @ w + offset, event)
+    loss = _loss(columns @ w + offset, event, weights)
     for _ in range(_STEPS):
         q = 1 / (1 + np.exp(-np.clip(columns @ w + offset, -500, 500)))
-        gradients = columns * (event - q)[:, None]
-        hessian = (columns * (q * (1 - q))[:, None]).T @ columns
+        gradients = columns * (weights * (event - q))[:, None]
+        hessian = (columns * (weights * q * (1 - q))[:, None]).T @ columns
         if np.linalg.cond(hessian) > 1 / np.finfo(float).eps:
             return None
         step = np.linalg.solve(hessian, gradients.sum(axis=0))
         if np.max(np.abs(step)) < _CONVERGED:
             break
         # far from the maximum a whole step may lead too far
-        while (new := _loss(columns @ (w + step) + offset, event)) > loss and np.max(np.abs(step)) > _CONVERGED:
+        while (new := _loss(columns @ (w + step) + offset, event, weights)) > loss and np.max(
+            np.abs(step)
+        ) > _CONVERGED:
             step = step / 2
         w, loss = w + step, new
         if np.max(np.abs(w)) > _SEPARATED:
@@ -105,6 +116,6 @@ def _fit(
     return [(float(value), float(value - far), float(value + far)) for value, far in zip(w, reach, strict=True)]
 
 
-def _loss(odds: FloatArray, event: NDArray[np.bool_]) -> float:
+def _loss(odds: FloatArray, event: NDArray[np.bool_], weights: FloatArray) -> float:
     """Return the negative log-likelihood of events with these log odds."""
-    return float(np.sum(np.logaddexp(0, np.where(event, -odds, odds))))
+    return float(weights @ np.logaddexp(0, np.where(event, -odds, odds)))

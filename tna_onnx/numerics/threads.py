@@ -14,8 +14,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["one_thread", "several_threads"]
-
 # Multiplications of a product from which other threads are worth waking: 7 ms of one core.
 _LARGE = 2**28
 

@@ -10,14 +10,22 @@ Algorithm 1 multiplies an explicit R = R_1 R_2 ... R_k (n x n) and measures mRC(
 - G(i, j, -t) = G(j, i, t), so with (i, j) an ordered random pair R^T has the distribution of R.
 
 A path therefore keeps V = R^T W and turns two of its feature coordinates per rotation: O(C). It is walked in two ways.
-`numerics.stops` measures mRC after every rotation, once, and finds where each path stops for each angle. With the stops
-known, the sums over paths need no angles at all: this module turns, and adds up.
+`find_stops` measures mRC after every rotation, once, and finds where each path stops for each angle. With the stops
+known, the sums over paths need no angles at all: `tilted_means` turns, and adds up.
 
 Many paths are walked side by side, and rotations of disjoint coordinates (`rotations.levels`) in one step. Every
 element sees the same arithmetic in the same order whichever paths, stops or classes are walked together.
 Neighbouring stops differ in the rows turned in between, so only these are added to a sum that is there already. What is
 added is rounded to a multiple of 2^-51 of a bound on the sum: float64 holds every partial sum of such numbers, so sums
 are exact, and the same in any order.
+
+Where paths of rotations stop: the first look at mRC, every n_t rotations, that finds it past an angle: Algorithm 1.
+
+For each class a path follows the deficit e_c = <w_c, w_c - V_c> from the two coordinates that a rotation turns. The
+angle of class c is 2 asin(sqrt(e_c / 2) / |w_c|), which is acos(1 - e_c / |w_c|^2) written so that small angles keep
+their digits; mRC is its mean over classes. Deficits are added up in the order of the path: stops do not
+depend on other angles or on other paths.
+What a rotation adds to a deficit has the dtype of the weight; sums over rotations are float64.
 """
 
 from __future__ import annotations
@@ -32,8 +40,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, Step, Turns
-
-__all__ = ["tilted_means"]
 
 
 @dataclass(frozen=True)
@@ -258,3 +264,172 @@ def _apply(steps: Sequence[Step], flat: FloatArray) -> None:
     """Turn rows of (rows, c) class vectors in place."""
     for step in steps:
         step.apply(flat)
+
+
+# Classes that NumPy turns together: what a window of one path loses then stays in the cache.
+_CLASSES = 640
+
+
+class _Paths:
+    """Paths that are walked side by side: some classes after the others, rotations of disjoint coordinates together.
+
+    Args:
+        start: class vectors.
+        paths: at most so many are walked side by side.
+    """
+
+    def __init__(self, start: ClassVectors, paths: int) -> None:
+        self._start = start
+        classes = start.shape[1]
+        self._blocks = [slice(k, k + _CLASSES) for k in range(0, classes, _CLASSES)]
+        # cut once for all paths: with many classes that takes as long as a tenth of a path
+        self._vectors = [start.block(columns) for columns in self._blocks]
+        self._tilted = [np.empty((paths, *block.shape), block.dtype) for block in self._vectors]
+        self._last = np.zeros((paths, classes))
+
+    def begin(self, paths: int) -> None:
+        """Set out along so many paths."""
+        for tilted, vectors in zip(self._tilted, self._vectors, strict=True):
+            tilted[:paths] = vectors
+        self._last[:] = 0
+
+    def walk(
+        self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Go on along P of the paths by (P, K) rotations of (P, K, 2) coordinates; return the (K, P, C) deficits."""
+        paths, count = turn.shape
+        n, classes = self._start.shape
+        turns = Turns(np.tile(going, count), pairs.swapaxes(0, 1).reshape(-1, 2), turn.T.reshape(-1))
+        steps = [*turns.steps(n, self._start.weight.dtype)]
+        coordinates = np.ascontiguousarray(turns.pairs.T)
+        after = np.empty((count, paths, classes))
+        for columns, vectors, tilted in zip(self._blocks, self._vectors, self._tilted, strict=True):
+            gains = after.reshape(-1, classes)[:, columns]
+            for step in steps:
+                gains[step.number] = _gains(step, coordinates, vectors, tilted.reshape(-1, vectors.shape[1]))
+        after[0] += self._last[going]
+        # in the order of the path: NumPy would add up a lone class pairwise
+        for k in range(1, count):
+            after[k] += after[k - 1]
+        self._last[going] = after[-1]
+        return after
+
+
+def _gains(step: Step, coordinates: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
+    """Make rotations; return (k, c) what the deficits <w, w - V> gain: w_i (old_i - new_i) + w_j (old_j - new_j)."""
+    old, new = step.apply(tilted)
+    old -= new
+    old *= vectors.take(coordinates.take(step.number, axis=1), axis=0)
+    gains: FloatArray = old[0]
+    gains += old[1]
+    return gains
+
+
+# Rotations that are made at a time: few enough to stay in the cache, many enough for a call of NumPy.
+_WINDOW = 50
+
+# Elements of what rotations lose in a window, and bytes of class vectors, of paths walked side by side.
+_LOSSES = 2**18
+_SIDE_BY_SIDE = 2**25
+
+# Elements of angles that are worked out at a time: they stay in the cache.
+_ANGLES = 2**15
+
+
+@dataclass(frozen=True, eq=False)
+class Stops:
+    """Where P paths stop for A angles.
+
+    Attributes:
+        rotations: (P, A) rotations made; 0 for angles that a path does not reach before it ends.
+        reached: (P, A) mRC there, radians, past the angle by a part of n_t rotations.
+    """
+
+    rotations: NDArray[np.int64]
+    reached: NDArray[np.float64]
+
+
+def find_stops(
+    start: ClassVectors, rotations: Rotations, paths: NDArray[np.int64], angles: NDArray[np.float64]
+) -> Stops:
+    """Walk paths until mRC exceeds each of the angles.
+
+    Args:
+        start: class vectors.
+        rotations: of all paths.
+        paths: (P,) ascending numbers of paths.
+        angles: (A,) ascending mRC targets in radians, at least 0.
+    """
+    n, classes = start.shape
+    size = n * classes * start.weight.itemsize
+    together = max(1, min(len(paths), _LOSSES // (_WINDOW * classes), _SIDE_BY_SIDE // size))
+    windows = _Paths(start, together)
+    stops = []
+    for k in range(0, len(paths), together):
+        part = paths[k : k + together]
+        windows.begin(len(part))
+        stops.append(_Walk(start, rotations, part, angles, windows).run())
+    return Stops(np.concatenate([f.rotations for f in stops]), np.concatenate([f.reached for f in stops]))
+
+
+class _Walk:
+    """Paths walked side by side, in windows of rotations."""
+
+    def __init__(
+        self,
+        start: ClassVectors,
+        rotations: Rotations,
+        paths: NDArray[np.int64],
+        angles: NDArray[np.float64],
+        windows: _Paths,
+    ) -> None:
+        self._start = start
+        self._rotations = rotations
+        self._paths = paths
+        self._angles = angles
+        self._windows = windows
+        self._found = Stops(
+            np.zeros((len(paths), len(angles)), np.int64), np.zeros((len(paths), len(angles)), np.float64)
+        )
+
+    def run(self) -> Stops:
+        """Walk until all angles are passed, or the paths end."""
+        done = 0
+        # positions of the paths that have not passed all angles
+        going = np.arange(len(self._paths))
+        while going.size and done < self._rotations.last:
+            stop = min(done + _WINDOW, self._rotations.last)
+            pairs, turn = self._rotations.of(self._paths[going], done, stop)
+            self._look(going, self._windows.walk(going, pairs, turn), done)
+            done = stop
+            going = going[self._found.rotations[going, -1] == 0]
+        return self._found
+
+    def _look(self, going: NDArray[np.int64], after: NDArray[np.float64], done: int) -> None:
+        """Find which angles are passed, and after which rotations of a window, of (K, P, C) deficits."""
+        # Algorithm 1 with n_t: between two looks nothing stops
+        looks = np.flatnonzero(np.arange(done + 1, done + len(after) + 1) % self._rotations.parameters.n_t == 0)
+        if not looks.size:
+            return
+        mrc = self._mrc(after[looks].reshape(-1, after.shape[2])).reshape(len(looks), len(going))
+        for at, angle in enumerate(self._angles):
+            passed = mrc > angle
+            path = np.flatnonzero(passed.any(axis=0) & (self._found.rotations[going, at] == 0))
+            first = np.argmax(passed[:, path], axis=0)
+            self._found.rotations[going[path], at] = done + looks[first] + 1
+            self._found.reached[going[path], at] = mrc[first, path]
+
+    def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """MRC per row of (k, C) deficits, which are overwritten."""
+        mean = np.empty(len(deficits))
+        rows = max(1, _ANGLES // deficits.shape[1])
+        for k in range(0, len(deficits), rows):
+            half_angles = deficits[k : k + rows]
+            half_angles *= self._start.half
+            # rounding takes a deficit slightly out of the range of a squared sine
+            np.clip(half_angles, 0.0, 1.0, out=half_angles)
+            np.sqrt(half_angles, out=half_angles)
+            np.arcsin(half_angles, out=half_angles)
+            mean[k : k + rows] = np.sum(half_angles, axis=1)
+        mean *= 2 * self._start.share
+        return mean

@@ -14,60 +14,47 @@ these arrays, where someone has computed digests and seal anew; SECURITY.md says
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, get_args
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph import decisions, dials, outputs
+from tna_onnx.graph import decisions
 from tna_onnx.graph.decisions import Guarded, add_decisions
 from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.difference import content_digest, differences, same_models
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, NodeOps, annotate, head_key, provenance
+from tna_onnx.graph.nodes import PREFIX, annotate, provenance
 from tna_onnx.graph.options import OUTPUT_KINDS
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.scores import choose_readout
-from tna_onnx.graph.several import Layout
-from tna_onnx.graph.written_values import PLACEHOLDER_INT, NotRebuilt, WrittenValues
-from tna_onnx.maps import MAPS
+from tna_onnx.graph.written_values import NotRebuilt, WrittenValues
 from tna_onnx.maps.base import Folding
-from tna_onnx.maps.feature_space import FeatureSpace
-from tna_onnx.maps.isotonic import TopVersusAll
-from tna_onnx.numerics import operating_points, outliers
 from tna_onnx.numerics.ops import Ops
-from tna_onnx.numerics.prior_shift import log_ratio
-
-__all__ = [
-    "Added",
-    "Change",
-    "OriginalClass",
-    "Proof",
-    "can_recompute",
-    "make_again",
-    "prove",
-    "write_change",
-    "write_decisions",
-]
+from tna_onnx.pipeline.stated import false_entries, require_order
+from tna_onnx.pipeline.steps import (
+    Added,
+    Change,
+    DecisionStep,
+    Decoder,
+    Encoder,
+    HeadStep,
+    OriginalClass,
+    require_words,
+)
 
 _FORMAT = 1
 _CHANGE = "change"
 _SEAL = "seal"
-_SHIFT = "shift"
-_DECISION = "guard_decision"
-
-_NAMED = 100  # classes up to which their thresholds are in the metadata
-_SUM = 1e-6  # by which weights of distributions may miss 1
 
 # Words of a step: with any more it is not what this version writes.
 _WORDS = {
@@ -86,74 +73,6 @@ _WORDS = {
     },
     "decisions": {"step", "source", "guarded", "thresholds", "names", "dials", "digests"},
 }
-
-# Numbers of one array, and of all, that the metadata hold; whole numbers are shorter.
-_MAX_ARRAY = 1024
-_MAX_NUMBERS = 2**14
-_MAX_INTEGERS = 2**16
-
-
-@dataclass(frozen=True, eq=False)
-class Added:
-    """Logits plus one number a class: what is left of a change where the file has no place for a bias.
-
-    Attributes:
-        bias: (C,) numbers.
-    """
-
-    bias: NDArray[np.floating]
-
-    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002 - as every map is called
-        """Return s + c."""
-        return op.add(logits, op.const(self.bias))
-
-    def folded(self) -> Folding:
-        """Return the shift."""
-        return Folding(1.0, np.asarray(self.bias, np.float64))
-
-
-@dataclass(frozen=True)
-class OriginalClass:
-    """The class that the input predicts, as a further output (N,) of integers; logits stay as they are.
-
-    Attributes:
-        output: its name.
-    """
-
-    output: str = "original_class"
-
-    keeps_order: ClassVar[bool] = True
-    for_classes: ClassVar[bool] = True
-
-    def forward(self, op: NodeOps, logits: str, features: str = "") -> str:  # noqa: ARG002 - as every map is called
-        """Write the output, and return the logits."""
-        op.class_output(logits, self.output)
-        return logits
-
-
-@dataclass(frozen=True, eq=False)
-class Change:
-    """What is done to a head, or behind the tensor of scores.
-
-    Attributes:
-        weight: (C, n) new class vectors; None where they stay, or are computed.
-        bias: (C,) new bias, where the head holds one; None likewise.
-        bias_factor: what the bias that the file has is multiplied by.
-        folded: a map in weight and bias that are computed from those of the source; see `can_recompute`.
-        maps: formulas that are appended, the first one first.
-        keeps_order: none of these changes which class comes first.
-        shape: of one sample's logits (`graph.rewrite`).
-        block: how names of appended nodes begin.
-    """
-
-    weight: NDArray[Any] | None = None
-    bias: NDArray[Any] | None = None
-    bias_factor: float = 1.0
-    folded: Any = None
-    maps: tuple[Any, ...] = ()
-    keeps_order: bool = True
-    shape: tuple[int, ...] | Layout = (0,)
-    block: str = PREFIX
 
 
 def can_recompute(folding: Folding) -> bool:
@@ -177,20 +96,21 @@ def write_change(
         UnsupportedModel: see `graph.rewrite`.
     """
     earlier = _earlier(model, metadata)
-    if change.folded is not None and any(_is_of(step, readout) for step in earlier):
-        # what an earlier step has put there is not in this file any more, so nothing can be computed of it
+    # the bias that an earlier step has put there is not in this file any more, and of too many classes the metadata do
+    # not hold the map, so nothing can be computed of it
+    lost = any(_is_of(step, readout) and step["bias"] == "file" for step in earlier)
+    if change.folded is not None and (lost or not _is_held(change.folded)):
         change = _with_numbers(readout, change)
     if change.folded is None:
         change = _in_place(readout, change)
     result = _applied(model, readout, change, None, aside=aside)
-    encoder = _Encoder()
-    bias: Any = None if change.bias_factor == 1 else change.bias_factor
+    encoder = Encoder()
     step = {
         "step": "head",
         "source": model.sha256,
         "readout": _words_of(readout),
         "weight": change.weight is not None,
-        "bias": "file" if change.bias is not None else bias,
+        "bias": _stated_bias(readout, change, encoder),
         "folded": encoder.encoded(change.folded),
         "maps": encoder.encoded(change.maps),
         "keeps_order": change.keeps_order,
@@ -202,6 +122,19 @@ def write_change(
     return result
 
 
+def _stated_bias(readout: Readout, change: Change, encoder: Encoder) -> Any:
+    """Return a new bias as a step states it: its numbers, its factor, None where it stays; `file` where it is taken
+    from there, because it is large, or stored as integers whose scale comes from the weight.
+    """
+    if change.bias is None:
+        return None if change.bias_factor == 1 else change.bias_factor
+    assert isinstance(readout, Head)  # noqa: S101 - a bias is of a head
+    if readout.stored_bias is None or readout.stored_bias.quantized is not None:
+        return "file"
+    stated = encoder.encoded(change.bias)
+    return stated if "values" in stated else "file"
+
+
 def write_decisions(
     model: Model,
     guarded: Guarded,
@@ -209,10 +142,11 @@ def write_decisions(
     names: Mapping[str, str],
     metadata: Mapping[str, str],
     dialled: Dials,
+    from_file: Model | None = None,
 ) -> Any:
     """Return the protobuf of a model with decisions, and in its metadata how they were added; see `add_decisions`."""
-    proto = add_decisions(model, guarded, thresholds, names, {}, dialled)
-    encoder = _Encoder()
+    proto = add_decisions(model, guarded, thresholds, names, {}, dialled, from_file)
+    encoder = Encoder()
     step = {
         "step": "decisions",
         "source": model.sha256,
@@ -226,6 +160,29 @@ def write_decisions(
     return proto
 
 
+def before_decisions(file: Model, entries: Mapping[str, str]) -> tuple[Model, DecisionStep]:
+    """Take back the last change of a file, which added decisions; return the model before, and what was added.
+
+    Args:
+        file: with decisions.
+        entries: of this tool, as they are without them.
+
+    Raises:
+        NotRebuilt: the last change is another one, or the file is not what it says.
+    """
+    *earlier, step = _steps(provenance(file))
+    if step["step"] != "decisions":
+        raise NotRebuilt("something else was changed after decisions were added")
+    proto = decisions.without_decisions(file, step["names"].values(), Decoder(_size(file)).decoded(step["dials"]))
+    annotate(proto, _with_step(entries, earlier) if earlier else entries)
+    before = Model(proto, step["source"], file.path, apart=file.apart)
+    proof = prove(before, file)
+    if not proof.intact or proof.decisions is None:
+        wrong = "; ".join(f"{each.part} {each.name}: {each.change}" for each in proof.unexplained)
+        raise NotRebuilt(proof.reason or wrong)
+    return before, proof.decisions
+
+
 def _earlier(model: Model, metadata: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the steps to a source of which the new entries keep some: those of a recalibration, or of another head."""
     if not any(key == _CHANGE or key.startswith("head/") for key in metadata):
@@ -234,6 +191,13 @@ def _earlier(model: Model, metadata: Mapping[str, str]) -> list[dict[str, Any]]:
         return _steps(provenance(model))
     except NotRebuilt:
         return []
+
+
+def _is_held(value: Any) -> bool:
+    """Return whether metadata hold all numbers of a value."""
+    encoder = Encoder()
+    encoder.encoded(value)
+    return not encoder.left_out
 
 
 def _is_of(step: Mapping[str, Any], readout: Readout) -> bool:
@@ -347,10 +311,12 @@ class Proof:
     Attributes:
         differences: everything in which the file differs from its source; `explained` where it is of the change.
         reason: why the file could not be made again; empty where it was.
+        decisions: that were added; None where there are none.
     """
 
     differences: tuple[Difference, ...]
     reason: str = ""
+    decisions: DecisionStep | None = None
 
     @property
     def unexplained(self) -> tuple[Difference, ...]:
@@ -384,7 +350,7 @@ def prove(source: Model, file: Model) -> Proof:
         return Proof(differences(source, file), str(reason))
     wrong = (*differences(rebuilt.model, file), *rebuilt.wrong)
     made = _explained(differences(source, rebuilt.model), rebuilt)
-    return Proof((*made, *wrong))
+    return Proof((*made, *wrong), decisions=rebuilt.decisions)
 
 
 def make_again(source: Model, file: Model) -> Model:
@@ -407,11 +373,13 @@ class _Rebuilt:
         model: the file.
         roles: name of a tensor or node -> what is new in it.
         wrong: what the file says of itself and is not so.
+        decisions: that were added; None where there are none.
     """
 
     model: Model
     roles: dict[str, str] = field(default_factory=dict)
     wrong: tuple[Difference, ...] = ()
+    decisions: DecisionStep | None = None
 
 
 def _explained(found: Sequence[Difference], rebuilt: _Rebuilt) -> tuple[Difference, ...]:
@@ -445,60 +413,41 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     sources = [step["source"] for step in steps]
     if source.sha256 not in sources:
         raise NotRebuilt(f"it was made of another file, with sha256 {sources[0]}; {source.name} has {source.sha256}")
-    steps = steps[sources.index(source.sha256) :]
+    first = sources.index(source.sha256)
+    if first and steps[:first] != _steps(provenance(source)):
+        raise NotRebuilt(f"it says that {source.name} was made in another way than that says itself")
+    steps = steps[first:]
     size = _size(file)
     model = source
+    done: list[HeadStep | DecisionStep] = []
     roles: dict[str, str] = {}
     digests: dict[str, str] = {}
     stated: dict[str, str] = {}
     try:
-        _require_order(steps)
         for step in steps:
-            proto, new_roles, new_digests = _STEPS[step["step"]](model, step, file, size)
+            again = _again_decisions if step["step"] == "decisions" else _again
+            proto, new_roles, new_digests, made = again(model, step, file, size)
             annotate(proto, entries)
             model = Model(proto, "", source.path, apart={**source.apart, **file.apart})
+            done.append(made)
             roles |= new_roles
             digests |= new_digests
             stated |= step["digests"]
+        require_order(done)
+        wrong = [*false_entries(provenance(source), done, entries)]
     # a record that someone else wrote may hold anything
     except (
         ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, StopIteration,
         TypeError, ValueError, UnsupportedModel,
     ) as error:  # fmt: skip
         raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
-    wrong = [Difference("tensor", name, "values", "not those of its making") for name in digests
-             if digests[name] != stated.get(name)]  # fmt: skip
+    if stated != digests:
+        names = sorted(name for name in stated.keys() | digests if digests.get(name) != stated.get(name))
+        wrong += [Difference("tensor", name, "values", "not those of its making") for name in names]
     if entries.get(_SEAL) != _seal(entries):
         wrong.append(Difference("metadata", f"{PREFIX}.{_SEAL}", "changed", "entries are not those that were written"))
-    wrong += _false_words(steps, entries, size)
-    return _Rebuilt(model, roles, tuple(wrong))
-
-
-def _require_order(steps: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a change of scores behind decisions on them, which this tool refuses to make.
-
-    Raises:
-        NotRebuilt: there is one.
-    """
-    decided = set()
-    for step in steps:
-        if step["step"] == "decisions":
-            decided.add(step["guarded"]["output"]["name"])
-        elif step["readout"]["output"] in decided:
-            raise NotRebuilt("it says that its scores were changed after decisions were added to them")
-
-
-def _require_words(step: Mapping[str, Any], keys: Sequence[str], size: int) -> None:
-    """Refuse values that are not in the words of this version, such as small arrays without their numbers.
-
-    Raises:
-        NotRebuilt: such a value.
-    """
-    decoder, encoder = _Decoder(size), _Encoder()
-    for key in keys:
-        again = encoder.encoded(decoder.decoded(step[key]))
-        if json.dumps(again, sort_keys=True) != json.dumps(step[key], sort_keys=True):
-            raise NotRebuilt(f"its '{key}' is not in the words that this version of tna-onnx writes")
+    decided = next((each for each in done if isinstance(each, DecisionStep)), None)
+    return _Rebuilt(model, roles, tuple(wrong), decided)
 
 
 def _require_input_class(change: Change, step: Mapping[str, Any]) -> None:
@@ -515,13 +464,17 @@ def _require_input_class(change: Change, step: Mapping[str, Any]) -> None:
         raise NotRebuilt("the class that it calls that of the input is not")
 
 
-def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tuple[Any, dict[str, str], dict[str, str]]:
-    """Do a change of the head again; return the protobuf, roles and digests."""
+_Again: TypeAlias = tuple[Any, dict[str, str], dict[str, str], HeadStep | DecisionStep]
+"""Protobuf, roles, digests, and what was done."""
+
+
+def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
+    """Do a change of the head again."""
     readout = _readout_of(model, step["readout"])
     if step["block"] != PREFIX and not step["block"].startswith(f"{PREFIX}/"):
         raise NotRebuilt("it names nodes in a way that this tool does not")
-    _require_words(step, ("folded", "maps", "shape"), size)
-    decoder = _Decoder(size)
+    require_words(step, ("folded", "maps", "shape", "bias"), size)
+    decoder = Decoder(size)
     change = Change(
         folded=decoder.decoded(step["folded"]),
         maps=decoder.decoded(step["maps"]),
@@ -538,20 +491,36 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> tup
         assert isinstance(readout, Head)  # noqa: S101 - a weight is of a head
         change = replace(change, weight=readout.weight)
         taken.append("weight")
+    change = _with_bias(readout, change, step, decoder)
     if step["bias"] == "file":
-        assert isinstance(readout, Head)  # noqa: S101 - a bias is of a head
-        if not readout.holds_bias:
-            raise NotRebuilt("it has a bias where the source has no place for one")
-        change = replace(change, bias=readout.bias)
         taken.append("bias")
-    elif step["bias"] is not None:
-        change = replace(change, bias_factor=float(step["bias"]))
-        if not 0 < change.bias_factor < np.inf:
-            raise NotRebuilt("it multiplies the bias by a number that no fit gives")
     if change.folded is not None and not can_recompute(change.folded.folded()):
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
     result = _applied(model, readout, change, WrittenValues(file, tuple(taken)))
-    return result.proto, result.roles, result.digests
+    known = not decoder.placeholders and step["bias"] != "file"
+    return result.proto, result.roles, result.digests, HeadStep(step["source"], readout, change, known)
+
+
+def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:
+    """Return a change with the bias that a step states.
+
+    Raises:
+        NotRebuilt: it states none that this tool writes.
+    """
+    stated = decoder.decoded(step["bias"])
+    if stated is None:
+        return change
+    if isinstance(stated, float):
+        if not 0 < stated < np.inf:
+            raise NotRebuilt("it multiplies the bias by a number that no fit gives")
+        return replace(change, bias_factor=stated)
+    assert isinstance(readout, Head)  # noqa: S101 - a bias is of a head
+    if not readout.holds_bias:
+        raise NotRebuilt("it has a bias where the source has no place for one")
+    bias = readout.bias if isinstance(stated, str) else stated
+    if bias.shape != readout.bias.shape or _stated_bias(readout, Change(bias=bias), Encoder()) != step["bias"]:
+        raise NotRebuilt("it states its bias in a way that this tool does not")
+    return replace(change, bias=bias)
 
 
 def _keeps_order(fitted: Any) -> bool:
@@ -559,26 +528,15 @@ def _keeps_order(fitted: Any) -> bool:
     return bool(getattr(fitted, "keeps_order", False) and getattr(fitted, "for_classes", False))
 
 
-def _again_decisions(
-    model: Model, step: Mapping[str, Any], file: Model, size: int
-) -> tuple[Any, dict[str, str], dict[str, str]]:
-    """Add decisions again; return the protobuf, roles and digests."""
-    _require_words(step, ("guarded", "thresholds", "dials"), size)
-    decoder = _Decoder(size)
-    proto = add_decisions(
-        model,
-        decoder.decoded(step["guarded"]),
-        decoder.decoded(step["thresholds"]),
-        step["names"],
-        {},
-        decoder.decoded(step["dials"]),
-        file,
-    )
-    made = Model(proto, "", model.path, apart={**model.apart, **file.apart})
-    return proto, {}, _decision_digests(made)
-
-
-_STEPS = {"head": _again, "decisions": _again_decisions}
+def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
+    """Add decisions again."""
+    require_words(step, ("guarded", "thresholds", "dials"), size)
+    decoder = Decoder(size)
+    guarded, thresholds, dials = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
+    proto = add_decisions(model, guarded, thresholds, step["names"], {}, dials, file)
+    made = DecisionStep(step["source"], model, guarded, thresholds, step["names"], dials)
+    digests = _decision_digests(Model(proto, "", model.path, apart={**model.apart, **file.apart}))
+    return proto, {}, digests, made
 
 
 def _decision_digests(model: Model) -> dict[str, str]:
@@ -589,74 +547,6 @@ def _decision_digests(model: Model) -> dict[str, str]:
         if tensor is not None:
             digest.update(name.encode() + content_digest(model, tensor))
     return {decisions.GUARD: digest.hexdigest()}
-
-
-def _false_words(steps: Sequence[Mapping[str, Any]], entries: Mapping[str, str], size: int) -> Iterator[Difference]:
-    """Yield the entries that say another number of a fitted map, or other class frequencies, than were written."""
-    added: list[NDArray[Any]] | None = []
-    for step in steps:
-        decoder = _Decoder(size)
-        if step["step"] == "decisions" and not _is_decision_of(entries, step, decoder):
-            yield Difference("metadata", f"{PREFIX}.{_DECISION}", "changed", "not the thresholds of the file")
-        words = _words_on(step, entries)
-        maps = (decoder.decoded(step["folded"]), *decoder.decoded(step["maps"])) if step["step"] == "head" else ()
-        if decoder.placeholders or step.get("bias") == "file":
-            added = None  # of many classes, or behind another change, the numbers are not in the metadata
-        if decoder.placeholders:
-            continue
-        if added is not None and step["step"] == "head" and not step["weight"]:
-            added += [each.bias for each in maps if isinstance(each, Added)]
-        for fitted in filter(None, maps):
-            for key, value in getattr(fitted, "brief", {}).items():
-                if words.get(key, json.dumps(value)) != json.dumps(value):
-                    yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the map in the file")
-    # of a file that is guarded after it was shifted, the steps are about the decisions alone
-    if added and _SHIFT in entries and not _is_among(entries[_SHIFT], added):
-        yield Difference("metadata", f"{PREFIX}.{_SHIFT}", "changed", "not the class frequencies of the file")
-
-
-def _is_decision_of(entries: Mapping[str, str], step: Mapping[str, Any], decoder: _Decoder) -> bool:
-    """Whether rule, thresholds and costs that an entry names, if there is one, are those of a step."""
-    guarded, thresholds, dialled = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
-    rule = guarded.decision
-    if rule is None or _DECISION not in entries:
-        return rule is None and _DECISION not in entries
-    limits = np.atleast_1d(thresholds["decision"])
-    dial = getattr(dialled, "decision", None)
-    if rule.kind not in get_args(operating_points.RuleKind):
-        return False
-    if dial is not None and not np.array_equal(np.atleast_1d(dial.default), limits):
-        return False
-    try:
-        words = json.loads(entries[_DECISION])
-        named = (words["rule"], words.get("positive"), [*words.get("thresholds", {}).values()], words.get("cost", []))
-    except (LookupError, RecursionError, TypeError, ValueError, AttributeError):
-        return False
-    positive = rule.positive if rule.kind == "positive" else None
-    if "thresholds" not in words and limits.size > _NAMED:
-        return bool(named[:2] == (rule.kind, positive))
-    return bool(named == (rule.kind, positive, limits.tolist(), rule.cost.tolist()))
-
-
-def _words_on(step: Mapping[str, Any], entries: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the entries on the head of a step, which has keys of its own in a file of several calibrated heads."""
-    if step["step"] != "head":
-        return entries
-    start = head_key(step["readout"]["output"])
-    return {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)} or entries
-
-
-def _is_among(text: str, added: Sequence[NDArray[Any]]) -> bool:
-    """Whether class frequencies before and after, as JSON, are those of numbers that are added to the logits."""
-    try:
-        words = json.loads(text)
-        source, target = (np.array(words[name], np.float64) for name in ("source", "target"))
-        with np.errstate(all="ignore"):
-            ratio = log_ratio(source, target)
-    except (LookupError, RecursionError, TypeError, ValueError):
-        return False
-    # a logarithm may differ by a rounding from one machine to another
-    return any(bias.shape == ratio.shape and np.allclose(bias, ratio, rtol=1e-9, atol=1e-12) for bias in added)
 
 
 def _size(file: Model) -> int:
@@ -708,135 +598,3 @@ def _readouts(model: Model, output: str, node: str | None) -> Iterator[Readout]:
         if node is None:
             with contextlib.suppress(UnsupportedModel):
                 yield choose_readout(model, output, kind)
-
-
-class _Encoder:
-    """Values as JSON, to the last bit; of an array that is too large, its type and shape."""
-
-    def __init__(self) -> None:
-        self._left = {"f": _MAX_NUMBERS, "i": _MAX_INTEGERS}
-
-    def encoded(self, value: Any) -> Any:
-        """Return a value that JSON has."""
-        if isinstance(value, np.ndarray):
-            array = {"dtype": value.dtype.name, "shape": list(value.shape)}
-            fits = self._fits("i" if value.dtype.kind in "iu" else "f", value.size)
-            return array | ({"values": value.reshape(-1).tolist()} if fits else {})
-        if isinstance(value, (list, tuple)):
-            numbers = bool(value) and all(isinstance(each, float) for each in value)
-            if numbers and not self._fits("f", len(value)):
-                return {"numbers": len(value)}
-            return [self.encoded(each) for each in value]
-        if dataclasses.is_dataclass(value):
-            # what was measured on the samples is for the fit alone
-            fields = [each.name for each in dataclasses.fields(value)]
-            names = [name for name in fields if not (isinstance(value, FeatureSpace) and name == "measured")]
-            return {"is": type(value).__name__, **{name: self.encoded(getattr(value, name)) for name in names}}
-        if isinstance(value, Mapping):
-            return {"entries": {key: self.encoded(each) for key, each in value.items()}}
-        return value.item() if isinstance(value, np.generic) else value
-
-    def _fits(self, kind: str, count: int) -> bool:
-        most = _MAX_INTEGERS if kind == "i" else _MAX_ARRAY
-        if count > min(most, self._left[kind]):
-            return False
-        self._left[kind] -= count
-        return True
-
-
-class _Decoder:
-    """The way back, with placeholders for the numbers of large arrays.
-
-    Args:
-        size: most numbers of an array.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self.placeholders = 0
-
-    def decoded(self, value: Any) -> Any:
-        """Return the value.
-
-        Raises:
-            NotRebuilt: none that this tool writes.
-        """
-        if isinstance(value, list):
-            return tuple(self.decoded(each) for each in value)
-        if not isinstance(value, dict):
-            return value
-        if "shape" in value:
-            return self._array(np.dtype(value["dtype"]), tuple(map(int, value["shape"])), value.get("values"))
-        if "numbers" in value:
-            return tuple(self._array(np.dtype(np.float64), (int(value["numbers"]),), None).tolist())
-        if "entries" in value:
-            return {key: self.decoded(each) for key, each in value["entries"].items()}
-        cls = _classes().get(value["is"])
-        if cls is None:
-            raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
-        fitted = cls(**{key: self.decoded(each) for key, each in value.items() if key != "is"})
-        _require_fit(fitted)
-        return fitted
-
-    def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...], values: Any) -> NDArray[Any]:
-        count = 1
-        for length in shape:
-            count *= length
-        if dtype.kind not in "fi" or not 0 <= count <= self._size:
-            raise NotRebuilt(f"expected an array of numbers that the file can hold, found {dtype} {shape}")
-        if values is not None:
-            array = np.array(values, dtype).reshape(shape)
-            # a placeholder would take the number of the file
-            if dtype.kind == "f" and np.isnan(array).any():
-                raise NotRebuilt("it holds values that are no numbers")
-            return array
-        self.placeholders += 1
-        return np.full(shape, np.nan if dtype.kind == "f" else PLACEHOLDER_INT, dtype)
-
-
-def _require_fit(fitted: Any) -> None:
-    """Refuse a map with numbers that no fit gives, which could turn its predictions round.
-
-    Raises:
-        NotRebuilt: such a number.
-    """
-    for name, value in vars(fitted).items():
-        if isinstance(fitted, (Added, *MAPS.values())) and isinstance(value, np.ndarray) and np.isinf(value).any():
-            raise NotRebuilt(f"it holds a {type(fitted).__name__} with infinite numbers")
-        if name not in _RANGES or value is None:
-            continue
-        low, high = _RANGES[name]
-        numbers = np.asarray(value, np.float64)
-        if isinstance(fitted, MAPS["ets"]) and name == "weights" and not _is_mixture(numbers):
-            raise NotRebuilt("it holds weights of three distributions that no fit gives")
-        numbers = numbers[~np.isnan(numbers)] if np.ndim(value) else numbers  # NaN stands for those of the file
-        if not np.all((numbers >= low) & (numbers <= high)):
-            raise NotRebuilt(f"it holds a {type(fitted).__name__} whose {name} no fit gives")
-
-
-def _is_mixture(weights: NDArray[np.float64]) -> bool:
-    """Whether weights of three distributions add up to 1 and do not leave the uniform one, the last, alone."""
-    return bool(abs(weights.sum() - 1) < _SUM and weights[2] < 1)
-
-
-# Least and largest value of a map's field, by its name.
-_RANGES = {
-    "temperature": (1e-6, 1e6),
-    "temperatures": (1e-6, 1e6),
-    "n_classes": (2, np.inf),
-    "weights": (0.0, 1.0),
-    "share": (0.0, 1.0),
-    "slope": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
-}
-
-
-@functools.cache
-def _classes() -> dict[str, type]:
-    """Return the classes that metadata may name."""
-    named = (
-        Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy,
-        outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
-        dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
-        operating_points.DecisionRule, *MAPS.values(),
-    )  # fmt: skip
-    return {cls.__name__: cls for cls in named}

@@ -49,7 +49,7 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.readout import Head, Readout, features_step
+from tna_onnx.graph.readout import Head, Readout, quantization_step
 from tna_onnx.graph.tensors import FLOAT_TYPES, TF32_EPSILON, epsilon, numpy_type
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import to_host
@@ -62,20 +62,6 @@ from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.results.report import Changes, Report, Verification
 from tna_onnx.runtime import trim_memory
 from tna_onnx.runtime.session import CUDA
-
-__all__ = [
-    "FinalFile",
-    "casts_behind",
-    "check_file",
-    "check_probabilities",
-    "check_runs",
-    "check_written",
-    "checked_samples",
-    "logit_sizes",
-    "probability_bounds",
-    "with_file",
-]
-
 
 FloatArray = NDArray[np.float64]
 
@@ -156,7 +142,7 @@ def casts_behind(model: Model, readout: Readout) -> list[tuple[float, bool]]:
 
 
 def _features_moved(task: Task, head: Head) -> float:
-    step = features_step(task.model, head)
+    step = quantization_step(task.model, head.features)
     if step == 0:
         return 0.0
     return step * max(float(np.max(np.linalg.norm(w, axis=1))) for _, w in class_blocks(head.weight))

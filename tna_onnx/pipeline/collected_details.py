@@ -49,24 +49,7 @@ from tna_onnx.results.details import (
     Scored,
     Step,
 )
-from tna_onnx.search.candidates import Candidate, candidate_weight, candidate_weights
-from tna_onnx.search.settings import SearchSettings
-
-__all__ = [
-    "ClassSums",
-    "MappedLogits",
-    "Started",
-    "angle_counts",
-    "class_bins",
-    "class_sums",
-    "collect_details",
-    "feature_angles",
-    "label_bins",
-    "made_by",
-    "worst_rows",
-    "worst_samples",
-]
-
+from tna_onnx.search.candidates import Candidate, SearchSettings, candidate_weight, candidate_weights
 
 # Width of a bin: 90 of them show the shape of a distribution, and few of 5,000 samples' are empty.
 _DEGREES = 2

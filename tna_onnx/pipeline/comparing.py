@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import array_api_compat
 import numpy as np
@@ -18,8 +19,8 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.residuals import CrossFit
-from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.crossfit import FOLDS, folds
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Strategy
@@ -28,8 +29,6 @@ from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, How, compare_scores
-
-__all__ = ["Compared", "compare_heads", "require_plausible"]
 
 # Logits above this number are given back once they are scored: three sets of them would stay beside each other.
 _LARGE = 2**24
@@ -78,35 +77,31 @@ def compare_heads(
         DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
     """
     how, before, scores, changed, chosen = _paired_scores(task, strategy, outcome, after, progress)
-    described = task.shown.source.describe()
     if fitted is None:
         fitted = outcome.logits.mapped_scores(outcome.fitted)
         _give_back(outcome.logits, task)
     cross_fit = None
     if how == "cross-fitted":
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
-    # cross-fitted, other folds may have chosen a method that changes some
-    same = outcome.keeps_predictions and np.array_equal(before.hit, scores.hit)
-    comparison = compare_scores(
-        described,
-        how,
-        before,
-        scores,
-        settings.bins,
-        settings.seed,
-        settings.level,
-        cross_fit=cross_fit,
-        same_predictions=same,
-        interval=settings.interval,
-    )
-    recall = Recall.of(
-        before.labelled(np.asarray(task.shown.table.labels)),
-        scores,
-        class_names(task, task.shown),
-        settings.level,
-        folds=FOLDS if cross_fit else 0,
-        same_predictions=same,
-    )
+    names = class_names(task, task.shown)
+
+    def compared(scores: SampleScores) -> tuple[Comparison, Recall]:
+        # cross-fitted, other folds may have chosen a method that changes some
+        same = outcome.keeps_predictions and np.array_equal(before.hit, scores.hit)
+        shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
+        comparison = compare_scores(
+            task.shown.source.describe(), how, before, scores, settings.bins, settings.seed,
+            cross_fit=cross_fit, interval=settings.interval, **shared,
+        )  # fmt: skip
+        labelled = before.labelled(np.asarray(task.shown.table.labels))
+        return comparison, Recall.of(labelled, scores, names, **shared)
+
+    comparison, recall = compared(scores)
+    # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
+    # chose others: the worse of two for each fold
+    if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
+        other, classes = compared(outcome.scores[outcome.method])
+        comparison, recall = comparison.holding(other), recall.holding(classes)
     return Compared(before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen))
 
 
@@ -129,8 +124,8 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     if not isinstance(outcome.fitted, Refit):
         return
     others = [each for method, each in outcome.scores.items() if method.map != outcome.map]
-    before, after = (float(np.mean(scores.hit)) for scores in (compared.before, compared.after))
-    plausible = max([before, *(float(np.mean(each.hit)) for each in others)])
+    before, after = (scores.mean("hit") for scores in (compared.before, compared.after))
+    plausible = max([before, *(each.mean("hit") for each in others)])
     if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
         return
     raise DataError(
@@ -149,10 +144,11 @@ def _paired_scores(
     if task.held_out is not None:
         before, first = _passed(task, outcome, original)
         scores, second = _passed(task, outcome, after)
-        return "held-out", before, scores, _share(first != second), []
+        return "held-out", before, scores, _share(first != second, before), []
     changed = 0.0
     if not outcome.keeps_predictions:
-        changed = float(np.mean(original.logits.predictions() != after.logits.predictions(after.fitted)))
+        different = original.logits.predictions() != after.logits.predictions(after.fitted)
+        changed = _share(different, outcome.before)
     _give_back(original.logits, task)
     # no fold could differ from another: nothing to cross-fit
     if outcome.unchanged:
@@ -161,8 +157,8 @@ def _paired_scores(
     return "cross-fitted", outcome.before, strategy.cross_fitted(outcome, progress, chosen), changed, chosen
 
 
-def _share(different: NDArray[np.bool_]) -> float:
-    return float(np.sum(different)) / max(1, different.size)
+def _share(different: NDArray[np.bool_], scores: SampleScores) -> float:
+    return weighted_mean(different, scores.weights) if different.size else 0.0
 
 
 def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:

@@ -25,10 +25,8 @@ from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.numerics.metrics import sample_losses
 from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.methods import FOLDS, Method, Rule
-
-__all__ = ["FOLDS", "SEEN", "Fit", "MapFits", "Scores", "chosen_per_fold", "cross_scores", "folds", "nested", "seen"]
 
 SEEN = 62_500
 """Samples that searches and fits of folds see at most. A fit of k numbers to M of many costs k / (2 M) nats of NLL."""
@@ -51,6 +49,9 @@ Loss = Callable[[SampleScores], NDArray[np.float64]]
 # loss lies so many standard errors of the paired difference above the best.
 _LOST = 3.0
 _ENOUGH = 200
+
+# 99 % of a chi-squared number with one degree of freedom are below.
+_LIKELY = 6.635
 
 
 def folds(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
@@ -129,15 +130,20 @@ def _lost(scores: Scores, loss: Loss) -> set[Method]:
     if not scores or len(next(iter(scores.values()))) < _ENOUGH:
         return set()
     families: dict[Method, NDArray[np.float64]] = {}
+    any_scores = next(iter(scores.values()))
+
+    def mean(losses: NDArray[np.float64]) -> float:
+        return weighted_mean(losses, any_scores.weights)
+
     for method, each in scores.items():
         first = dataclasses.replace(method, step=0)
         losses = loss(each)
-        if first not in families or losses.mean() < families[first].mean():
+        if first not in families or mean(losses) < mean(families[first]):
             families[first] = losses
-    best = min(families.values(), key=lambda losses: float(losses.mean()))
+    best = min(families.values(), key=mean)
     lost = set()
     for method, losses in families.items():
-        worse, error = mean_and_error(losses - best, next(iter(scores.values())).clusters)
+        worse, error = mean_and_error(losses - best, any_scores.clusters, any_scores.weights)
         # what keeps predictions costs little, and is what others are held against
         if not method.keeps_order and worse > _LOST * error:
             lost.add(method)
@@ -154,7 +160,7 @@ def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask) ->
             for method, logits, fitted in path:
                 scores[method] = logits.mapped_scores(fitted, held)
                 # what the fits along a path minimise, whatever is chosen by: it is smooth in few samples, too
-                value = float(np.mean(scores[method].nll, dtype=np.float64))
+                value = scores[method].mean("nll")
                 # further steps only follow the training samples closer
                 if value > last:
                     break
@@ -231,6 +237,21 @@ class MapFits:
         fits = self.path(dataclasses.replace(method, step=0), logits, np.ones(len(logits), bool))
         _, _, fitted = next(itertools.islice(fits, method.step, None))
         return fitted
+
+    def temperature_helps(self, logits: Logits, rows: Mask | None = None) -> bool:
+        """Whether the likelihood ratio of one temperature against none is beyond the 99 % point of chi-squared.
+
+        Twice the gain in log likelihood of a fit of one number to samples that need none is chi-squared with one
+        degree of freedom. Of few samples that knows more than the standard error of cross-fitted losses, a few of
+        which make most of both.
+        Source: Wilks (1938), "The large-sample distribution of the likelihood ratio for testing composite hypotheses".
+        """
+        try:
+            fitted = self.one("ts", logits, rows)
+        except DataError:
+            return False
+        before, after = (logits.mapped_scores(each, rows).nll for each in (None, fitted))
+        return 2 * float(np.sum(before - after, dtype=np.float64)) > _LIKELY
 
     def one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:
         """Return the fit of a map without a path to samples, from `start` on; None of the map `none`.

@@ -21,8 +21,6 @@ from tna_onnx.graph.save import check_output
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 
-__all__ = ["FileJob", "Job", "refuse_finished", "refuse_readers", "shift_notes", "target_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class FileJob:

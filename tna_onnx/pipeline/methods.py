@@ -30,15 +30,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.maps import MAPS
-from tna_onnx.maps.vector_scaling import VectorScaling
+from tna_onnx.maps.structured import VectorScaling
 from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.metrics import sample_losses
-from tna_onnx.numerics.recall_bounds import Recalls
+from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.search.candidates import ROUNDING
-
-__all__ = ["FOLDS", "INPUT", "Choice", "Method", "Reason", "Rule"]
 
 # More folds would fit on more samples and cost as many more fits; five leave 80 %.
 FOLDS = 5
@@ -176,7 +174,7 @@ class Rule:
                 left_out[method] = reason
         # nothing is: the one that costs the least
         if not allowed:
-            least = min(scores, key=lambda method: (-np.mean(scores[method].hit), method.rank))
+            least = min(scores, key=lambda method: (-scores[method].mean("hit"), method.rank))
             return Choice(least, {method: reason for method, reason in left_out.items() if method != least})
         among = self._among(allowed, before)
         return Choice(among.method, left_out | dict(among.left_out))
@@ -200,14 +198,14 @@ class Rule:
 
     def gains(self, before: SampleScores, after: SampleScores) -> bool:
         """Whether the NLL of cross-fitted scores is significantly below the input's, by an effect that counts."""
-        worse, error = mean_and_error(sample_losses(after) - sample_losses(before), before.clusters)
+        worse, error = mean_and_error(sample_losses(after) - sample_losses(before), before.clusters, before.weights)
         return -worse > max(METRICS["nll"].smallest_effect, _GAIN * error)
 
     def _refusal(self, method: Method, before: SampleScores, after: SampleScores, *, careful: bool) -> Reason | None:
         """Return why rule 1 leaves a method out, if it does."""
         if method.keeps_order:
             return None
-        drop = float(np.mean(before.hit)) - float(np.mean(after.hit))
+        drop = before.mean("hit") - after.mean("hit")
         if drop > self.max_accuracy_drop + ROUNDING:
             return "accuracy"
         if careful and not _is_worth_it(before, after):
@@ -219,9 +217,10 @@ class Rule:
         metric = METRICS[self.objective]
         least = metric.smallest_effect / metric.factor
         losses = {method: self.losses(after) for method, after in scores.items()}
-        best = min(losses, key=lambda method: (float(np.mean(losses[method])), method.rank))
+        best = min(losses, key=lambda method: (weighted_mean(losses[method], scores[method].weights), method.rank))
         for method in sorted(losses, key=lambda each: each.rank):
-            worse, error = mean_and_error(losses[method] - losses[best], scores[method].clusters)
+            after = scores[method]
+            worse, error = mean_and_error(losses[method] - losses[best], after.clusters, after.weights)
             if worse <= max(error, least):
                 return method
         return best
@@ -229,7 +228,7 @@ class Rule:
     def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
         """Rule 4."""
         first, second = (sample_losses(each, "ece", self.bins) for each in (before, after))
-        worse, error = mean_and_error(second - first, before.clusters)
+        worse, error = mean_and_error(second - first, before.clusters, before.weights)
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
 
 

@@ -9,8 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import sample_digests, sample_form
 from tna_onnx.data.images.recipes import recipe_text
@@ -24,21 +22,18 @@ from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.pipeline.change import OriginalClass
 from tna_onnx.pipeline.comparing import Compared
-from tna_onnx.pipeline.crossfit import FOLDS, SEEN
+from tna_onnx.pipeline.crossfit import SEEN
 from tna_onnx.pipeline.job import Job
-from tna_onnx.pipeline.methods import Reason
+from tna_onnx.pipeline.methods import FOLDS, Reason
 from tna_onnx.pipeline.sample_checks import MIN_SHARED_DIGESTS, SKETCH_MARGIN, DigestedSamples
 from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.steps import OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.pipeline.task import Task, class_names
 from tna_onnx.results.gates import differences_text
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, Standing
-
-__all__ = ["decided_on", "decided_thresholds", "digests_in_file", "notes_on"]
-
 
 # Methods that the note on a choice names as left out.
 _LISTED = 2
@@ -145,7 +140,7 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
         )
     recipe = task.source.recipe()
     if recipe is not None:
-        accuracy = float(np.mean(outcome.before.hit))
+        accuracy = outcome.before.mean("hit")
         notes.append(f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {accuracy:.2%}")
     return notes
 
@@ -212,8 +207,8 @@ def _choice_notes(task: Task, outcome: Outcome, settings: Settings) -> list[str]
 
 def _underconfidence(outcome: Outcome) -> list[str]:
     """Say that a tilt cannot help where confidences are too low."""
-    confidence = float(np.mean(outcome.before.confidence, dtype=np.float64))
-    accuracy = float(np.mean(outcome.before.hit))
+    confidence = outcome.before.mean("confidence")
+    accuracy = outcome.before.mean("hit")
     if confidence >= accuracy:
         return []
     ending = "--map ts raises them too" if outcome.map == "none" else "what raises them is the map"
@@ -238,9 +233,8 @@ def _why(outcome: Outcome, settings: Settings) -> str:
     }
     ranked = sorted(values, key=lambda method: values[method])
     least = min(value for method, value in values.items() if method not in outcome.left_out)
-    text = (
-        f"chosen of {len(outcome.scores)} methods, as the simplest within a standard error of the best: {outcome.words}"
-    )
+    rule = "by their likelihood" if outcome.by_likelihood else "as the simplest within a standard error of the best"
+    text = f"chosen of {len(outcome.scores)} methods, {rule}: {outcome.words}"
     for reason, words in _REASONS.items():
         better = [each for each in ranked if outcome.left_out.get(each) == reason and values[each] < least]
         if better:
@@ -253,11 +247,11 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
     if outcome.changing is None:
         return []
     before, after = outcome.before, outcome.scores[outcome.changing]
-    gain = float(np.mean(after.nll, dtype=np.float64) - np.mean(outcome.scores[outcome.method].nll, dtype=np.float64))
+    gain = after.mean("nll") - outcome.scores[outcome.method].mean("nll")
     recall = Recall.of(before, after, class_names(task, task.calibration))
     parts = [
         f"{METRICS['nll'].label} {METRICS['nll'].change(gain)}",
-        f"accuracy {METRICS['accuracy'].change(float(np.mean(after.hit)) - float(np.mean(before.hit)))} points",
+        f"accuracy {METRICS['accuracy'].change(after.mean('hit') - before.mean('hit'))} points",
         f"balanced accuracy {METRICS['accuracy'].change(recall.balanced.difference)} points",
     ]
     lowest = recall.lowest

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tna_onnx.data.images.recipes import preprocessing_warnings
-from tna_onnx.data.positions import clusters_of
+from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.source import group_notes, require_groups, require_samples, source_notes
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
@@ -29,17 +29,14 @@ from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk import walk_back
-from tna_onnx.pipeline.crossfit import FOLDS
 from tna_onnx.pipeline.job import Job, refuse_finished, refuse_readers, shift_notes, target_of
+from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
 from tna_onnx.pipeline.settings import QuantizedHead
 from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.pipeline.teaching import open_unlabelled, split_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
-
-__all__ = ["Network", "open_task"]
-
 
 _log = logging.getLogger("tna_onnx")
 
@@ -81,7 +78,7 @@ class Network:
         table = collect_features(self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given)
         if samples.store is not None:
             table = replace(table, folder=samples.store)
-        table = replace(table, clusters=clusters_of(samples.source))
+        table = replace(table, clusters=clusters_of(samples.source), weights=weights_of(samples.source))
         return Collected(replace(samples, readout=readout), table)
 
     def collect_beside(self, samples: Samples | None, stage: str) -> Collected | None:

@@ -24,8 +24,6 @@ from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.results.report import MovedOutput
 
-__all__ = ["check_other_outputs", "label_relation", "outputs_beside", "relation"]
-
 # |difference| of probabilities up to which two outputs say the same.
 _SAME = 1e-3
 # Labels may differ from the first class where the first two are this close.
@@ -108,8 +106,8 @@ def _computed_from(task: Task, compared: Collection[str]) -> Iterator[MovedOutpu
     """Yield the outputs that were not compared and are computed from the logits, or from the head's own node."""
     model = task.model
     changed = {model.producers.get(task.readout.logits)} - {None}
-    if task.head is not None and task.head.node in model.labels:
-        changed.add(model.labels.index(task.head.node))
+    if task.head is not None:
+        changed.update(task.head.readers)
     for name in model.outputs:
         if name not in (task.class_output.name, *compared) and changed & set(ancestors(model, name)):
             yield MovedOutput(name)

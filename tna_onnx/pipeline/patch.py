@@ -6,36 +6,44 @@ values that only the file has, so that the same writer makes the same file again
     NAME.npz           an array for each value under its name in the file, and `tna_onnx.patch`, a text
     NAME.safetensors   the same, with the text in `__metadata__`
 
-A third, `NAME.onnx_adapter`, is for ONNX Runtime alone (`pipeline.adapter`).
+A third, `NAME.onnx_adapter`, is for ONNX Runtime alone.
 
 The text is JSON: {"format": 1, "source": SHA-256, "entries": {metadata of the file}, "types": {name: [type, *shape]}};
 the types are those that NumPy lacks, whose bytes are stored.
+
+A calibration as an adapter of ONNX Runtime: weight and bias of the head, which a run takes in place of others.
+
+The model is prepared once: the head's initializers become inputs, whose defaults are the values that they had. A run
+with an active adapter takes these from `NAME.onnx_adapter`, so that one session serves many calibrations. An adapter
+holds values alone. So a calibration has to be in weight and bias: no nodes, and no integers, whose scales would change.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.errors import CheckFailed, DataError, UsageError
+from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError
 from tna_onnx.files import open_regular
 from tna_onnx.graph.difference import same_models
+from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import METADATA_PREFIX, provenance
-from tna_onnx.graph.readout import Readout
-from tna_onnx.graph.written_values import NotRebuilt, new_values, stand_in
-from tna_onnx.pipeline.adapter import adapter_of
+from tna_onnx.graph.nodes import METADATA_PREFIX, MIN_IR_OF_INITIALIZERS, provenance
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.rewrite import with_inputs
+from tna_onnx.graph.tensors import numpy_name
+from tna_onnx.graph.written_values import NotRebuilt, Typed, new_values, stand_in
 from tna_onnx.pipeline.change import make_again
 from tna_onnx.pipeline.settings import check_patch_name
-
-__all__ = ["apply_patch", "patch_of", "read_patch"]
+from tna_onnx.runtime import adapter_bytes, read_adapter
 
 _FORMAT = 1
 _TEXT = "tna_onnx.patch"
@@ -105,10 +113,19 @@ def apply_patch(source: Model, content: bytes, name: str) -> Model:
         made = make_again(source, stand_in(source, values, metadata))
     except NotRebuilt as error:
         raise DataError(f"{name}: the patch is damaged, or of another version of tna-onnx: {error}") from error
-    unused = sorted(set(arrays) - set(new_values(source, made)))
-    if unused:
-        raise DataError(f"{name}: the patch is damaged: it holds '{unused[0]}', which the file does not have of it")
+    expected = new_values(source, made)
+    differing = sorted(key for key in values.keys() | expected if not _is_same(values.get(key), expected.get(key)))
+    if differing:
+        raise DataError(f"{name}: the patch is damaged: its '{differing[0]}' is not that of the file")
     return made
+
+
+def _is_same(values: Typed | None, others: Typed | None) -> bool:
+    if values is None or others is None:
+        return False
+    (array, kind), (other, other_kind) = values, others
+    described = (array.dtype, array.shape, kind) == (other.dtype, other.shape, other_kind)
+    return described and array.tobytes() == other.tobytes()
 
 
 def read_patch(path: str | Path) -> bytes:
@@ -196,3 +213,84 @@ def _read_safetensors(content: bytes) -> tuple[dict[str, NDArray[Any]], str]:
         low, high = about["data_offsets"]
         arrays[name] = np.frombuffer(content[start + low : start + high], types[about["dtype"]]).reshape(about["shape"])
     return arrays, text
+
+
+_DTYPES = ("float32", "float16", "float64")
+
+# A model version is an int32.
+_DIGITS = 7
+
+
+def adapter_tensors(model: Model, readout: Readout) -> tuple[str, ...]:
+    """Return the names of the initializers that an adapter takes the place of: weight, and bias where there is one.
+
+    Raises:
+        UnsupportedModel: the head has none of its own in float.
+    """
+    if not isinstance(readout, Head):
+        raise UnsupportedModel(f"{model.name}: an adapter holds weight and bias of a linear head, and there is none")
+    if model.proto.ir_version < MIN_IR_OF_INITIALIZERS:
+        raise UnsupportedModel(
+            f"{model.name}: has IR version {model.proto.ir_version}; an input with a default needs "
+            f"{MIN_IR_OF_INITIALIZERS} or newer: convert the model, or write a patch as .npz"
+        )
+    for place in readout.places:
+        tensor = model.initializers.get(place.name)
+        plain = place.overwritten and place.quantized is None
+        if tensor is None or not plain or numpy_name(tensor.data_type) not in _DTYPES:
+            raise UnsupportedModel(
+                f"{model.name}: '{place.name}' of head '{readout.node}' is no initializer of its own in float, which "
+                "an adapter could replace; write a patch as .npz"
+            )
+    return tuple(place.name for place in readout.places)
+
+
+def adapter_of(source: Model, file: Model, readout: Readout) -> bytes:
+    """Return the adapter with which the prepared source computes what a file does.
+
+    Raises:
+        UnsupportedModel: the file has more than new weights and biases.
+    """
+    names = adapter_tensors(source, readout)
+    if list(source.proto.graph.node) != list(file.proto.graph.node) or not set(new_values(source, file)) <= set(names):
+        raise UnsupportedModel(
+            f"{source.name}: the calibration has nodes of its own, and an adapter holds weight and bias alone; use "
+            "--map ts, svs, bias or refit, or write a patch as .npz"
+        )
+    values = {name: file.array(file.initializers[name]) for name in names}
+    return adapter_bytes(values, _version_of(source))
+
+
+def adaptable(source: Model, path: Path) -> Model:
+    """Return a model whose initializers are inputs with defaults, as far as an adapter has them.
+
+    Raises:
+        CheckFailed: the adapter belongs to another model.
+        DataError: it is damaged, or none.
+    """
+    values, version = read_adapter(path)
+    if version != _version_of(source):
+        raise CheckFailed(f"{path}: belongs to another model than {source.name}; give the one that was calibrated")
+    for name, array in values.items():
+        tensor = source.initializers.get(name)
+        if tensor is None or (list(tensor.dims), numpy_name(tensor.data_type)) != ([*array.shape], array.dtype.name):
+            raise DataError(f"{path}: {source.name} has no initializer '{name}' of type and shape of the adapter's")
+        if not np.all(np.isfinite(array)):
+            raise DataError(f"{path}: '{name}' holds NaN or infinite values, which are never written")
+    if not any(set(values) == names for names in _adaptable_names(source)):
+        raise DataError(
+            f"{path}: holds {', '.join(sorted(values)) or 'nothing'}; expected weight and bias of one head of "
+            f"{source.name}, and nothing else"
+        )
+    return Model(with_inputs(source, values), "", source.path, apart=source.apart)
+
+
+def _adaptable_names(source: Model) -> Iterator[set[str]]:
+    for head in (head for kind in (None, "logit", "label-logits") for head in find_heads(source, kind)[0]):
+        with contextlib.suppress(UnsupportedModel):
+            yield set(adapter_tensors(source, head))
+
+
+def _version_of(model: Model) -> int:
+    """Return what an adapter says of its model: the beginning of its digest."""
+    return int(model.sha256[:_DIGITS], 16)

@@ -29,19 +29,10 @@ from tna_onnx.graph.nodes import calibrations
 from tna_onnx.graph.readout import Head
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
-from tna_onnx.pipeline.crossfit import FOLDS, SEEN
+from tna_onnx.pipeline.crossfit import SEEN
 from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.task import Collected, Task
-
-__all__ = [
-    "MIN_SHARED_DIGESTS",
-    "SKETCH_MARGIN",
-    "DigestedSamples",
-    "LabelCheck",
-    "check_labels",
-    "check_leaks",
-    "grouped",
-]
 
 
 @dataclass(frozen=True)

@@ -17,16 +17,7 @@ from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level, check_number
 from tna_onnx.numerics.metric import Objective
 
 if TYPE_CHECKING:
-    from tna_onnx.search.settings import SearchSettings
-
-__all__ = [
-    "FIT_SETTINGS",
-    "PAPER",
-    "QuantizedHead",
-    "Search",
-    "Settings",
-    "check_patch_name",
-]
+    from tna_onnx.search.candidates import SearchSettings
 
 Method: TypeAlias = Literal["auto", "tna"]
 Search: TypeAlias = Literal["auto", "none", "sparse", "complete"]
@@ -212,7 +203,7 @@ class Settings:
             UsageError: a value out of its range.
         """
         from tna_onnx.numerics.rotations import TiltParameters  # noqa: PLC0415 - loads NumPy
-        from tna_onnx.search.settings import SearchSettings  # noqa: PLC0415 - loads NumPy
+        from tna_onnx.search.candidates import SearchSettings  # noqa: PLC0415 - loads NumPy
 
         first, last = self._members()
         return SearchSettings(

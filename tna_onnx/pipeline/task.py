@@ -23,11 +23,9 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.maps.base import Folding
-from tna_onnx.numerics.averages import TurnedWeight, kept_part
+from tna_onnx.numerics.averages import kept_part
 from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
-
-__all__ = ["Collected", "Task", "Teacher", "class_names"]
 
 # Samples on which the effect of quantising a weight is measured.
 _DRIFT_SAMPLES = 512
@@ -202,7 +200,7 @@ class Task:
         assert head is not None  # noqa: S101 - there is a bias
         return head.new_bias_as_written(bias) if head.holds_bias else bias
 
-    def logits(self, weight: NDArray[Any] | TurnedWeight | None, on: Collected | None = None) -> Logits:
+    def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight, rounded as the file will have it; those of the source are one value each time.
 
         Many stages ask for the latter: logits that one of them keeps serve the others until they are forgotten.
@@ -212,32 +210,11 @@ class Task:
             on: samples; the calibration data by default.
         """
         collected = on or self.calibration
-        if isinstance(weight, TurnedWeight):
-            return self._turned_logits(weight, collected)
         if self.head is None or weight is not self.head.weight:
             return self._logits(weight, collected)
         if collected not in self._originals:
             self._originals[collected] = self._logits(weight, collected)
         return self._originals[collected]
-
-    def _turned_logits(self, weight: TurnedWeight, collected: Collected) -> Logits:
-        """Turn the features in place of the weight, where the file will hold that as it is."""
-        head = self.head
-        if head is None or weight.original is not head.weight or not head.written_as_is:
-            return self.logits(weight.product(), collected)
-        original = self.logits(head.weight, collected)
-        if not isinstance(original, HeadLogits):
-            return self.logits(weight.product(), collected)
-        factor = weight.kept_part(self._gram) if self.tilt_bias else 1.0
-        return original.turned(weight.matrix, head.bias_as_written(factor))
-
-    @functools.cached_property
-    def _gram(self) -> NDArray[Any]:
-        """W'W of the original weight, (n, n)."""
-        weight = self.weight
-        assert weight is not None  # noqa: S101 - it is turned
-        gram: NDArray[Any] = weight.T @ weight
-        return gram
 
     def _logits(self, weight: NDArray[Any] | None, collected: Collected) -> Logits:
         table = collected.table

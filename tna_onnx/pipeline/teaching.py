@@ -37,8 +37,6 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree
 from tna_onnx.results.report import Report, Taught
 
-__all__ = ["open_unlabelled", "split_unlabelled", "taught", "with_teacher"]
-
 # Of the unlabelled samples, those that are fitted; the others are for the report.
 _FITTED = 0.75
 
@@ -125,7 +123,7 @@ def _as_inputs_of(classifier: Classifier, collected: Collected) -> Source:
         DataError: they are not the same samples.
     """
     source = collected.source
-    whole = source.whole if isinstance(source, Part) else source
+    whole = source.source if isinstance(source, Part) else source
     data = collected.samples.data
     assert data is not None  # noqa: S101 - they hold no features
     _, opened = classifier.open(data, labels=False)

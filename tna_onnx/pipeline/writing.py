@@ -29,14 +29,13 @@ from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
-from tna_onnx.pipeline.change import Change, OriginalClass, can_recompute, write_change
+from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.steps import Change, OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.runtime import runtime_version
 from tna_onnx.runtime.session import CUDA
-
-__all__ = ["Shipped", "Writing", "provenance_entries", "versions"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +94,13 @@ class Writing:
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
         if self.task.teacher is not None:
             affordable = (name for name in affordable if name == "none" or MAPS[name].soft)
+        if self._weighted:
+            affordable = (name for name in affordable if name == "none" or MAPS[name].weighted)
         return tuple(name for name in affordable if name == "none" or self._always_folds(name) or self._inserts(name))
+
+    @property
+    def _weighted(self) -> bool:
+        return self.task.calibration.table.weights is not None
 
     def require(self, name: str) -> None:
         """Refuse a map that the graph cannot hold, and say why; `auto` is always fine.
@@ -106,6 +111,9 @@ class Writing:
         if self.task.teacher is not None and name not in ("auto", "none") and not MAPS[name].soft:
             soft = ", ".join(each for each in self.maps if each != "none" and MAPS[each].soft)
             raise UnsupportedModel(f"map {name} is fitted to labels, not to those of a teacher; use --map {soft}")
+        if self._weighted and name not in ("auto", "none") and not MAPS[name].weighted:
+            those = ", ".join(each for each in self.maps if each != "none" and MAPS[each].weighted)
+            raise UnsupportedModel(f"map {name} is fitted to samples that all count the same; use --map {those}")
         # `auto` takes from `choices`, all of which can be written
         if name == "auto" or name in self.maps:
             return
@@ -120,8 +128,8 @@ class Writing:
         if task.head:
             what = f"the features '{task.head.features}'"
         raise UnsupportedModel(
-            f"{task.model.name}: map {name} reads {what} in the graph and expects (N, n) in the dtype of the logits; "
-            "choose another --map"
+            f"{task.model.name}: map {name} reads {what} in the graph and expects one vector a sample, (N, n); "
+            f"use --map {', '.join(each for each in self.choices if each not in ('none', name))}"
         )
 
     def _against(self, name: str) -> str:

@@ -19,8 +19,6 @@ from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.from_json import Change, StoredReport
 
-__all__ = ["MARK", "TASKS", "CardWords", "eval_results", "figures_of", "model_card"]
-
 MARK = "<!-- written by tna-onnx card -->"
 """Tells a card that this module wrote from one that a person did."""
 

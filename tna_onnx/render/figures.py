@@ -10,6 +10,7 @@ same bytes.
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import io
 from collections.abc import Callable, Sequence
@@ -21,31 +22,12 @@ from tna_onnx.data.files import optional
 from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
 from tna_onnx.numerics.corp import BAND_LEVEL, Curve
-from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render import candidates
+from tna_onnx.render.charts import MarkedChart, angle_charts, log_ticks, members_chart, risk_chart, search_charts
 from tna_onnx.render.reliability import OF_CLASSES, OF_LABELS, Bar, DiagramWords, bars, words_of
-from tna_onnx.results.details import Details, Scored
+from tna_onnx.results.details import Details
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Studies, Study
-
-__all__ = [
-    "BAR",
-    "COLORS",
-    "MARKERS",
-    "MOST_ABREAST",
-    "OVER",
-    "STYLE",
-    "FigureStyle",
-    "Panel",
-    "draw_reliability",
-    "figure_of",
-    "figure_step",
-    "require_formats",
-    "require_matplotlib",
-    "save_figure",
-    "write_figures",
-]
 
 STYLE: dict[str, Any] = {
     "axes.edgecolor": "#444444",
@@ -214,20 +196,6 @@ def _counts(axes: Any, drawn: Sequence[Bar]) -> None:
 # Inches; two panels fill the text width of a page.
 _WIDTH = 6.6
 _HEIGHT = 3.1
-# A line of a legend, in inches.
-_LEGEND_LINE = 0.13
-_BEFORE = {"color": "#a02c1c", "linestyle": "--"}
-_AFTER = {"color": "#1f4e9c", "linestyle": "-"}
-# One marker and colour for each number of members, the last for all others; the kind of data has the dashes.
-_MARKERS = ("o", "s", "^", "D", "v")
-_COLORS = ("#1f4e9c", "#a02c1c", "#1d5c2f", "#7a4b9a", "#8a6d00")
-_FIRST = {"linestyle": "-"}
-_SECOND = {"linestyle": "--", "markerfacecolor": "white"}
-_RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": "#333333", "linestyle": "none"}
-# Characters of a label of which three do not fit beside each other.
-_LONG_LABEL = 32
-_WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of tilted weights"}
-_WEIGHT_LOOKS = {"original": _BEFORE, "tilted": {"color": "#8a6d00", "linestyle": ":"}, "averaged": _AFTER}
 
 
 def require_matplotlib() -> None:
@@ -279,15 +247,25 @@ def _figures(report: Report, details: Details) -> dict[str, Callable[[Any], None
     drawings: dict[str, Callable[[Any], None]] = {
         "reliability": lambda figure: draw_reliability(figure, panels, words),
         "confidence": lambda figure: _confidence(figure, details, words),
-        "risk-coverage": lambda figure: _risk(figure, details),
     }
+    charts: dict[str, tuple[Chart, ...]] = {"risk-coverage": (risk_chart(details),)}
     if len(details.steps) > 1:
-        drawings["search"] = lambda figure: _search(figure, report, details)
-    if details.averages:
-        drawings["members"] = lambda figure: _members(figure, details)
+        charts["search"] = search_charts(report, details)
+    if (chart := members_chart(details)) is not None:
+        charts["members"] = (chart,)
     if details.angles:
-        drawings["angles"] = lambda figure: _angles(figure, details)
-    return drawings
+        charts["angles"] = angle_charts(details)
+    return drawings | {name: functools.partial(_draw_abreast, charts=panels) for name, panels in charts.items()}
+
+
+def _draw_abreast(figure: Any, charts: Sequence[Chart]) -> None:
+    """Draw charts beside each other, with one legend below all of them."""
+    panels = figure.subplots(1, len(charts), squeeze=False).flatten()
+    for axes, chart in zip(panels, charts, strict=True):
+        _draw(axes, chart)
+    lines = _shared_legend(figure, panels, figure.get_figwidth())
+    # without more height the legend would squeeze the panels
+    figure.set_figheight(figure.get_figheight() + _LEGEND_LINE * lines)
 
 
 def _confidence(figure: Any, details: Details, words: DiagramWords) -> None:
@@ -308,132 +286,23 @@ def _confidence(figure: Any, details: Details, words: DiagramWords) -> None:
     panels[0].legend(loc="upper left")
 
 
-def _risk(figure: Any, details: Details) -> None:
-    """Errors among the most confident share of the samples."""
-    axes = figure.subplots()
-    for word, curve, look in (("before", details.risk_before, _BEFORE), ("after", details.risk_after, _AFTER)):
-        coverage = [100 * value for value in curve.coverage]
-        risk = [100 * value for value in curve.risk]
-        axes.plot(coverage, risk, label=f"{word}: mean {100 * curve.area:.2f} %", **look)
-    axes.set(xlim=(0, 100), xlabel="coverage: most confident share of the samples, %", ylabel="errors among them, %")
-    axes.set_ylim(bottom=0)
-    axes.legend(loc="upper left")
-
-
-def _search(figure: Any, report: Report, details: Details) -> None:
-    """Objective and accuracy of the candidates over the angle, as far as the HTML report shows them."""
-    metric = METRICS[report.objective]
-    choice = details.steps[details.chosen]
-
-    def objective(scored: Scored) -> float:
-        return metric.factor * scored.objective
-
-    panels = figure.subplots(1, 2)
-    _curves(panels[0], details, objective)
-    _curves(panels[1], details, lambda scored: 100 * scored.accuracy)
-    allowed = candidates.allowed_accuracy(details, report.settings)
-    panels[1].axhline(allowed, color="#333333", linestyle=":", linewidth=1, label="allowed on calibration data")
-    for axes, label in zip(panels, (metric.title, METRICS["accuracy"].title), strict=True):
-        axes.axvline(choice.angle, color="#333333", linestyle="-.", linewidth=0.9, label=f"chosen: {choice.angle:g}°")
-        axes.set(xlabel="angle, degrees", ylabel=label)
-    panels[0].set_ylim(0, candidates.highest(details, objective))
-    handles, labels = panels[1].get_legend_handles_labels()
-    columns = 3 if max(map(len, labels)) < _LONG_LABEL else 2
-    lines = -(-len(labels) // columns)
-    # The legend stands below the panels; without more height it would squeeze them.
-    figure.set_figheight(_HEIGHT + _LEGEND_LINE * lines)
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns)
-
-
-def _curves(axes: Any, details: Details, value: Callable[[Scored], float]) -> None:
-    """One line for each number of members and each kind of data; a ring around the choice."""
-    ranks = candidates.looks(details, len(_MARKERS))
-    first = next(iter(ranks))
-    labels = _labels(ranks)
-    choice = details.steps[details.chosen]
-    named = set()
-    for kind, scored_of in reversed(candidates.drawn_kinds(details)):  # held-out data first
-        look = _FIRST
-        if kind == "calibration" and details.held_out:
-            look = _SECOND
-        # Those that share the last look are the last in the legend.
-        for size, k in sorted(ranks.items(), key=lambda item: item[1]):
-            steps = candidates.steps_of(details, candidates.near(details), size, first=size == first)
-            label = f"{kind}, {labels[size]}"
-            if label in named:
-                # matplotlib leaves it out: no second entry in the legend
-                label = "_"
-            named.add(label)
-            angles = [step.angle for step in steps]
-            values = [value(scored_of(step)) for step in steps]
-            axes.plot(angles, values, marker=_MARKERS[k], color=_COLORS[k], label=label, **look)
-        axes.plot(choice.angle, value(scored_of(choice)), label="_", **_RING)
-
-
-def _labels(ranks: dict[int, int]) -> dict[int, str]:
-    """Name each number of members; those that share the last look have one name."""
-    labels = {size: f"{size} members" if size else "limit of many" for size in ranks}
-    if candidates.shares_last_look(ranks, len(_MARKERS)):
-        shared = [size for size, k in ranks.items() if k == len(_MARKERS) - 1]
-        labels |= dict.fromkeys(shared, "other numbers of members")
-    return labels
-
-
-def _members(figure: Any, details: Details) -> None:
-    """Accuracy against the members averaged, at the chosen angle."""
-    axes = figure.subplots()
-    members = [average.members for average in details.averages]
-    accuracy = [100 * average.accuracy for average in details.averages]
-    axes.plot(members, accuracy, marker="o", label=f"at {details.steps[details.chosen].angle:g}°", **_AFTER)
-    axes.axhline(100 * details.untilted, label="not tilted", **_BEFORE)
-    axes.set_xscale("log", base=2)  # members double from point to point
-    axes.set_xticks(members, [str(m) for m in members])
-    axes.minorticks_off()
-    axes.set(xlabel="members averaged", ylabel="accuracy before any map, %")
-    axes.legend(loc="lower right")
-
-
-def _angles(figure: Any, details: Details) -> None:
-    """Distribution of the angles of each weight, for the predicted class and for the others."""
-    panels = figure.subplots(1, 2)
-    predicted = {a.weight: a.predicted for a in details.angles}
-    other_classes = {a.weight: a.others for a in details.angles}
-    sides = (("predicted class", predicted), ("other classes", other_classes))
-    for axes, (title, distributions) in zip(panels, sides, strict=True):
-        for weight, shares in distributions.items():
-            axes.plot(*_points(shares), label=_WEIGHTS[weight], **_WEIGHT_LOOKS[weight])
-        axes.set(title=f"features and vector of the {title}", xlabel="angle, degrees")
-        axes.set_ylim(bottom=0)
-    panels[0].set_ylabel(f"share per {180 / len(details.angles[0].predicted):g}°, %")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-
-
-def _points(shares: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Angles and shares in per cent of the bins that hold something, and of one more on each side."""
-    filled = [j for j, share in enumerate(shares) if share > 0]
-    if not filled:
-        return [], []
-    width = 180 / len(shares)
-    rows = range(max(0, filled[0] - 1), min(len(shares), filled[-1] + 2))
-    return [(j + 0.5) * width for j in rows], [100 * shares[j] for j in rows]
-
-
 # Inches of one panel, and of a line of its legend.
 _STUDY_WIDTH = 3.4
 _STUDY_HEIGHT = 2.9
-_STUDY_LEGEND_LINE = 0.14
+_LEGEND_LINE = 0.14
 # Characters of a label of which two do not fit beside each other.
 _STUDY_LONG_LABEL = 22
 
 # Inches of a panel of the paper's style, which fills a column; of a letter of its legend; letters of a line's mark.
 _COLUMN = 3.25
 _COLUMN_HEIGHT = 2.3
-_STUDY_LEGEND_LETTER = 0.06
-_STUDY_LEGEND_MARK = 8
+_LEGEND_LETTER = 0.06
+_LEGEND_MARK = 8
 _SYMBOLS = {"theta_s": r"$\theta_s$", "n_r": "$n_r$", "n_t": "$n_t$", "n_e": "$n_e$"}
 
-MARKERS = ("o", "s", "^", "D", "v", "")
-COLORS = ("#1f4e9c", "#a02c1c", "#1d5c2f", "#7a4b9a", "#8a6d00", "#333333")
+MARKERS = ("o", "s", "^", "D", "x", "")
+# those of the page
+COLORS = ("#5d6670", "#a3480f", "#1d5fb8", "#1d7a4d", "#b3261e", "#222222")
 
 
 def require_formats(formats: Sequence[str]) -> tuple[str, ...]:
@@ -449,6 +318,8 @@ def require_formats(formats: Sequence[str]) -> tuple[str, ...]:
         return ("svg",)
     return ()
 
+
+_RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": "#333333", "linestyle": "none"}
 
 FigureStyle: TypeAlias = Literal["page", "paper"]
 
@@ -504,7 +375,7 @@ def _figure_of(charts: Sequence[Chart], style: FigureStyle) -> Any:
     # four stand in a square
     columns = 2 if len(charts) == 4 else min(3, len(charts))
     rows = -(-len(charts) // columns)
-    legend = max(len(chart.lines) for chart in charts) * _STUDY_LEGEND_LINE
+    legend = max(len(chart.lines) for chart in charts) * _LEGEND_LINE
     size = (_STUDY_WIDTH * columns, (_STUDY_HEIGHT + legend) * rows)
     if paper:
         size = (_COLUMN * columns, _COLUMN_HEIGHT * rows + legend)
@@ -519,16 +390,23 @@ def _figure_of(charts: Sequence[Chart], style: FigureStyle) -> Any:
                 _legend_below(axes, chart)
         for axes in panels[len(charts) :]:
             axes.set_visible(False)
-        handles = {label: handle for axes in panels for handle, label in zip(*_handles(axes), strict=True)}
-        if paper and len(handles) > 1:
-            longest = max(map(len, handles))
-            columns = max(1, int(size[0] / (_STUDY_LEGEND_LETTER * (longest + _STUDY_LEGEND_MARK))))
-            figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=7)
+        if paper:
+            _shared_legend(figure, panels, size[0])
     return figure
 
 
-def _handles(axes: Any) -> Any:
-    return axes.get_legend_handles_labels()
+def _shared_legend(figure: Any, panels: Sequence[Any], width: float) -> int:
+    """Write one legend below all panels, `width` inches, each label once; return its lines."""
+    # the first of a label: lines that share their name share their look
+    handles: dict[str, Any] = {}
+    for axes in panels:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if len(handles) < 2:
+        return 0
+    columns = max(1, int(width / (_LEGEND_LETTER * (max(map(len, handles)) + _LEGEND_MARK))))
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=columns, fontsize=7)
+    return -(-len(handles) // columns)
 
 
 def _as_in_a_paper(axes: Any, chart: Chart) -> None:
@@ -558,13 +436,14 @@ def _draw(axes: Any, chart: Chart) -> None:
         look: dict[str, Any] = {"color": COLORS[line.rank], "linestyle": "--" if line.dashed else "-"}
         if line.marked:
             look["marker"] = MARKERS[line.rank]
+        if line.marked and line.dashed:
+            look["markerfacecolor"] = "white"
         axes.plot(line.x, line.y, label=line.name, **look)
         if line.low:
             axes.fill_between(line.x, line.low, line.high, color=COLORS[line.rank], alpha=0.13, linewidth=0)
     if chart.log_x:
         axes.set_xscale("log")
-        ticks = sorted({value for line in chart.lines for value in line.x})
-        axes.set_xticks(_thinned(ticks), [f"{value:g}" for value in _thinned(ticks)])
+        axes.set_xticks(log_ticks(chart), [f"{value:g}" for value in log_ticks(chart)])
         axes.minorticks_off()
     if chart.x_names:
         axes.set_xticks(range(1, len(chart.x_names) + 1), chart.x_names)
@@ -573,6 +452,21 @@ def _draw(axes: Any, chart: Chart) -> None:
         axes.set_ylim(bottom=0)
     else:
         axes.set_ylim(*chart.y_range)
+    if isinstance(chart, MarkedChart):
+        _mark(axes, chart)
+
+
+def _mark(axes: Any, chart: MarkedChart) -> None:
+    """Draw the marked values of a chart."""
+    if chart.x_range is not None:
+        axes.set_xlim(*chart.x_range)
+    if chart.vertical is not None:
+        value, text = chart.vertical
+        axes.axvline(value, color="#333333", linestyle="-.", linewidth=0.9, label=text)
+    for value, text in chart.horizontal:
+        axes.axhline(value, color="#333333", linestyle=":", linewidth=1, label=text)
+    for x, y in chart.rings:
+        axes.plot(x, y, label="_", **_RING)
 
 
 def _legend_below(axes: Any, chart: Chart) -> None:
@@ -581,12 +475,3 @@ def _legend_below(axes: Any, chart: Chart) -> None:
     axes.legend(
         loc="upper left", bbox_to_anchor=(-0.1, -0.2), ncols=1 if longest > _STUDY_LONG_LABEL else 2, fontsize=7
     )
-
-
-def _thinned(values: Sequence[float]) -> list[float]:
-    """Leave out ticks that would overlap on a logarithmic axis."""
-    spaced: list[float] = []
-    for value in values:
-        if not spaced or value >= 1.6 * spaced[-1]:
-            spaced.append(value)
-    return spaced

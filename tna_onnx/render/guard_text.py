@@ -19,19 +19,6 @@ from tna_onnx.results.guarding import (
 )
 from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 
-__all__ = [
-    "between",
-    "cost_lines",
-    "decision_lines",
-    "guard_lines",
-    "guard_text",
-    "off",
-    "per_cent",
-    "recall_words",
-    "shift_text",
-]
-
-
 _MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
 
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed

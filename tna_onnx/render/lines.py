@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Metrics
     from tna_onnx.results.report import Verification
 
-__all__ = ["count_text", "lines_text", "note_lines", "show", "size_text", "tied"]
-
 
 def lines_text(lines: Sequence[str]) -> Text:
     """Join lines; a break inside one of them came out of a file, and must not look like one of ours."""
@@ -40,6 +38,8 @@ def size_text(metrics: Metrics) -> str:
     groups = "" if metrics.groups is None else f" in {count_text(metrics.groups, 'group')}"
     if metrics.design_effect is not None:
         groups += f" (design effect {metrics.design_effect:.2g})"
+    if metrics.effective_n is not None:
+        groups += f", by weight worth {metrics.effective_n:,.0f}"
     return f"N = {metrics.n:,}{groups}, {metrics.bins} bins"
 
 

@@ -39,18 +39,6 @@ from tna_onnx.results.report import Report
 if TYPE_CHECKING:
     from tna_onnx.results.report import Comparison
 
-__all__ = [
-    "FOLDER",
-    "log_data_sets",
-    "log_model",
-    "log_report",
-    "metrics_of",
-    "parameters_of",
-    "require_mlflow",
-    "tags_of",
-]
-
-
 FOLDER = "model"
 """Place of the model among the artifacts of a run."""
 

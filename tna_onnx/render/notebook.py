@@ -20,8 +20,6 @@ from tna_onnx.results.model_comparison import ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Studies
 
-__all__ = ["figure", "fragment", "save_page"]
-
 # Inches of one diagram with its strip, and of the legend below all of them.
 _WIDTH = 3.3
 _HEIGHT = 2.9

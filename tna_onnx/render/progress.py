@@ -25,8 +25,6 @@ from tna_onnx.files import printable
 from tna_onnx.progress import Progress as Callback
 from tna_onnx.progress import silent
 
-__all__ = ["Lines", "progress_shown"]
-
 _EVERY = 30.0  # seconds: a log tells that the run is alive, and stays short
 _SHORT = 5.0  # seconds: a run that ends within them needs no lines
 

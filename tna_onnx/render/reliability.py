@@ -8,21 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tna_onnx.numerics.conformal import consistent_range, wilson_interval
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.numerics.selective import consistent_range, wilson_interval
-
-__all__ = [
-    "FEW",
-    "OF_CLASSES",
-    "OF_EACH",
-    "OF_LABELS",
-    "Bar",
-    "DiagramWords",
-    "bars",
-    "short_count",
-    "words_of",
-]
-
 
 FEW = 10
 """Bins with fewer samples are drawn pale: their interval is wider than half of the axis."""
@@ -118,35 +105,15 @@ class Bar:
         return min(self.confidence, self.height), max(self.confidence, self.height)
 
 
-def bars(bins: Bins, per_bar: int = 1) -> tuple[Bar, ...]:
+def bars(bins: Bins) -> tuple[Bar, ...]:
     """Return the bars of a diagram from low to high confidence, those without samples too.
-
-    Args:
-        bins: the diagram.
-        per_bar: neighbouring bins that a bar adds up; the last bar has the remainder.
 
     >>> [(bar.left, bar.count, bar.height) for bar in bars(Bins((1, 3), (0.4, 0.8), (0.0, 1.0)))]
     [(0.0, 1, 0.0), (0.5, 3, 1.0)]
-    >>> bars(Bins((1, 3), (0.4, 0.8), (0.0, 1.0)), 2)[0].height
-    0.75
     """
     total = len(bins.count)
-    if per_bar == 1:
-        # A sum over one bin, divided by its count again, would change the last digit.
-        rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
-        return tuple(Bar(j / total, (j + 1) / total, *row) for j, row in enumerate(rows))
-    return tuple(_merged(bins, start, min(start + per_bar, total)) for start in range(0, total, per_bar))
-
-
-def _merged(bins: Bins, start: int, stop: int) -> Bar:
-    """Add up the bins from start to stop - 1."""
-    total = len(bins.count)
-    counts = bins.count[start:stop]
-    size = sum(counts)
-    confidence = sum(n * value for n, value in zip(counts, bins.confidence[start:stop], strict=True))
-    hits = sum(n * value for n, value in zip(counts, bins.accuracy[start:stop], strict=True))
-    # max: a bar without samples has no mean, and counts as 0
-    return Bar(start / total, stop / total, size, confidence / max(1, size), hits / max(1, size))
+    rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
+    return tuple(Bar(j / total, (j + 1) / total, *row) for j, row in enumerate(rows))
 
 
 def short_count(number: int) -> str:

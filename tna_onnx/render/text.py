@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval
 from tna_onnx.render.guard_text import decision_lines, guard_lines
 from tna_onnx.render.lines import lines_text, note_lines, size_text, tied
 from tna_onnx.results.details import BinFree, LabelMetrics
@@ -23,34 +23,13 @@ from tna_onnx.results.report import Comparison, MethodScores, Report, Taught, Wo
 from tna_onnx.results.study import Studies
 from tna_onnx.results.subgroups import Estimate, Subgroup
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = [
-    "METHOD_HEADS",
-    "SUBGROUP_COLUMNS",
-    "best_methods",
-    "bin_free_lines",
-    "bin_free_rows",
-    "bin_free_sentence",
-    "collection_text",
-    "evaluation_text",
-    "label_heads",
-    "label_rows",
-    "label_title",
-    "method_rows",
-    "model_comparison_text",
-    "p_text",
-    "report_text",
-    "study_text",
-    "subgroup_row",
-]
-
-
 # Rows of a table in a terminal; a page and `--json` have all of them.
 _MAX_ROWS = 20
 
 _SHOWN = ("accuracy", "ece", "nll", "brier")
+
+# Whether a map by label shares its numbers for a label.
+_FITS = {True: "shared", False: "own"}
 
 
 def _teacher_lines(taught: Taught) -> list[str]:
@@ -76,7 +55,8 @@ def label_heads(labels: Sequence[LabelMetrics]) -> tuple[str, ...]:
     if labels[0].after is None:
         return ("label", "N with it", *(METRICS[name].title for name in _SHOWN))
     pairs = (f"{METRICS[name].title}: {when}" for name in _SHOWN[1:3] for when in ("before", "after"))
-    return ("label", "N with it", *pairs, *(("fit",) if _some_shared(labels) else ()))
+    heads = ("label", "N with it", *pairs)
+    return (*heads, "fit") if _some_shared(labels) else heads
 
 
 def label_rows(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> list[tuple[str, ...]]:
@@ -106,7 +86,9 @@ def _row(label: LabelMetrics, *, shared: bool) -> tuple[str, ...]:
         return (*cells, *(METRICS[name].number(getattr(label.before, name)) for name in _SHOWN))
     for name in _SHOWN[1:3]:
         cells += [METRICS[name].number(getattr(side, name)) for side in (label.before, label.after)]
-    return (*cells, *(("shared" if label.shared else "own",) if shared else ()))
+    if shared:
+        cells.append(_FITS[label.shared])
+    return tuple(cells)
 
 
 # p-values below it are called more than chance.
@@ -221,13 +203,14 @@ def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
         report: of `calibrate`.
         detailed: whether the methods that were compared, what was fitted and how it was checked are shown too.
     """
-    lines = [
-        *(_teacher_lines(report.teacher) if report.teacher else ()),
-        *(_detail_lines(report) if detailed else ()),
-        *(guard_lines(report.guard) if report.guard else ()),
-        *note_lines(report.notes),
-        f"wrote    {report.output or 'nothing'}",
-    ]
+    lines: list[str] = []
+    if report.teacher:
+        lines += _teacher_lines(report.teacher)
+    if detailed:
+        lines += _detail_lines(report)
+    if report.guard:
+        lines += guard_lines(report.guard)
+    lines += [*note_lines(report.notes), f"wrote    {report.output or 'nothing'}"]
     if not report.missed:
         lines.append(f"next     {_next_step(report)}")
     summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.standing.word]}".strip())
@@ -244,9 +227,9 @@ def _detail_lines(report: Report) -> list[str]:
     """Say what was fitted, how the file was checked, and what the metrics of the table leave out."""
     checked = report.verification
     return [
-        f"head     {_head_text(report)}",
-        f"weight   {_weight_text(report)}",
-        f"map      {_map_text(report)}",
+        f"head     {head_text(report)}",
+        f"weight   {weight_text(report)}",
+        f"map      {map_text(report)}",
         f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
         f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
         *bin_free_lines(report.bin_free_before, report.bin_free_after),
@@ -303,9 +286,7 @@ def best_methods(report: Report) -> list[MethodScores]:
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
     """Title and table of the methods that were compared."""
-    table = _Table(pad_edge=False)
-    for k, head in enumerate(METHOD_HEADS):
-        table.add_column(head, justify="right" if k in (1, 2) else "left", no_wrap=True)
+    table = _Table(METHOD_HEADS, right=(1, 2))
     for row in method_rows(report):
         table.add_row(*map(printable, row), style="bold" if "(chosen)" in row[0] else "")
     return lines_text(["methods, cross-validated; the error is that of the difference to the lowest NLL"]), table
@@ -320,14 +301,16 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     table.add_column(justify="right", no_wrap=True)
     for name, metric in METRICS.items():
         table.add_row(metric.title, metric.number(getattr(metrics, name)))
-    decisions = decision_lines(evaluation.decisions) if evaluation.decisions else ()
-    slopes = []
+    lines = bin_free_lines(evaluation.bin_free)
     if evaluation.subgroups and "slope" in evaluation.estimates and "intercept" in evaluation.estimates:
-        slopes.append(f"slope    {_slope_text(evaluation.estimates)}")
-    lines = [*bin_free_lines(evaluation.bin_free), *slopes, *decisions, *note_lines(evaluation.notes)]
+        lines.append(f"slope    {_slope_text(evaluation.estimates)}")
+    if evaluation.decisions:
+        lines += decision_lines(evaluation.decisions)
+    lines += note_lines(evaluation.notes)
     parts = _subgroup_tables("subgroups", evaluation.subgroups)
-    end = [*([Text()] if parts else []), lines_text(lines)] if lines else []
-    return Group(title, table, *_label_table(evaluation.labels), *parts, *end)
+    if parts:
+        parts.append(Text())
+    return Group(title, table, *_label_table(evaluation.labels), *parts, lines_text(lines))
 
 
 def collection_text(collection: Collection) -> RenderableType:
@@ -353,40 +336,34 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     level = c.differences["ece"].level
     # N and bins beside every ECE: without them it means nothing
     title = f"{c.data}, {c.how}: {size_text(c.before)}"
-    table = _Table(pad_edge=False)
-    table.add_column("", justify="left", no_wrap=True)
-    for head in ("before", "after", f"difference ({100 * level:g}% interval)"):
-        table.add_column(head, justify="right", no_wrap=True)
+    table = _Table(("", "before", "after", f"difference ({100 * level:g}% interval)"))
     for name, metric in METRICS.items():
-        d = c.differences[name]
-        change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
-        table.add_row(
-            metric.title,
-            metric.number(getattr(c.before, name)),
-            metric.number(getattr(c.after, name)),
-            # by the rule of the verdict, so that both have one colour
-            Text(change, style=_STYLES[changed(name, d)]),
-        )
+        sides = (getattr(c.before, name), getattr(c.after, name))
+        table.add_row(*_change_row(metric.title, name, *sides, c.differences[name]))
         if name == "accuracy":
-            table.add_row(*_balanced_row(recall))
+            sides = (recall.balanced_before, recall.balanced_after)
+            table.add_row(*_change_row("balanced accuracy, %", name, *sides, recall.balanced))
     return lines_text([title]), table
 
 
-def _balanced_row(recall: Recall) -> tuple[str | Text, ...]:
-    metric = METRICS["accuracy"]
-    d = recall.balanced
-    change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
-    sides = (metric.number(value) for value in (recall.balanced_before, recall.balanced_after))
-    return ("balanced accuracy, %", *sides, Text(change, style=_STYLES[changed("accuracy", d)]))
+def _change_row(title: str, name: str, before: float, after: float, d: Interval) -> tuple[str | Text, ...]:
+    metric = METRICS[name]
+    change = change_text(name, d)
+    # by the rule of the verdict, so that both have one colour
+    return title, metric.number(before), metric.number(after), Text(change, style=_STYLES[changed(name, d)])
+
+
+def change_text(name: str, d: Interval) -> str:
+    """Write the difference of a metric and its interval."""
+    metric = METRICS[name]
+    return f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
 
 
 def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
     """Title and table of each label; nothing for one class a sample."""
     if not labels:
         return ()
-    table = _Table(pad_edge=False)
-    for k, head in enumerate(label_heads(labels)):
-        table.add_column(head, justify="right" if k else "left", no_wrap=True)
+    table = _Table(label_heads(labels))
     for row in label_rows(labels, _MAX_ROWS):
         table.add_row(*map(printable, row))
     return Text(), lines_text([label_title(labels, _MAX_ROWS)]), table
@@ -396,6 +373,13 @@ class _Table(Table):
     """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
 
     least = _MIN_WIDTH
+
+    def __init__(self, heads: Sequence[str], right: Sequence[int] | None = None) -> None:
+        """Make the columns; those of `right` are numbers, or all but the first."""
+        super().__init__(pad_edge=False)
+        for k, head in enumerate(heads):
+            numbers = k > 0 if right is None else k in right
+            self.add_column(head, justify="right" if numbers else "left", no_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # no rule in a pipe, where other programs read
@@ -414,13 +398,15 @@ def _recall_lines(report: Report) -> tuple[str, ...]:
     return (f"recall   most is lost, of {len(recall.classes):,} {kind}, by {one} {lowest.text()}{chance}",)
 
 
-def _head_text(report: Report) -> str:
+def head_text(report: Report) -> str:
+    """Write the head and the shape of its weight."""
     if not report.head:
         return "none"
     return f"{report.head}: weight ({report.classes}, {report.features})"
 
 
-def _weight_text(report: Report) -> str:
+def weight_text(report: Report) -> str:
+    """Write what became of the weight."""
     if report.angle == 0:
         return "original weight"
     rotation = f"mRC {report.reached:.3g} degrees"
@@ -429,7 +415,8 @@ def _weight_text(report: Report) -> str:
     return f"{rotation}, {report.ensemble_size} members, {report.rotations:.0f} rotations each"
 
 
-def _map_text(report: Report) -> str:
+def map_text(report: Report) -> str:
+    """Write the map, where it went and what was fitted."""
     text = report.map
     if report.map != "none":
         text += f", {_PLACES[report.folded]}"
@@ -443,9 +430,6 @@ def _parameter(value: float | list[float]) -> str:
     if len(value) > _MAX_VALUES:
         return f"of {len(value)} values"
     return ", ".join(f"{v:.4g}" for v in value)
-
-
-"""Rows of a table in a terminal; a page and `--json` have all of them."""
 
 
 def model_comparison_text(comparison: ModelComparison) -> RenderableType:
@@ -516,17 +500,16 @@ def _subgroup_tables(title: str, subgroups: Sequence[Subgroup]) -> list[Renderab
     """Title and table of the subgroups with their estimates, and of their differences to a baseline; none for none."""
     if not subgroups:
         return []
-    kinds = ["estimates", *(["differences"] if any(part.differences for part in subgroups) else [])]
+    kinds = {"estimates": "the worst ECE first"}
+    if any(part.differences for part in subgroups):
+        kinds["differences"] = "differences to the baseline"
     blocks: list[RenderableType] = []
-    for kind in kinds:
+    for kind, what in kinds.items():
         names = [name for name in SUBGROUP_COLUMNS if kind == "estimates" or name in METRICS]
-        table = _Table(pad_edge=False)
+        table = _Table(("", "N", *(SUBGROUP_COLUMNS[name] for name in names)))
         table.least = _MIN_WIDTH + max(len(part.name) for part in subgroups) + 80
-        for k, head in enumerate(("", "N", *(SUBGROUP_COLUMNS[name] for name in names))):
-            table.add_column(head, justify="right" if k else "left", no_wrap=True)
         for part in subgroups:
             table.add_row(*map(printable, subgroup_row(part, kind, names)))
-        what = "the worst ECE first" if kind == "estimates" else "differences to the baseline"
         blocks += [Text(), lines_text([f"{title}: {what}"]), table]
     return blocks
 
@@ -544,14 +527,11 @@ def subgroup_row(part: Subgroup, kind: str, names: Sequence[str]) -> tuple[str, 
     cells = [part.name, size]
     for name in names:
         if kind == "differences":
-            d = part.differences[name]
-            cells.append(" ".join((METRICS[name].change(d.difference), _ends(METRICS[name].change, d.low, d.high))))
+            cells.append(change_text(name, part.differences[name]))
             continue
         estimate = part.estimates.get(name)
         write = METRICS[name].number if name in METRICS else "{:.2f}".format
-        cells.append(
-            "-" if estimate is None else f"{write(estimate.value)} {_ends(write, estimate.low, estimate.high)}"
-        )
+        cells.append("-" if estimate is None else _estimate_text(estimate, write))
     return tuple(cells)
 
 

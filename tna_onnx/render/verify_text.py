@@ -20,9 +20,6 @@ from tna_onnx.results.evaluation import (
     ScoresInfo,
 )
 
-__all__ = ["difference_text", "inspection_text"]
-
-
 # Unexplained differences that are listed; another model altogether has thousands.
 _MAX_LINES = 40
 
@@ -138,7 +135,7 @@ def inspection_text(inspection: Inspection) -> RenderableType:
 
 def _provenance_lines(entries: Mapping[str, str]) -> list[str]:
     """One line for each entry; what `verify` makes the file again from is for that alone."""
-    shown = {key: value for key, value in entries.items() if len(value) <= _MAX_ENTRY}
+    shown = {key: value for key, value in entries.items() if len(value) <= _MAX_ENTRY and key != "change"}
     hidden = [f"  {key}: {len(value):,} characters" for key, value in entries.items() if key not in shown]
     return [*(f"  {key}: {value}" for key, value in shown.items()), *hidden]
 
@@ -170,12 +167,18 @@ def _several_heads(inspection: Inspection) -> str:
     return f"heads    {len(inspection.heads)}: choose one with {names}; a second run on the new file takes another"
 
 
+_ENDS = {"softmax": "probabilities", "log_softmax": "log-probabilities", "sigmoid": "probabilities"}
+"""What an activation behind the logits gives."""
+
+
 def _scores_lines(scores: ScoresInfo) -> list[str]:
-    kind = scores.measure or scores.holds
+    kind = scores.measure or _ENDS.get(scores.activation, scores.holds)
     noun = "labels" if scores.multi_label else "classes"
     works = "calibrate as it is: a map goes behind them, nothing is searched"
     if not scores.holds:
         works = "calibrate as it is, where rows add up to 1; else say what it is: --search none --output-kind logits"
+        if scores.several:
+            works = "with --search none --output-kind logits, or probabilities, if these are scores of classes"
     lines = [
         f"scores   output '{scores.output}': {kind or 'logits or probabilities'}, {scores.classes} {noun}, no linear "
         "head",

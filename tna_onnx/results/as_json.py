@@ -27,9 +27,6 @@ from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 
-__all__ = ["SCHEMA", "Record", "Shown", "difference_record", "json_schema", "metric_record", "to_json", "values_text"]
-
-
 SCHEMA = 1
 """Raised when a field changes its meaning or goes away."""
 

@@ -20,28 +20,8 @@ from numpy.typing import NDArray
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.corp import Corp
 from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece
-from tna_onnx.numerics.reliability import Bins, CumulativeTest, bin_of
+from tna_onnx.numerics.reliability import Bins, CumulativeTest
 from tna_onnx.numerics.scores import SampleScores
-
-__all__ = [
-    "Angles",
-    "Averaged",
-    "BinFree",
-    "Bins",
-    "ClassBins",
-    "ClassResult",
-    "Confusion",
-    "Details",
-    "LabelMetrics",
-    "Made",
-    "Port",
-    "RiskCoverage",
-    "Sample",
-    "Scored",
-    "Step",
-    "bin_of",
-]
-
 
 # Points of a curve.
 _POINTS = 200
@@ -411,7 +391,7 @@ class LabelMetrics:
 
 def _metrics(scores: SampleScores, bins: int) -> list[Metrics]:
     # the scores of a label say whether it holds, not whether it was predicted
-    right = scores.hit.mean(axis=0).tolist()
+    right = (np.sum(scores.weigh(scores.hit), axis=0) / scores.total).tolist()
     return [
         replace(Metrics.of(label, bins), accuracy=accuracy)
         for label, accuracy in zip(scores.by_label(), right, strict=True)

@@ -17,18 +17,6 @@ from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.subgroups import Estimate, Subgroup
 
-__all__ = [
-    "LABELS",
-    "Collection",
-    "Evaluation",
-    "HeadInfo",
-    "Inspection",
-    "ModelDifference",
-    "OtherOutput",
-    "OutputDifference",
-    "ScoresInfo",
-]
-
 
 @dataclass(frozen=True)
 class Evaluation(Shown):

@@ -18,9 +18,6 @@ from tna_onnx.numerics.metrics import Interval
 from tna_onnx.results.as_json import SCHEMA, to_json
 from tna_onnx.results.report import Report
 
-__all__ = ["Card", "Change", "StoredReport", "stored_report"]
-
-
 _KIND = f"tna-onnx/report/{SCHEMA}"
 _MAX_BYTES = 2**28  # the details of a report of many classes are a few megabytes
 _ADVICE = "write one with `tna-onnx calibrate --json FILE`"
@@ -47,27 +44,16 @@ class Change:
 class StoredReport:
     """What a report says of the written model.
 
+    Fields are those of `Report` of the same name, or of its `comparison`, but these.
+
     Attributes:
-        model: path of the input model.
-        model_sha256: SHA-256 of its file.
-        output: path of the written file.
-        verdict: a sentence.
-        method: weight and map in a word.
-        map: the calibration map.
-        classes: number of classes C.
-        data: what the samples of the comparison are, in one line.
-        how: `held-out`, `cross-fitted`, `fitted` or `unchanged`.
         samples: number of samples N.
         bins: of ECE and AdaECE.
         changes: metrics before and after; one that is not finite is left out.
         calibration_data: what the calibration samples are, in one line.
-        preprocessing: what was done to the images; None where values are used as they are.
-        versions: versions of what took part, by package.
-        notes: what the user should know, in sentences.
         seed: of all random draws.
         balanced: balanced accuracy before and after, fractions; None in reports of earlier versions.
         decisions: names of the outputs that decide; empty without.
-        output_sha256: SHA-256 of the written file; empty in reports of earlier versions.
         labels: whether a sample has several labels, over which metrics are means.
     """
 
@@ -90,7 +76,6 @@ class StoredReport:
     seed: int
     balanced: Change | None = None
     decisions: tuple[str, ...] = ()
-    output_sha256: str = ""
     labels: bool = False
 
 
@@ -150,7 +135,6 @@ def _report(values: dict[str, Any]) -> StoredReport:
         seed=int(values["settings"]["seed"]),
         balanced=_balanced(values.get("recall")),
         decisions=tuple(_text(output["name"]) for output in (values.get("guard") or {}).get("outputs", ())),
-        output_sha256=_text(values.get("output_sha256", "")),
         labels=bool(values.get("labels")),
     )
 

@@ -10,6 +10,7 @@ interval from low to high.
     max_accuracy_drop       high of the accuracy's d lies below minus the limit: the whole interval is beyond it
     max_recall_drop         high of the d of the recall of a class lies below minus the limit
     min_balanced_accuracy   the balanced accuracy is below the limit
+    min_recall              the recall of a class is below its limit; of the output `decision`, where the file has one
     require_improvement     accuracy, NLL, ECE and the objective do not come to "improved"; see `report.Standing`
     fail_if_worse           they come to "worse"
 """
@@ -22,15 +23,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.errors import CheckFailed, UsageError
-from tna_onnx.fields import documented, setting
+from tna_onnx.fields import documented, setting, settings_of
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import METRICS
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
     from tna_onnx.results.recall import Recall
-
-__all__ = ["GateMissed", "Gates", "difference_text", "differences_text"]
 
 
 class GateMissed(CheckFailed):
@@ -77,7 +76,7 @@ class Gates:
         high=100,
     )
     # the flag is that of `Settings`: a limit of the search, and a gate on its result
-    max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.")
+    max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.", low=0, high=100)
     max_recall_drop: float | None = setting(
         None,
         "Gate: exit with code 1 and write no model if the recall of a class falls by more than this, percentage "
@@ -95,6 +94,14 @@ class Gates:
         low=0,
         high=100,
     )
+    min_recall: Mapping[str, float] | None = setting(
+        None,
+        "Gate: exit with code 1 and write no model if less than this share of the samples of a class is found: by the "
+        "output decision where the file has it, else as the likeliest class.",
+        section=_SECTION,
+        unit="CLASS=SHARE",
+        parse="options",
+    )
     require_improvement: bool = setting(
         False,
         "Gate: exit with code 1 and write no model unless the result is significantly better. Accuracy, NLL, ECE and "
@@ -110,20 +117,19 @@ class Gates:
     )
 
     def __post_init__(self) -> None:
-        largest = {
-            "max_ece": 100,
-            "max_nll": math.inf,
-            "min_accuracy": 100,
-            "max_accuracy_drop": 100,
-            "max_recall_drop": 100,
-            "min_balanced_accuracy": 100,
-        }
-        for name, top in largest.items():
+        for name, (_, about) in settings_of(Gates).items():
+            if about.low is None:
+                continue
             limit = getattr(self, name)
             check_numbers("a number or None", **{name: limit})
-            if limit is not None and not 0 <= limit <= top:
+            if limit is not None and not 0 <= limit <= (math.inf if about.high is None else about.high):
                 unit = "nats, at least 0" if name == "max_nll" else "per cent, from 0 to 100"
                 raise UsageError(f"{name} must be in {unit}, got {limit}")
+        for name, limit in (self.min_recall or {}).items():
+            check_numbers("a number", **{f"min_recall {name}": limit})
+            if not 0 <= limit <= 1:
+                raise UsageError(f"min_recall {name} must be a fraction, from 0 to 1; got {limit}")
+        object.__setattr__(self, "min_recall", dict(self.min_recall or {}) or None)
 
     def limits_missed(self, metrics: Metrics, kind: str) -> tuple[str, ...]:
         """Lines on the limits that metrics miss.
@@ -167,6 +173,27 @@ class Gates:
         if limit is not None and recall.balanced_after < limit / 100:
             words = f"balanced accuracy is {100 * recall.balanced_after:.6g} % on {_n(metrics, kind)}"
             lines.append(f"--min-balanced-accuracy {limit:g} missed: {words}")
+        found = {each.name: each.after for each in recall.classes}
+        return (*lines, *self.classes_missed(found, _n(metrics, kind)))
+
+    def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
+        """Lines on the classes whose recall is below its limit.
+
+        Args:
+            recall: class -> share of its samples that are found; None without samples.
+            where: what the samples are.
+
+        Raises:
+            UsageError: a limit of a class that is none of these, or has no sample.
+        """
+        lines = []
+        for name, limit in (self.min_recall or {}).items():
+            reached = recall.get(name)
+            if reached is None:
+                known = ", ".join(other for other, share in recall.items() if share is not None)
+                raise UsageError(f"--min-recall {name}: no class of this name has a sample; expected one of {known}")
+            if reached < limit:
+                lines.append(f"--min-recall {name}={limit:g} missed: recall of {name} is {reached:.4g} on {where}")
         return tuple(lines)
 
     def changes_missed(

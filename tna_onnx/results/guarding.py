@@ -6,20 +6,6 @@ from dataclasses import dataclass
 
 from tna_onnx.results.details import RiskCoverage
 
-__all__ = [
-    "ClassDecision",
-    "ConfidenceCalibration",
-    "ConfidenceGroup",
-    "DecisionCurve",
-    "DecisionScores",
-    "Decisions",
-    "Detection",
-    "Guard",
-    "GuardInput",
-    "GuardOutput",
-    "OperatingPoint",
-]
-
 
 @dataclass(frozen=True)
 class GuardOutput:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record
-from tna_onnx.results.details import BinFree, Bins
+from tna_onnx.results.details import BinFree
 from tna_onnx.results.guarding import Decisions
 from tna_onnx.results.report import Standing, Word, changed
 from tna_onnx.results.subgroups import Subgroup
-
-__all__ = ["ComparedModel", "ModelComparison", "multiplicity_note", "verdict_text"]
 
 
 @dataclass(frozen=True)

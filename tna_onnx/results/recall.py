@@ -6,19 +6,16 @@ class. So what the classes gain and lose stands beside the accuracy.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
-from tna_onnx.numerics.metrics import MIN_GROUPS, Interval
-from tna_onnx.numerics.recall_bounds import Recalls
+from tna_onnx.numerics.metrics import MIN_GROUPS, Interval, independent_count
+from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
-
-__all__ = ["ClassRecall", "Recall"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +72,6 @@ class Recall:
         names: Sequence[str],
         level: float = 0.95,
         *,
-        folds: int = 0,
         same_predictions: bool = False,
     ) -> Recall:
         """Compare scores of the same samples; `before` has their labels.
@@ -85,15 +81,13 @@ class Recall:
             after: of the recalibrated model.
             names: of the C classes or labels.
             level: confidence level of the intervals, a fraction.
-            folds: K where `after` is cross-fitted, else 0; see `numerics.intervals`.
             same_predictions: whether both are known to predict the same classes.
         """
         found = Recalls.of(before, after)
-        groups = None if before.clusters is None else len(np.unique(before.clusters))
-        wide = math.sqrt(1 + folds / (folds - 1)) if folds else 1.0
-        z = wide * quantile((1 + level) / 2, before.clusters)
+        groups = independent_count(before)
+        z = quantile((1 + level) / 2, before.clusters, before.weights)
         # as many chances to lose by chance as there are classes
-        strict = wide * NormalDist().inv_cdf(1 - (1 - level) / 2 / len(found.classes))
+        strict = NormalDist().inv_cdf(1 - (1 - level) / 2 / len(found.classes))
         low, high = found.ends(z)
         _, bound = found.ends(max(z, strict))
         middle = found.balanced_ends(z)
@@ -114,6 +108,14 @@ class Recall:
         )
         change = found.balanced_after - found.balanced_before
         return cls(found.balanced_before, found.balanced_after, Interval(change, *middle, level, groups), classes)
+
+    def holding(self, other: Recall) -> Recall:
+        """Return the same values with intervals that hold those of another comparison of these samples, too."""
+        classes = tuple(
+            replace(each, difference=each.difference.holding(also.difference), loses=each.loses and also.loses)
+            for each, also in zip(self.classes, other.classes, strict=True)
+        )
+        return replace(self, balanced=self.balanced.holding(other.balanced), classes=classes)
 
     @property
     def worst(self) -> ClassRecall | None:

@@ -33,22 +33,6 @@ from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.guarding import Guard
 from tna_onnx.results.recall import ClassRecall, Recall
 
-__all__ = [
-    "Changes",
-    "Comparison",
-    "CurvePoint",
-    "MethodScores",
-    "Report",
-    "Standing",
-    "Verification",
-    "Word",
-    "changed",
-    "compare_scores",
-    "copied_sentence",
-    "result_sentence",
-]
-
-
 Word = Literal["improved", "no significant change", "worse"]
 
 # In the order in which a sentence names them.
@@ -325,6 +309,11 @@ class Comparison:
     before: Metrics
     after: Metrics
     differences: dict[str, Interval]
+
+    def holding(self, other: Comparison) -> Comparison:
+        """Return the same values with intervals that hold those of another comparison of these samples, too."""
+        both = {name: each.holding(other.differences[name]) for name, each in self.differences.items()}
+        return dataclasses.replace(self, differences=both)
 
     @property
     def samples(self) -> str:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from tna_onnx.numerics.metrics import Interval, Metrics
 
-__all__ = ["ClassFrequency", "Shift", "ShiftEffect", "ShiftEvidence"]
-
 
 @dataclass(frozen=True)
 class ClassFrequency:

@@ -12,8 +12,6 @@ from typing import Any, Literal
 
 from tna_onnx.results.as_json import Record, Shown
 
-__all__ = ["Cell", "Chart", "Column", "Footnote", "Line", "Studies", "Study"]
-
 Cell = str | int | float | None
 """A value of a row; None where there is none."""
 

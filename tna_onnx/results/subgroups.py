@@ -6,8 +6,8 @@ by the lower end of its interval. Every interval stands for itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -16,12 +16,10 @@ from numpy.typing import NDArray
 
 from tna_onnx.numerics.corp import MIN_EACH
 from tna_onnx.numerics.intervals import paired_differences, quantile
-from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.metrics import Interval, Metrics, effective_size
+from tna_onnx.numerics.residuals import cluster_sums, mean_and_error
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.numerics.slope import event_of, slope_and_intercept
-
-__all__ = ["MIN_SAMPLES", "Estimate", "Subgroup", "estimates_of", "subgroup_notes", "subgroups_of"]
 
 MIN_SAMPLES = 50
 """Fewer samples of a part tell nothing of its calibration."""
@@ -76,9 +74,7 @@ def estimates_of(scores: SampleScores, classes: int, bins: int = 15, level: floa
     """
     nothing = np.zeros_like(scores.nll)
     # a model that states what came true: its errors are zero, and differences to it the errors themselves
-    perfect = SampleScores(
-        scores.hit.astype(np.float32), scores.hit, nothing, nothing, scores.clusters, scores.predicted
-    )
+    perfect = replace(scores, confidence=scores.hit.astype(np.float32), nll=nothing, brier=nothing)
     found = paired_differences(perfect, scores, bins, level=level)
     estimates = {"accuracy": _share(scores, level)}
     for name in _ERRORS:
@@ -87,8 +83,9 @@ def estimates_of(scores: SampleScores, classes: int, bins: int = 15, level: floa
     if not _enough(scores):
         return estimates | {name: Estimate(estimates[name].value, None, None, level) for name in ("nll", "brier")}
     p, event = event_of(scores, classes)
-    z = quantile((1 + level) / 2, scores.clusters)
-    for name, line in slope_and_intercept(p, event, z, scores.pooled().clusters).items():
+    z = quantile((1 + level) / 2, scores.clusters, scores.weights)
+    together = scores.pooled()
+    for name, line in slope_and_intercept(p, event, z, together.clusters, together.weights).items():
         if line is not None:
             estimates[name] = Estimate(*line, level)
     return estimates
@@ -97,19 +94,31 @@ def estimates_of(scores: SampleScores, classes: int, bins: int = 15, level: floa
 def _enough(scores: SampleScores) -> bool:
     """Whether ten samples are right and ten wrong, or as many groups have one: else too few decide a log loss."""
     together = scores.pooled()
+    if together.weights is not None:
+        return all(effective_size(weights) >= MIN_EACH for weights in _weights_by_side(together))
     owners = np.arange(len(together)) if together.clusters is None else together.clusters
     return all(len(np.unique(owners[side])) >= MIN_EACH for side in (together.hit, ~together.hit))
+
+
+def _weights_by_side(scores: SampleScores) -> Iterator[NDArray[np.float64]]:
+    """Yield the weights, of clusters, of what is right and of what is wrong."""
+    for side in (scores.hit, ~scores.hit):
+        own = scores.take(side)
+        if own.clusters is None or own.weights is None or not own.total:
+            yield np.ones(1)
+        else:
+            yield cluster_sums(own.weights, own.clusters)
 
 
 def _share(scores: SampleScores, level: float) -> Estimate:
     """Return the accuracy with Wilson's interval, of as many samples as they are worth in clusters."""
     hits = scores.hit.reshape(len(scores), -1).mean(axis=1)
-    share = float(hits.mean())
+    share = weighted_mean(hits, scores.weights)
     n = float(len(hits))
     z = NormalDist().inv_cdf((1 + level) / 2)
     if scores.clusters is not None or scores.predicted is not None:
-        _, error = mean_and_error(hits, scores.clusters)
-        z = quantile((1 + level) / 2, scores.clusters)
+        _, error = mean_and_error(hits, scores.clusters, scores.weights)
+        z = quantile((1 + level) / 2, scores.clusters, scores.weights)
         groups = n if scores.clusters is None else float(len(np.unique(scores.clusters)))
         n = min(n, share * (1 - share) / error**2) if error > 0 else groups
     weight = z * z / n
@@ -140,7 +149,11 @@ def subgroups_of(
     for name in np.unique(parts).tolist():
         rows = np.flatnonzero(parts == name)
         own = scores.take(rows)
-        if len(rows) < max(MIN_SAMPLES, bins) or (own.clusters is not None and len(np.unique(own.clusters)) < 2):
+        if (
+            len(rows) < max(MIN_SAMPLES, bins)
+            or not own.total
+            or (own.clusters is not None and len(np.unique(own.clusters)) < 2)
+        ):
             continue
         differences: Mapping[str, Interval] = {}
         if baseline is not None:

@@ -19,18 +19,6 @@ from typing import Any
 
 from tna_onnx.errors import UsageError
 
-__all__ = [
-    "Device",
-    "allowed_cores",
-    "free_device_memory",
-    "free_memory",
-    "parse_device",
-    "require_address_space",
-    "resident_memory",
-    "trim_memory",
-]
-
-
 _GIB = 2**30
 
 # What may follow the device, each once.

@@ -26,8 +26,6 @@ from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, UsageError
 from tna_onnx.runtime.device import Device, allowed_cores, free_device_memory, free_memory
 from tna_onnx.runtime.session import CUDA, Session, is_onnxruntime_error
 
-__all__ = ["adapter_bytes", "open_session", "read_adapter", "runtime_version"]
-
 _log = logging.getLogger("tna_onnx")
 
 _CPU = "CPUExecutionProvider"

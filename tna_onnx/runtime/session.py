@@ -18,9 +18,6 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.runtime.device import Device
 
-__all__ = ["AT_ONCE", "CUDA", "OutOfMemory", "Session", "TensorInfo", "is_onnxruntime_error", "side_by_side"]
-
-
 CUDA = "CUDAExecutionProvider"
 """ONNX Runtime's name of the provider for NVIDIA GPUs."""
 

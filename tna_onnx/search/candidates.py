@@ -3,6 +3,8 @@
 `Scored` makes and scores each candidate once, on all samples. Searches on different folds look at nearly the same
 candidates, and the score of a sample does not depend on the other samples, so the walks and products of the first
 search serve the others.
+
+Settings of the search, and its grid of angles.
 """
 
 from __future__ import annotations
@@ -17,25 +19,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.averages import LIMIT, Average, Ensemble, TurnedWeight
+from tna_onnx.errors import UsageError
+from tna_onnx.numerics.averages import LIMIT, Average, Draws, Ensemble
+from tna_onnx.numerics.metric import OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.residuals import mean_and_error
+from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.search.settings import SearchSettings
-
-__all__ = [
-    "ROUNDING",
-    "Candidate",
-    "Score",
-    "Scored",
-    "accuracy_drop",
-    "candidate_of",
-    "candidate_weight",
-    "candidate_weights",
-    "choose",
-    "pick",
-    "value_of",
-]
-
 
 # A drop of exactly the constraint is allowed, however the difference of two fractions is rounded.
 ROUNDING = 1e-12
@@ -107,18 +97,6 @@ def candidate_weight(weight: NDArray[Any], candidate: Candidate, settings: Searc
     return next(candidate_weights(Ensemble(weight, settings.draws), [candidate]))[1]
 
 
-def not_multiplied(ensemble: Ensemble, candidate: Candidate) -> NDArray[Any] | TurnedWeight:
-    """Recompute the weight of a candidate as its search scored it: with many classes, not yet multiplied."""
-    if candidate.angle == 0:
-        return ensemble.weight
-    if candidate.weight is not None:
-        return candidate.weight
-    if candidate.ensemble_size == LIMIT:
-        return ensemble.limit(candidate.angle)
-    (average,) = ensemble.averages([candidate.angle], candidate.ensemble_size)
-    return average.made
-
-
 def candidate_weights(ensemble: Ensemble, candidates: Sequence[Candidate]) -> Iterator[tuple[int, NDArray[Any]]]:
     """Yield (index, (C, n) weight) of candidates, in any order; weights that were dropped are recomputed."""
     # angle 0 needs no walk
@@ -133,9 +111,7 @@ def candidate_weights(ensemble: Ensemble, candidates: Sequence[Candidate]) -> It
 
 
 def candidate_of(average: Average, members: int, scores: SampleScores, fitted: Any = None) -> Candidate:
-    # a weight that is not multiplied yet can be made again
-    weight = None if isinstance(average.made, TurnedWeight) else average.made
-    return Candidate(average.angle, members, average.rotations, scores, fitted, average.reached, weight)
+    return Candidate(average.angle, members, average.rotations, scores, fitted, average.reached, average.weight)
 
 
 def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, float]:
@@ -143,6 +119,8 @@ def accuracy_drop(before: SampleScores, after: SampleScores) -> tuple[float, flo
     # paired: samples that both get right or wrong do not count
     # int8: NumPy does not subtract truth values
     drop = before.hit.astype(np.int8) - after.hit
+    if before.weights is not None:
+        return mean_and_error(drop.reshape(len(drop), -1).mean(axis=1), before.clusters, before.weights)
     return float(np.mean(drop)), float(np.std(drop)) / math.sqrt(len(drop))
 
 
@@ -173,7 +151,6 @@ class Scored:
         ensemble: members of the weight that is searched around.
         score: scores all samples with weights.
         score_scaled: scores all samples with the original weight times a factor; `score` does by default.
-        turned: whether `score` takes a `TurnedWeight` too, where there are many classes.
         original: scores of the original weight, if they are known; else they are asked for.
     """
 
@@ -183,13 +160,11 @@ class Scored:
         score: Score,
         score_scaled: Callable[[float], SampleScores] | None = None,
         *,
-        turned: bool = False,
         original: SampleScores | None = None,
     ) -> None:
         self.ensemble = ensemble
         self._score = score
         self._score_scaled = score_scaled or self._scaled
-        self._turned = turned
         self._kept: dict[tuple[float, int], Candidate] = {}
         self._limits: dict[float, SampleScores] = {}
         self._original = original
@@ -233,7 +208,7 @@ class Scored:
 
     def _scored(self, stack: Sequence[Average], members: int) -> list[Candidate]:
         scored = []
-        for average, scores in zip(stack, self._score([self._given(average) for average in stack]), strict=True):
+        for average, scores in zip(stack, self._score([average.weight for average in stack]), strict=True):
             candidate = candidate_of(average, members, scores)
             scored.append(candidate)
             if self._has_room(scores):
@@ -241,18 +216,10 @@ class Scored:
                 self._kept[average.angle, members] = replace(candidate, weight=None)
         return scored
 
-    def _given(self, average: Average) -> NDArray[Any] | TurnedWeight:
-        return average.made if self._turned else average.weight
-
     def _stacks(self, produced: Iterator[Average]) -> Iterator[list[Average]]:
         """Cut into lists of weights that fit into memory together."""
-        while stack := list(itertools.islice(produced, max(1, _STACK_BYTES // self._bytes))):
+        while stack := list(itertools.islice(produced, max(1, _STACK_BYTES // self.ensemble.weight.nbytes))):
             yield stack
-
-    @property
-    def _bytes(self) -> int:
-        """Bytes of a weight, as it is scored."""
-        return self.ensemble.average_bytes if self._turned else int(self.ensemble.weight.nbytes)
 
     def _has_room(self, scores: SampleScores) -> bool:
         count = len(self._kept) + len(self._limits)
@@ -260,3 +227,90 @@ class Scored:
 
     def _scaled(self, factor: float) -> SampleScores:
         return self._score([self.ensemble.weight * self.ensemble.weight.dtype.type(factor)])[0]
+
+
+# Largest distance in degrees of the angles that an adaptive search looks at first: the curves are smooth at that scale.
+_MAX_COARSE = 8.0
+
+
+# Angles are whole numbers of a quarter of the grid step.
+QUARTERS = 4
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """Settings of the search; defaults are the paper's where it has one.
+
+    Attributes:
+        ensemble_size: members n_e averaged for each candidate at first; 0 (`LIMIT`) for the limit of many.
+        max_ensemble_size: cap on the members when accuracy asks for more, 0 in the limit of many; large heads stop
+            earlier, at 2^30 turned class vectors (rotations x classes x members) a candidate.
+        grows: whether accuracy may ask for more members, and beyond the cap for the limit of many.
+        angle_step: step of the grid of angles, degrees.
+        adaptive: whether the grid is searched from coarse to fine.
+        objective: metric that the choice minimises.
+        bins: bins of ECE and AdaECE, at least 1.
+        max_accuracy_drop: accuracy that a candidate may lose on the calibration data, a fraction (0.003 = 0.3 points).
+        seed: seed of all random draws.
+        antithetic: whether members come in pairs of a rotation and its transpose, whose antisymmetric noise cancels.
+        tilt: how rotations are drawn.
+        tilt_bias: whether whoever scores a weight scales the bias by what is left of the weight (`kept_part`).
+    """
+
+    ensemble_size: int = 10
+    max_ensemble_size: int = 32
+    grows: bool = True
+    angle_step: float = 2.0
+    adaptive: bool = True
+    objective: Objective = "ece"
+    bins: int = 15
+    max_accuracy_drop: float = 0.003
+    seed: int = 0
+    antithetic: bool = False
+    tilt: TiltParameters = field(default_factory=TiltParameters)
+    tilt_bias: bool = False
+
+    def __post_init__(self) -> None:
+        for name, good in (
+            ("ensemble_size", self.ensemble_size >= 0),
+            ("max_ensemble_size", self.max_ensemble_size >= self.ensemble_size),
+            ("angle_step", 0 < self.angle_step < 90),
+            ("objective", self.objective in OBJECTIVES),
+            ("bins", self.bins >= 1),
+            ("max_accuracy_drop", 0 <= self.max_accuracy_drop <= 1),
+            ("seed", self.seed >= 0),
+        ):
+            if not good:
+                raise UsageError(f"{name} is out of its range: {getattr(self, name)}")
+
+    @property
+    def grid(self) -> list[float]:
+        """Angles in degrees, 0 left out."""
+        return self.angles(self.steps(QUARTERS))
+
+    @property
+    def coarse(self) -> int:
+        """Distance of the angles looked at first, in quarters of the grid step: a power of two."""
+        stride = QUARTERS
+        # powers of two, so that halving ends at a quarter of the step
+        while self.adaptive and 2 * stride * self.angle_step / QUARTERS <= _MAX_COARSE:
+            stride *= 2
+        return stride
+
+    @property
+    def draws(self) -> Draws:
+        """Where rotations come from."""
+        return Draws(self.seed, self.antithetic, self.tilt)
+
+    def ensemble(self, weight: NDArray[Any]) -> Ensemble:
+        """Return the members of a (C, n) weight, for all angles of the search."""
+        return Ensemble(weight, self.draws, self.angles(self.steps(1)))
+
+    def steps(self, stride: int) -> list[int]:
+        """Multiples of `stride` that give angles between 0 and 90 degrees, in quarters of the grid step."""
+        end = math.ceil(90 * QUARTERS / self.angle_step)
+        return [q for q in range(stride, end, stride) if q * self.angle_step / QUARTERS < 90]
+
+    def angles(self, quarters: Sequence[int]) -> list[float]:
+        """Return the angles in degrees of whole numbers of quarters of the grid step."""
+        return [q * self.angle_step / QUARTERS for q in quarters]

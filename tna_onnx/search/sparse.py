@@ -37,10 +37,17 @@ from numpy.typing import NDArray
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.averages import LIMIT, Ensemble, more_members
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.search.candidates import ROUNDING, Candidate, Scored, accuracy_drop, candidate_of, pick, value_of
-from tna_onnx.search.settings import QUARTERS, SearchSettings
-
-__all__ = ["ScoreFit", "Walk", "search_complete", "search_sparse"]
+from tna_onnx.search.candidates import (
+    QUARTERS,
+    ROUNDING,
+    Candidate,
+    Scored,
+    SearchSettings,
+    accuracy_drop,
+    candidate_of,
+    pick,
+    value_of,
+)
 
 
 class Walk:

@@ -11,8 +11,6 @@ from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level
 
-__all__ = ["Estimator", "Frequencies", "ShiftSettings"]
-
 Estimator: TypeAlias = Literal["em", "bbse"]
 
 Frequencies: TypeAlias = str | Path | Sequence[float] | Mapping[str, float]
@@ -48,6 +46,13 @@ class ShiftSettings:
         parse="text",
         note="those of --calib",
     )
+    only: tuple[str, ...] = setting(
+        (),
+        "Only these classes can occur: the others get the probability 0, and those of these add up to 1.",
+        section=_SECTION,
+        unit="CLASS,...",
+        parse="names",
+    )
     estimator: Estimator = setting(
         "em",
         "em needs calibrated probabilities; bbse needs only a confusion matrix, and is less precise.",
@@ -64,6 +69,9 @@ class ShiftSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        only: object = self.only
+        if isinstance(only, str) or len({*self.only}) == 1:
+            raise UsageError(f"only: expected two classes or more, got {self.only!r}")
         if self.draws < _MIN_DRAWS:
             raise UsageError(f"draws must be at least {_MIN_DRAWS}, got {self.draws}")
         if self.seed < 0:

@@ -28,7 +28,7 @@ from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import overlap_of, read_sketch, sketch_overlap
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.classifier import Classifier, read_classifier
+from tna_onnx.extraction.classifier import Classifier, Opened, read_classifier
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.load import Model
@@ -40,10 +40,8 @@ from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps import MAPS
 from tna_onnx.pipeline.job import FileJob
 from tna_onnx.pipeline.sample_checks import DigestedSamples
-from tna_onnx.runtime import Device, Session, parse_device
+from tna_onnx.runtime import parse_device
 from tna_onnx.shifting.settings import ShiftSettings
-
-__all__ = ["UNIFORM", "Opened", "ShiftJob", "off_centre", "open_shift", "read_prior"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,10 +60,11 @@ class ShiftJob(FileJob):
     settings: ShiftSettings = field(default_factory=ShiftSettings)
 
     def __post_init__(self) -> None:
-        if (self.target is None) == (self.settings.target_prior is None):
+        ways = (self.target is not None, self.settings.target_prior is not None, bool(self.settings.only))
+        if sum(ways) != 1:
             raise UsageError(
-                "expected either class frequencies (--target-prior FILE or uniform) or samples without labels to "
-                "estimate them on (--target-data)"
+                "expected either class frequencies (--target-prior FILE or uniform), samples without labels to "
+                "estimate them on (--target-data), or the classes that can occur (--only CLASS,...)"
             )
 
 
@@ -76,39 +75,19 @@ _MIN_SHARED = 2  # one equal sample is chance
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
-    """The opened model and its data.
+class ShiftSamples(Opened):
+    """The model, and labelled samples of the data that it was made for, as `source`.
 
     Attributes:
-        model: the source.
-        output: the output that classifies.
         probed: where its scores are.
-        names: of the classes; indices where they are not known.
-        known_names: of the classes, if known.
-        source: labelled samples of the data that the model was made for.
         unlabelled: samples of the target without labels; None where its frequencies are given.
-        held_out: labelled samples of the target; None without.
-        session: on the model.
-        device: where to run.
-        batch_size: samples per run.
-        notes: on the data.
     """
 
-    model: Model
-    output: ClassOutput
     probed: Probed
-    names: tuple[str, ...]
-    known_names: tuple[str, ...] | None
-    source: Source
     unlabelled: Source | None
-    held_out: Source | None
-    session: Session
-    device: Device
-    batch_size: int
-    notes: tuple[str, ...]
 
 
-def open_shift(job: ShiftJob) -> Opened:
+def open_shift(job: ShiftJob) -> ShiftSamples:
     """Open model and data, cheapest first.
 
     Raises:
@@ -122,7 +101,7 @@ def open_shift(job: ShiftJob) -> Opened:
     device = parse_device(job.device)
     opened = OpenModel(model, readout, device)
     names = job.calib.class_names(model.said_of_classes, output.labels, output.n_classes)
-    classifier = Classifier(model, output, opened.session, opened.inputs, names, opened.preparation)
+    classifier = Classifier(model, output, device, opened.session, opened.inputs, names, opened.preparation)
     _, source = classifier.open(job.calib)
     # labels that the samples of the target bring are not read: an estimate must not know them
     unlabelled = classifier.open_if(job.target, labels=False)
@@ -135,10 +114,7 @@ def open_shift(job: ShiftJob) -> Opened:
     notes += batch_size_notes(job.batch_size, size)
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
-    class_names = names or tuple(str(k) for k in range(output.n_classes))
-    return Opened(
-        model, output, probed, class_names, names, source, unlabelled, held_out, opened.session, device, size, notes
-    )
+    return ShiftSamples(classifier, source, held_out, size, notes, probed, unlabelled)
 
 
 def _refuse_earlier_work(model: Model) -> None:
@@ -261,6 +237,18 @@ def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: 
     return _checked(prior, n_classes, where)
 
 
+def restricted(source: NDArray[np.float64], only: Sequence[str], names: Sequence[str] | None) -> NDArray[np.float64]:
+    """Return frequencies (C,) that are 0 but for some classes, whose ratios stay.
+
+    Raises:
+        DataError: an unknown class.
+    """
+    known = _known_names([*map(str, only)], names, len(source), "--only")
+    kept = np.isin(known, [*map(str, only)])
+    target: NDArray[np.float64] = np.where(kept, source, 0.0) / source[kept].sum()
+    return target
+
+
 def _from_file(path: Path, where: str, limits: Limits) -> Any:
     if not path.is_file():
         raise UsageError(f"{path}: no such file; {where} takes '{UNIFORM}' or a file of class frequencies")
@@ -301,8 +289,22 @@ def _number(text: str, where: str) -> float:
 
 
 def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_classes: int, where: str) -> list[Any]:
-    indices = [str(k) for k in range(n_classes)]
     keys = [str(key) for key in frequencies]
+    names_known = _known_names(keys, names, n_classes, where)
+    missing = [name for name in names_known if name not in keys]
+    if missing:
+        raise DataError(f"{where}: no number for the classes {listed(missing)}; {_ADVICE}")
+    values = dict(zip(keys, frequencies.values(), strict=True))
+    return [values[name] for name in names_known]
+
+
+def _known_names(keys: Sequence[str], names: Sequence[str] | None, n_classes: int, where: str) -> list[str]:
+    """Return what the C classes are called by keys: names or indices.
+
+    Raises:
+        DataError: a key is neither.
+    """
+    indices = [str(k) for k in range(n_classes)]
     names_known = indices
     # names go first: a class may be called "1" and not be the one with that index
     if names is not None and (set(keys) <= set(names) or not set(keys) <= set(indices)):
@@ -310,11 +312,7 @@ def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_cla
     unknown = [key for key in keys if key not in names_known]
     if unknown:
         raise DataError(f"{where}: unknown classes {listed(unknown)}; the model's classes are {listed(names_known)}")
-    missing = [name for name in names_known if name not in keys]
-    if missing:
-        raise DataError(f"{where}: no number for the classes {listed(missing)}; {_ADVICE}")
-    values = dict(zip(keys, frequencies.values(), strict=True))
-    return [values[name] for name in names_known]
+    return names_known
 
 
 def _checked(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
@@ -330,7 +328,7 @@ def _checked(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
     if np.any(prior == 0):
         raise DataError(
             f"{where}: class {int(np.argmin(prior))} has the frequency 0, which would rule it out whatever the model "
-            "sees; give a small number in its place"
+            "sees; give a small number in its place, or say which classes can occur with --only"
         )
     total = float(prior.sum())
     if abs(total - 1) > _SUM_TOLERANCE:

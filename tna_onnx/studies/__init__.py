@@ -1,4 +1,4 @@
-"""The experiments of the paper on a user's model: one study a file.
+"""The experiments of the paper on a user's model: functions from features and settings to a frozen `Study`.
 
-A study is a pure function from features and settings to a frozen `Study`; other packages write the files and pages.
+Other packages write the files and pages.
 """

@@ -22,9 +22,6 @@ from tna_onnx.files import open_regular, write_file
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.study import Cell, Chart, Column, Footnote, Line, Study
 
-__all__ = ["escaped", "latex", "read_study", "to_csv", "write_study"]
-
-
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "&": r"\&",

@@ -18,7 +18,7 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,31 +34,10 @@ from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
-from tna_onnx.search.candidates import Candidate, Scored, candidate_of, candidate_weight, choose
-from tna_onnx.search.settings import SearchSettings
+from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_of, candidate_weight, choose
 from tna_onnx.search.sparse import Walk, search_sparse
 from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
-
-__all__ = [
-    "MEMBERS",
-    "PAPER_MAPS",
-    "Printed",
-    "Recalibration",
-    "Stop",
-    "Tick",
-    "angles_of",
-    "chosen",
-    "complete",
-    "fit",
-    "maps_for",
-    "plain",
-    "scored",
-    "search_printed",
-    "sparse",
-    "walk",
-]
-
 
 MEMBERS = 10
 """The paper's n_e."""
@@ -69,6 +48,34 @@ Tick: TypeAlias = Callable[[float], None]
 
 def _unseen(_: float) -> None:
     """Report no progress."""
+
+
+PAPER_MAPS = ("irova", "ts", "ets", "aar")
+"""Maps of the paper's table, in its order."""
+
+GRID_STEP = 3.0
+"""Degrees between the angles of the complete search: the curves are smooth at that scale."""
+
+
+@dataclass(frozen=True, eq=False)
+class Recalibration:
+    """A weight and the map fitted on it, as one method chose them.
+
+    Attributes:
+        weight: (C, n); the original one for angle 0.
+        fitted: None for no map.
+        angle: mRC in degrees.
+        members: averaged; 0 for the limit of many.
+        candidates: weights that were scored.
+        label: what was chosen, where there was a choice of methods.
+    """
+
+    weight: NDArray[Any]
+    fitted: CalibrationMap | None = None
+    angle: float = 0.0
+    members: int = 1
+    candidates: int = 1
+    label: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,17 +97,6 @@ class Stop:
         """(D,) mRC in degrees."""
         mean: NDArray[np.float64] = np.degrees(np.nanmean(self.angles, axis=1))
         return mean
-
-
-@dataclass(frozen=True, eq=False)
-class Printed:
-    """Result of the printed search: weight (C, n), mean mRC in degrees, index of the choice, candidates, and n_e."""
-
-    weight: NDArray[Any]
-    angle: float
-    index: int
-    candidates: int
-    members: int = MEMBERS
 
 
 def walk(
@@ -150,8 +146,8 @@ def search_printed(
     score: Callable[[NDArray[Any]], SampleScores | None],
     settings: SearchSettings,
     tick: Tick = _unseen,
-) -> Printed:
-    """Score the average of n_e members after every n_t rotations, and return the best.
+) -> tuple[Recalibration, int]:
+    """Score the average of n_e members after every n_t rotations; return the best, and its place among them.
 
     Args:
         weight: (C, n) class vectors.
@@ -176,41 +172,13 @@ def search_printed(
             index = count
         count += 1
         tick(stop.rotations / last)
-    return Printed(best, angle, index, count, settings.ensemble_size)
+    return Recalibration(best, None, angle, settings.ensemble_size, count), index
 
 
 def _value(scores: SampleScores | None, settings: SearchSettings) -> float:
     if scores is None:
         return math.inf
     return objective_value(scores, settings.objective, settings.bins)
-
-
-PAPER_MAPS = ("irova", "ts", "ets", "aar")
-"""Maps of the paper's table, in its order."""
-
-GRID_STEP = 3.0
-"""Degrees between the angles of the complete search: the curves are smooth at that scale."""
-
-
-@dataclass(frozen=True, eq=False)
-class Recalibration:
-    """A weight and the map fitted on it, as one method chose them.
-
-    Attributes:
-        weight: (C, n); the original one for angle 0.
-        fitted: None for no map.
-        angle: mRC in degrees.
-        members: averaged; 0 for the limit of many.
-        candidates: weights that were scored.
-        label: what was chosen, where there was a choice of methods.
-    """
-
-    weight: NDArray[Any]
-    fitted: CalibrationMap | None = None
-    angle: float = 0.0
-    members: int = 1
-    candidates: int = 1
-    label: str = ""
 
 
 def maps_for(classes: int) -> tuple[str, ...]:
@@ -258,7 +226,7 @@ def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = _un
         return score_all([data.logits(data.calibration, weight) for weight in weights])
 
     if settings.printed:
-        return _from_printed(search_printed(data.weight, lambda weight: score([weight])[0], search, tick))
+        return search_printed(data.weight, lambda weight: score([weight])[0], search, tick)[0]
     scaled = functools.partial(data.logits(data.calibration).scaled_scores, with_bias=data.tilt_bias)
 
     def scored_so_far(done: int, total: int) -> None:
@@ -333,11 +301,9 @@ def _complete_printed(
             return None
         return logits.mapped_scores(fitted_maps[-1])
 
-    printed = search_printed(data.weight, score, search, tick)
-    fitted = fitted_maps[printed.index]
-    if fitted is None:
-        return None
-    return _from_printed(printed, fitted)
+    printed, index = search_printed(data.weight, score, search, tick)
+    fitted = fitted_maps[index]
+    return None if fitted is None else replace(printed, fitted=fitted)
 
 
 def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Recalibration:
@@ -366,7 +332,3 @@ def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) ->
 
 def _from_candidate(candidate: Candidate, weight: Any, candidates: int) -> Recalibration:
     return Recalibration(weight, candidate.fitted, candidate.angle, candidate.ensemble_size, candidates)
-
-
-def _from_printed(printed: Printed, fitted: CalibrationMap | None = None) -> Recalibration:
-    return Recalibration(printed.weight, fitted, printed.angle, printed.members, printed.candidates)

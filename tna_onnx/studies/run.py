@@ -12,10 +12,10 @@ import importlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,8 +43,6 @@ from tna_onnx.results.study import Studies, Study
 from tna_onnx.runtime import allowed_cores
 from tna_onnx.studies.files import read_study, write_study
 from tna_onnx.studies.settings import STUDIES, StudySettings
-
-__all__ = ["StudyData", "StudyJob", "data_of_task", "rows_of", "run_studies", "stratified"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,11 +137,19 @@ _log = logging.getLogger("tna_onnx")
 _FORM = 5
 
 
-class MakeStudy(Protocol):
-    """The signature of the `study` function in each file of this package."""
+# Module of this package -> its studies: functions of data, settings and what is called with (done, total).
+_MODULES = {
+    "table": ("table", "time"),
+    "geometry": ("rotations", "angles"),
+    "curves": ("members", "angle", "samples", "dimension", "parameters"),
+}
 
-    def __call__(self, data: StudyData, settings: StudySettings, progress: Any) -> Study:
-        """Return the study; `progress` is called with (done, total)."""
+
+def _study_function(name: str) -> Callable[[StudyData, StudySettings, Any], Study]:
+    module = next(module for module, names in _MODULES.items() if name in names)
+    function: Callable[[StudyData, StudySettings, Any], Study]
+    function = getattr(importlib.import_module(f"tna_onnx.studies.{module}"), name)
+    return function
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,8 +264,9 @@ def _made(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progr
         _log.info("study %s: taken from %s", name, job.folder)
         return earlier
     start = time.perf_counter()
-    make: MakeStudy = importlib.import_module(f"tna_onnx.studies.{name}").study
-    study = replace(make(data, job.settings, functools.partial(progress, name)), digest=_digest(name, job, task))
+    study = replace(
+        _study_function(name)(data, job.settings, functools.partial(progress, name)), digest=_digest(name, job, task)
+    )
     _log.info("study %s: %.1f seconds", name, time.perf_counter() - start)
     if job.folder is not None:
         # one after the other: what an interruption leaves is whole

@@ -11,9 +11,7 @@ from tna_onnx.numerics.metric import Objective
 from tna_onnx.pipeline.settings import PAPER, Settings
 
 if TYPE_CHECKING:
-    from tna_onnx.search.settings import SearchSettings
-
-__all__ = ["STUDIES", "Protocol", "StudyName", "StudySettings"]
+    from tna_onnx.search.candidates import SearchSettings
 
 StudyName: TypeAlias = Literal[
     "table", "rotations", "angles", "members", "angle", "samples", "dimension", "parameters", "time"

@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 import numpy as np
 
@@ -38,26 +39,6 @@ from tna_onnx.studies.methods import (
 )
 from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
-
-__all__ = [
-    "LABELS",
-    "Row",
-    "Runs",
-    "as_temperature",
-    "cells_of",
-    "columns",
-    "deviation",
-    "footnotes_of",
-    "label",
-    "less_accurate",
-    "mean",
-    "mean_interval",
-    "measured",
-    "paired_interval",
-    "sentence",
-    "study",
-]
-
 
 _LEVEL = 0.95
 
@@ -300,7 +281,7 @@ def measured(scores: SampleScores, bins: int) -> dict[str, float]:
     return values | {"ece_debiased": debiased_ece(scores, bins), "cumulative": cumulative}
 
 
-def study(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
     """Make the table."""
     runs = Runs()
     names = maps_for(len(data.weight))
@@ -400,3 +381,77 @@ def _run(
         return
     runs.values.setdefault(row, []).append(measured(scored(data, result), settings.bins))
     runs.results.setdefault(row, []).append(result)
+
+
+# The cost
+
+# Products are short: enough of them to measure.
+_PRODUCTS = 5
+# Runs of which the shortest counts; a search is long enough to be measured once.
+_RUNS = 2
+
+
+def time(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+    """Time every search and fit: seconds, and the equivalent number of products of all features with a weight.
+
+    Seconds differ from run to run; the number of candidates does not. Each time is the shortest of a few runs.
+    Source: the paper, section "Experimental Details", on computation.
+    """
+    product = min(_seconds(lambda: _product(data))[0] for _ in range(_PRODUCTS))
+    rows: list[tuple[Cell, ...]] = [("one product with all features, and scores", product, 1.0, 1)]
+    steps = list(_timed_steps(data, settings))
+    for k, (name, make, runs) in enumerate(steps):
+        try:
+            seconds, result = min((_seconds(make) for _ in range(runs)), key=lambda timed: timed[0])
+            rows.append((name, seconds, seconds / product, result.candidates))
+        except DataError:
+            rows.append((name, None, None, None))
+        progress(k + 1, len(steps))
+    columns = (
+        Column("step", "Step"),
+        Column("seconds", "Seconds", 1, 3),
+        Column("products", "In products", 1, 1),
+        Column("candidates", "Weights scored"),
+    )
+    return Study("time", "Cost", "time of the searches", _time_sentence(rows), columns, tuple(rows))
+
+
+def _timed_steps(data: StudyData, settings: StudySettings) -> Iterator[tuple[str, Callable[[], Recalibration], int]]:
+    seed = settings.seed
+    yield "sparse search", lambda: sparse(data, settings, seed), _RUNS
+    for name in PAPER_MAPS:
+        yield f"fit of {name}", lambda name=name: plain(data, name, settings, seed), _RUNS  # type: ignore[misc]
+    for name in PAPER_MAPS:
+        yield f"complete search with {name}", lambda name=name: _complete_with(data, name, settings), 1  # type: ignore[misc]
+
+
+def _complete_with(data: StudyData, name: str, settings: StudySettings) -> Recalibration:
+    """Search pairs with one map.
+
+    Raises:
+        DataError: it cannot be fitted.
+    """
+    result = complete(data, [name], settings, settings.seed)
+    if name not in result:
+        raise DataError(f"{name}: it cannot be fitted on the original weight")
+    return result[name]
+
+
+def _product(data: StudyData) -> Recalibration:
+    data.logits(data.calibration).scores()
+    return Recalibration(data.weight)
+
+
+def _seconds(make: Callable[[], Recalibration]) -> tuple[float, Recalibration]:
+    start = perf_counter()
+    result = make()
+    return perf_counter() - start, result
+
+
+def _time_sentence(rows: list[tuple[Cell, ...]]) -> str:
+    durations = {str(row[0]): float(row[1] or 0) for row in rows if row[1]}
+    longest = max([(seconds, name) for name, seconds in durations.items() if name.startswith("complete")], default=None)
+    text = f"The sparse search takes {durations['sparse search']:.2f} seconds"
+    if longest is None:
+        return f"{text}; no map could be fitted."
+    return f"{text}; of the complete ones the longest takes {longest[0]:.1f} ({longest[1].rpartition(' ')[2]})."

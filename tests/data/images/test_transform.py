@@ -1,6 +1,5 @@
 """Pixels of model inputs against a direct computation."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -57,13 +56,6 @@ def test_normalisation_against_numpy(pixels: npt.NDArray[np.uint8], scale: float
     np.testing.assert_allclose(found, expected, rtol=0, atol=8 * 2.0**-24 * (255 * abs(scale) + 1) / std)
 
 
-def test_channels_have_their_own_mean_and_std() -> None:
-    pixels = np.full((1, 1, 3), [10, 20, 30], np.uint8)
-    recipe = Recipe(scale=1.0, mean=(0.0, 10.0, 20.0), std=(1.0, 2.0, 5.0))
-    np.testing.assert_array_equal(apply(recipe, pixels).ravel(), [10, 5, 2])
-    np.testing.assert_array_equal(apply(replace(recipe, color="BGR"), pixels).ravel(), [30, 5, -2])
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32"])
 def test_layouts_hold_the_same_values(dtype: str) -> None:
     pixels = noise(4, 5)
@@ -92,15 +84,6 @@ def test_color_and_grey() -> None:
 
     grey = apply(Recipe(scale=1.0), noise(4, 5, channels=1))
     np.testing.assert_array_equal(grey, np.broadcast_to(noise(4, 5, channels=1), (3, 4, 5)))
-
-
-@pytest.mark.parametrize("interpolation", list(FILTERS))
-@pytest.mark.parametrize("size", [(7, 3), (40, 31)])
-def test_exact_resize(interpolation: Any, size: tuple[int, int]) -> None:
-    pixels = noise(20, 30)
-    expected = Image.fromarray(pixels).resize(size[::-1], Image.Resampling[interpolation.upper()])
-    found = apply(Recipe(resize=size, scale=1.0, interpolation=interpolation), pixels)
-    np.testing.assert_array_equal(found.transpose(1, 2, 0), np.asarray(expected))
 
 
 @settings(deadline=None)

@@ -39,11 +39,6 @@ def test_values_are_used_as_stored(tmp_path: Path) -> None:
     assert source.describe() == "arrays calib.npz (3 samples, 3 classes)"
 
 
-def test_compressed_files_are_read(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "calib.npz", x=X, labels=LABELS)
-    np.testing.assert_array_equal(gather(open_arrays(tmp_path / "calib.npz", Request([spec()], 3)), 3)["x"], X)
-
-
 def test_digest_is_of_the_file_that_was_read(tmp_path: Path) -> None:
     import hashlib
 
@@ -68,20 +63,6 @@ def test_a_single_array_is_not_npz(tmp_path: Path) -> None:
     with (tmp_path / "calib.npz").open("wb") as stream:
         np.save(stream, X)
     assert "expected a .npz file" in refusal(tmp_path / "calib.npz")
-
-
-def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
-    assert "expected a regular file, found a folder" in refusal(tmp_path)
-
-
-def test_wrong_bytes_in_a_member(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
-    content = bytearray(path.read_bytes())
-    content[content.index(X.tobytes())] ^= 1
-    path.write_bytes(content)
-    message = refusal(path)
-    assert "'x' cannot be read" in message
-    assert "CRC" in message
 
 
 def test_members_that_are_not_arrays(tmp_path: Path) -> None:
@@ -152,10 +133,6 @@ def test_the_only_other_array_is_suggested(tmp_path: Path) -> None:
     assert "if 'images' is that input, rename it to 'x'" in refusal(path)
 
 
-def test_an_empty_file_has_no_arrays(tmp_path: Path) -> None:
-    assert "the file has none" in refusal(write_npz(tmp_path / "calib.npz", {}))
-
-
 def test_missing_labels(tmp_path: Path) -> None:
     message = refusal(write_npz(tmp_path / "calib.npz", {"x": X, "classes": LABELS}))
     assert "no array 'labels'" in message
@@ -174,11 +151,6 @@ def test_two_usual_names_or_that_of_an_input_are_no_labels(tmp_path: Path) -> No
     assert "no array 'labels'" in refusal(write_npz(tmp_path / "a.npz", {"x": X, "y": LABELS, "target": LABELS}))
     path = write_npz(tmp_path / "b.npz", {"x": X, "y": X})
     assert "no array 'labels'" in refusal(path, spec("x"), spec("y"))
-
-
-def test_labels_go_before_other_usual_names(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "y": LABELS[::-1].copy(), "labels": LABELS})
-    np.testing.assert_array_equal(open_arrays(path, Request([spec()], 3)).labels, LABELS)
 
 
 def test_an_input_called_labels(tmp_path: Path) -> None:
@@ -216,21 +188,6 @@ def test_the_batch_axis_is_free(tmp_path: Path, wanted: tuple[int | None, ...]) 
 def test_inputs_of_different_lengths(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": X, "y": X[:2], "labels": LABELS})
     assert "'x' has 3, 'y' has 2" in refusal(path, spec("x"), spec("y"))
-
-
-def test_labels_of_another_length(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS[:2]})
-    assert "'labels': 2 labels for 3 samples" in refusal(path)
-
-
-def test_no_samples(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X[:0], "labels": LABELS[:0]})
-    assert "no samples" in refusal(path)
-
-
-def test_labels_are_checked_on_opening(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS + 1})
-    assert "subtract 1" in refusal(path)
 
 
 # ---- dtypes ----
@@ -290,9 +247,3 @@ def test_values_that_are_not_finite(tmp_path: Path, bad: float, dtype: npt.DType
         next(batches)
     with pytest.raises(DataError, match="row 4 "):
         list(source.batches(6, np.array([0, 4, 3])))
-
-
-def test_one_value_per_sample_can_be_checked(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": np.array([0, np.nan, 0], np.float32), "labels": LABELS})
-    with pytest.raises(DataError, match="row 1 "):
-        list(open_arrays(path, Request([spec("x", (None,))], 3)).batches(3))

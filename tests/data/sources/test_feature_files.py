@@ -12,6 +12,8 @@ import pytest
 
 from tests.conftest import Small
 from tests.support import cli
+from tna_onnx.data import mapped as mapped_module
+from tna_onnx.data.request import Request
 from tna_onnx.data.sources import feature_files as module
 from tna_onnx.data.sources.feature_files import FeatureFolder, features_table, open_feature_files
 from tna_onnx.errors import DataError, UsageError
@@ -33,7 +35,7 @@ def table() -> Any:
 
 
 def opened(place: Path | str) -> Any:
-    files = open_feature_files(place, [], CLASSES)
+    files = open_feature_files(place, Request([], CLASSES))
     assert files is not None
     return files
 
@@ -58,11 +60,12 @@ def test_one_array_and_digest_for_any_order_of_files_and_rows(
     pq.write_table(table(), tmp_path / "one.parquet")
     one = opened(tmp_path / "one.parquet").precomputed
     if mapped:
-        monkeypatch.setattr(module, "_IN_MEMORY", 1000)
+        monkeypatch.setattr(mapped_module, "_IN_MEMORY", 1000)
+        monkeypatch.setattr(module, "_DEALT", 1000)
         monkeypatch.setattr(module, "_DIGESTED", 64)
     for count, suffix in [(1, "parquet"), (37, "parquet"), (4, "arrow")]:
         other = opened(write_shuffled(tmp_path / f"{count}", count, suffix)).precomputed
-        assert other.digest() == one.digest()
+        assert other.source.digest() == one.source.digest()
         np.testing.assert_array_equal(other.values, one.values, strict=True)
         np.testing.assert_array_equal(other.labels, one.labels, strict=True)
 
@@ -73,17 +76,20 @@ def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
 ) -> None:
     every = opened(write_shuffled(tmp_path / "all", 5)).precomputed
     if mapped:
-        monkeypatch.setattr(module, "_IN_MEMORY", 1000)
+        monkeypatch.setattr(mapped_module, "_IN_MEMORY", 1000)
+        monkeypatch.setattr(module, "_DEALT", 1000)
         monkeypatch.setattr(module, "_DIGESTED", 64)
-    digests = {every.digest()}
+    digests = {every.source.digest()}
     for most in (20, 100, N - 1):
-        files = open_feature_files(write_shuffled(tmp_path / f"{most}", 1 + most % 7), [], CLASSES, at_most=most)
+        files = open_feature_files(
+            write_shuffled(tmp_path / f"{most}", 1 + most % 7), Request([], CLASSES), at_most=most
+        )
         assert files is not None
         part = files.precomputed
         np.testing.assert_array_equal(part.values, every.values[:most], strict=True)
         np.testing.assert_array_equal(part.labels, every.labels[:most], strict=True)
         assert any(f"{most:,} of {N:,} rows" in note for note in part.source.notes)
-        digests.add(part.digest())
+        digests.add(part.source.digest())
     assert len(digests) == 4
     rows = {row.tobytes(): k for k, row in enumerate(np.stack(table()["features"].to_pylist()).astype(np.float32))}
     numbers = [rows[row.tobytes()] for row in every.values[:100]]
@@ -112,7 +118,8 @@ def test_the_digest_changes_with_the_data(tmp_path: Path, change: str) -> None:
     changed = pa.table(columns).cast(pa.schema([table().schema.field(n) for n in table().schema.names]))
     pq.write_table(changed, tmp_path / "other.parquet")
     assert (
-        opened(tmp_path / "one.parquet").precomputed.digest() != opened(tmp_path / "other.parquet").precomputed.digest()
+        opened(tmp_path / "one.parquet").precomputed.source.digest()
+        != opened(tmp_path / "other.parquet").precomputed.source.digest()
     )
 
 
@@ -120,12 +127,12 @@ def test_patterns_folders_and_urls(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     folder = write_shuffled(tmp_path / "many", 5)
     (folder / "_SUCCESS").write_text("")
-    expected = opened(folder).precomputed.digest()
-    assert opened(str(folder / "*.parquet")).precomputed.digest() == expected
+    expected = opened(folder).precomputed.source.digest()
+    assert opened(str(folder / "*.parquet")).precomputed.source.digest() == expected
     memory = fsspec.filesystem("memory")
     memory.put(f"{folder}/", "/bucket/features/", recursive=True)
     for url in ("memory://bucket/features/", "memory://bucket/features/*.parquet"):
-        assert opened(url).precomputed.digest() == expected
+        assert opened(url).precomputed.source.digest() == expected
     memory.rm("/bucket", recursive=True)
 
 
@@ -135,7 +142,7 @@ def test_columns_that_are_no_features(tmp_path: Path) -> None:
     more = table().append_column("weight", pa.array(np.ones(N))).append_column("group", pa.array(["a"] * N))
     pq.write_table(more, tmp_path / "more.parquet")
     source = opened(tmp_path / "more.parquet").precomputed.source
-    assert source.digest() == opened(tmp_path / "plain.parquet").precomputed.digest()
+    assert source.digest() == opened(tmp_path / "plain.parquet").precomputed.source.digest()
     assert [note.split("'")[1] for note in source.notes] == ["group", "weight"]
 
 
@@ -145,7 +152,7 @@ def test_a_folder_is_no_data_before_it_is_finished(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has not finished"):
         opened(tmp_path / "new")
     assert folder.finish() == ("features", 2 * N, WIDTH, np.float32)
-    assert len(opened(tmp_path / "new").precomputed) == 2 * N
+    assert len(opened(tmp_path / "new").precomputed.source) == 2 * N
     with pytest.raises(UsageError, match="holds files already"):
         FeatureFolder(tmp_path / "new")
     with pytest.raises(UsageError, match="cannot be written"):
@@ -181,7 +188,7 @@ def test_files_of_several_models(tmp_path: Path) -> None:
 def test_other_tables_are_left_to_others(tmp_path: Path) -> None:
     pq.write_table(pa.table({"a": np.ones(3), "label": [0, 1, 0]}), tmp_path / "t.parquet")
     for place in (tmp_path / "t.parquet", tmp_path / "none.parquet", "s3://bucket/calib.npz", {"features": 1}):
-        assert open_feature_files(place, [], CLASSES) is None
+        assert open_feature_files(place, Request([], CLASSES)) is None
 
 
 def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) -> None:

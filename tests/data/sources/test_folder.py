@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +51,6 @@ def test_files_labels_and_order(tmp_path: Path) -> None:
     assert source.describe() == "image folder calib (5 images, 2 classes)"
 
 
-def test_named_classes_are_numbered_alphabetically(tmp_path: Path) -> None:
-    source = open_images(write_folder(tmp_path, ["dog/1.png", "cat/2.png"]))
-    assert names(source) == ("cat/2.png", "dog/1.png")
-    np.testing.assert_array_equal(source.labels, [0, 1])
-
-
 def test_an_empty_class_folder_is_a_class(tmp_path: Path) -> None:
     write_folder(tmp_path, ["ant/1.png", "cat/2.png"])
     (tmp_path / "bee").mkdir()
@@ -73,11 +66,6 @@ def test_links_to_folders_count_as_classes_and_not_below(tmp_path: Path) -> None
         open_images(root)
     source = open_folder(root, Request([ANY_SIZE], 2, data_root=tmp_path))
     assert names(source) == ("0/a.png", "1/x.png", "1/y.png")
-
-
-def test_the_current_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(write_folder(tmp_path / "calib", TWO))
-    assert open_images(Path()).describe() == "image folder calib (2 images, 2 classes)"
 
 
 # ---- refusals on opening ----
@@ -97,19 +85,8 @@ def test_no_images(tmp_path: Path) -> None:
     assert ".png" in message
 
 
-def test_number_of_class_folders(tmp_path: Path) -> None:
-    message = refusal(write_folder(tmp_path, ["cat/a.png", "dog/b.png"]), n_classes=5)
-    assert "2 class folders for a model with 5 classes" in message
-
-
 def test_class_folder_outside_the_range(tmp_path: Path) -> None:
     assert "0 to 1" in refusal(write_folder(tmp_path, ["0/a.png", "7/b.png"]))
-
-
-def test_one_class_only(tmp_path: Path) -> None:
-    write_folder(tmp_path, ["0/a.png", "0/b.png"])
-    (tmp_path / "1").mkdir()
-    assert "every label is 0" in refusal(tmp_path)
 
 
 def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,13 +102,6 @@ def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monk
 def test_the_recipe_is_resolved_before_anything_is_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--crop"):
         open_images(tmp_path / "none", recipe=Recipe(crop=0))
-
-
-def test_missing_pillow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    monkeypatch.delitem(sys.modules, "PIL.Image", raising=False)
-    with pytest.raises(UsageError, match=r"pip install 'tna-onnx\[images\]'"):
-        open_images(write_folder(tmp_path, []))
 
 
 # ---- digest ----

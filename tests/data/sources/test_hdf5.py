@@ -1,6 +1,5 @@
 """HDF5 files: data sets by name, rows in any order, and every refusal."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from tests.data.samples import gather, spec
 from tna_onnx.data import Source, open_source
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError
 
 h5py = pytest.importorskip("h5py")
 
@@ -44,12 +43,6 @@ def test_values(tmp_path: Path, suffix: str, chunked: bool) -> None:
     assert source.describe() == f"arrays calib.{suffix} (7 samples, 3 classes)"
 
 
-def test_names_as_labels(tmp_path: Path) -> None:
-    names = np.array(["cat", "cow", "dog"])[LABELS].astype("S")
-    source = opened(write(tmp_path / "a.h5", x=X, labels=names), class_names=["dog", "cow", "cat"])
-    np.testing.assert_array_equal(source.labels, 2 - LABELS)
-
-
 def test_text_as_labels(tmp_path: Path) -> None:
     names = np.array(["cat", "cow", "dog"], object)[LABELS]
     np.testing.assert_array_equal(opened(write(tmp_path / "a.h5", x=X, labels=names)).labels, LABELS)
@@ -80,10 +73,3 @@ def test_broken_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.h5").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.h5: cannot be read as HDF5"):
         opened(tmp_path / "a.h5")
-
-
-def test_missing_h5py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = write(tmp_path / "a.h5", x=X, labels=LABELS)
-    monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(UsageError, match=r"needs h5py, .* pip install 'tna-onnx\[hdf5\]'"):
-        opened(path)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.samples import TWO, gather, names, noise, open_images, spec, write_folder, write_image
+from tests.data.samples import TWO, gather, noise, open_images, spec, write_folder, write_image
 from tna_onnx.data import Recipe
 from tna_onnx.errors import DataError
 
@@ -18,14 +18,6 @@ def test_batches_hold_the_files_pixels(tmp_path: Path) -> None:
     expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in range(3)]).astype(np.float32) - 3
     np.testing.assert_array_equal(gather(source, 2)["image"], expected, strict=True)
     assert source.recipe()["mean"] == [3.0, 3.0, 3.0]
-
-
-def test_many_more_images_than_threads(tmp_path: Path) -> None:
-    files = [f"{row % 2}/{row:03}.png" for row in range(100)]
-    source = open_images(write_folder(tmp_path, files, 2, 3), recipe=Recipe(scale=1.0))
-    order = [int(Path(name).stem) for name in names(source)]
-    expected = np.stack([noise(2, 3, seed=seed).transpose(2, 0, 1) for seed in order])
-    np.testing.assert_array_equal(gather(source, 7)["image"], expected)
 
 
 def test_threads_end_with_the_reader(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.samples import gather, spec
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data import Source, open_source
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError
 
@@ -71,20 +71,6 @@ def test_forms(name: str) -> None:
     np.testing.assert_array_equal(source.labels, LABELS, strict=True)
 
 
-def test_a_source_is_passed_through() -> None:
-    source = opened({"x": X, "labels": LABELS})
-    assert opened(source) is source
-    with pytest.raises(DataError, match=r"arrays \(7 samples, 3 classes\): the model has 2 classes"):
-        open_source(source, [spec()], 2)
-
-
-def test_several_inputs() -> None:
-    for batch in ({"ids": IDS, "x": X, "labels": LABELS}, (X, IDS, LABELS)):
-        joined = gather(opened([batch], PAIR), 3)
-        assert list(joined) == ["x", "ids"]
-        np.testing.assert_array_equal(joined["ids"], IDS)
-
-
 def test_batches_do_not_stay_in_memory() -> None:
     """The source keeps no batch: the only array that is left is a map."""
     import weakref
@@ -112,24 +98,12 @@ def test_data_loaders_of_torch() -> None:
     np.testing.assert_array_equal(source.labels, LABELS)
 
 
-def test_strided_and_swapped_values() -> None:
-    values = np.asfortranarray(X).astype(">f4")
-    source = opened([(values[::-1], LABELS[::-1])])
-    np.testing.assert_array_equal(gather(source, 4)["x"], X[::-1], strict=True)
-
-
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=6))
 def test_digest_does_not_depend_on_the_batches(sizes: list[int]) -> None:
     ends = np.minimum(np.cumsum([0, *sizes, 7]), 7)
     parts = [slice(a, b) for a, b in itertools.pairwise(ends) if a < b]
     assert opened([(X[part], LABELS[part]) for part in parts]).digest() == opened([(X, LABELS)]).digest()
-
-
-def test_names_as_labels() -> None:
-    names = np.array(["cat", "cow", "dog"])[LABELS]
-    source = opened([(X[part], names[part]) for part in PARTS], class_names=["dog", "cow", "cat"])
-    np.testing.assert_array_equal(source.labels, 2 - LABELS)
 
 
 @pytest.mark.parametrize(
@@ -170,10 +144,6 @@ def test_an_iterator_that_was_read_before() -> None:
     assert "gives no samples; an iterator that was read before is empty" in refusal(batches)
 
 
-def test_labels_apart_of_another_length() -> None:
-    assert "6 labels for 7 samples" in refusal(Reader([{"x": X}]), labels=LABELS[:6])
-
-
 @pytest.mark.parametrize("data", [3, None])
 def test_other_objects(data: Any) -> None:
     with pytest.raises(UsageError, match="expected a path, a source, a data frame"):
@@ -182,11 +152,6 @@ def test_other_objects(data: Any) -> None:
 
 def test_a_function_that_returns_no_batches() -> None:
     assert "found int" in refusal(lambda: 3)
-
-
-def test_no_recipe() -> None:
-    with pytest.raises(UsageError, match="images only"):
-        opened([(X, LABELS)], recipe=Recipe(scale=1.0))
 
 
 def test_errors_of_the_callers_code_pass() -> None:

@@ -61,13 +61,6 @@ def test_one_file_with_labels_apart(tmp_path: Path) -> None:
         open_source(tmp_path / "anything.npy", [spec("x"), spec("y")], 3)
 
 
-def test_names_as_labels(tmp_path: Path) -> None:
-    write(tmp_path, x=X, labels=np.array(["dog", "cat", "dog"]))
-    np.testing.assert_array_equal(
-        open_source(tmp_path, [spec()], 3, class_names=["cat", "dog", "cow"]).labels, [1, 0, 1]
-    )
-
-
 @pytest.mark.parametrize(
     ("arrays", "pattern"),
     [
@@ -99,21 +92,6 @@ def test_a_file_that_is_cut_off(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(DataError, match=r"x\.npy: cannot be read"):
         open_source(tmp_path, [spec()], 3)
-
-
-def test_an_archive_under_the_name(tmp_path: Path) -> None:
-    np.savez(tmp_path / "x.npz", x=X)
-    (tmp_path / "x.npz").rename(tmp_path / "x.npy")
-    with pytest.raises(DataError, match=r"x\.npy: cannot be read as an array of numbers"):
-        open_source(tmp_path / "x.npy", [spec()], 3, labels=LABELS)
-
-
-def test_values_that_are_not_finite(tmp_path: Path) -> None:
-    values = X.copy()
-    values[1, 1] = np.nan
-    source = open_source(write(tmp_path, x=values, labels=LABELS), [spec()], 3)
-    with pytest.raises(DataError, match="'x' must be finite, but row 1 "):
-        list(source.batches(3))
 
 
 def test_no_recipe(tmp_path: Path) -> None:

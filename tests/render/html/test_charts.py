@@ -7,9 +7,11 @@ from xml.etree import ElementTree
 import pytest
 
 from tna_onnx.numerics.reliability import Bins
+from tna_onnx.render.charts import MarkedChart
 from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram, confidence_histogram, reliability_diagram
 from tna_onnx.render.html.page import environment
-from tna_onnx.render.html.svg import Frame, LineChart, Series, interval_bar, line_chart, range_from_zero, ticks
+from tna_onnx.render.html.svg import Frame, LineChart, line_chart, ticks
+from tna_onnx.results.study import Chart, Line
 
 MACROS = {ReliabilityDiagram: "reliability", Histogram: "histogram", LineChart: "chart"}
 
@@ -46,7 +48,8 @@ def test_heights_are_the_numbers() -> None:
 
 @pytest.mark.parametrize("points", [((0.0, 0.0),), ((1.0, 5.0), (1.0, 5.0)), ((0.0, 1e-9), (90.0, 1e9))])
 def test_charts_of_odd_numbers(points: tuple[tuple[float, float], ...]) -> None:
-    text = svg(line_chart([Series("s", points, "before", marker="circle")], "t", "x", "y"))
+    x, y = zip(*points, strict=True)
+    text = svg(line_chart(Chart("t", "x", "y", (Line("s", x, y),))))
     assert "nan" not in text
     assert "inf" not in text
     ElementTree.fromstring(text)
@@ -71,26 +74,17 @@ def test_ticks_are_few_and_inside(low: float, length: float) -> None:
     assert found[-1] <= low + length + slack
 
 
-def test_an_axis_from_zero_has_a_length() -> None:
-    assert range_from_zero(0.0) == 1
-    assert range_from_zero(50.0) == pytest.approx(54)
-
-
-def test_an_interval_is_cut_off_at_the_ends_of_its_axis() -> None:
-    bar = interval_bar(0.0, -5.0, 0.5, (-1.0, 1.0), "open", "no significant change")
-    # per cent of the width, 2 of them free at both sides
-    assert (bar.low, bar.high, bar.x, bar.mark) == (2, 74, 50, 50)
-
-
 def test_lines_of_one_point_and_marked_values() -> None:
     drawing = line_chart(
-        [Series("<s>", ((1.0, 2.0), (3.0, 4.0)), "m0", marker="square")],
-        "t",
-        "x",
-        "y",
-        vertical=(3.0, "chosen"),
-        horizontal=[(3.0, "<allowed>")],
-        rings=[(3.0, 4.0)],
+        MarkedChart(
+            "t",
+            "x",
+            "y",
+            (Line("<s>", (1.0, 3.0), (2.0, 4.0), rank=1),),
+            vertical=(3.0, "chosen"),
+            horizontal=((3.0, "<allowed>"),),
+            rings=((3.0, 4.0),),
+        )
     )
     vertical, horizontal = drawing.guides
     assert (vertical.anchor, horizontal.anchor) == ("end", "start")  # on the side with more room

@@ -42,9 +42,6 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.choices import Limits
 
-__all__ = ["WORKERS", "image_of", "open_image_file", "read_ahead", "read_image", "require_pillow"]
-
-
 _GREY = ("1", "L", "LA")
 _BYTES_PER_PIXEL = 16  # four channels of 32 bits
 # Told by content, whatever the name says. Pillow reads more, PostScript among them, for which it starts a program.

@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.choices import Limits
 
-__all__ = [
-    "COARSE",
-    "NamedRecipe",
-    "RecipeScore",
-    "RecipeSearch",
-    "known_recipes",
-    "recipe_beside",
-    "recipe_in",
-]
-
 _UNIT = 1 / 255
 _METADATA = "preprocessing"  # the entry's name, behind the prefix of this package
 

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray, InputSpec
 
-__all__ = ["FILTERS", "MAX_SIDE", "PRESETS", "Recipe", "ResolvedRecipe"]
-
-
 # The values of PIL.Image.Resampling (a test compares them), written out so that this file works without Pillow.
 FILTERS: dict[Interpolation, int] = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3}
 

@@ -35,16 +35,6 @@ from tna_onnx.errors import DataError, UsageError
 if TYPE_CHECKING:
     from tna_onnx.data.choices import Interpolation, Limits
 
-__all__ = [
-    "other_scale",
-    "preprocessing_notes",
-    "preprocessing_warnings",
-    "read_recipe",
-    "recipe_text",
-    "takes_images",
-]
-
-
 # timm: `resolve_data_config`, for what a configuration leaves out.
 _TIMM_DEFAULTS: dict[str, Any] = {
     "interpolation": "bicubic",

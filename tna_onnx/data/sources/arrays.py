@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["open_arrays", "open_hdf5", "open_npy"]
-
 
 def open_arrays(path: Path, request: Request) -> ArraySource:
     """Load the arrays for the model's inputs and `labels` from the `.npz` file `path`; further arrays are not read.

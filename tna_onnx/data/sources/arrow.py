@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["ArrowColumn", "ArrowNumbers", "is_list", "map_table", "table_files", "table_folder", "table_schema"]
-
-
 _PURPOSE = "reading Parquet and Arrow files"
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
 _ROWS = 512  # written at a time: 50 MB of images of 100 kB

@@ -33,20 +33,6 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.request import Request
 
-__all__ = [
-    "LABELS",
-    "ArraySource",
-    "Column",
-    "Stacked",
-    "check_names",
-    "labels_name",
-    "only_other",
-    "open_columns",
-    "require_text",
-    "stack",
-]
-
-
 LABELS = "labels"
 _LABEL_SYNONYMS = ("label", "y", "target", "targets")  # what people call them, where nothing is called "labels"
 _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests

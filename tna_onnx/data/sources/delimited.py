@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.source import AnyArray
     from tna_onnx.data.sources.columns import ArraySource
 
-__all__ = ["DELIMITED", "aligned", "open_delimited", "read_columns"]
-
 DELIMITED = (".csv", ".tsv", ".jsonl", ".json")
 
 _EMPTY = frozenset({"", "na", "n/a", "nan", "null", "none"})

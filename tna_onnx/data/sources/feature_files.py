@@ -15,8 +15,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import mmap
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -28,27 +26,12 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.files import foreign_json, is_url, local_path, optional, parsing, reason
 from tna_onnx.data.labelfile import find_label_column
+from tna_onnx.data.mapped import release, room
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.precomputed import Kind, Precomputed
 from tna_onnx.errors import DataError, UsageError
-
-__all__ = [
-    "METADATA",
-    "UNFINISHED",
-    "FeatureFiles",
-    "FeatureFolder",
-    "TableFiles",
-    "features_table",
-    "file_system",
-    "find_table_files",
-    "open_feature_files",
-    "read_lists",
-    "refuse_feature_files",
-    "row_groups",
-    "table_batches",
-]
 
 METADATA = b"tna_onnx"
 """Key of the writer's metadata in the schema of a file: JSON."""
@@ -62,7 +45,7 @@ _UNUSED = ("group", "weight")  # may be there, and are read where the user asks 
 _FILE = 2**28  # bytes of values after which a new file is begun
 _ROWS = 2**14  # read at a time
 _DIGESTED = 2**15  # rows whose digests are computed at a time
-_IN_MEMORY = 2**27  # bytes of values up to which they are in memory, and not in a temporary file
+_DEALT = 2**27  # bytes of values that are put in order at a time, four times
 _DIGEST = 16  # bytes of a row's digest
 
 
@@ -88,26 +71,13 @@ class TableFiles:
     schema: Any
 
 
-def open_feature_files(
-    data: Any,
-    inputs: Sequence[InputSpec],
-    n_classes: int,
-    *,
-    label_column: str | None = None,
-    class_names: Sequence[str] | None = None,
-    at_most: int | None = None,
-    beside: Mapping[str, Any] | None = None,
-) -> FeatureFiles | None:
+def open_feature_files(data: Any, request: Request, at_most: int | None = None) -> FeatureFiles | None:
     """Read features or logits; None if `data` are something else, or hold an input of the model.
 
     Args:
         data: a file, a folder of files or a pattern (`*`), local or behind a URL that fsspec reads.
-        inputs: the model's inputs.
-        n_classes: number of classes C.
-        label_column: column with the labels; None finds it by its name.
-        class_names: as in `open_source`.
+        request: what the model wants.
         at_most: rows to keep; None for all.
-        beside: as in `open_source`.
 
     Raises:
         UsageError: a library is missing, or there is no room for the values.
@@ -119,18 +89,18 @@ def open_feature_files(
     if files is None:
         return None
     names = set(files.schema.names)
-    kind = _kind(files, inputs)
+    kind = _kind(files, request.inputs)
     if kind is None:
         return None
     where = str(data)
-    asked = Request([], n_classes, beside=beside or {})
-    further = asked.columns_beside(where, names)
+    further = request.columns_beside(where, names)
     left_out = [name for name in _UNUSED if name in names and name not in further]
     no_labels = (*_KINDS, *_UNUSED, "key", *further)
-    label = find_label_column([name for name in files.schema.names if name not in no_labels], label_column, where)
+    stored = [name for name in files.schema.names if name not in no_labels]
+    label = find_label_column(stored, request.label_column, where)
     values, labels, columns = _read(files, kind, label, where, further)
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
-    request = Request([spec], n_classes, class_names=class_names, beside=asked.beside)
+    request = Request([spec], request.n_classes, class_names=request.class_names, beside=request.beside)
     title = f"{kind} {Path(where).name}"
     source = open_columns(title, where, request, {kind: values}, labels, hashed=lambda _: "", beside=columns)
     ordered, order, tree = _sorted(values, source.labels, at_most)
@@ -143,7 +113,7 @@ def open_feature_files(
     if len(order) > len(ordered):
         tree += source.labels[order].astype("<i8").tobytes()
         notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
-    request = Request([spec], n_classes, beside={role: column[rows] for role, column in source.beside.items()})
+    request = Request([spec], request.n_classes, beside={role: column[rows] for role, column in source.beside.items()})
 
     def digest(labels: NDArray[np.int64]) -> str:
         return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()
@@ -446,7 +416,7 @@ def _read(
         for batch in table_batches(files, name, columns):
             part = _matrix(batch.column(kind), f"{name}: column {kind!r}")
             if values is None:
-                values = _room((count, part.shape[1]), part.dtype)
+                values = room((count, part.shape[1]), part.dtype)
             if part.shape[1] != values.shape[1]:
                 raise DataError(
                     f"{name}: {kind} of {part.shape[1]} numbers, {values.shape[1]} in the rows before; write all for "
@@ -455,7 +425,7 @@ def _read(
             if batch.column(label).null_count:
                 raise DataError(f"{name}: column {label!r} has rows without a label; leave them out")
             values[start : start + len(part)] = part
-            _release(values)
+            release(values, slice(None), stays=0)
             # a copy, as arrays in the memory of a batch would keep all of it
             labels.append(batch.column(label).to_numpy(zero_copy_only=False).copy())
             for column in further:
@@ -467,9 +437,9 @@ def _read(
 
 
 def read_lists(
-    files: TableFiles, name: str, label: str, where: str, group: str | None = None
-) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any] | None]:
-    """Return a column of lists of one length, (N, n), labels (N,) and groups (N,), in the order of their digests.
+    files: TableFiles, name: str, label: str, where: str, further: Sequence[str] = ()
+) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
+    """Return a column of lists of one length, (N, n), labels and further columns (N,), in the order of their digests.
 
     Raises:
         DataError: a file cannot be read, the lists differ in length, or rows have no label.
@@ -477,10 +447,10 @@ def read_lists(
     """
     if not _is_list(files.schema.field(name).type):
         raise DataError(f"{where}: column {name!r} must hold lists of floating-point numbers, one for each class")
-    values, labels, columns = _read(files, name, label, where, [group] if group else [])
+    values, labels, columns = _read(files, name, label, where, list(further))
     _, places = np.unique(labels, return_inverse=True)
     values, order, _ = _sorted(values, places)
-    return values, labels[order], columns[group][order] if group else None
+    return values, labels[order], {column: columns[column][order] for column in further}
 
 
 def _matrix(column: Any, where: str) -> NDArray[Any]:
@@ -510,7 +480,7 @@ def _sorted(
             for place in range(0, len(block), size)
         )
         raw[start * _DIGEST : start * _DIGEST + len(digested)] = digested
-        _release(values)
+        release(values, slice(None), stays=0)
     order = np.lexsort((labels, digests["low"], digests["high"]))
     ordered = _in_order(values, order[:at_most])
     tree = hashlib.sha256(f"{values.dtype.str} {values.shape}".encode())
@@ -526,8 +496,8 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
     to ranges of places, in the order in which they are read, and then put in order in each range.
     """
     n = len(order)
-    ordered = _room((n, *values.shape[1:]), values.dtype)
-    size = max(1, math.ceil(n / max(1, 4 * ordered.nbytes // _IN_MEMORY)))
+    ordered = room((n, *values.shape[1:]), values.dtype)
+    size = max(1, math.ceil(n / max(1, 4 * ordered.nbytes // _DEALT)))
     rank = np.full(len(values), n)  # n is that of rows that are not asked for
     rank[order] = np.arange(n)
     dealt = np.empty_like(order)  # rank of the row at each place
@@ -546,38 +516,11 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
             dealt[places] = ranks[by_range[first : first + count]]
             ends[number] += count
             first += count
-        _release(values)
-        _release(ordered)
+        release(values, slice(None), stays=0)
+        release(ordered, slice(None), stays=0)
     for start in range(0, n, size):
         block = np.empty_like(ordered[start : start + size])
         block[dealt[start : start + size] - start] = ordered[start : start + size]
         ordered[start : start + size] = block
-        _release(ordered)
+        release(ordered, slice(None), stays=0)
     return ordered
-
-
-def _room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array to be filled: in memory, or mapped from a temporary file where it is large.
-
-    Raises:
-        UsageError: there is no room for the file.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if size <= _IN_MEMORY:
-        return np.empty(shape, dtype)
-    try:
-        with tempfile.TemporaryFile(prefix="tna-onnx-") as file:
-            file.truncate(size)
-            return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
-    except OSError as error:
-        raise UsageError(
-            f"{tempfile.gettempdir()}: no room for {size:,} bytes of features ({error.strerror}); set TMPDIR to a "
-            "larger disk"
-        ) from error
-
-
-def _release(array: NDArray[Any]) -> None:
-    """Give the pages of a mapped array back to the system; reading them again brings them back."""
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and hasattr(mmap, "MADV_DONTNEED"):
-        mapped.madvise(mmap.MADV_DONTNEED)

@@ -40,18 +40,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
 
-__all__ = [
-    "SUFFIXES",
-    "FolderImages",
-    "ImageFiles",
-    "ImageSource",
-    "open_folder",
-    "open_image_files",
-    "open_manifest",
-    "require_files",
-]
-
-
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
 _MAX_SKIPPED = 3  # names of skipped images in one line

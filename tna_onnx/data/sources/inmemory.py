@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 
-__all__ = ["open_in_memory", "padded", "plain_column", "token_columns"]
-
-
 _PADDING = 0
 
 
@@ -174,7 +171,9 @@ def open_in_memory(
         arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
     else:
         text_names = text_columns(
-            where, [name for name in kinds if kinds[name] == "text" and name not in (label, *further)], request
+            where,
+            [name for name in kinds if kinds[name] == "text" and name not in (label, *request.no_inputs)],
+            request,
         )
         arrays, note = tokenized(where, [(name, columns[name].tolist()) for name in text_names], request)
     return open_columns(

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import InputSpec
 
-__all__ = ["Kind", "Layout", "by_user", "folded", "lay_out", "plain_kinds", "texts_of"]
-
 Kind: TypeAlias = Literal["number", "list", "text", "other"]
 """What the cells of a column hold."""
 

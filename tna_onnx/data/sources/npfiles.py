@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["map_npy", "read_npz"]
-
 # Version 3 has names of fields in UTF-8: it is for structured arrays only.
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 

@@ -53,8 +53,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, Source
 
-__all__ = ["is_iterable", "open_iterable", "open_loader", "open_mapping", "open_object"]
-
 
 def is_iterable(data: object) -> bool:
     """Tell whether `open_iterable` may take an object."""

@@ -7,38 +7,32 @@ of the head, or `logits` (N, C), natural logarithms before any softmax. If both 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.files import check_inside, is_url, local_path
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.request import Request
-from tna_onnx.data.source import AnyArray, Batch, InputSpec, IntArray
+from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.npfiles import map_npy, read_npz
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    import numpy.typing as npt
-    from numpy.typing import NDArray
+    from collections.abc import Callable
 
     from tna_onnx.data.choices import Limits
-
-__all__ = ["Kind", "Precomputed", "open_precomputed"]
+    from tna_onnx.data.request import Request
 
 Kind: TypeAlias = Literal["features", "logits"]
 
 
 @dataclass(frozen=True, eq=False)
 class Precomputed:
-    """Features or logits of N samples; a `Source` whose batches have the one array `kind`.
+    """Features or logits of N samples.
 
     Attributes:
         kind: which of the two.
@@ -60,54 +54,13 @@ class Precomputed:
         """Class indices (N,); of several labels a sample, 0 or 1 for each, (N, C)."""
         return self.source.labels if self.source.placed is None else self.source.placed
 
-    def __len__(self) -> int:
-        """Return the number of samples."""
-        return len(self.source)
 
-    def describe(self) -> str:
-        """Return one line for reports."""
-        return self.source.describe()
-
-    def recipe(self) -> None:
-        """Return None: how the values were made is not known."""
-
-    def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield {kind: values (B, n)}; see `Source.batches`."""
-        return self.source.batches(size, rows)
-
-    def digest(self) -> str:
-        """Return SHA-256 (hex) of the contents."""
-        return self.source.digest()
-
-    def sample_digests(self) -> NDArray[np.uint64]:
-        """Return 64 bits for each sample, (N,)."""
-        return self.source.sample_digests()
-
-
-def open_precomputed(
-    data: Any,
-    inputs: Sequence[InputSpec],
-    n_classes: int,
-    *,
-    labels: str | Path | npt.ArrayLike | None = None,
-    class_names: Sequence[str] | None = None,
-    data_root: Path | None = None,
-    limits: Limits = DEFAULT_LIMITS,
-    multi_label: bool = False,
-    beside: Mapping[str, Any] | None = None,
-) -> Precomputed | None:
+def open_precomputed(data: Any, request: Request) -> Precomputed | None:
     """Open features or logits; return None if `data` are something else, or hold an input of the model.
 
     Args:
         data: `.npz` file, also behind a URL; folder with `.npy` files; or mapping of arrays.
-        inputs: the model's inputs.
-        n_classes: the number of classes of the model.
-        labels: as in `open_source`.
-        class_names: as in `open_source`.
-        data_root: as in `open_source`.
-        limits: as in `open_source`.
-        multi_label: as in `open_source`.
-        beside: as in `open_source`.
+        request: what the model wants.
 
     Raises:
         UsageError: a library for the URL is missing.
@@ -116,71 +69,49 @@ def open_precomputed(
     if isinstance(data, str):
         data = local_path(data)
     if isinstance(data, str) and is_url(data):
-        return _open_url(data, inputs, n_classes, labels, class_names, limits, multi_label=multi_label, beside=beside)
+        return _open_url(data, request)
     if isinstance(data, str):
         data = Path(data)
     if not isinstance(data, (Path, Mapping)):
         return None
-    names = _names(data, limits)
+    names = _names(data, request.limits)
     # In the order of `Kind`, features come first: logits follow from them, and only they allow a search.
     kind = next((kind for kind in get_args(Kind) if kind in names), None)
-    if kind is None or any(spec.name in names for spec in inputs):  # a model may have an input called "features"
+    if kind is None or any(
+        spec.name in names for spec in request.inputs
+    ):  # a model may have an input called "features"
         return None
     title = kind
     where = "arrays"
     if isinstance(data, Path):
         title = f"{kind} {data.resolve().name}"
         where = str(data)
-    if isinstance(labels, str):
-        labels = Path(labels)
-    check_names(where, names, [], need_labels=labels is None)
+    check_names(where, names, [], need_labels=request.labels is None)
     array_names = [kind]
-    if labels is None:
+    if request.labels is None:
         array_names.append(LABELS)
-    further = Request([], n_classes, beside=beside or {}).columns_beside(where, names)
-    array_names += further
+    array_names += request.columns_beside(where, names)
     if isinstance(data, Path) and data.is_dir():
-        check_inside(data, [f"{name}.npy" for name in array_names], where, data_root)
-    arrays, hashed = _read(data, array_names, limits)
+        check_inside(data, [f"{name}.npy" for name in array_names], where, request.data_root)
+    arrays, hashed = _read(data, array_names, request.limits)
     values = arrays[kind]
-    _check_values(values, kind, (n_classes,) if multi_label else (n_classes, 1), where)
+    columns = (request.n_classes,) if request.multi_label else (request.n_classes, 1)
+    _check_values(values, kind, columns, where)
     # The values themselves are the only input, so the checks of stored arrays apply to them.
-    spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
-    request = Request(
-        [spec], n_classes, None, labels, class_names, limits=limits, multi_label=multi_label, beside=beside or {}
-    )
+    request = replace(request, inputs=[InputSpec(kind, (None, values.shape[1]), values.dtype)], recipe=None)
     indices = labels_apart(request, arrays.get(LABELS))
     return Precomputed(kind, open_columns(title, where, request, {kind: values}, indices, hashed=hashed, beside=arrays))
 
 
-def _open_url(
-    url: str,
-    inputs: Sequence[InputSpec],
-    n_classes: int,
-    labels: str | Path | npt.ArrayLike | None,
-    class_names: Sequence[str] | None,
-    limits: Limits,
-    *,
-    multi_label: bool,
-    beside: Mapping[str, Any] | None,
-) -> Precomputed | None:
+def _open_url(url: str, request: Request) -> Precomputed | None:
     """Open a file behind a URL; return None if it is not a `.npz` file."""
     # Only a single file is fetched to be looked at; a folder may be large and hold something else.
     if not url.endswith(".npz"):
         return None
     from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
 
-    copy = Copy(url, limits)
-    precomputed = open_precomputed(
-        copy.path,
-        inputs,
-        n_classes,
-        labels=labels,
-        class_names=class_names,
-        limits=limits,
-        multi_label=multi_label,
-        beside=beside,
-    )
+    copy = Copy(url, request.limits)
+    precomputed = open_precomputed(copy.path, request)
     copy.keep_for(precomputed or copy)
     return precomputed
 

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.choices import Limits
 
-__all__ = ["Copy"]
-
-
 _MAX_NAME = 120  # characters: file systems take 255 bytes
 
 

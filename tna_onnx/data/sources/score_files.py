@@ -20,10 +20,11 @@ from tna_onnx.data.sources.feature_files import find_table_files, read_lists
 from tna_onnx.data.sources.npfiles import read_npz
 from tna_onnx.errors import DataError, UsageError
 
-__all__ = ["LabelledScores", "ScoresWord", "open_scores"]
-
 ScoresWord: TypeAlias = Literal["logits", "probabilities"]
 _KINDS: tuple[ScoresWord, ...] = ("logits", "probabilities")
+
+_Beside: TypeAlias = Mapping[str, "str | None"]
+_NOTHING: _Beside = {"groups": None, "weights": None}
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,16 +35,17 @@ class LabelledScores:
         kind: logits, natural logarithms before a softmax, or probabilities.
         values: (N, C), or (N,) of the second of two classes.
         labels: (N,), class indices or names.
+        beside: `groups` and `weights`, (N,) each, or None where they are not asked for.
     """
 
     kind: ScoresWord
     values: NDArray[Any]
     labels: NDArray[Any]
-    groups: NDArray[Any] | None = None
+    beside: Mapping[str, NDArray[Any] | None]
 
 
 def open_scores(
-    data: Any, kind: ScoresWord | None = None, label_column: str | None = None, group_column: str | None = None
+    data: Any, kind: ScoresWord | None = None, label_column: str | None = None, beside: _Beside = _NOTHING
 ) -> LabelledScores:
     """Read scores and labels.
 
@@ -51,7 +53,7 @@ def open_scores(
         data: path, URL, or mapping of arrays.
         kind: which of the two; None takes what is there.
         label_column: column or array with the labels; None finds it by its name.
-        group_column: column or array that says which samples belong together; None for none.
+        beside: column or array of `groups` and of `weights`; None for none.
 
     Raises:
         UsageError: nothing is there, or a library is missing.
@@ -59,7 +61,7 @@ def open_scores(
     """
     if isinstance(data, Mapping):
         arrays = {str(name): np.asarray(values) for name, values in data.items()}
-        return _of_arrays(arrays, kind, label_column, group_column, "arrays")
+        return _of_arrays(arrays, kind, label_column, beside, "arrays")
     if not isinstance(data, (str, Path)):
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
     place = local_path(str(data))
@@ -67,34 +69,43 @@ def open_scores(
     if files is not None:
         names = list(files.schema.names)
         chosen = _kind(names, kind, place)
-        _require(group_column, names, place)
-        label = find_label_column([name for name in names if name not in (*_KINDS, group_column)], label_column, place)
-        return LabelledScores(chosen, *read_lists(files, chosen, label, place, group_column))
+        label = _label(names, label_column, beside, place)
+        wanted = [column for column in beside.values() if column is not None]
+        values, labels, columns = read_lists(files, chosen, label, place, wanted)
+        return LabelledScores(chosen, values, labels, _chosen(columns, beside))
     path = Path(place)
     if is_url(place) or (path.exists() and path.suffix.lower() != ".npz"):
         raise DataError(f"{place}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
     if not path.exists():
         raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
     arrays, _ = read_npz(path, lambda found: found)
-    return _of_arrays(arrays, kind, label_column, group_column, place)
+    return _of_arrays(arrays, kind, label_column, beside, place)
 
 
 def _of_arrays(
     arrays: Mapping[str, NDArray[Any]],
     kind: ScoresWord | None,
     label_column: str | None,
-    group_column: str | None,
+    beside: _Beside,
     where: str,
 ) -> LabelledScores:
     chosen = _kind(list(arrays), kind, where)
-    _require(group_column, list(arrays), where)
-    label = find_label_column([name for name in arrays if name not in (*_KINDS, group_column)], label_column, where)
-    return LabelledScores(chosen, arrays[chosen], arrays[label], arrays[group_column] if group_column else None)
+    label = _label(list(arrays), label_column, beside, where)
+    return LabelledScores(chosen, arrays[chosen], arrays[label], _chosen(arrays, beside))
 
 
-def _require(column: str | None, names: list[str], where: str) -> None:
-    if column is not None and column not in names:
-        raise DataError(f"{where}: no column {column!r} for --group-column; found {', '.join(map(repr, names))}")
+def _chosen(columns: Mapping[str, NDArray[Any]], beside: _Beside) -> dict[str, NDArray[Any] | None]:
+    return {role: None if column is None else columns[column] for role, column in beside.items()}
+
+
+def _label(names: list[str], label_column: str | None, beside: _Beside, where: str) -> str:
+    """Return the name of the label column; the others that are asked for have to be there."""
+    for role, column in beside.items():
+        if column is not None and column not in names:
+            flag = f"--{role.removesuffix('s')}-column"
+            raise DataError(f"{where}: no column {column!r} for {flag}; found {', '.join(map(repr, names))}")
+    others = [name for name in names if name not in (*_KINDS, *beside.values())]
+    return find_label_column(others, label_column, where)
 
 
 def _kind(names: list[str], kind: ScoresWord | None, where: str) -> ScoresWord:

@@ -27,21 +27,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import IntArray, Source
 
-__all__ = [
-    "KEY",
-    "LABEL",
-    "BucketImages",
-    "Slice",
-    "SourceSlice",
-    "TableSlice",
-    "arrays_of",
-    "chosen_rows",
-    "open_bucket",
-    "source_slices",
-    "table_labels",
-    "table_slices",
-]
-
 KEY = "key"
 LABEL = "label"
 

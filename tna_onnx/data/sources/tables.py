@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import importlib
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tna_onnx.data.digest import arrays_sha256, files_sha256
+from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.files import check_inside, foreign_json, optional, read_text, whole_numbers
 from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
 from tna_onnx.data.labels import label_indices, listed
@@ -27,9 +27,9 @@ from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_f
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
-from tna_onnx.data.sources.inmemory import open_in_memory, padded, plain_column, token_columns
+from tna_onnx.data.sources.inmemory import open_in_memory, plain_column, token_columns
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, plain_kinds, texts_of
-from tna_onnx.data.sources.tokens import text_columns, tokenized, with_tokenizer
+from tna_onnx.data.sources.tokens import with_tokenizer
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -40,9 +40,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
     from tna_onnx.data.sources.columns import Column
-
-__all__ = ["INFO", "TableImages", "image_column", "open_table", "stored_labels", "table_columns"]
-
 
 _IMAGE_NAMES = ("image", "img")
 
@@ -134,7 +131,7 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
     if column.null_count:
         row = next(row for row, value in enumerate(column) if not value.is_valid)
         raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
-    values = np.array([*column.to_pylist(), None], object)[:-1]  # None keeps NumPy from making axes of nested lists
+    values = _cells(column.to_pylist())
     if not all(isinstance(value, int) for value in values):
         if all(isinstance(value, (int, float)) for value in values):
             return values.astype(np.float64)
@@ -198,32 +195,20 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
     files = table_files(path, request.limits, request.data_root)
     schema = table_schema(files[0])
-    if request.labels is None and request.label_columns:
-        return _open_in_memory(path, files, list(schema.names), request)
-    input_names = [spec.name for spec in request.inputs]
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
-    label_name = None
-    if request.labels is None:
-        taken = (*input_names, *request.columns, *request.no_inputs)
-        rest = {name: kind for name, kind in kinds.items() if name not in taken}
-
-        def classes_in(name: str) -> bool:
-            if kinds[name] not in ("number", "text"):
-                return False
-            values = map_table(files, [name], request.limits).column(name).unique().to_pylist()
-            return holds_classes(plain_column(np.array([*values, None], object)[:-1]), request)
-
-        label_name = find_label_column([*rest], request.label_column, str(path), texts_of(rest), classes_in=classes_in)
-    image_name = image_column(pyarrow, schema, request, label_name, path)
+    table = _Table(path, files, request, kinds)
+    if request.labels is None and request.label_columns:
+        return table.in_memory(list(schema.names))
+    table = replace(table, label=table.label_name())
+    image_name = image_column(pyarrow, schema, request, table.label, path)
     if image_name is not None:
-        return _open_images(path, files, request, image_name, label_name)
-    request = with_tokenizer(request, kinds, label_name)
-    if request.tokenizer is not None:
-        return _open_text(path, files, request, kinds, label_name)
+        return table.images(image_name)
+    if with_tokenizer(request, kinds, table.label).tokenizer is not None:
+        return table.in_memory([name for name, kind in kinds.items() if kind == "text"])
     tokens = token_columns(kinds, request)
-    if tokens and (ragged := _open_ragged(path, files, request, tokens, label_name)) is not None:
-        return ragged
-    return _open_numbers(path, files, request, lay_out(str(path), kinds, request, label_name), kinds, label_name)
+    if tokens and table.is_ragged(tokens):
+        return table.in_memory([*tokens.values()])
+    return table.numbers(lay_out(str(path), kinds, request, table.label))
 
 
 def table_columns(schema: Any, request: Request, label_name: str, where: str) -> tuple[tuple[str, ...], bool]:
@@ -241,126 +226,117 @@ def table_columns(schema: Any, request: Request, label_name: str, where: str) ->
     return tuple(dict.fromkeys(name for spec in request.inputs for name in layout.columns[spec.name])), False
 
 
-def _open_in_memory(path: Path, files: tuple[Path, ...], names: list[str], request: Request) -> ArraySource:
-    """Read all columns into memory, for samples with several label columns."""
-    table = map_table(files, names, request.limits)
-    columns = {name: plain_column(table.column(name).to_numpy()) for name in names}
-    return open_in_memory(
-        _title(path), str(path), columns, request, hashed=lambda indices: files_sha256(files, indices)
-    )
+@dataclass(frozen=True, eq=False)
+class _Table:
+    """A table that is mapped column by column.
+
+    Attributes:
+        path: as the user named it.
+        files: of the table, in order.
+        request: what the model wants.
+        kinds: name of a column -> what it holds.
+        label: the column of the labels; None where they are given apart.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    request: Request
+    kinds: Mapping[str, Kind]
+    label: str | None = None
+
+    @property
+    def title(self) -> str:
+        """What reports call it."""
+        return f"table {self.path.resolve().name}"
+
+    def label_name(self) -> str | None:
+        """Return the column of the labels."""
+        request = self.request
+        if request.labels is not None:
+            return None
+        taken = (*(spec.name for spec in request.inputs), *request.columns, *request.no_inputs)
+        rest = {name: kind for name, kind in self.kinds.items() if name not in taken}
+        return find_label_column(
+            [*rest], request.label_column, str(self.path), texts_of(rest), classes_in=self._classes_in
+        )
+
+    def _classes_in(self, name: str) -> bool:
+        if self.kinds[name] not in ("number", "text"):
+            return False
+        values = map_table(self.files, [name], self.request.limits).column(name).unique().to_pylist()
+        return holds_classes(plain_column(_cells(values)), self.request)
+
+    def in_memory(self, columns: list[str]) -> ArraySource:
+        """Read columns into memory, for text, lists of different lengths, and samples with several label columns."""
+        table, stored, beside = self._map(columns)
+        values = {name: plain_column(_cells(table.column(name).to_pylist())) for name in columns}
+        request = self.request
+        if self.label is not None and stored is not None:
+            values[self.label] = stored
+            request = replace(request, label_column=self.label)
+        # what several label columns are joined from is in the files alone
+        hashed = (lambda indices: files_sha256(self.files, indices)) if request.label_columns else None
+        return open_in_memory(self.title, str(self.path), {**values, **beside}, request, hashed=hashed)
+
+    def images(self, name: str) -> ImageSource:
+        """Return the images in a column."""
+        path, request = self.path, self.request
+        request.check_one_class(str(path))
+        table, stored, beside = self._map([name])
+        column = ArrowColumn(table.column(name), f"{path}: column {name!r}")
+        images = TableImages(path, self.files, column, request.data_root)
+        where = request.labels_where(f"{path}: column {self.label!r}")
+        labels = labels_apart(request, stored)
+        indices = label_indices(labels, len(images), request.n_classes, where, request.class_names)
+        return open_image_files(self.title, str(path), images, indices, request, request.image_input(str(path)), beside)
+
+    def numbers(self, layout: Layout) -> ArraySource:
+        """Return columns of numbers or text, mapped."""
+        where, request = str(self.path), self.request
+        request.check_arrays(where)
+        used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
+        table, stored, beside = self._map(used)
+        columns = {name: ArrowColumn(table.column(name), f"{where}: column {name!r}") for name in used}
+        parts = {name: each.texts() if self.kinds[name] == "text" else each.numbers() for name, each in columns.items()}
+        arrays: dict[str, Column] = {}
+        for spec in request.inputs:
+            names = layout.columns[spec.name]
+            arrays[spec.name] = parts[names[0]]
+            if any(self.kinds[name] in plain_kinds(spec) for name in names):
+                arrays[spec.name] = stack(where, spec, names, [parts[name] for name in names])
+        return open_columns(
+            self.title,
+            where,
+            request,
+            arrays,
+            labels_apart(request, stored),
+            hashed=lambda indices: files_sha256(self.files, indices),
+            noun="column",
+            label=self.label,
+            notes=(layout.note,) if layout.note else (),
+            beside=beside,
+        )
+
+    def is_ragged(self, tokens: Mapping[str, str]) -> bool:
+        """Whether lists of tokens differ in length, are shorter than the model's, or have no mask."""
+        compute = importlib.import_module("pyarrow.compute")
+        table = map_table(self.files, [tokens["ids"]], self.request.limits)
+        lengths = {*compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()}
+        return len(lengths | {spec.shape[1] for spec in self.request.inputs} - {None}) > 1 or "mask" not in tokens
+
+    def _map(self, columns: list[str]) -> tuple[Any, AnyArray | None, dict[str, AnyArray]]:
+        """Return the table with these columns, the labels in it, and further columns that the request asks for."""
+        further = self.request.columns_beside(str(self.path), self.kinds)
+        # These columns only: Parquet and compressed files are copied to disk.
+        read = dict.fromkeys([*columns, *([] if self.label is None else [self.label]), *further])
+        table = map_table(self.files, list(read), self.request.limits)
+        beside = {name: _cells(table.column(name).to_pylist()) for name in further}
+        stored = None if self.label is None else stored_labels(table, self.label, self.path, self.request)
+        return table, stored, beside
 
 
-def _open_images(
-    path: Path, files: tuple[Path, ...], request: Request, image_name: str, label_name: str | None
-) -> ImageSource:
-    request.check_one_class(str(path))
-    table, labels, beside = _map(path, files, request, [image_name], label_name)
-    images = TableImages(
-        path, files, ArrowColumn(table.column(image_name), f"{path}: column {image_name!r}"), request.data_root
-    )
-    where = request.labels_where(f"{path}: column {label_name!r}")
-    indices = label_indices(labels, len(images), request.n_classes, where, request.class_names)
-    image_input = request.image_input(str(path))
-    return open_image_files(_title(path), str(path), images, indices, request, image_input, beside)
-
-
-def _open_numbers(
-    path: Path,
-    files: tuple[Path, ...],
-    request: Request,
-    layout: Layout,
-    kinds: Mapping[str, Kind],
-    label_name: str | None,
-) -> ArraySource:
-    request.check_arrays(str(path))
-    used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
-    table, labels, beside = _map(path, files, request, used, label_name)
-    stored = {name: ArrowColumn(table.column(name), f"{path}: column {name!r}") for name in used}
-    parts = {name: column.texts() if kinds[name] == "text" else column.numbers() for name, column in stored.items()}
-    arrays: dict[str, Column] = {}
-    for spec in request.inputs:
-        names = layout.columns[spec.name]
-        arrays[spec.name] = parts[names[0]]
-        if any(kinds[name] in plain_kinds(spec) for name in names):
-            arrays[spec.name] = stack(str(path), spec, names, [parts[name] for name in names])
-    return open_columns(
-        _title(path),
-        str(path),
-        request,
-        arrays,
-        labels,
-        hashed=lambda indices: files_sha256(files, indices),
-        noun="column",
-        label=label_name,
-        notes=(layout.note,) if layout.note else (),
-        beside=beside,
-    )
-
-
-def _open_text(
-    path: Path, files: tuple[Path, ...], request: Request, kinds: Mapping[str, Kind], label_name: str | None
-) -> ArraySource:
-    request.check_arrays(str(path))
-    text = [name for name, kind in kinds.items() if kind == "text" and name not in (label_name, *request.no_inputs)]
-    text_names = text_columns(str(path), text, request)
-    table, labels, beside = _map(path, files, request, list(text_names), label_name)
-    tokens = tokenized(str(path), [(name, table.column(name).to_pylist()) for name in text_names], request)
-    return _open_arrays(path, request, tokens, labels, label_name, beside)
-
-
-def _open_ragged(
-    path: Path, files: tuple[Path, ...], request: Request, tokens: Mapping[str, str], label_name: str | None
-) -> ArraySource | None:
-    """Pad lists of tokens; return None if all have the model's length and a mask."""
-    compute = importlib.import_module("pyarrow.compute")
-    table, labels, beside = _map(path, files, request, list(tokens.values()), label_name)
-    lengths = {*compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()}
-    if len(lengths | {spec.shape[1] for spec in request.inputs} - {None}) <= 1 and "mask" in tokens:
-        return None
-    request.check_arrays(str(path))
-    lists = {role: (name, table.column(name).to_pylist()) for role, name in tokens.items()}
-    return _open_arrays(path, request, padded(str(path), lists, request), labels, label_name, beside)
-
-
-def _open_arrays(
-    path: Path,
-    request: Request,
-    arrays_and_note: tuple[dict[str, AnyArray], str],
-    labels: AnyArray,
-    label_name: str | None,
-    beside: Mapping[str, AnyArray],
-) -> ArraySource:
-    """Take arrays that were made of columns, and the note on how."""
-    arrays, note = arrays_and_note
-    return open_columns(
-        _title(path),
-        str(path),
-        request,
-        arrays,
-        labels,
-        hashed=lambda indices: arrays_sha256(arrays, indices),
-        noun="column",
-        label=label_name,
-        notes=(note,),
-        beside=beside,
-    )
-
-
-def _map(
-    path: Path, files: tuple[Path, ...], request: Request, columns: list[str], label_name: str | None
-) -> tuple[Any, AnyArray, dict[str, AnyArray]]:
-    """Return the table with these columns, the labels, and further columns that the request asks for."""
-    further = request.columns_beside(str(path), table_schema(files[0]).names)
-    # These columns only: Parquet and compressed files are copied to disk.
-    read = dict.fromkeys([*columns, *([] if label_name is None else [label_name]), *further])
-    table = map_table(files, list(read), request.limits)
-    beside = {name: np.array([*table.column(name).to_pylist(), None], object)[:-1] for name in further}
-    stored = None if label_name is None else stored_labels(table, label_name, path, request)
-    return table, labels_apart(request, stored), beside
-
-
-def _title(path: Path) -> str:
-    return f"table {path.resolve().name}"
+def _cells(values: list[Any]) -> AnyArray:
+    return np.array([*values, None], object)[:-1]  # None keeps NumPy from making axes of nested lists
 
 
 def _kind(pyarrow: Any, kind: Any) -> Kind:

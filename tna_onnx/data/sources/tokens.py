@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray
 
-__all__ = ["roles_of", "text_columns", "tokenized", "with_tokenizer"]
-
 _TEXT = ("text", "sentence", "content", "review", "question")
 _PADDING = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>")
 _LONGEST = 512  # tokens, where nothing says how many the model takes

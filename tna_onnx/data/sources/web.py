@@ -1,19 +1,17 @@
 """http and https by the standard library, from servers that are not trusted.
 
 1. The head of an answer, with all redirects and `100 Continue`, comes within 30 seconds; what follows, its framing
-   left out, at 1 kB a second or more over each minute. `urllib` has a limit for each byte only, so a thread watches the
-   connection and shuts it down.
+   left out, at 1 kB a second or more over each minute. `urllib` has a limit for each byte only, so a thread of its own
+   does the transfer, and is left behind where it takes longer.
 2. Redirects are followed only to http and https, and from https only to https: never to files of this machine. From a
-   server outside they lead to none of a private network, this machine, or a link-local address: what is looked at is
-   the address that is connected to, not the name, and the IPv4 address in one of IPv6 that is translated.
+   server outside they lead to no name that stands for an address of a private network, this machine, or a link-local
+   address, also where that is the IPv4 address in one of IPv6 that is translated.
 3. A file is kept only if its size is what the server announced; all files together stay below a limit.
 4. HTML in place of data is refused by name: it is a login form or a directory listing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import http.client
 import ipaddress
 import socket
@@ -21,7 +19,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -32,10 +31,6 @@ from tna_onnx.errors import DataError, UsageError
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
-__all__ = ["download", "exists"]
-
-
-_SCHEMES = ("http", "https")
 _TIMEOUT = 30.0  # seconds: without a byte, and for the head with all redirects
 _PIECE = 1 << 16  # bytes
 _MIN_RATE = 1000.0  # bytes per second, over the last period
@@ -44,97 +39,55 @@ _LOOK = 0.2  # seconds between two looks at the clock
 _GONE = (404, 410)
 
 
-class _Watch:
-    """Shuts a connection down that takes too long (rule 1), and knows whether it began outside (rule 2).
+@dataclass(eq=False)
+class _Transfer:
+    """Something that a thread of its own does with a server.
 
     Attributes:
+        work: does it, and says in `received` how far it is.
         received: bytes of the body so far; None while the head is awaited.
-        late: what took too long; empty if nothing did.
-        outside: whether the first server has a public address; None before it is known, and behind a proxy.
+        outcome: what the work has returned or raised, once it has.
     """
 
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self.late = ""
-        self.outside: bool | None = None
-        self._line: socket.socket | None = None
-        self._done = threading.Event()
-        self._lock = threading.Lock()
+    work: Callable[[_Transfer], Any]
+    received: int | None = None
+    outcome: list[tuple[Any, BaseException | None]] = field(default_factory=list)
 
-    @contextlib.contextmanager
-    def watching(self) -> Iterator[_Watch]:
-        """Watch while the block runs."""
-        thread = threading.Thread(target=self._look, name="tna-onnx-web", daemon=True)
+    def result(self, url: str) -> Any:
+        """Return what the work returns, or raise what it raises.
+
+        Raises:
+            DataError: the server is too slow (rule 1); the thread ends with the process.
+        """
+        thread = threading.Thread(target=self._run, name="tna-onnx-web", daemon=True)
         thread.start()
-        try:
-            yield self
-        finally:
-            self._done.set()
-            thread.join()
-            self._keep(None)
-
-    def _keep(self, line: socket.socket | None) -> None:
-        with self._lock:
-            if self._line is not None:
-                self._line.close()
-            self._line = line
-            if line is not None and self.late:
-                _shut(line)
-
-    def _look(self) -> None:
         since, before = time.monotonic(), 0
         head = True
-        while not self._done.wait(_LOOK):
+        while thread.is_alive():
+            thread.join(_LOOK)
             now = time.monotonic()
             received = self.received
             if head and received is not None:
-                head, since, before = False, now, 0
-            if head and now - since > _TIMEOUT:
-                self._stop(f"has not answered within {_TIMEOUT:g} seconds")
-            elif not head and now - since > _PERIOD:
-                assert received is not None  # noqa: S101 - it never is again
-                if received - before < _MIN_RATE * _PERIOD:
-                    self._stop(f"sends less than {_MIN_RATE:,.0f} bytes a second; copy the file by other means")
+                head, since = False, now
+            if received is None:
+                if now - since > _TIMEOUT and thread.is_alive():
+                    raise DataError(f"{url}: has not answered within {_TIMEOUT:g} seconds")
+            elif now - since > _PERIOD:
+                if received - before < _MIN_RATE * _PERIOD and thread.is_alive():
+                    raise DataError(
+                        f"{url}: sends less than {_MIN_RATE:,.0f} bytes a second; copy the file by other means"
+                    )
                 since, before = now, received
+        ((value, error),) = self.outcome
+        if error is not None:
+            raise error
+        return value
 
-    def _stop(self, late: str) -> None:
-        with self._lock:
-            self.late = self.late or late
-            if self._line is not None:
-                _shut(self._line)
-
-    def connect(
-        self, address: tuple[str, int], timeout: Any = None, source: Any = None, *, proxied: bool = False
-    ) -> socket.socket:
-        """Connect, as `socket.create_connection`, to an address that may be connected to."""
-        refused: Exception = OSError(f"{address[0]} has no address")
-        for family, kind, protocol, _, place in socket.getaddrinfo(*address, 0, socket.SOCK_STREAM):
-            public = _is_public(str(place[0]))
-            if self.outside and not public and not proxied:
-                refused = DataError(f"it redirects to {address[0]} ({place[0]}), inside a network; give that address")
-                continue
-            if self.late:
-                raise TimeoutError(self.late)
-            line = socket.socket(family, kind, protocol)
-            try:
-                line.settimeout(timeout)
-                self._keep(line.dup())  # TLS takes the socket itself away
-                if source:
-                    line.bind(source)
-                line.connect(place)
-            except OSError as error:
-                line.close()
-                refused = error
-                continue
-            if self.outside is None and not proxied:
-                self.outside = public
-            return line
-        raise refused
-
-
-def _shut(line: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        line.shutdown(socket.SHUT_RDWR)
+    def _run(self) -> None:
+        try:
+            self.outcome.append((self.work(self), None))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            self.outcome.append((None, error))
 
 
 # Addresses of IPv6 that a gateway translates to the IPv4 address in their last 32 bits (RFC 6052; RFC 8215; RFC 4291,
@@ -153,40 +106,13 @@ def _is_public(text: str) -> bool:
     return bool(address.is_global)
 
 
-def _connection(kind: type[Any], watch: _Watch, host: str, *, proxied: bool, **words: Any) -> Any:
-    connection = kind(host, **words)
-    connection._create_connection = functools.partial(watch.connect, proxied=proxied)
-    return connection
-
-
-class _Http(urllib.request.HTTPHandler):
-    """Connections that are watched."""
-
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def http_open(self, req: Any) -> Any:
-        """Open http."""
-        kind = functools.partial(_connection, http.client.HTTPConnection, self._watch, proxied=_proxied(req))
-        return self.do_open(kind, req)  # type: ignore[arg-type, unused-ignore]  # called with a host, as the class is
-
-
-class _Https(urllib.request.HTTPSHandler):
-    """The same with TLS."""
-
-    def __init__(self, watch: _Watch) -> None:
-        super().__init__()
-        self._watch = watch
-
-    def https_open(self, req: Any) -> Any:
-        """Open https."""
-        kind = functools.partial(_connection, http.client.HTTPSConnection, self._watch, proxied=_proxied(req))
-        return self.do_open(kind, req)  # type: ignore[arg-type, unused-ignore]  # likewise
-
-
-def _proxied(request: Any) -> bool:
-    return bool(request.has_proxy() or getattr(request, "_tunnel_host", None))
+def _leads_inside(host: str | None) -> bool:
+    """Whether a name stands for an address that is not public; of one that only a proxy knows nothing is known."""
+    try:
+        places = socket.getaddrinfo(host, None, 0, socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return False
+    return not all(_is_public(str(place[0])) for *_, place in places)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -195,25 +121,15 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         """Return the next request."""
         parts = urlsplit(newurl)
-        allowed = ("https",) if req.type == "https" else _SCHEMES
-        # a proxy finds the address by itself: what can be told is an address that is written down
-        inside = _names_inside(parts.hostname) and not _names_inside(urlsplit(req.full_url).hostname)
+        allowed = ("https",) if req.type == "https" else ("http", "https")
+        inside = _leads_inside(parts.hostname) and not _leads_inside(urlsplit(req.full_url).hostname)
         if parts.scheme.lower() not in allowed or inside:
+            if fp is not None:
+                fp.close()
             raise DataError(
                 f"{req.full_url}: redirects to {newurl[:200]!r}, which is not followed; give the last address"
             )
         return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-def _names_inside(host: str | None) -> bool:
-    """Whether a host is written as this machine, or as an address that is not public."""
-    name = (host or "").rstrip(".").lower()
-    if name == "localhost" or name.endswith(".localhost"):
-        return True
-    try:
-        return not _is_public(name)
-    except ValueError:
-        return False
 
 
 def exists(url: str) -> bool:
@@ -223,9 +139,13 @@ def exists(url: str) -> bool:
         UsageError: the URL cannot be used.
         DataError: the server cannot be reached, or refuses.
     """
-    try:
-        with _Watch().watching() as watch, _open(url, watch):
+
+    def ask(_: _Transfer) -> bool:
+        with _open(url):
             return True
+
+    try:
+        return bool(_Transfer(ask).result(url))
     except FileNotFoundError:
         return False
 
@@ -242,35 +162,29 @@ def download(url: str, target: Path, max_bytes: int) -> int:
         UsageError: the URL cannot be used.
         DataError: the server cannot be reached, or what it sends cannot be used.
     """
-    watch = _Watch()
-    try:
-        with watch.watching(), _open(url, watch) as response, target.open("wb") as file:
+
+    def copy(transfer: _Transfer) -> int:
+        with _open(url) as response, target.open("wb") as file:
             announced = _announced(url, response, max_bytes)
-            received = _copy(url, response, file, max_bytes, watch)
+            received = transfer.received = 0
+            # read1 returns what is there: each byte that came is counted
+            while piece := response.read1(_PIECE):
+                received = transfer.received = received + len(piece)
+                if received > max_bytes:
+                    raise DataError(
+                        f"{url}: sends more than {max_bytes:,} bytes; raise --data-limit download-bytes=NUMBER"
+                    )
+                file.write(piece)
+        if announced is not None and received != announced:
+            raise DataError(f"{url}: expected {announced:,} bytes, received {received:,}; try again")
+        return received
+
+    try:
+        return int(_Transfer(copy).result(url))
     except FileNotFoundError as error:
         raise DataError(f"{url}: there is nothing there ({error}); check the path behind the host") from error
     except (OSError, http.client.HTTPException) as error:  # a time-out among them, and an end within a chunk
-        if watch.late:
-            raise DataError(f"{url}: {watch.late}") from error
         raise DataError(f"{url}: cannot be copied ({reason(error)}); check the connection and the disk") from error
-    if watch.late:
-        raise DataError(f"{url}: {watch.late}")
-    if announced is not None and received != announced:
-        raise DataError(f"{url}: expected {announced:,} bytes, received {received:,}; try again")
-    return received
-
-
-def _copy(url: str, response: HTTPResponse, file: Any, max_bytes: int, watch: _Watch) -> int:
-    """Write the response to a file, and return its size (rule 3)."""
-    received = 0
-    # read1 returns what is there: the watch sees each byte that came
-    while piece := response.read1(_PIECE):
-        received += len(piece)
-        watch.received = received
-        if received > max_bytes:
-            raise DataError(f"{url}: sends more than {max_bytes:,} bytes; raise --data-limit download-bytes=NUMBER")
-        file.write(piece)
-    return received
 
 
 def _announced(url: str, response: HTTPResponse, max_bytes: int) -> int | None:
@@ -292,7 +206,7 @@ def _announced(url: str, response: HTTPResponse, max_bytes: int) -> int | None:
     return int(length)
 
 
-def _open(url: str, watch: _Watch) -> HTTPResponse:
+def _open(url: str) -> HTTPResponse:
     """Send a request, and return the answer when its head is there.
 
     Raises:
@@ -303,8 +217,8 @@ def _open(url: str, watch: _Watch) -> HTTPResponse:
     opener = urllib.request.OpenerDirector()
     for handler in (
         urllib.request.ProxyHandler(),
-        _Http(watch),
-        _Https(watch),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
         urllib.request.HTTPDefaultErrorHandler(),
         urllib.request.HTTPErrorProcessor(),
         _Redirects(),
@@ -326,10 +240,7 @@ def _open(url: str, watch: _Watch) -> HTTPResponse:
     except Exception as error:
         if isinstance(error, DataError):
             raise
-        if watch.late:
-            raise DataError(f"{url}: {watch.late}") from error
         raise DataError(f"{url}: cannot be reached ({reason(error)}); check the address and the connection") from error
     if response is None:
         raise UsageError(f"{url}: cannot be used as a URL; give https://HOST/PATH")
-    watch.received = 0
     return response

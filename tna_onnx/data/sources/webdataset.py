@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, IntArray
 
-__all__ = ["TarImages", "expand_braces", "expanded", "open_webdataset"]
-
 _LABEL_KEYS = ("label", "cls")
 _BRACES = re.compile(r"\{(?:(?P<first>\d+)\.\.(?P<last>\d+)|(?P<choices>[^{}]*,[^{}]*))\}")
 _MAX_FILES = 100_000  # of a pattern: the largest public data sets have a tenth of that

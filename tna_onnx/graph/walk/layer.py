@@ -11,6 +11,7 @@ A constant may be expanded to the shape of the batch first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,22 +26,9 @@ from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, ONE, declared_sizes, has_several, lengths_of
-from tna_onnx.graph.stored import LabelsOfPositions, Linear, Mirror, Permute, Refused, Stored
+from tna_onnx.graph.stored import LabelsOfPositions, Linear, Mirror, Refused, Select, Step, Stored, oriented
 from tna_onnx.graph.walk.output_steps import require_little_slack
 from tna_onnx.graph.walk.steps import PASSED, State
-
-__all__ = [
-    "LABELS_ONLY",
-    "MULTI_LABEL",
-    "ONE_NUMBER",
-    "SINGLE_ONLY",
-    "distance",
-    "head_at",
-    "one_a_sample",
-    "products_added_up",
-    "refuse_distances",
-]
-
 
 ONE_NUMBER = (
     "one number a sample. Is it the logit of the second of two classes, whose Sigmoid was left out? Then say "
@@ -74,6 +62,9 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     vectors = layer.vectors
     _take_in_positions(state, node, len(vectors))
     _check(state, layer, vectors)
+    kernel = layer.weight.value.shape[2:] if node.op_type in ("Conv", "FusedConv") else ()
+    if any(size != 1 for size in kernel) and (state.aligned or not state.linear or state.class_axis != ONE):
+        raise Refused(f"{node.op_type} with a kernel of {kernel}, whose results at several positions come together")
     return Head(
         output=state.output,
         logits=state.logits,
@@ -123,24 +114,33 @@ def _read(state: State, node: onnx.NodeProto, index: int) -> Linear:
 
 
 def _in_order(state: State, layer: Linear) -> Linear:
-    """Put the classes of the layer into the order that they have in the output."""
-    if not state.order:
+    """Take those classes of the layer that the output has, in its order."""
+    if state.order == ():
         return layer
+    rows = len(layer.vectors)
     # Of a LinearClassifier's scores, rows and biases may stand for two classes in one.
-    if len(layer.vectors) != len(state.order) or layer.bias_orient:
-        raise Refused(f"{len(layer.vectors)} class vectors, and a Gather of {len(state.order)} scores behind them")
-    bias_orient = () if layer.bias is None else state.bias_permuted(layer.bias)
-    return replace(layer, orient=(*layer.orient, Permute(state.order, 0)), bias_orient=bias_orient)
+    if layer.bias_orient or rows < 2:
+        raise Refused(f"{rows} class vectors, and scores selected behind them")
+    bias_orient = () if layer.bias is None else state.bias_selected(layer.bias)
+    selection = Select(state.places(rows), 0, layer.vectors)
+    return replace(layer, orient=(*layer.orient, selection), bias_orient=bias_orient)
 
 
 def _softmax_behind(model: Model, tensor: str) -> str:
     """Return the kind of softmax that makes a tensor, through changes of shape or type; empty if none does."""
-    node = model.producer(tensor)
-    while node is not None and node.op_type in PASSED and node.input:
-        node = model.producer(node.input[0])
-    if node is None or node.op_type not in ("Softmax", "LogSoftmax"):
-        return ""
-    return str(node.op_type)
+    index = model.producers.get(tensor)
+    while index is not None:
+        node = model.proto.graph.node[index]
+        if node.op_type in ("Softmax", "LogSoftmax"):
+            return str(node.op_type)
+        if node.op_type not in PASSED or not node.input:
+            break
+        before = model.producers.get(node.input[0])
+        # a damaged file may have nodes in a circle
+        if before is not None and before >= index:
+            break
+        index = before
+    return ""
 
 
 def _take_in_positions(state: State, node: onnx.NodeProto, rows: int) -> None:
@@ -204,6 +204,12 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     rows = len(vectors)
     weight = layer.weight
     linked = layer.link == "sigmoid" and state.holds == "probabilities"
+    sizes = declared_sizes(state.model, state.output) or [1]
+    if rows == 1 and state.activation != "sigmoid" and (sizes[-1] or 1) > 1 and "Reshape" in state.follows:
+        raise Refused(
+            f"weight '{weight.name}' has one class vector, which scores each of {sizes[-1]} choices of a sample; a map "
+            "can go behind them (--search none)"
+        )
     if rows < 2 and state.activation != "sigmoid" and not linked and not state.single:
         raise Refused(f"weight '{weight.name}' has {rows} class vector: {ONE_NUMBER}")
     if state.single and (rows > 1 or state.activation != "none" or linked):
@@ -221,16 +227,19 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     if state.scale.ndim and state.scale.shape[0] not in (1, rows):
         raise Refused(f"logits are scaled by {state.scale.shape[0]} values, but there are {rows} classes")
     if state.bias is not None:
-        _check_bias(state.bias, layer, rows)
+        _check_bias(state.bias, layer, () if state.bias is layer.bias else state.bias_steps, rows)
     require_little_slack(state.output_slack, layer.classes or max(2, rows), state.activation)
     _check_declared(state, rows)
 
 
-def _check_bias(bias: Stored, layer: Linear, rows: int) -> None:
+def _check_bias(bias: Stored, layer: Linear, steps: Sequence[Step], rows: int) -> None:
     if not np.all(np.isfinite(bias.value)):
         raise Refused(f"bias '{bias.name}' holds NaN or infinite values")
     shape = bias.value.shape
-    size = bias.value.size
+    selects = tuple(step for step in (*layer.bias_orient, *steps) if isinstance(step, Select))
+    if selects:
+        shape = oriented(bias.value, selects).shape
+    size = int(np.prod(shape))
     # All on one axis: (C,), (1, C), or (C, 1, 1) behind a convolution.
     on_one_axis = size in shape[-3:] or not shape
     mirrored = any(isinstance(step, Mirror) for step in layer.bias_orient)
@@ -447,12 +456,17 @@ def _is_scalar(model: Model, tensor: str) -> bool:
 
 def _over_last(model: Model, node: onnx.NodeProto) -> bool:
     """Whether a reduction of a matrix keeps its axis, and goes over the last one."""
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    axes = attributes.get("axes")
+    keeps = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
+    return keeps == 1 and reduced_axes(model, node) in ([1], [-1])
+
+
+def reduced_axes(model: Model, node: onnx.NodeProto) -> list[int]:
+    """Return the axes that a node names: in an attribute, or in a constant second input."""
+    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), None)
     constant = model.constant_tensor(input_at(node, 1))
     if axes is None and constant is not None:
         axes = model.array(constant).reshape(-1).tolist()
-    return attributes.get("keepdims", 1) == 1 and list(axes or ()) in ([1], [-1])
+    return axes or []
 
 
 _NO_ORIGIN = "which has no class vectors to tilt: an angle needs an origin, and a distance has none"

@@ -14,16 +14,15 @@ from tna_onnx.graph.load import Model, checker_complaint
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.stored import LabelsOfPositions, Refused
+from tna_onnx.graph.summed import summed
 from tna_onnx.graph.walk import output_steps
 from tna_onnx.graph.walk import steps as logit_steps
-from tna_onnx.graph.walk.layer import head_at, one_a_sample, refuse_distances
+from tna_onnx.graph.walk.layer import head_at, one_a_sample, reduced_axes, refuse_distances
 from tna_onnx.graph.walk.steps import Refusal, State
-
-__all__ = ["Walked", "walk_back"]
 
 _STANDARD = ("", "ai.onnx")
 
-# Every fork follows all its operands: a ladder of products would be walked 2^forks times.
+# Every fork follows all its operands: a ladder of sums or products would be walked 2^forks times.
 _MAX_FORKS = 4
 # Names in a message.
 _MAX_LISTED = 4
@@ -31,7 +30,7 @@ _MAX_LISTED = 4
 # Inputs without which an operator means nothing; 1 for those that are not here. Damaged files have fewer.
 _MIN_INPUTS = {
     "Constant": 0, "Gemm": 2, "MatMul": 2, "Add": 2, "Mul": 2, "Div": 2, "Sub": 2, "Conv": 2, "FusedGemm": 2,
-    "FusedMatMul": 2, "BatchNormalization": 5,
+    "FusedMatMul": 2, "BatchNormalization": 5, "Where": 3,
 }  # fmt: skip
 
 
@@ -183,6 +182,8 @@ def _step(state: State, node: onnx.NodeProto, index: int) -> str | Head:
     if node.op_type == "SequenceConstruct" and state.tensor in state.model.outputs:
         raise Refused(_list_of_arrays(node))
     reason = f"{node.op_type} is neither a linear layer nor one of the operators that may follow it"
+    if node.op_type == "Concat":
+        reason = f"Concat puts {len(node.input)} tensors side by side: no one layer gives all classes"
     if node.name.startswith(f"{PREFIX}/"):
         reason += "; tna-onnx wrote this node: start from the original model"
     raise Refused(reason)
@@ -208,14 +209,41 @@ def _standard_step(state: State, node: onnx.NodeProto, index: int) -> str | Head
     if before is not None:
         return before
     refuse_distances(state)
+    if stacked := _stacked(state.model, node):
+        return _sum(state, node, stacked, 1 / len(stacked) if kind == "ReduceMean" else 1.0)
     if kind in logit_steps.ONE_SIDED:
         return logit_steps.one_sided(state, node, index)  # rules 2 and 5
     if kind == "Neg":
         state.scale = -state.scale
         return str(node.input[0])
-    if kind in ("Add", "Sub", "Mul", "Div", "Sum"):
+    if kind in ("Add", "Sub", "Mul", "Div", "Sum", "Mean"):
         return _two_sided(state, node, index)
-    return None
+    return _masked(state, node) if kind == "Where" else None
+
+
+def _masked(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass a Where that puts a constant in the place of some scores (rule 5); None if it is another choice."""
+    computed = [str(name) for name in node.input[1:] if not logit_steps.is_constant(state.model, name)]
+    if len(computed) != 1:
+        return None
+    state.side_inputs = (*state.side_inputs, str(node.input[0]))
+    state.leave_to_graph(homogeneous=False)
+    return computed[0]
+
+
+def _stacked(model: Model, node: onnx.NodeProto) -> list[str]:
+    """Return the tensors whose mean or sum a reduction gives, which are stacked along a new axis; none otherwise."""
+    stack = model.producer(node.input[0]) if node.op_type in ("ReduceMean", "ReduceSum") else None
+    if stack is None or stack.op_type != "Concat":
+        return []
+    axis = next((a.i for a in stack.attribute if a.name == "axis"), 0)
+    layers = [model.producer(name) for name in stack.input]
+    if axis != 0 or reduced_axes(model, node) != [0] or len(set(stack.input)) < len(layers):
+        return []
+    lifted = [layer for layer in layers if layer is not None and layer.op_type == "Unsqueeze"]
+    if len(lifted) < len(layers) or any(reduced_axes(model, layer) != [0] for layer in lifted):
+        return []
+    return [str(layer.input[0]) for layer in lifted]
 
 
 def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
@@ -224,7 +252,7 @@ def _two_sided(state: State, node: onnx.NodeProto, index: int) -> str | Head:
         return output_steps.normalized(state, str(node.input[0]))
     operands = list(dict.fromkeys(node.input))  # once each: s + s has one
     constants = [name for name in operands if logit_steps.is_constant(state.model, name)]
-    if len(operands) != len(constants) + 1:
+    if len(operands) != len(constants) + 1 or node.op_type == "Mean":
         return _fork(state, node, operands)
     data = str(next(name for name in operands if name not in constants))
     if adds_up_products(state.model, node, state.follows):
@@ -239,13 +267,12 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
 
     Of Add and Sub, the other is one number a sample, such as the squared length of the features in a distance.
     """
-    if len(operands) < 2:
+    if len(operands) < len(node.input):
         raise Refused(f"{node.op_type} of '{operands[0]}' with itself")
     shifts = [name for name in operands if node.op_type in ("Add", "Sub") and one_a_sample(state.model, name)]
-    if node.op_type not in ("Mul", "Div") and len(shifts) != 1:  # a sum of two layers has no weight that is the head's
-        raise Refused(f"{node.op_type} of two tensors that are computed from data: {', '.join(operands)}")
-    if state.forks >= _MAX_FORKS:
-        raise Refused(f"more than {_MAX_FORKS} products of tensors that are computed from data")
+    if node.op_type not in ("Mul", "Div") and len(shifts) != 1:
+        return _sum(state, node, operands, 1 / len(operands) if node.op_type == "Mean" else 1.0)
+    _require_few_forks(state)
     heads: dict[str, Head] = {}
     reasons = []
     for name in operands:
@@ -265,6 +292,37 @@ def _fork(state: State, node: onnx.NodeProto, operands: Sequence[str]) -> Head:
         raise Refused(f"Div with the linear layer {head.node} behind")
     _refuse_gate(state.model, node, head, [operand for operand in operands if operand != name])
     return head
+
+
+def _require_few_forks(state: State) -> None:
+    if state.forks >= _MAX_FORKS:
+        raise Refused(f"more than {_MAX_FORKS} sums and products of tensors that are computed from data")
+
+
+def _sum(state: State, node: onnx.NodeProto, operands: Sequence[str], share: float) -> Head:
+    """Follow the operands of a sum, each of which comes from a linear layer: together they are one.
+
+    Args:
+        state: the walk.
+        node: the sum.
+        operands: its tensors; those of a difference in order.
+        share: factor on each.
+    """
+    _require_few_forks(state)
+    layers = []
+    for k, name in enumerate(operands):
+        branch = replace(state, tensor=name, follows=(node.op_type, *state.follows), forks=state.forks + 1)
+        branch.scale = state.scale * share
+        if node.op_type == "Sub" and k:
+            branch.scale = -branch.scale
+        if k:
+            branch.bias = None  # a constant behind the sum is added once
+        try:
+            layers.append(_run(branch))
+        except Refused as refused:
+            what = f"{node.op_type} of tensors that are computed from data: {', '.join(operands)}"
+            raise Refused(f"{what}; '{name}' comes from no linear layer ({refused})") from refused
+    return summed(state.model, layers)
 
 
 def _branch(state: State, node: onnx.NodeProto, operands: Sequence[str], name: str) -> State:

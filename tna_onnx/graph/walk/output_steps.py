@@ -14,17 +14,6 @@ from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.walk.steps import PASSED, State
 from tna_onnx.graph.walk.written_out import BESIDE_SUM, scores_of, written_out
 
-__all__ = [
-    "MAX_SLACK",
-    "STEPS",
-    "divides_by_own_sum",
-    "normalized",
-    "normalizer",
-    "require_little_slack",
-    "written_activation",
-    "zip_map",
-]
-
 # Operators that end the logits.
 _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
 
@@ -112,8 +101,16 @@ def _over_classes(state: State, kind: str, axis: int) -> None:
         if not last and axis != CLASSES_FIRST:
             raise Refused(f"{kind} over axis {axis} of {len(sizes)}; expected the classes on axis 1, or on the last")
         state.class_axis = CLASSES_LAST if last else CLASSES_FIRST
-    elif axis not in (1, -1):
+    elif axis not in (1, -1) and not _is_last(state, axis):
         raise Refused(f"{kind} over axis {axis}; expected the class axis, 1 of (N, C)")
+
+
+def _is_last(state: State, axis: int) -> bool:
+    """Whether an axis may be the last of one prediction, (N, 1, 1, C): numbers tell where no shape is declared."""
+    sizes = declared_sizes(state.model, state.tensor)
+    if sizes is None:
+        return axis > 1 and not PASSED.isdisjoint(state.follows)
+    return 1 < axis == len(sizes) - 1
 
 
 def written_activation(state: State) -> str | None:

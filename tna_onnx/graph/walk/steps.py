@@ -13,23 +13,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.graph.bounds import input_at
 from tna_onnx.graph.constants import made_from_constants
-from tna_onnx.graph.linear import is_matrix_transpose
+from tna_onnx.graph.linear import is_matrix_transpose, slice_bounds
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.several import ONE
-from tna_onnx.graph.stored import Permute, Refused, Step, Stored, resolve
+from tna_onnx.graph.several import ONE, declared_sizes
+from tna_onnx.graph.stored import Refused, Select, Step, Stored, resolve
 from tna_onnx.graph.tensors import FLOAT_TYPES, type_name
-
-__all__ = [
-    "CURVED",
-    "ONE_SIDED",
-    "PASSED",
-    "Refusal",
-    "State",
-    "constant_operand",
-    "is_constant",
-    "one_sided",
-    "with_constant",
-]
 
 
 @dataclass
@@ -49,7 +37,8 @@ class State:
         summed: the walk is between a division by the own sum and the activation that is summed.
         only_column: the walk has passed the choice of one column of probabilities, which must be the only one.
         aligned: the walk has passed a node that moves, selects or averages scores.
-        order: where the classes of the output are among the scores, if a Gather has put them in another order.
+        order: where the classes of the output are among the scores, if nodes select them or put them in another order;
+            a slice as long as the number of scores is not known.
         bias_steps: the same for the bias.
         turned: the walk is in front of a Transpose of a matrix: scores are (C, N) there.
         logged: the walk is between a Log and its Softmax.
@@ -85,7 +74,7 @@ class State:
     summed: bool = False
     only_column: bool = False
     aligned: bool = False
-    order: tuple[int, ...] = ()
+    order: tuple[int, ...] | slice = ()
     bias_steps: tuple[Step, ...] = ()
     turned: bool = False
     logged: bool = False
@@ -113,18 +102,29 @@ class State:
         self.linear = False
         self.homogeneous = self.homogeneous and homogeneous
 
-    def permuted(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return numbers of the scores, one a class, in the order of the output."""
-        if values.size == len(self.order):
-            return values.reshape(-1)[list(self.order)]
-        return values
+    def places(self, scores: int) -> tuple[int, ...]:
+        """Return where the classes of the output are among so many scores; nothing if they are all of them, in order.
 
-    def bias_permuted(self, bias: Stored) -> tuple[Step, ...]:
-        """Return the step that puts a bias into the order of the output."""
-        shape = bias.value.shape
-        if len(self.order) not in shape:
+        Raises:
+            Refused: they are not among them.
+        """
+        order = tuple(range(scores))[self.order] if isinstance(self.order, slice) else self.order
+        if any(not -scores <= place < scores for place in order):
+            raise Refused(f"class {max(order)} of {scores} scores is selected behind it")
+        return tuple(place % scores for place in order)
+
+    def selected(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return numbers of the scores, one a class, as the output has them."""
+        if self.order == () or values.size == 1:
+            return values
+        return values.reshape(-1)[list(self.places(values.size))]
+
+    def bias_selected(self, bias: Stored) -> tuple[Step, ...]:
+        """Return the step from a bias of the scores to that of the output."""
+        if self.order == () or bias.value.size == 1:
             return ()
-        return (Permute(self.order, len(shape) - 1 - shape[::-1].index(len(self.order))),)
+        axis = int(np.argmax(bias.value.shape))
+        return (Select(self.places(bias.value.shape[axis]), axis, bias.value),)
 
     def require_plain(self, purpose: str) -> None:
         """Refuse what comes between probabilities and the output, other than a change of shape, type or resolution."""
@@ -171,7 +171,14 @@ _ALIGNED = {
 }  # fmt: skip
 
 # Operators f with f(k x) = k f(x) for k > 0: a temperature can be folded through them.
-_HOMOGENEOUS = {"Relu", "LeakyRelu", "PRelu", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceSum", "Expand"}
+_HOMOGENEOUS = {
+    "Relu", "LeakyRelu", "PRelu", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceSum", "Expand", "Resize", "Upsample",
+}  # fmt: skip
+
+# What makes one prediction of several positions.
+_BRING_TOGETHER = {
+    "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceSum",
+}  # fmt: skip
 
 CURVED = {
     "BatchNormalization", "Clip", "Elu", "Selu", "Celu", "ThresholdedRelu", "Tanh", "Softplus", "Softsign",
@@ -193,8 +200,8 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
     # Sizes, slopes, bounds: constants mostly, but a graph may compute them.
     state.side_inputs = (*state.side_inputs, *(name for name in node.input[1:] if name))
     state.aligned |= kind in _ALIGNED  # behind probabilities, this is not plain
-    if kind == "Gather":
-        _permutation(state, node)
+    if kind in ("Gather", "GatherND", "Slice"):
+        _selection(state, node)
     if is_matrix_transpose(node):
         state.turned = not state.turned
     if kind == "QuantizeLinear":
@@ -206,18 +213,51 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
     return str(node.input[0])
 
 
-def _permutation(state: State, node: onnx.NodeProto) -> None:
-    """Take in a Gather of all classes, in another order; other selections are for numbers to tell."""
-    indices = state.model.constant_tensor(input_at(node, 1))
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
-    if indices is None or axis not in (1, -1) or len(indices.dims) != 1 or state.turned:
+def _selection(state: State, node: onnx.NodeProto) -> None:
+    """Take in a choice or another order of the classes; other selections are for numbers to tell.
+
+    torch's newer exporter writes x[:, places] as a GatherND between two Transposes.
+    """
+    class_axes = (0, -2) if state.turned else (1, -1)
+    read = _sliced if node.op_type == "Slice" else _gathered
+    order = read(state.model, node, class_axes)
+    if order == ():
         return
-    places = state.model.array(indices)
-    if len(places) < 2 or sorted(places.tolist()) != list(range(len(places))):
+    everything = isinstance(order, tuple) and sorted(order) == list(range(len(order)))
+    # positions, which something brings together later, may be selected in the same way
+    matrices = [declared_sizes(state.model, name) for name in (state.output, node.input[0])]
+    positions = set(state.follows) & _BRING_TOGETHER or any(sizes and len(sizes) != 2 for sizes in matrices)
+    if positions and not everything:
         return
-    order = state.order or tuple(range(len(places)))
-    if len(order) == len(places):
-        state.order = tuple(int(places[k]) for k in order)
+    if state.order == ():
+        state.order = order
+    elif isinstance(state.order, tuple) and isinstance(order, tuple) and max(state.order) < len(order):
+        state.order = tuple(order[place] for place in state.order)
+    else:
+        raise Refused("classes are selected twice")
+
+
+def _gathered(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -> tuple[int, ...] | slice:
+    """Return which classes a Gather takes, or a GatherND of rows; nothing if it is another choice."""
+    indices = model.constant_tensor(input_at(node, 1))
+    if indices is None:
+        return ()
+    axis = next((a.i for a in node.attribute if a.name in ("axis", "batch_dims")), 0)
+    dims = list(indices.dims)
+    if axis not in class_axes or len(dims) != (2 if node.op_type == "GatherND" else 1) or dims[1:] not in ([], [1]):
+        return ()
+    places = tuple(int(place) for place in model.array(indices).reshape(-1))
+    return places if len(places) > 1 and len(set(places)) == len(places) else ()
+
+
+def _sliced(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -> tuple[int, ...] | slice:
+    """Return which classes a Slice takes; nothing if it slices another axis, or takes all of them or one."""
+    bounds = slice_bounds(model, node)
+    if len(bounds) != 1 or bounds[0][0] not in class_axes or bounds[0][1:] == (0, None, 1):
+        return ()
+    start, end, step = bounds[0][1:]
+    one = start == -1 if end is None else start * end >= 0 and len(range(start, end, step)) < 2
+    return () if one else slice(start, end, step)
 
 
 def _cast(state: State, node: onnx.NodeProto) -> None:
@@ -240,7 +280,7 @@ def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
     """Take in the factor per class; the offset stays with the graph."""
     gamma, _, _, variance = (resolve(state.model, name, index).value.astype(np.float64) for name in node.input[1:5])
     epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
-    factor = state.permuted(gamma / np.sqrt(variance + epsilon))
+    factor = state.selected(gamma / np.sqrt(variance + epsilon))
     # A class whose scores are multiplied by 0 has no vector that could be found back.
     if not np.all(np.isfinite(factor)) or np.any(factor == 0):
         raise Refused("BatchNormalization with zero or non-finite factors")
@@ -302,7 +342,7 @@ def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Store
         return
     if state.bias is None:  # rule 4
         state.bias = constant
-        state.bias_steps = state.bias_permuted(constant)
+        state.bias_steps = state.bias_selected(constant)
         state.bias_scale = state.scale
         if node.op_type == "Sub" and not constant_first:  # s - c
             state.bias_scale = -state.scale
@@ -320,7 +360,7 @@ def _scale(state: State, node: onnx.NodeProto, constant: Stored) -> None:
         )
     if not np.all(np.isfinite(value)) or np.any(value == 0):
         raise Refused(f"{node.op_type} by a constant with zero or non-finite values")
-    factor = value.reshape(()) if value.size == 1 else state.permuted(value)
+    factor = value.reshape(()) if value.size == 1 else state.selected(value)
     if factor.ndim and state.scale.ndim and factor.shape != state.scale.shape:
         raise Refused(f"{node.op_type} by {value.size} values, and by {state.scale.size} values behind it")
     if node.op_type == "Mul":

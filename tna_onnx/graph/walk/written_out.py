@@ -18,8 +18,6 @@ import onnx
 
 from tna_onnx.graph.load import Model
 
-__all__ = ["BESIDE_SUM", "scores_of", "written_out"]
-
 BESIDE_SUM = ("Reshape", "Unsqueeze", "Squeeze", "Clip", "Expand", "Identity")
 """What exporters put between a maximum or a sum and what reads it."""
 

@@ -14,37 +14,20 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram
-from tna_onnx.render.html.svg import IntervalBar, LineChart, interval_bar, marker_path
+from tna_onnx.render.html.svg import (
+    IntervalBar,
+    LineChart,
+    interval_bar,
+    line_chart,
+    line_look,
+    line_marker,
+    marker_path,
+)
 from tna_onnx.render.reliability import FEW, OF_CLASSES, DiagramWords, bars
 from tna_onnx.render.text import SUBGROUP_COLUMNS, subgroup_row
 from tna_onnx.results.report import Word, changed
+from tna_onnx.results.study import Chart, Line
 from tna_onnx.results.subgroups import Subgroup
-
-__all__ = [
-    "CONSISTENT_KEY",
-    "LOOKS",
-    "Column",
-    "Figure",
-    "Key",
-    "Strong",
-    "Table",
-    "Term",
-    "area_key",
-    "bins_table",
-    "capital",
-    "diagram_keys",
-    "gap_keys",
-    "interval_cell",
-    "interval_key",
-    "line_key",
-    "metric_title",
-    "plain",
-    "reach_of",
-    "recipe_text",
-    "subgroup_table",
-    "table",
-    "versions_text",
-]
 
 
 @dataclass(frozen=True)
@@ -160,6 +143,16 @@ def line_key(look: str, text: str, marker: str = "") -> Key:
         return Key(look, text, line=True)
     # The entry's drawing is 28 by 12 pixels, the marker in its middle.
     return Key(look, text, line=True, marker=marker_path(marker, 14, 6))
+
+
+def key_of(line: Line) -> Key:
+    """Explain a line of a chart."""
+    return line_key(line_look(line), line.name, line_marker(line))
+
+
+def chart_figure(chart: Chart) -> Figure:
+    """Return the drawing of a chart below its title."""
+    return Figure(line_chart(chart), chart.title)
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,6 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.html.svg import Axes, Frame, Mark, Segment, range_from_zero, ticks
 from tna_onnx.render.reliability import OF_CLASSES, Bar, DiagramWords, bars, short_count
 
-__all__ = ["Histogram", "ReliabilityDiagram", "confidence_histogram", "reliability_diagram"]
-
 _FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 # Narrower bars have no room for the digits of their count; page.js has the same limit, 20 bins.
 _MIN_COUNTED_WIDTH = 0.05

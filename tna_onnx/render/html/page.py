@@ -29,8 +29,6 @@ from tna_onnx.render.html.sections.use import use
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.report import Report
 
-__all__ = ["Section", "environment", "evaluation_page", "render_page", "sections_of", "to_html"]
-
 
 @dataclass(frozen=True)
 class Section:
@@ -39,7 +37,7 @@ class Section:
     Attributes:
         name: its id, which links lead to.
         title: its heading.
-        template: below `templates/`; it finds `values` under the name `it`.
+        template: macro of `templates/sections.html` that writes `values`.
         values: what it shows; None leaves the section out.
         folds: whether it can be folded, and is on a small screen.
     """
@@ -167,7 +165,7 @@ def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | 
         ]
     parts.append(("run", "How it was made", run(report, details, command, sources)))
     return [
-        Section(name, title, f"calibration/{name}.html", values, folds=name not in _ALWAYS_OPEN)
+        Section(name, title, f"calibration_{name}", values, folds=name not in _ALWAYS_OPEN)
         for name, title, values in parts
     ]
 
@@ -180,8 +178,8 @@ def evaluation_page(evaluation: Evaluation) -> str:
     """Write an evaluation as a page."""
     name = PurePath(evaluation.model).name
     sections = [
-        Section("result", "Result", "evaluation/result.html", measured(evaluation)),
-        Section("reliability", "Reliability", "calibration/reliability.html", measured_reliability(evaluation)),
-        Section("run", "How it was made", "calibration/run.html", measured_run(evaluation)),
+        Section("result", "Result", "evaluation_result", measured(evaluation)),
+        Section("reliability", "Reliability", "calibration_reliability", measured_reliability(evaluation)),
+        Section("run", "How it was made", "calibration_run", measured_run(evaluation)),
     ]
     return render_page(f"Evaluation of {name}", sections, "")

@@ -9,26 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-__all__ = [
-    "MARKERS",
-    "Axes",
-    "Frame",
-    "IntervalBar",
-    "LineChart",
-    "Mark",
-    "Rect",
-    "Segment",
-    "Series",
-    "Tick",
-    "interval_bar",
-    "line_chart",
-    "marker_path",
-    "range_from_zero",
-    "ticks",
-]
-
+from tna_onnx.render.charts import MarkedChart, log_ticks
+from tna_onnx.results.study import Chart, Line
 
 MARKERS = ("circle", "square", "triangle", "diamond", "cross")
 """Shapes at the points of a line, so that lines differ without their colours."""
@@ -271,25 +255,6 @@ _DOT_MARGIN = 3
 
 
 @dataclass(frozen=True)
-class Series:
-    """A line of a chart.
-
-    Attributes:
-        name: for legend and hover.
-        points: (x, y), in ascending x.
-        look: classes of the style sheet, which have its colour and dashes.
-        marker: shape at each point, one of `MARKERS`; none by default.
-        spans: (low, high) of y at each point; none by default.
-    """
-
-    name: str
-    points: tuple[tuple[float, float], ...]
-    look: str
-    marker: str = ""
-    spans: tuple[tuple[float, float], ...] = ()
-
-
-@dataclass(frozen=True)
 class Dot:
     """A marker: its path data and its text on hover."""
 
@@ -331,59 +296,58 @@ class LineChart:
     rings: tuple[tuple[float, float], ...]
 
 
-def line_chart(
-    series: Sequence[Series],
-    title: str,
-    x_label: str,
-    y_label: str,
-    *,
-    x_range: tuple[float, float] | None = None,
-    y_range: tuple[float, float] | None = None,
-    vertical: tuple[float, str] | None = None,
-    horizontal: Sequence[tuple[float, str]] = (),
-    x_ticks: Sequence[tuple[float, str]] = (),
-    rings: Sequence[tuple[float, float]] = (),
-    text_on_top: bool = False,
-) -> LineChart:
-    """Draw lines over one pair of axes.
-
-    Args:
-        series: the lines; at least one point in all.
-        title: of the drawing.
-        x_label: of the horizontal axis.
-        y_label: of the vertical axis.
-        x_range: of the horizontal axis; that of the points by default.
-        y_range: of the vertical axis; from 0 to the highest point by default. What lies outside is cut off.
-        vertical: a value of x to mark, and its text.
-        horizontal: values of y to mark, and their texts.
-        x_ticks: values of x to label, and their texts; round numbers by default.
-        rings: points (x, y) to mark.
-        text_on_top: put the text of `vertical` there, and not at the bottom.
-    """
-    frame = _frame(series, x_range, y_range)
-    guides = [_horizontal_guide(frame, value, text) for value, text in horizontal]
-    if vertical is not None:
-        guides.insert(0, _vertical_guide(frame, *vertical, text_on_top))
+def line_chart(chart: Chart) -> LineChart:
+    """Draw a chart; what lies outside of its ranges is cut off."""
+    marks = chart if isinstance(chart, MarkedChart) else MarkedChart(**vars(chart))
+    if chart.log_x:
+        marks = _in_log(marks)
+    frame = _frame(marks)
+    guides = [_horizontal_guide(frame, value, text) for value, text in marks.horizontal]
+    if marks.vertical is not None:
+        guides.insert(0, _vertical_guide(frame, *marks.vertical, marks.text_on_top))
+    named = [(float(k), name) for k, name in enumerate(chart.x_names, start=1)]
+    if chart.log_x:
+        named = [(math.log10(value), f"{value:,g}") for value in log_ticks(chart)]
+    labels = (chart.x_label, chart.y_label)
     return LineChart(
-        title,
-        "; ".join(_described(line, x_label, y_label) for line in series if line.points) + ".",
-        frame.axes(x_label, y_label, x_ticks=ticks(*frame.x), y_ticks=ticks(*frame.y), named=x_ticks),
+        chart.title,
+        "; ".join(_described(line, *labels) for line in chart.lines if line.x) + ".",
+        frame.axes(*labels, x_ticks=ticks(*frame.x), y_ticks=ticks(*frame.y), named=named),
         tuple(guides),
         _box(frame),
-        tuple(_polyline(frame, line, x_label, y_label) for line in series),
-        tuple((frame.at_x(x), frame.at_y(y)) for x, y in rings),
+        tuple(_polyline(frame, line, drawn, labels) for line, drawn in zip(chart.lines, marks.lines, strict=True)),
+        tuple((frame.at_x(x), frame.at_y(y)) for x, y in marks.rings),
     )
 
 
-def _frame(series: Sequence[Series], x_range: tuple[float, float] | None, y_range: tuple[float, float] | None) -> Frame:
-    """Choose the ranges that were not asked for."""
-    points = [point for line in series for point in line.points]
+def _in_log(chart: MarkedChart) -> MarkedChart:
+    """Return a chart over the logarithm of x, with room for the labels at its ends."""
+    lines = tuple(replace(line, x=tuple(map(math.log10, line.x))) for line in chart.lines)
+    values = [value for line in lines for value in line.x]
+    room = 0.04 * (max(values) - min(values)) or 0.1
+    return replace(chart, lines=lines, x_range=(min(values) - room, max(values) + room))
+
+
+def line_look(line: Line) -> str:
+    """Return the classes of the style sheet that a line has."""
+    look = "key" if line.rank >= len(MARKERS) else f"m{line.rank}"
+    return f"{look} dashed" if line.dashed else look
+
+
+def line_marker(line: Line) -> str:
+    """Return the shape at the points of a line; empty for none."""
+    return MARKERS[line.rank] if line.marked and line.rank < len(MARKERS) else ""
+
+
+def _frame(chart: MarkedChart) -> Frame:
+    """Choose the ranges that are not given."""
+    x_range, y_range = chart.x_range, chart.y_range
     # the points' own range; y begins at 0, so that heights can be compared
     if x_range is None:
-        x_range = min(x for x, _ in points), max(x for x, _ in points)
+        values = [value for line in chart.lines for value in line.x]
+        x_range = min(values), max(values)
     if y_range is None:
-        ends = [high for line in series for _, high in line.spans]
-        y_range = 0.0, range_from_zero(max([*ends, *(y for _, y in points)]))
+        y_range = 0.0, range_from_zero(max(value for line in chart.lines for value in (*line.high, *line.y)))
     low, high = x_range
     if high <= low:
         # One value of x would make a scale without length.
@@ -412,25 +376,24 @@ def _box(frame: Frame) -> tuple[float, float, float, float]:
     return frame.left - _DOT_MARGIN, frame.top - _DOT_MARGIN, width, height
 
 
-def _polyline(frame: Frame, series: Series, x_label: str, y_label: str) -> Polyline:
-    places = [(frame.at_x(x), frame.at_y(y)) for x, y in series.points]
-    path = " ".join(f"{x},{y}" for x, y in places)
+def _polyline(frame: Frame, line: Line, drawn: Line, labels: tuple[str, str]) -> Polyline:
+    """Draw a line, whose hovers tell its own values of x, at those of `drawn`."""
+    look = line_look(line)
+    places = [(frame.at_x(x), frame.at_y(y)) for x, y in zip(drawn.x, drawn.y, strict=True)]
     spans = tuple(
-        frame.segment(f"line {series.look} span-of", (x, low), (x, high))
-        for (x, _), (low, high) in zip(series.points, series.spans, strict=False)
+        frame.segment(f"line {look} span-of", (x, low), (x, high))
+        for x, low, high in zip(drawn.x, drawn.low, drawn.high, strict=False)
     )
-    if not series.marker:
-        return Polyline(series.look, path, (), spans)
+    marker = line_marker(line)
     dots = (
-        Dot(marker_path(series.marker, *place), f"{series.name}: {x_label} {x:.4g}, {y_label} {y:.4g}")
-        for place, (x, y) in zip(places, series.points, strict=True)
+        Dot(marker_path(marker, *place), f"{line.name}: {labels[0]} {x:.4g}, {labels[1]} {y:.4g}")
+        for place, x, y in zip(places, line.x, line.y, strict=True)
     )
-    return Polyline(series.look, path, tuple(dots), spans)
+    return Polyline(look, " ".join(f"{x},{y}" for x, y in places), tuple(dots) if marker else (), spans)
 
 
-def _described(series: Series, x_label: str, y_label: str) -> str:
-    heights = [y for _, y in series.points]
+def _described(line: Line, x_label: str, y_label: str) -> str:
     return (
-        f"{series.name}: {y_label} {min(heights):.4g} to {max(heights):.4g} "
-        f"over {x_label} {series.points[0][0]:.4g} to {series.points[-1][0]:.4g}"
+        f"{line.name}: {y_label} {min(line.y):.4g} to {max(line.y):.4g} "
+        f"over {x_label} {line.x[0]:.4g} to {line.x[-1]:.4g}"
     )

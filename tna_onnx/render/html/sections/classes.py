@@ -6,43 +6,35 @@ largest gaps where there are many.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
 
 from tna_onnx.numerics.reliability import Bins
+from tna_onnx.render.charts import RANKS, MarkedChart, risk_chart
 from tna_onnx.render.html.blocks import (
     CONSISTENT_KEY,
     Column,
     Figure,
-    Key,
     Table,
     area_key,
     bins_table,
+    capital,
+    chart_figure,
     diagram_keys,
     gap_keys,
-    line_key,
+    key_of,
     table,
 )
 from tna_onnx.render.html.diagrams import confidence_histogram, reliability_diagram
 from tna_onnx.render.html.sections.result import data_text
-from tna_onnx.render.html.svg import Series, line_chart
+from tna_onnx.render.html.svg import line_chart
 from tna_onnx.render.reliability import OF_CLASSES, OF_EACH, OF_LABELS, DiagramWords, words_of
 from tna_onnx.render.text import bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Sample
 from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.report import Report
-
-__all__ = [
-    "Confidence",
-    "Reliability",
-    "Samples",
-    "classes_table",
-    "confidence",
-    "measured_reliability",
-    "reliability",
-    "samples",
-]
-
+from tna_onnx.results.study import Line
 
 _HEADS = ("class", "N", "accuracy, %", "precision, %", "recall, %")
 _BEFORE = ("precision before, %", "recall before, %")
@@ -107,35 +99,7 @@ def _mean(bins: Bins) -> str:
     return f"{100 * total / max(1, sum(bins.count)):.2f}"
 
 
-@dataclass(frozen=True)
-class Card:
-    """One sample; `truth` is empty where the prediction is right."""
-
-    name: str
-    predicted: str
-    truth: str
-    before: str
-    after: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """Samples of one kind."""
-
-    title: str
-    text: str
-    cards: tuple[Card, ...]
-
-
-@dataclass(frozen=True)
-class Samples:
-    """What the section shows."""
-
-    shown_data: str
-    groups: tuple[Group, ...]
-
-
-def samples(details: Details) -> Samples | None:
+def samples(details: Details) -> SimpleNamespace | None:
     """Return the values of the section; None if there are no such samples."""
     kinds = (
         (
@@ -149,14 +113,16 @@ def samples(details: Details) -> Samples | None:
             details.underconfident,
         ),
     )
-    groups = tuple(Group(title, text, tuple(map(_card, worst))) for title, text, worst in kinds if worst)
+    groups = tuple(
+        SimpleNamespace(title=title, text=text, cards=tuple(map(_card, worst))) for title, text, worst in kinds if worst
+    )
     # a section without cards would be an empty heading
     if not groups:
         return None
-    return Samples(data_text(details), groups)
+    return SimpleNamespace(shown_data=data_text(details), groups=groups)
 
 
-def _card(sample: Sample) -> Card:
+def _card(sample: Sample) -> SimpleNamespace:
     name = f"row {sample.row}"
     if sample.file:
         name = f"{name}, {sample.file}"
@@ -165,7 +131,7 @@ def _card(sample: Sample) -> Card:
         truth = sample.label
     before = f"{100 * sample.before:.1f}"
     after = f"{100 * sample.after:.1f}"
-    return Card(name, sample.predicted, truth, before, after)
+    return SimpleNamespace(name=name, predicted=sample.predicted, truth=truth, before=before, after=after)
 
 
 # Coverages in the table, per cent.
@@ -174,19 +140,7 @@ _COVERAGES = (10, 25, 50, 75, 90, 95, 100)
 _MIN_TIED = 0.02
 
 
-@dataclass(frozen=True)
-class Confidence:
-    """What the section shows. `tied` are sentences that say why a curve begins late."""
-
-    several: bool
-    keys: tuple[Key, ...]
-    histograms: tuple[Figure, Figure]
-    tied: tuple[str, ...]
-    risk: Figure
-    risks: Table
-
-
-def confidence(report: Report, details: Details) -> Confidence:
+def confidence(report: Report, details: Details) -> SimpleNamespace:
     """Return the values of the section."""
     words = OF_CLASSES
     sides = ("right", "wrong")
@@ -197,21 +151,21 @@ def confidence(report: Report, details: Details) -> Confidence:
     # One axis for both, so that their heights can be compared.
     highest = 100 * max(max(bins.count) / sum(bins.count) for bins in (details.before, details.after))
     curves = {"before": details.risk_before, "after": details.risk_after}
-    return Confidence(
-        bool(report.labels),
-        (
+    risk = risk_chart(details)
+    return SimpleNamespace(
+        several=bool(report.labels),
+        keys=(
             area_key("accuracy", sides[0]),
             area_key("over", sides[1]),
-            line_key("before", "before"),
-            line_key("after", "after"),
+            *map(key_of, risk.lines),
         ),
-        (
+        histograms=(
             Figure(confidence_histogram(details.before, "Confidences before", highest, words, sides), "Before"),
             Figure(confidence_histogram(details.after, "Confidences after", highest, words, sides), "After"),
         ),
-        tuple(text for word, curve in curves.items() for text in _tied(word, curve)),
-        _risk_chart(curves),
-        _risk_table(curves),
+        tied=tuple(text for word, curve in curves.items() for text in _tied(word, curve)),
+        risk=chart_figure(risk),
+        risks=_risk_table(curves),
     )
 
 
@@ -221,17 +175,6 @@ def _tied(word: str, curve: RiskCoverage) -> tuple[str, ...]:
         return ()
     return (
         f"{word.capitalize()}, {100 * share:.0f} % of samples share the highest confidence: the curve begins there.",
-    )
-
-
-def _risk_chart(curves: dict[str, RiskCoverage]) -> Figure:
-    series = []
-    for word, curve in curves.items():
-        points = tuple((100 * c, 100 * r) for c, r in zip(curve.coverage, curve.risk, strict=True))
-        series.append(Series(word, points, word))
-    return Figure(
-        line_chart(series, "Risk and coverage", "coverage, %", "errors among them, %", x_range=(0, 100)),
-        "Risk and coverage",
     )
 
 
@@ -249,6 +192,9 @@ def _risk_at(curve: RiskCoverage, coverage: float) -> str:
     return f"{100 * risk:.2f}"
 
 
+# Bins with fewer samples jump about in the overlay of models; they are in the diagrams and tables.
+_MIN_SAMPLES = 10
+
 # Classes that have drawings; all are in the table.
 _MAX_DRAWN = 10
 
@@ -258,93 +204,92 @@ _MAX_ROWS = 20
 Pair = tuple[Figure, Figure]
 
 
-@dataclass(frozen=True)
-class Classes:
-    """Diagrams of every class.
-
-    Attributes:
-        shown_data: the shown data, in a sentence.
-        keys: legend of the diagrams.
-        summary: heads the drawings.
-        drawn: the drawings.
-        numbers: a row for each class.
-        folded: heads the table where it is long; empty for one that is shown at once.
-    """
-
-    shown_data: str
-    keys: tuple[Key, ...]
-    summary: str
-    drawn: tuple[Pair, ...]
-    numbers: Table
-    folded: str
-
-
-@dataclass(frozen=True)
-class Reliability:
-    """What the section shows: of one model, or of both before and after; `tested` and `classes` may be missing."""
-
-    data: str
-    how: str
-    tested: tuple[str, ...]
-    several: bool
-    keys: tuple[Key, ...]
-    figures: tuple[Figure, ...]
-    numbers: tuple[Table, ...]
-    bin_free: Table
-    classes: Classes | None
-
-
-def reliability(report: Report, details: Details | None) -> Reliability:
+def reliability(report: Report, details: Details | None) -> SimpleNamespace:
     """Return the values of the section; single classes are drawn from the details."""
-    words = words_of(report.labels)
-    cross_fitted = report.comparison.how == "cross-fitted"
-    return Reliability(
-        report.comparison.data,
-        report.comparison.how,
-        (
-            bin_free_sentence(report.bin_free_before, cross_fitted=False),
-            bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
-        ),
-        bool(report.labels),
-        diagram_keys(words),
-        (
-            _top_label(
-                report.reliability.before, report.bin_free_before, report.comparison.before.ece, "before", words
-            ),
-            _top_label(report.reliability.after, report.bin_free_after, report.comparison.after.ece, "after", words),
-        ),
-        (
-            bins_table(report.reliability.before, "Bins before", words),
-            bins_table(report.reliability.after, "Bins after", words),
-        ),
-        table(("", "before", "after"), bin_free_rows(report.bin_free_before, report.bin_free_after), "Without bins"),
-        None if details is None else _classes(details),
-    )
-
-
-def measured_reliability(evaluation: Evaluation) -> Reliability:
-    """Return the values of the section for one model."""
-    words = words_of(bool(evaluation.labels))
-    return Reliability(
-        evaluation.data,
-        "",
-        (),
-        bool(evaluation.labels),
-        diagram_keys(words),
-        (_top_label(evaluation.reliability, evaluation.bin_free, evaluation.metrics.ece, "", words),),
-        (bins_table(evaluation.reliability, "Bins", words),),
-        table(("", "value"), bin_free_rows(evaluation.bin_free), "Without bins"),
-        None,
-    )
-
-
-def _top_label(bins: Bins, bin_free: BinFree, ece: float, word: str, words: DiagramWords) -> Figure:
-    drawing = reliability_diagram(bins, f"Reliability {word}".rstrip(), words, curve=bin_free.corp.curve)
+    c = report.comparison
+    cross_fitted = c.how == "cross-fitted"
     # the ECE of the first table: cross-fitted, it is corrected, and is not what the bars add up to
-    return Figure(drawing, f"{f'{word.capitalize()}: ' if word else ''}ECE {100 * ece:.2f} %")
+    parts = {
+        "before": (report.reliability.before, report.bin_free_before, c.before.ece),
+        "after": (report.reliability.after, report.bin_free_after, c.after.ece),
+    }
+    tested = (
+        bin_free_sentence(report.bin_free_before, cross_fitted=False),
+        bin_free_sentence(report.bin_free_after, cross_fitted=cross_fitted),
+    )
+    classes = None if details is None else _classes(details)
+    return _diagrams(parts, words_of(report.labels), f"{c.data}, {c.how}", tested=tested, classes=classes)
 
 
-def _classes(details: Details) -> Classes:
+def measured_reliability(evaluation: Evaluation) -> SimpleNamespace:
+    """Return the values of the section for one model."""
+    part = (evaluation.reliability, evaluation.bin_free, evaluation.metrics.ece)
+    return _diagrams({"": part}, words_of(evaluation.labels), evaluation.data)
+
+
+def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
+    """Return the values of the section for several models: each, and the first ones as lines."""
+    words = words_of(comparison.models[0].output_kind.startswith("label_"))
+    parts = {f"of {model.name}": (model.reliability, model.bin_free, model.metrics.ece) for model in comparison.models}
+    # colours, then colours with dashes: further lines could not be told apart
+    drawn = comparison.models[: 2 * RANKS]
+    lines = [line for k, model in enumerate(drawn) if (line := _bins_line(k, model)).x]
+    diagonal = Line(f"{words.against} is {words.what}", (0.0, 1.0), (0.0, 1.0), rank=RANKS, dashed=True, marked=False)
+    labels = (f"mean {words.against}", words.what)
+    chart = MarkedChart("All in one", *labels, (diagonal, *lines), y_range=(0.0, 1.0), x_range=(0.0, 1.0))
+    overlay = SimpleNamespace(
+        figure=Figure(line_chart(chart)),
+        keys=tuple(map(key_of, (*lines, diagonal))),
+        min_samples=_MIN_SAMPLES,
+        overlaid=len(drawn),
+        # said on the page: a model without a line must not be missed
+        left_out=len(comparison.models) - len(drawn),
+    )
+    return _diagrams(parts, words, comparison.data, overlay=overlay)
+
+
+def _bins_line(rank: int, model: ComparedModel) -> Line:
+    bins = model.reliability
+    rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
+    points = [(confidence, accuracy) for count, confidence, accuracy in rows if count >= _MIN_SAMPLES]
+    x, y = (tuple(point[k] for point in points) for k in (0, 1))
+    return Line(model.name, x, y, rank=rank % RANKS, dashed=rank >= RANKS)
+
+
+def _diagrams(
+    parts: Mapping[str, tuple[Bins, BinFree, float]],
+    words: DiagramWords,
+    data: str,
+    *,
+    tested: tuple[str, ...] = (),
+    classes: SimpleNamespace | None = None,
+    overlay: SimpleNamespace | None = None,
+) -> SimpleNamespace:
+    """Return diagrams and their numbers, by what they are of: bins, calibration without bins, ECE."""
+    names = {part: part.removeprefix("of ") for part in parts}
+    # the name of a model is written as it is
+    captions = {part: name if part.startswith("of ") else capital(name) for part, name in names.items()}
+    heads = ("", *(name or "value" for name in names.values()))
+    return SimpleNamespace(
+        data=data,
+        tested=tested,
+        several=words == OF_LABELS,
+        keys=diagram_keys(words),
+        figures=tuple(
+            Figure(
+                reliability_diagram(bins, f"Reliability {part}".rstrip(), words, curve=bin_free.corp.curve),
+                f"{captions[part]}: ECE {100 * ece:.2f} %".removeprefix(": "),
+            )
+            for part, (bins, bin_free, ece) in parts.items()
+        ),
+        numbers=tuple(bins_table(bins, f"Bins {part}".rstrip(), words) for part, (bins, _, _) in parts.items()),
+        bin_free=table(heads, bin_free_rows(*(bin_free for _, bin_free, _ in parts.values())), "Without bins"),
+        classes=classes,
+        overlay=overlay,
+    )
+
+
+def _classes(details: Details) -> SimpleNamespace:
     """Draw every class, or those with the largest gaps before where there are many."""
     classes = details.classes
     drawn = classes
@@ -353,13 +298,13 @@ def _classes(details: Details) -> Classes:
         # by the gap before: the same classes, whatever recalibration made of them
         drawn = tuple(sorted(classes, key=lambda c: -c.before.ece)[:_MAX_DRAWN])
         summary = f"Diagrams of the {_MAX_DRAWN} classes with the largest gap before"
-    return Classes(
-        data_text(details),
-        (*gap_keys(OF_EACH), CONSISTENT_KEY),
-        summary,
-        tuple(map(_pair, drawn)),
-        classes_table(classes),
-        f"Numbers of all {len(classes):,} classes" if len(classes) > _MAX_ROWS else "",
+    return SimpleNamespace(
+        shown_data=data_text(details),
+        keys=(*gap_keys(OF_EACH), CONSISTENT_KEY),
+        summary=summary,
+        drawn=tuple(map(_pair, drawn)),
+        numbers=classes_table(classes),
+        folded=f"Numbers of all {len(classes):,} classes" if len(classes) > _MAX_ROWS else "",
     )
 
 

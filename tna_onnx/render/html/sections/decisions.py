@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from types import SimpleNamespace
 
+from tna_onnx.render.charts import MarkedChart, curve
 from tna_onnx.render.guard_text import between, cost_lines, off, per_cent
-from tna_onnx.render.html.blocks import Column, Figure, Key, Table, line_key, table
-from tna_onnx.render.html.svg import Series, line_chart
+from tna_onnx.render.html.blocks import Column, Table, chart_figure, key_of, table
+from tna_onnx.results.details import RiskCoverage
 from tna_onnx.results.guarding import (
     ClassDecision,
     DecisionCurve,
@@ -17,8 +18,6 @@ from tna_onnx.results.guarding import (
     Guard,
     GuardInput,
 )
-
-__all__ = ["Decided", "decided", "promised"]
 
 # Classes in the table without a click; models may have thousands.
 _MAX_CLASSES = 1000
@@ -33,32 +32,7 @@ _INPUTS = {
 }
 
 
-@dataclass(frozen=True)
-class Decided:
-    """What a section shows of one file.
-
-    Attributes:
-        title: heads the part; empty where a section has one only.
-        data: what the samples are, in a sentence.
-        promises: outputs that were added; none where that is not known.
-        figures: what was measured.
-        groups: sets by confidence; none without sets.
-        classes: sets by class; none without sets.
-        keys: of the curves.
-        curves: risk and coverage, ROC; as far as they are known.
-    """
-
-    title: str
-    data: str
-    promises: tuple[Table, ...]
-    figures: Table
-    groups: tuple[Table, ...]
-    classes: tuple[Table, ...]
-    keys: tuple[Key, ...]
-    curves: tuple[Figure, ...]
-
-
-def promised(guard: Guard) -> Decided:
+def promised(guard: Guard) -> SimpleNamespace:
     """Return the values of a section on decisions that were added."""
     rows = [(output.name, output.promise, _limit(output.threshold)) for output in guard.outputs]
     rows += [(dial.name, f"input: {_INPUTS[dial.role]}; may be left out", _default(dial)) for dial in guard.inputs]
@@ -74,26 +48,26 @@ def _default(dial: GuardInput) -> str:
     return f"{dial.default:g}"
 
 
-def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) -> Decided:
+def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) -> SimpleNamespace:
     """Return what a section shows of the decisions of one file."""
     fresh = {True: ", held-out samples", False: ", from which the thresholds come: no test of the promises", None: ""}
     curves = []
     if decisions.risk_coverage is not None:
-        curves.append(_risk_curve(decisions))
+        curves.append(_risk_curve(decisions, decisions.risk_coverage))
     if decisions.decision is not None:
         points = {each.name: each for each in decisions.decision.classes}
-        curves += [_recall_curve(curve, points[curve.name]) for curve in decisions.decision.curves]
+        curves += [_recall_curve(line, points[line.name]) for line in decisions.decision.curves]
     if decisions.detection is not None:
         curves.append(_roc(decisions.detection, decisions.alarms))
-    return Decided(
+    return SimpleNamespace(
         title=title,
         data=f"{decisions.data}: {decisions.n:,} samples{fresh[decisions.fresh]}.",
         promises=promises,
         figures=table(("", Column("", wraps=True)), [*_figures(decisions)], "What the file decides"),
         groups=_groups(decisions),
         classes=(*_classes(decisions), *_decided_classes(decisions.decision)),
-        keys=(line_key("after", "all thresholds"),) if curves else (),
-        curves=tuple(curves),
+        keys=(key_of(curves[0].lines[0]),) if curves else (),
+        curves=tuple(map(chart_figure, curves)),
     )
 
 
@@ -174,59 +148,24 @@ def _share(share: float | None, interval: tuple[float, float] | None) -> str:
     return per_cent(share) if interval is None else f"{per_cent(share)} {between(interval)}"
 
 
-def _recall_curve(curve: DecisionCurve, point: ClassDecision) -> Figure:
-    points = tuple((100 * x, 100 * y) for x, y in zip(curve.recall, curve.precision, strict=True))
-    rings = []
-    if point.recall is not None and point.precision is not None:
-        rings = [(100 * point.recall, 100 * point.precision)]
-    title = f"Recall and precision of {curve.name}"
-    return _curve(title, title, points, rings, ("recall, %", "precision, %"))
-
-
-def _risk_curve(decisions: Decisions) -> Figure:
-    curve = decisions.risk_coverage
-    assert curve is not None  # noqa: S101 - the caller has seen to it
-    points = tuple((100 * c, 100 * r) for c, r in zip(curve.coverage, curve.risk, strict=True))
-    operating_point = []
-    if decisions.accepted is not None and decisions.risk is not None:
-        operating_point = [(100 * decisions.accepted, 100 * decisions.risk)]
-    drawing = line_chart(
-        [Series("all thresholds", points, "after")],
-        "Risk and coverage, the chosen point in a ring",
-        "accepted, %",
-        "wrong among them, %",
-        x_range=(0, 100),
-        rings=operating_point,
+def _recall_curve(line: DecisionCurve, point: ClassDecision) -> MarkedChart:
+    ring = None if point.recall is None or point.precision is None else (point.recall, point.precision)
+    return curve(
+        f"Recall and precision of {line.name}", ("recall, %", "precision, %"), (line.recall, line.precision), ring
     )
-    return Figure(drawing, "Risk and coverage")
 
 
-def _roc(detection: Detection, alarms: float | None) -> Figure:
-    pairs = zip(detection.roc_false_alarms, detection.roc_detected, strict=True)
-    points = tuple((100 * x, 100 * y) for x, y in pairs)
-    operating_point = [] if alarms is None else [(100 * alarms, 100 * detection.detected)]
-    axes = ("alarms for known samples, %", "alarms for unknown samples, %")
-    caption = f"ROC of the alarm: AUROC {detection.auroc:.4f}"
-    return _curve("ROC of the alarm", caption, points, operating_point, axes)
+def _risk_curve(decisions: Decisions, risks: RiskCoverage) -> MarkedChart:
+    ring = None if decisions.accepted is None or decisions.risk is None else (decisions.accepted, decisions.risk)
+    labels = ("accepted, %", "wrong among them, %")
+    return curve("Risk and coverage", labels, (risks.coverage, risks.risk), ring, y_range=None)
 
 
-def _curve(
-    title: str,
-    caption: str,
-    points: tuple[tuple[float, float], ...],
-    rings: Sequence[tuple[float, float]],
-    axes: tuple[str, str],
-) -> Figure:
-    """Draw shares, in per cent, along all thresholds, with the chosen point in a ring."""
-    drawing = line_chart(
-        [Series("all thresholds", points, "after")],
-        f"{title}, the chosen point in a ring",
-        *axes,
-        x_range=(0, 100),
-        y_range=(0, 100),
-        rings=rings,
-    )
-    return Figure(drawing, caption)
+def _roc(detection: Detection, alarms: float | None) -> MarkedChart:
+    labels = ("alarms for known samples, %", "alarms for unknown samples, %")
+    points = (detection.roc_false_alarms, detection.roc_detected)
+    ring = None if alarms is None else (alarms, detection.detected)
+    return curve(f"ROC of the alarm: AUROC {detection.auroc:.4f}", labels, points, ring)
 
 
 def _limit(threshold: tuple[float | None, ...]) -> str:

@@ -6,8 +6,8 @@ import base64
 import gzip
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
+from types import SimpleNamespace
 
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import METRICS
@@ -29,27 +29,23 @@ from tna_onnx.render.html.blocks import (
 )
 from tna_onnx.render.html.svg import IntervalBar, interval_bar
 from tna_onnx.render.lines import size_text, tied
-from tna_onnx.render.text import METHOD_HEADS, best_methods, label_heads, label_rows, method_rows
+from tna_onnx.render.text import (
+    METHOD_HEADS,
+    best_methods,
+    change_text,
+    head_text,
+    label_heads,
+    label_rows,
+    map_text,
+    method_rows,
+    weight_text,
+)
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details, Made
 from tna_onnx.results.evaluation import Evaluation
+from tna_onnx.results.model_comparison import ComparedModel
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report
-
-__all__ = [
-    "Changes",
-    "Result",
-    "Run",
-    "changes",
-    "choice",
-    "data_text",
-    "measured",
-    "measured_run",
-    "members_text",
-    "result",
-    "run",
-]
-
 
 _HOW = {
     "held-out": "held-out samples, which neither the search nor the fit has seen",
@@ -59,53 +55,24 @@ _HOW = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
-    """What the section shows.
-
-    Attributes:
-        missed: a line for each gate that was missed; no file was written then.
-        dry_run: no file was written because none was asked for.
-        summary: one sentence for readers who know no metric.
-        verdict: one sentence with the numbers.
-        look: `better`, `worse` or `open`.
-        measured_on: the samples, in words.
-        metrics: before, after and differences.
-        recalls: recall of each class, the largest loss first; None where no prediction changes.
-        labels: each label of samples with several; None for one class a sample.
-        notes: what the user should know.
-    """
-
-    missed: tuple[str, ...]
-    dry_run: bool
-    summary: str
-    verdict: str
-    look: str
-    measured_on: str
-    metrics: Table
-    recalls: Table | None
-    labels: Table | None
-    notes: tuple[str, ...]
-
-
-def result(report: Report) -> Result:
+def result(report: Report) -> SimpleNamespace:
     """Return the values of the section."""
     c = report.comparison
     look = LOOKS[report.standing.word]
     if report.missed:
         # red above green would contradict itself
         look = "open"
-    return Result(
-        tuple(map(capital, report.missed)),
-        report.dry_run,
-        report.summary,
-        capital(report.verdict.replace(" -> ", " → ")),
-        look,
-        _HOW[c.how],
-        _metrics(c, report.recall),
-        _recalls(report),
-        _labels(report),
-        report.notes,
+    return SimpleNamespace(
+        missed=tuple(map(capital, report.missed)),
+        dry_run=report.dry_run,
+        summary=report.summary,
+        verdict=capital(report.verdict.replace(" -> ", " → ")),
+        look=look,
+        measured_on=_HOW[c.how],
+        metrics=_metrics(c, report.recall),
+        recalls=_recalls(report),
+        labels=_labels(report),
+        notes=report.notes,
     )
 
 
@@ -113,10 +80,13 @@ def _metrics(c: Comparison, recall: Recall) -> Table:
     level = next(iter(c.differences.values())).level
     heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
     caption = f"{c.data}: {size_text(c.before)}"
-    rows = {name: _row(c, name) for name in METRICS}
-    balanced = _accuracy_row("Balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced)
-    listed = [row for name in rows for row in ([rows[name], balanced] if name == "accuracy" else [rows[name]])]
-    return table(heads, listed, caption, "metrics")
+    rows = []
+    for name, d in ((name, c.differences[name]) for name in METRICS):
+        rows.append(_row(metric_title(name), name, getattr(c.before, name), getattr(c.after, name), d))
+        if name == "accuracy":
+            sides = (recall.balanced_before, recall.balanced_after)
+            rows.append(_row("Balanced accuracy, %", name, *sides, recall.balanced))
+    return table(heads, rows, caption, "metrics")
 
 
 def _recalls(report: Report) -> Table | None:
@@ -133,10 +103,9 @@ def _recalls(report: Report) -> Table | None:
     rows = []
     for each in classes:
         d = each.difference
-        change = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
         bar = interval_cell("accuracy", d, reach, "no significant change", wide=True)
         sides = f"{metric.number(each.before)} → {metric.number(each.after)}"
-        rows.append((each.name, f"{each.samples:,}", sides, change, bar))
+        rows.append((each.name, f"{each.samples:,}", sides, change_text("accuracy", d), bar))
     return table(heads, rows, f"Recall of each {kind}: the largest loss first", "numbers dots recalls")
 
 
@@ -169,15 +138,16 @@ def choice(report: Report) -> Table:
     return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
 
 
-def _accuracy_row(name: str, before: float, after: float, d: Interval) -> tuple[str | IntervalBar, ...]:
-    """Return a row of a share of right predictions, in per cent."""
-    metric = METRICS["accuracy"]
+def _row(title: str, name: str, before: float, after: float, d: Interval) -> tuple[str | IntervalBar, ...]:
+    """Return a row of a metric, or of what is measured as it is."""
+    metric = METRICS[name]
     return (
-        name,
+        title,
         metric.number(before),
         metric.number(after),
-        f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})",
-        interval_cell("accuracy", d, reach_of(d), "no significant change"),
+        change_text(name, d),
+        # a scale of its own in each row: metrics have different units
+        interval_cell(name, d, reach_of(d), "no significant change"),
     )
 
 
@@ -189,28 +159,6 @@ def _labels(report: Report) -> Table | None:
     return table(label_heads(labels), label_rows(labels), caption, "sortable numbers")
 
 
-def _row(c: Comparison, name: str) -> tuple[str | IntervalBar, ...]:
-    metric = METRICS[name]
-    d = c.differences[name]
-    return (
-        metric_title(name),
-        metric.number(getattr(c.before, name)),
-        metric.number(getattr(c.after, name)),
-        f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})",
-        # a scale of its own in each row: metrics have different units
-        interval_cell(name, d, reach_of(d), "no significant change"),
-    )
-
-
-def members_text(size: int) -> str:
-    """Write a number of members; 0 is the limit of many.
-
-    >>> members_text(1024), members_text(0)
-    ('1,024', 'infinitely many')
-    """
-    return f"{size:,}" if size else "infinitely many"
-
-
 def data_text(details: Details) -> str:
     """Name the shown data in a sentence."""
     kind = "held-out" if details.held_out else "which were used for fitting"
@@ -219,23 +167,11 @@ def data_text(details: Details) -> str:
 
 # Kinds of added nodes that a row names.
 _MAX_KINDS = 6
-# Where a map went, by whether it was folded.
-_PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
 # Longer tables are folded away until they are asked for.
 _MAX_ROWS = 12
 
 
-@dataclass(frozen=True)
-class Changes:
-    """What the section shows; `summary` heads a table that is folded away, and is empty for one that is not."""
-
-    verdict: str
-    terms: tuple[Term, ...]
-    differences: Table
-    summary: str
-
-
-def changes(report: Report, details: Details) -> Changes:
+def changes(report: Report, details: Details) -> SimpleNamespace:
     """Return the values of the section."""
     rows = _rows(details.changes)
     summary = ""
@@ -249,11 +185,11 @@ def changes(report: Report, details: Details) -> Changes:
         "largest |change|",
         Column("explained by", wraps=True),
     )
-    return Changes(
-        _verdict(details.changes, report),
-        _terms(report),
-        table(heads, rows, "Differences between the files"),
-        summary,
+    return SimpleNamespace(
+        verdict=_verdict(details.changes, report),
+        terms=_terms(report),
+        differences=table(heads, rows, "Differences between the files"),
+        summary=summary,
     )
 
 
@@ -268,14 +204,11 @@ def _verdict(differences: Sequence[Difference], report: Report) -> str:
 
 
 def _terms(report: Report) -> tuple[Term, ...]:
-    head = "none"
-    if report.head:
-        head = f"{report.head}: weight ({report.classes:,}, {report.features:,})"
     checked = report.verification
     return (
-        Term("Head", head),
-        Term("Weight", _weight_text(report)),
-        Term("Map", _map_text(report)),
+        Term("Head", head_text(report)),
+        Term("Weight", weight_text(report)),
+        Term("Map", map_text(report)),
         Term("File", _file_text(report)),
         Term(
             "Verified",
@@ -283,25 +216,6 @@ def _terms(report: Report) -> tuple[Term, ...]:
             f"(bound {checked.bound:.1e}){tied(checked)}",
         ),
     )
-
-
-def _weight_text(report: Report) -> str:
-    if not report.angle:
-        return "the original weight"
-    if not report.ensemble_size:
-        return f"limit of many members at {report.angle:g}°: the original weight times cos({report.angle:g}°)"
-    return (
-        f"average of {report.ensemble_size} members, mRC {report.reached:.3g}° (target {report.angle:g}°), "
-        f"{report.rotations:.0f} rotations each"
-    )
-
-
-def _map_text(report: Report) -> str:
-    text = report.map
-    if report.map != "none":
-        text += f", {_PLACES[report.folded]}"
-    fitted = ", ".join(f"{name} {plain(value)}" for name, value in report.parameters.items())
-    return f"{text} ({fitted})" if fitted else text
 
 
 def _file_text(report: Report) -> str:
@@ -354,21 +268,16 @@ def _counted(count: int, kind: str) -> str:
 _ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "computed_on", "ensemble_size_asked")
 
 
-@dataclass(frozen=True)
-class Run:
-    """What the section shows; `numbers` is the whole report as JSON, gzipped, in base64, and `name` its file's."""
-
-    terms: tuple[Term, ...]
-    numbers: str
-    name: str
-
-
-def run(report: Report, details: Details | None, command: str, sources: Mapping[str, str] | None = None) -> Run:
+def run(
+    report: Report, details: Details | None, command: str, sources: Mapping[str, str] | None = None
+) -> SimpleNamespace:
     """Return the values of the section; the arguments are those of `_terms`."""
     # mtime: the same report gives the same page
     packed = gzip.compress(to_json(report, details=details is not None).encode(), mtime=0)
     name = f"{PurePath(report.model).stem}.report.json.gz"
-    return Run(_run_terms(report, details, command, sources), base64.b64encode(packed).decode(), name)
+    return SimpleNamespace(
+        terms=_run_terms(report, details, command, sources), numbers=base64.b64encode(packed).decode(), name=name
+    )
 
 
 def _run_terms(
@@ -471,38 +380,35 @@ def _gates_text(report: Report) -> str:
     return ", ".join(texts) or "none"
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Metrics of one model on some data; `missed` has a line for each gate that was missed."""
-
-    missed: tuple[str, ...]
-    data: str
-    metrics: Table
-    notes: tuple[str, ...]
-    subgroups: Table | None = None
-
-
-def measured(evaluation: Evaluation) -> Measured:
+def measured(evaluation: Evaluation) -> SimpleNamespace:
     """Return the values of the first section of an evaluation."""
     metrics = evaluation.metrics
     rows = [(metric_title(name), METRICS[name].number(getattr(metrics, name))) for name in METRICS]
     data = f"{evaluation.data}: {size_text(metrics)}"
     numbers = table(("", "value"), rows, "Metrics", "metrics")
-    return Measured(
-        tuple(map(capital, evaluation.missed)), data, numbers, evaluation.notes, subgroup_table(evaluation.subgroups)
+    return SimpleNamespace(
+        missed=tuple(map(capital, evaluation.missed)),
+        data=data,
+        metrics=numbers,
+        notes=evaluation.notes,
+        subgroups=subgroup_table(evaluation.subgroups),
     )
 
 
-def measured_run(evaluation: Evaluation) -> Run:
+def measured_run(evaluation: Evaluation) -> SimpleNamespace:
     """Return what was evaluated, on what."""
-    terms = (
-        Term("Model", evaluation.model),
-        Term("SHA-256", evaluation.model_sha256, code=True),
-        Term("Output", f"{evaluation.output} ({evaluation.output_kind.replace('_', ' ')})"),
-        Term("Data", evaluation.data),
-        Term("Preprocessing", recipe_text(evaluation.preprocessing)),
-        Term("Provider obtained", evaluation.provider),
-    )
+    terms = (*model_terms(evaluation), Term("Data", evaluation.data))
     packed = gzip.compress(to_json(evaluation).encode(), mtime=0)
     name = f"{PurePath(evaluation.model).stem}.evaluation.json.gz"
-    return Run(terms, base64.b64encode(packed).decode(), name)
+    return SimpleNamespace(terms=terms, numbers=base64.b64encode(packed).decode(), name=name)
+
+
+def model_terms(measured: Evaluation | ComparedModel) -> tuple[Term, ...]:
+    """Return what was measured, and how it was run."""
+    return (
+        Term("Model", measured.model),
+        Term("SHA-256", measured.model_sha256, code=True),
+        Term("Output", f"{measured.output} ({measured.output_kind.replace('_', ' ')})"),
+        Term("Preprocessing", recipe_text(measured.preprocessing)),
+        Term("Provider obtained", measured.provider),
+    )

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import PurePath
+from types import SimpleNamespace
 
 from tna_onnx.results.details import Details, Made, Port
 from tna_onnx.results.report import Report
-
-__all__ = ["Program", "Use", "use"]
 
 # Lengths of open axes: of a usual image, and of a short list.
 _IMAGE_SIDE = 224
@@ -33,36 +31,22 @@ _TYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program in one language."""
-
-    language: str
-    text: str
-
-
-@dataclass(frozen=True)
-class Use:
-    """What the section shows; `left_out` says why programs are missing, and is empty where none is."""
-
-    file: str
-    programs: tuple[Program, ...]
-    left_out: str
-
-
-def use(report: Report, details: Details) -> Use | None:
+def use(report: Report, details: Details) -> SimpleNamespace | None:
     """Return the values of the section; None if no file was written."""
     if not report.output:
         return None
     origin = details.made
     file = PurePath(report.output).name
-    programs = [Program("Python", _python(origin, file))]
+    programs = [SimpleNamespace(language="Python", text=_python(origin, file))]
     left_out = ""
     if origin.mapped or any(port.dtype not in _TYPES for port in origin.inputs):
         left_out = "There is no short program in C++ and JavaScript for inputs or outputs of these types."
     else:
-        programs += [Program("C++", _cpp(origin, file)), Program("JavaScript", _javascript(origin, file))]
-    return Use(file, tuple(programs), left_out)
+        programs += [
+            SimpleNamespace(language="C++", text=_cpp(origin, file)),
+            SimpleNamespace(language="JavaScript", text=_javascript(origin, file)),
+        ]
+    return SimpleNamespace(file=file, programs=tuple(programs), left_out=left_out)
 
 
 def _lengths(port: Port) -> list[int]:

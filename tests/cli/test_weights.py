@@ -1,0 +1,189 @@
+"""Samples with weights: read from every kind of data, refused where they would be ignored or say nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import tna_onnx
+from tests.cli.test_groups import csv, hdf5, jsonl, npy, npz, parquet
+from tests.conftest import Small
+from tests.support import cli
+from tna_onnx.errors import DataError, UsageError
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@pytest.fixture(scope="module")
+def arrays(small: Small) -> Arrays:
+    with np.load(small.calib) as stored:
+        found = {name: stored[name][:300] for name in ("x", "labels")}
+    # the column that the writers of other formats know
+    return {**found, "patient": np.random.default_rng(0).integers(1, 4, 300)}
+
+
+@pytest.mark.parametrize("write", [npz, npy, hdf5, csv, jsonl, parquet])
+def test_every_format_has_the_same_weights(small: Small, arrays: Arrays, tmp_path: Path, write: Any) -> None:
+    path = write(tmp_path / "samples", arrays)
+    metrics = tna_onnx.evaluate(small.model, path, weight_column="patient").metrics
+    data = {name: arrays[name] for name in ("x", "labels")}
+    assert metrics == tna_onnx.evaluate(small.model, data, weights=arrays["patient"]).metrics
+    rows = np.repeat(np.arange(300), arrays["patient"])
+    repeated = tna_onnx.evaluate(small.model, {name: values[rows] for name, values in data.items()}).metrics
+    for name in ("accuracy", "ece", "nll", "brier"):
+        assert getattr(metrics, name) == pytest.approx(getattr(repeated, name), abs=1e-6), name
+    assert metrics.effective_n == pytest.approx(len(rows) ** 2 / (arrays["patient"] ** 2).sum())
+
+
+def test_equal_weights_are_none(small: Small, arrays: Arrays) -> None:
+    data = {name: arrays[name] for name in ("x", "labels")}
+    alone = tna_onnx.evaluate(small.model, data)
+    assert tna_onnx.evaluate(small.model, data, weights=np.full(300, 0.25)).metrics == alone.metrics
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [(7, -1.0, "row 7"), (3, np.nan, "row 3"), (0, np.inf, "row 0"), (slice(None), 0.0, "all 300")],
+)
+def test_weights_that_are_none_are_refused_with_their_row(
+    small: Small, arrays: Arrays, place: Any, value: float, words: str
+) -> None:
+    weights = np.ones(300)
+    weights[place] = value
+    with pytest.raises(DataError, match=words):
+        tna_onnx.evaluate(small.model, {**arrays, "w": weights}, weight_column="w")
+    with pytest.raises(DataError, match=words):
+        tna_onnx.evaluate(small.model, {name: arrays[name] for name in ("x", "labels")}, weights=weights)
+
+
+def test_a_column_that_is_not_there_is_refused(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    for write in (npz, csv):
+        result = cli("evaluate", small.model, write(tmp_path / "samples", arrays), "--weight-column", "mass")
+        assert result.exit_code == 4
+        assert "'mass'" in result.output
+
+
+@pytest.mark.parametrize("command", ["guard", "shift", "study", "features", "verify"])
+def test_commands_that_count_samples_refuse_weights(small: Small, arrays: Arrays, tmp_path: Path, command: str) -> None:
+    words: dict[str, Any] = {"weights": arrays["patient"]}
+    data = {name: arrays[name] for name in ("x", "labels")}
+    calls: dict[str, Any] = {
+        "guard": lambda: tna_onnx.guard(small.model, data, add=("accept",), **words),
+        "shift": lambda: tna_onnx.shift(small.model, data, target_prior="uniform", **words),
+        "study": lambda: tna_onnx.study(small.model, data, eval=data, **words),
+        "features": lambda: tna_onnx.features(small.model, data, tmp_path, **words),
+        "verify": lambda: tna_onnx.verify(small.model, small.model, data=data, **words),
+    }
+    with pytest.raises(UsageError, match="weight"):
+        calls[command]()
+
+
+def test_compare_pairs_models_by_weight_and_the_report_says_what_they_are_worth(
+    small: Small, arrays: Arrays, tmp_path: Path
+) -> None:
+    path = npz(tmp_path / "samples", arrays)
+    scaled = tmp_path / "scaled.onnx"
+    tna_onnx.calibrate(small.model, {name: arrays[name] for name in ("x", "labels")}, output=scaled, map="ts")
+    target = tmp_path / "compared.json"
+    result = cli("compare", small.model, scaled, "--data", path, "--weight-column", "patient", "--json", target)
+    assert result.exit_code == 0, result.output
+    worth = arrays["patient"].sum() ** 2 / (arrays["patient"] ** 2).sum()
+    assert f"worth {worth:.0f}" in result.output
+    second = json.loads(target.read_text())["models"][1]
+    assert second["metrics"]["effective_n"] == pytest.approx(worth)
+    assert second["differences"]["nll"]["groups"] == int(worth)
+
+
+def test_a_few_samples_of_all_the_weight_are_no_sign_of_anything(small: Small, arrays: Arrays) -> None:
+    weights = np.full(300, 1e-6)
+    weights[:6] = 1
+    data = {name: arrays[name] for name in ("x", "labels")}
+    found = tna_onnx.evaluate(small.model, data, weights=weights)
+    assert any("are worth 6" in note for note in found.notes)
+    with pytest.raises(DataError, match="6 samples, fewer than the 15 bins"):
+        tna_onnx.evaluate(small.model, data, weights=weights > 1e-3)
+
+
+def test_subgroups_have_weights(small: Small, arrays: Arrays) -> None:
+    data = {name: arrays[name] for name in ("x", "labels")}
+    parts, rows = np.arange(300) % 2, np.repeat(np.arange(300), arrays["patient"])
+    one = tna_onnx.evaluate(small.model, data, weights=arrays["patient"], by=parts)
+    two = tna_onnx.evaluate(small.model, {name: each[rows] for name, each in data.items()}, groups=rows, by=parts[rows])
+    slopes = [{part.name: part.estimates["slope"].value for part in each.subgroups} for each in (one, two)]
+    assert slopes[0] == pytest.approx(slopes[1], rel=1e-4)
+    weights = np.where(parts == 0, arrays["patient"], 0)
+    alone = tna_onnx.evaluate(small.model, data, weights=weights, by=parts)
+    assert [part.name for part in alone.subgroups] == ["0"]
+
+
+def test_calibrate_fits_what_a_repeated_sample_would(small: Small, tmp_path: Path) -> None:
+    """As many draws as there are samples, so that priors count the same."""
+    with np.load(small.calib) as stored:
+        data = {name: stored[name] for name in ("x", "labels")}
+    n = len(data["labels"])
+    times = np.bincount(np.random.default_rng(1).integers(0, n, n), minlength=n)
+    rows = np.repeat(np.arange(n), times)
+    repeated = {name: values[rows] for name, values in data.items()}
+    words: dict[str, Any] = {"search": "none", "map": "bias"}
+    one = tna_onnx.calibrate(small.model, data, output=tmp_path / "a.onnx", weights=times, **words)
+    two = tna_onnx.calibrate(small.model, repeated, output=tmp_path / "b.onnx", **words)
+    assert one.parameters["temperature"] == pytest.approx(two.parameters["temperature"], rel=1e-6)
+    assert one.parameters["bias"] == pytest.approx(two.parameters["bias"], abs=1e-6)
+    for name in ("accuracy", "ece", "nll", "brier"):
+        values = [getattr(report.calibration.after, name) for report in (one, two)]
+        assert values[0] == pytest.approx(values[1], abs=1e-6), name
+    assert one.comparison.how == "cross-fitted"
+    assert one.comparison.after.effective_n == pytest.approx(n**2 / (times**2).sum())
+
+
+@pytest.mark.parametrize("words", [{}, {"search": "sparse"}, {"eval": "small"}])
+def test_equal_weights_write_the_same_bytes(small: Small, tmp_path: Path, words: dict[str, Any]) -> None:
+    with np.load(small.calib) as stored:
+        data = {name: stored[name] for name in ("x", "labels")}
+    alike: dict[str, Any] = {"weights": np.full(len(data["labels"]), 3.0)}
+    plain = dict(words)
+    if "eval" in words:
+        with np.load(small.test) as stored:
+            held_out = {name: stored[name] for name in ("x", "labels")}
+        plain["eval"] = held_out
+        alike["eval"] = tna_onnx.Data(held_out, weights=np.full(len(held_out["labels"]), 3.0))
+    tna_onnx.calibrate(small.model, data, output=tmp_path / "a.onnx", **plain)
+    tna_onnx.calibrate(small.model, data, output=tmp_path / "b.onnx", **{**plain, **alike})
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_the_choice_takes_maps_that_know_weights_and_others_are_refused(
+    small: Small, arrays: Arrays, tmp_path: Path
+) -> None:
+    path = npz(tmp_path / "samples", arrays)
+    words = ("--weight-column", "patient", "-o", tmp_path / "new.onnx")
+    chosen = cli("calibrate", small.model, path, *words)
+    assert chosen.exit_code == 0, chosen.output
+    assert "by weight worth" in chosen.output
+    refused = cli("calibrate", small.model, path, *words, "--map", "aar", "--overwrite")
+    assert refused.exit_code != 0
+    assert "map aar" in refused.output
+    for flags in (["--add", "accept"], ["--report", tmp_path / "page.html"], ["--expect-accuracy", "80"]):
+        refused = cli("calibrate", small.model, path, *words, *flags, "--overwrite")
+        assert refused.exit_code == 2, flags
+        assert "weight" in refused.output
+
+
+def test_scores_by_themselves_have_weights_too(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(500, 3)).astype(np.float32)
+    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    weights = rng.lognormal(size=500)
+    fitted = tna_onnx.Calibrator(map="ts").fit(logits, labels, sample_weight=weights)
+    path = tmp_path / "scores.npz"
+    np.savez(path, logits=logits, labels=labels, w=weights)
+    report = tna_onnx.fit(path, weight_column="w", map="ts")
+    assert report.parameters == fitted.parameters_
+    assert report.parameters != tna_onnx.fit(path, map="ts").parameters
+    with pytest.raises(DataError, match="for weight_column"):
+        tna_onnx.fit(path, weight_column="v", map="ts")

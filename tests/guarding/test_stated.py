@@ -1,0 +1,184 @@
+"""Guarded files that the writer itself has written, or whose entries are sealed anew: what they state is proved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import tna_onnx
+from tests.conftest import Small
+from tna_onnx.graph.decisions import Guarded
+from tna_onnx.graph.dials import Dials
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.nodes import annotate, provenance
+from tna_onnx.pipeline.change import _seal, prove, write_decisions
+
+FILES: dict[str, dict[str, Any]] = {
+    "all": {"add": ("confidence", "accept", "set", "ood"), "risk": 30.0, "coverage": 80.0},
+    "dialled": {"add": ("accept", "set"), "risk": 30.0, "coverage": 80.0, "dials": True},
+    "one class": {"decide": "f1", "positive": "2"},
+    "ratio": {"decide": "macro-f1", "dials": True},
+    "raps": {"add": ("set",), "set_score": "raps", "set_temperature": "auto", "allow_empty": True},
+    "by class": {"add": ("set",), "per_class": True, "coverage": 60.0},
+    "energy": {"add": ("ood",), "ood_score": "energy"},
+}
+
+Float = np.float32
+
+
+@pytest.fixture(scope="module")
+def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return a file of each kind."""
+    folder = tmp_path_factory.mktemp("stated")
+    for kind, words in FILES.items():
+        tna_onnx.guard(small.model, small.calib, output=folder / f"{kind}.onnx", device="cpu", **words)
+    return {kind: folder / f"{kind}.onnx" for kind in FILES}
+
+
+@pytest.mark.parametrize("kind", FILES)
+def test_the_files_themselves_are_intact(small: Small, files: dict[str, Path], kind: str) -> None:
+    found = tna_onnx.verify(small.model, files[kind])
+    assert found.intact, (found.reason, found.unexplained)
+
+
+def _in(key: str, **values: Any) -> Callable[[dict[str, str]], None]:
+    """Change values of an entry that holds JSON."""
+    return lambda entries: entries.update({key: json.dumps({**json.loads(entries[key]), **values})})
+
+
+ENTRIES: dict[str, tuple[str, Callable[[dict[str, str]], Any]]] = {
+    "other outputs": ("all", _in("guard", add=["confidence"])),
+    "other prefix": ("all", _in("guard", prefix="x_")),
+    "other set score": ("all", _in("guard", set_score="aps")),
+    "empty sets": ("all", _in("guard", allow_empty=True)),
+    "other temperature": ("all", _in("guard", set_temperature=2.0)),
+    "other outlier score": ("all", _in("guard", ood_score="energy")),
+    "thresholds by class": ("all", _in("guard", per_class=True)),
+    "a word that no setting has": ("all", _in("guard", other=1)),
+    "dials that are none": ("all", _in("guard", dials=True)),
+    "no dials": ("dialled", _in("guard", dials=False)),
+    "other risk of a dial": ("dialled", _in("guard", risk=11.0)),
+    "other coverage of a dial": ("dialled", _in("guard", coverage=33.0)),
+    "no settings": ("all", lambda entries: entries.pop("guard")),
+    "settings that are no JSON": ("all", lambda entries: entries.update(guard="]")),
+    "other source": ("all", lambda entries: entries.update(guard_source_sha256="4" * 64)),
+    "other output": ("all", lambda entries: entries.update(output="p")),
+    "other number of classes": ("all", lambda entries: entries.update(classes="4")),
+    "other goal": ("one class", _in("guard", decide="mcc")),
+    "other goal of the decision": ("one class", _in("guard_decision", goal="mcc")),
+    "other certainty": ("one class", _in("guard_decision", delta=0.5)),
+    "other class": ("one class", _in("guard", positive="3")),
+    "threshold of another class": ("one class", _in("guard_decision", thresholds={"3": 0.5})),
+    "decision gone": ("one class", lambda entries: entries.pop("guard_decision")),
+    "fitted temperature": ("raps", lambda entries: entries.update(guard_set_temperature="7.0")),
+    "fitted penalty": ("raps", lambda entries: entries.update(guard_set_penalty="0.5")),
+    "free classes": ("raps", lambda entries: entries.update(guard_set_free_classes="4")),
+    "another step": ("all", lambda entries: entries.update(change=_with_twice(entries["change"]))),
+    "a step before": ("all", lambda entries: entries.update(change=_with_twice(entries["change"], "3" * 64))),
+}
+
+
+def _with_twice(text: str, source: str | None = None) -> str:
+    change = json.loads(text)
+    (step,) = change["steps"]
+    return json.dumps({**change, "steps": [{**step, "source": source or step["source"]}, step]})
+
+
+def _intact(small: Small, proto: onnx.ModelProto, entries: dict[str, str], path: Path) -> bool:
+    annotate(proto, {**entries, "seal": _seal(entries)})
+    onnx.save(proto, path)
+    return tna_onnx.verify(small.model, path).intact
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_entries_that_state_something_else_are_not_intact(
+    small: Small, files: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    file, edit = ENTRIES[kind]
+    proto, entries = onnx.load(files[file]), provenance(load_model(files[file]))
+    edit(entries)
+    assert not _intact(small, proto, entries, tmp_path / "forged.onnx")
+
+
+def _output(**values: Any) -> Callable[[Guarded], Guarded]:
+    return lambda guarded: replace(guarded, output=replace(guarded.output, **values))
+
+
+def _sets(**values: Any) -> Callable[[Guarded], Guarded]:
+    return lambda guarded: replace(guarded, set_score=replace(guarded.set_score, **values))  # type: ignore[type-var]
+
+
+def _outlier(**values: Any) -> Callable[[Guarded], Guarded]:
+    return lambda guarded: replace(guarded, outlier=replace(guarded.outlier, **values))  # type: ignore[type-var]
+
+
+def _rule(**values: Any) -> Callable[[Guarded], Guarded]:
+    return lambda guarded: replace(guarded, decision=replace(guarded.decision, **values))  # type: ignore[type-var]
+
+
+def _dial(role: str, **values: Any) -> Callable[[Dials], Dials]:
+    return lambda dials: replace(dials, **{role: replace(getattr(dials, role), **values)})
+
+
+WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "scores of another kind": ("all", {"guarded": _output(kind="log_probabilities")}),
+    "fewer classes": ("all", {"guarded": _output(n_classes=4)}),
+    "empty sets": ("all", {"guarded": _sets(allow_empty=True)}),
+    "other set score": ("all", {"guarded": _sets(name="aps")}),
+    "other temperature": ("all", {"guarded": _sets(temperature=50.0)}),
+    "outlier score of a hidden layer": ("all", {"guarded": _outlier(features="h")}),
+    "energy of what is no logits": ("energy", {"guarded": _outlier(logits="features")}),
+    "other free classes": ("raps", {"guarded": _sets(free=4)}),
+    "negative penalty": ("raps", {"guarded": _sets(weight=-1.0), "entries": {"guard_set_penalty": "-1.0"}}),
+    "temperature that none chooses": (
+        "raps", {"guarded": _sets(temperature=500.0), "entries": {"guard_set_temperature": "500.0"}},
+    ),
+    "outputs exchanged": ("dialled", {"names": {"accept": "set", "set": "accept", "posterior": "posterior"}}),
+    "fewer outputs": ("all", {"names": {"accept": "accept"}}),
+    "accepts nothing": ("all", {"thresholds": {"accept": np.array(np.inf, Float)}}),
+    "accepts all": ("all", {"thresholds": {"accept": np.array(-1, Float)}}),
+    "empty sets by threshold": ("all", {"thresholds": {"set": np.array(-1, Float)}}),
+    "one threshold for all": ("by class", {"thresholds": {"set": np.array(0.5, Float)}}),
+    "alarm never": ("all", {"thresholds": {"ood": np.array(np.inf, Float)}}),
+    "threshold of no output": ("one class", {"thresholds": {"accept": np.array(0.5, Float)}}),
+    "decides otherwise": ("one class", {"thresholds": {"decision": np.array(0.99, Float)}}),
+    "decides on another class": ("one class", {"guarded": _rule(positive=1)}),
+    "costs of a goal without": ("ratio", {"guarded": _rule(cost=np.eye(5, dtype=Float))}),
+    "other default of the risk": ("dialled", {"dials": _dial("accept", default=0.9)}),
+    "other default of the coverage": ("dialled", {"dials": _dial("set", default=0.01)}),
+    "other levels of the risk": ("dialled", {"dials": _dial("accept", levels=np.linspace(0, 1, 501, dtype=Float))}),
+    "accepts at every risk": ("dialled", {"dials": _dial("accept", thresholds=np.zeros(502, Float))}),
+    "frequencies that are none": ("dialled", {"dials": _dial("prior", default=np.full(5, 0.9, Float))}),
+    "a frequency of 0": ("dialled", {"dials": _dial("prior", default=np.eye(5, dtype=Float)[0])}),
+    "other name of a dial": ("dialled", {"dials": _dial("accept", name="level")}),
+    "other default of the thresholds": ("ratio", {"dials": _dial("decision", default=np.ones(5, Float))}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_decisions_that_the_writer_writes_and_no_command_makes_are_not_intact(
+    small: Small, files: dict[str, Path], tmp_path: Path, kind: str
+) -> None:
+    file, forged = WRITTEN[kind]
+    source = load_model(small.model)
+    made = prove(source, load_model(files[file])).decisions
+    assert made is not None
+    entries = {
+        key: value for key, value in provenance(load_model(files[file])).items() if key not in ("change", "seal")
+    }
+    guarded = forged.get("guarded", lambda each: each)(made.guarded)
+    dials = forged.get("dials", lambda each: each)(made.dials)
+    thresholds = {**made.thresholds, **forged.get("thresholds", {})}
+    entries |= forged.get("entries", {})
+    onnx.save(
+        write_decisions(source, guarded, thresholds, forged.get("names", made.names), entries, dials),
+        tmp_path / "forged.onnx",
+    )
+    assert not tna_onnx.verify(small.model, tmp_path / "forged.onnx").intact

@@ -1,0 +1,147 @@
+"""Arrays mapped from files. Pages that were read go back to the system, so memory does not grow with the file."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import UsageError
+
+# Bytes of a mapped array that may stay in memory between two passes over it.
+_STAYS = 2**28
+
+# Bytes up to which an array that is filled is in memory.
+_IN_MEMORY = 2**27
+
+# Bytes written at a time where the system cannot reserve blocks by itself.
+_ZEROS = 2**24
+
+
+def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Map a file for reading and writing.
+
+    Its blocks are reserved. A full disk is an error here; later it would end the process in the middle of a write.
+
+    Args:
+        path: the file; one of the right size keeps its content. None maps an unnamed temporary file.
+        shape: of the array.
+        dtype: of the array.
+
+    Raises:
+        UsageError: there is no room, or the file cannot be written.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if path is None:
+        place = tempfile.gettempdir()
+        advice = "set TMPDIR to a larger disk"
+    else:
+        place = str(path.parent)
+        advice = "choose another --cache"
+    try:
+        with _opened(path) as file:
+            # a file of the right size holds what an earlier run computed
+            if os.fstat(file.fileno()).st_size != size:
+                file.truncate(0)
+                reserve(file, size)
+            return np.memmap(file, dtype, "r+", shape=shape)  # the map outlives the handle
+    except OSError as error:
+        raise UsageError(f"{place}: no room for {size:,} bytes of features ({error.strerror}); {advice}") from error
+
+
+def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return an array to be filled: in memory, or mapped from an unnamed temporary file where it is large.
+
+    Raises:
+        UsageError: there is no room for the file.
+    """
+    if math.prod(shape) * dtype.itemsize <= _IN_MEMORY:
+        return np.empty(shape, dtype)
+    return allocate(None, shape, dtype)
+
+
+def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:
+    """Let the system take back the pages of some rows of a large mapped array; reading them again brings them back.
+
+    Nothing happens to small arrays, to arrays that are not mapped, and on systems without `madvise` (Windows).
+
+    Args:
+        array: mapped from a file.
+        rows: of it.
+        stays: bytes below which an array is small; those of features and samples by default.
+    """
+    mapped = getattr(array, "_mmap", None)
+    if mapped is None or array.nbytes < (_STAYS if stays is None else stays) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    # Pages of a copy-on-write map hold changes that are nowhere else.
+    if getattr(array, "mode", "") == "c":
+        return
+    part = array[rows]
+    if part.nbytes == 0 or not part.flags.c_contiguous:
+        return
+    start = part.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    first = start // mmap.PAGESIZE * mmap.PAGESIZE  # `madvise` wants whole pages
+    mapped.madvise(mmap.MADV_DONTNEED, first, start + part.nbytes - first)
+
+
+@dataclass(frozen=True, eq=False)
+class ReadOnce:
+    """An array that is read from front to back, as for a digest; rows that were read are released."""
+
+    array: NDArray[Any]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape with the samples along axis 0."""
+        return self.array.shape
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return self.array.nbytes
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.array)
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        """Return a copy of some rows."""
+        # a copy: the pages of the rows go back to the system below
+        part = np.array(self.array[rows])
+        release(self.array, rows)
+        return part
+
+
+def _opened(path: Path | None) -> IO[bytes]:
+    if path is None:
+        return tempfile.TemporaryFile(prefix="tna-onnx-")
+    path.touch()
+    return path.open("r+b")
+
+
+def reserve(file: IO[bytes], size: int) -> None:
+    """Give an empty file its size, with blocks on disk.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), 0, size)
+        return
+    # macOS and Windows: setting the length alone may leave a file without blocks.
+    zeros = bytes(min(size, _ZEROS))
+    for start in range(0, size, _ZEROS):
+        file.write(zeros[: size - start])
+    file.flush()

@@ -1,0 +1,261 @@
+"""What the entries of a file state of its decisions: `guard_entries` writes it, and again where a file is proved."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.options import Data
+from tna_onnx.errors import TnaError
+from tna_onnx.graph.cut import before_map
+from tna_onnx.graph.decisions import Guarded, SetScore
+from tna_onnx.graph.dials import ClassSetDial
+from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import PREFIX, provenance
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import OUTPUT_KINDS, ClassOutput, class_output
+from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.scores import find_readout
+from tna_onnx.guarding.deciding import decision_entry, rule_of
+from tna_onnx.guarding.settings import MAX_TEMPERATURE, MIN_TEMPERATURE, GuardSettings
+from tna_onnx.guarding.thresholds import default_thresholds, risk_levels
+from tna_onnx.numerics.operating_points import GOALS, DecisionRule, RuleKind
+from tna_onnx.numerics.outliers import Energy
+from tna_onnx.pipeline.change import Proof, prove
+from tna_onnx.pipeline.steps import DecisionStep
+
+BY_HAND = "by hand"
+"""The goal of a decision whose thresholds were set without samples."""
+
+_LARGEST = np.finfo(np.float32).max
+_ROUNDING = 1e-5  # by which a float32 probability may be above 1
+
+
+def guard_entries(
+    settings: GuardSettings, guarded: Guarded, thresholds: Mapping[str, NDArray[np.float32]], names: Sequence[str]
+) -> dict[str, str]:
+    """Return what a file says of its decisions.
+
+    Args:
+        settings: what was asked for, without what the samples cannot promise.
+        guarded: formulas of the scores.
+        thresholds: what these are compared with.
+        names: of the C classes.
+    """
+    # of costs without their path, which is of the user's disk
+    said = replace(settings, decide="cost=FILE") if settings.goal[0] == "cost" else settings
+    entries = {"guard": json.dumps(dataclasses.asdict(said))}
+    if guarded.decision is not None:
+        entries["guard_decision"] = decision_entry(settings, guarded.decision, thresholds["decision"], names)
+    score = guarded.set_score
+    if score is not None and settings.set_temperature == "auto":
+        entries["guard_set_temperature"] = f"{score.temperature!r}"
+    if score is not None and score.name == "raps":
+        entries["guard_set_penalty"] = f"{score.weight!r}"
+        entries["guard_set_free_classes"] = str(score.free)
+    return entries
+
+
+def stated_by_hand(entries: Mapping[str, str], classes: Iterable[str]) -> dict[str, str]:
+    """Return the entries of a file in which the thresholds of some classes were set by hand: nothing is promised."""
+    words = {key: value for key, value in json.loads(entries["guard_decision"]).items() if key != "delta"}
+    words |= {"goal": BY_HAND, "by_hand": sorted(classes)}
+    return {**with_goal(entries, BY_HAND), "guard_decision": json.dumps(words)}
+
+
+def with_goal(entries: Mapping[str, str], goal: str) -> dict[str, str]:
+    """Return the entries of a file with another goal of the decision; empty for none."""
+    settings = json.loads(entries["guard"])
+    positive = settings["positive"] if goal else ""
+    return {**entries, "guard": json.dumps({**settings, "decide": goal, "positive": positive})}
+
+
+_KEYS = ("guard", "guard_decision", "guard_set_temperature", "guard_set_penalty", "guard_set_free_classes")
+
+
+def prove_guarded(source: Model, file: Model) -> Proof:
+    """Make a file again and compare it, and what it says of its decisions; see `prove`.
+
+    Raises:
+        UnsupportedModel: external data of one of them cannot be read.
+    """
+    proof = prove(source, file)
+    if proof.decisions is None:
+        return proof
+    try:
+        wrong = tuple(_false_entries(proof.decisions, provenance(file)))
+    # entries that someone else wrote may hold anything
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, TnaError) as error:
+        return replace(proof, reason=f"what it says of its decisions cannot be ({type(error).__name__}: {error})")
+    return replace(proof, differences=(*proof.differences, *wrong))
+
+
+def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[Difference]:
+    stated = json.loads(entries["guard"])
+    by_hand = stated["decide"] == BY_HAND
+    # which goal there was before is not known any more
+    decide = GOALS[0] if by_hand else stated["decide"]
+    settings = GuardSettings(**{**stated, "add": tuple(stated["add"]), "decide": decide})
+    said = json.loads(entries.get("guard_decision", "{}"))
+    names = _class_names(step, [*said.get("thresholds", {})], settings)
+    expected = guard_entries(settings, step.guarded, step.thresholds, names)
+    if by_hand:
+        expected = stated_by_hand(expected, set(said["by_hand"]) & {*names})
+    expected["guard_source_sha256"] = step.source
+    for key in (*_KEYS, "guard_source_sha256"):
+        if entries.get(key) != expected.get(key):
+            yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the decisions in the file")
+    true = {
+        "outputs": dict(step.names) == settings.outputs,
+        "scores of classes": step.guarded.output in _class_outputs(step.model, step.guarded.output),
+        "score of the sets": _is_set_score(step.guarded.set_score, settings),
+        "outlier score": _is_outlier_score(step, settings),
+        "rule": _is_rule(step.guarded, settings, names, by_hand=by_hand),
+        "thresholds": _are_thresholds(step, settings),
+        "dials": _are_dials(step, settings),
+    }
+    for what in (what for what, holds in true.items() if not holds):
+        yield Difference("metadata", f"{PREFIX}.guard", "changed", f"{what}: not those of the decisions in the file")
+
+
+def _class_names(step: DecisionStep, called: list[str], settings: GuardSettings) -> list[str]:
+    """Return names of the classes with which a decision is stated as it is; where the model has some, those."""
+    output, rule = step.guarded.output, step.guarded.decision
+    names = [str(k) for k in range(output.n_classes)]
+    if rule is None:
+        return names
+    if len(called) == output.n_classes:
+        names = called
+    elif rule.kind == "positive" and len(called) == 1:
+        names[rule.positive] = called[0]
+    elif settings.positive:
+        names[rule.positive] = settings.positive
+    theirs = Data(samples="").class_names(step.model.said_of_classes, output.labels, output.n_classes)
+    theirs = theirs or tuple(str(k) for k in range(output.n_classes))
+    # a caller may call classes by names of their own, but none by that of another class
+    if sorted(called) == sorted(theirs) or (
+        len(called) == 1 and called[0] in theirs and called[0] != settings.positive
+    ):
+        return list(theirs)
+    return names
+
+
+def _class_outputs(model: Model, output: ClassOutput) -> Iterator[ClassOutput]:
+    """Yield what an output may hold: by the graph, or by a word on what that does not tell."""
+    for kind in (None, OUTPUT_KINDS.get(output.kind)):
+        try:
+            yield class_output(model, None, output.name, kind)
+        except TnaError:
+            continue
+
+
+def _is_set_score(score: SetScore | None, settings: GuardSettings) -> bool:
+    if score is None or "set" not in settings.add:
+        return score is None and "set" not in settings.add
+    expected = SetScore(settings.set_score, allow_empty=settings.allow_empty, temperature=score.temperature)
+    if score.name == "raps":
+        expected = replace(expected, free=score.free, weight=score.weight)
+    stated = settings.set_temperature
+    fits = MIN_TEMPERATURE <= score.temperature <= MAX_TEMPERATURE if stated == "auto" else score.temperature == stated
+    return score == expected and fits and score.free >= 0 and 0 <= score.weight < np.inf
+
+
+def _is_outlier_score(step: DecisionStep, settings: GuardSettings) -> bool:
+    outlier = step.guarded.outlier
+    if outlier is None or "ood" not in settings.add:
+        return outlier is None and "ood" not in settings.add
+    if type(outlier.formula).__name__.lower() != settings.ood_score:
+        return False
+    output = step.guarded.output
+    model, options = before_map(step.model, output.name, ModelOptions(output_name=output.name))
+    found = (outlier.logits, outlier.features, outlier.width)
+    if isinstance(outlier.formula, Energy):
+        return any(found == (each.logits, "", 0) for each in _scores(model, options, output))
+    return any(found == ("", head.features, head.n_features) for head in find_heads(model)[0])
+
+
+def _scores(model: Model, options: ModelOptions, output: ClassOutput) -> Iterator[Readout]:
+    for kind in (None, OUTPUT_KINDS.get(output.kind)):
+        for name in (None, options.output_name):
+            try:
+                readout = find_readout(model, None, name, kind)
+            except TnaError:
+                continue
+            if readout.holds == "logits" and not readout.binary:
+                yield readout
+
+
+def _is_rule(guarded: Guarded, settings: GuardSettings, names: Sequence[str], *, by_hand: bool) -> bool:
+    rule, classes = guarded.decision, guarded.output.n_classes
+    if rule is None or not settings.decide:
+        return rule is None and not settings.decide
+    if settings.goal[0] == "cost" or (by_hand and rule.cost.size):
+        expected = DecisionRule("ratio", rule.positive, rule.cost)
+        if rule.cost.shape not in ((classes, classes), (classes, classes + 1)) or np.isinf(rule.cost).any():
+            return False
+    elif by_hand:
+        known = rule.kind in get_args(RuleKind) and 0 <= rule.positive < classes
+        return known and (rule.kind == "labels") == guarded.output.multi_label
+    else:
+        expected = rule_of(settings, guarded.output, names)
+    same = (rule.kind, rule.positive) == (expected.kind, expected.positive)
+    return same and np.array_equal(rule.cost, expected.cost, equal_nan=True)
+
+
+def _are_thresholds(step: DecisionStep, settings: GuardSettings) -> bool:
+    """Whether there are those that the settings ask for, of which none is beyond what scores can be."""
+    classes = step.guarded.output.n_classes
+    rule = step.guarded.decision
+    shapes: dict[str, tuple[int, ...]] = {role: () for role in ("accept", "ood") if role in settings.add}
+    if "set" in settings.add:
+        shapes["set"] = (classes,) if settings.per_class else ()
+    if rule is not None:
+        shapes["decision"] = () if rule.kind == "positive" else (classes,)
+    found = step.thresholds
+    if {role: values.shape for role, values in found.items()} != shapes:
+        return False
+    # of a class with too few samples, every set holds it
+    least = {"accept": 0.0, "set": 0.0, "decision": 0.0}
+    most = {"accept": 1 + _ROUNDING, "set": np.inf}
+    return not any(
+        np.any((values < least.get(role, -_LARGEST)) | (values > most.get(role, _LARGEST)))
+        for role, values in found.items()
+    )
+
+
+def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
+    """Whether there are those that the settings ask for, under these names, with the defaults that these state."""
+    dials = step.dials
+    by_level = {"risk": dials.accept, "coverage": dials.set, "class_prior": dials.prior, "threshold": dials.decision}
+    if {level: dial.name for level, dial in by_level.items() if dial is not None} != settings.inputs:
+        return False
+    defaults: dict[str, NDArray[Any]] = default_thresholds(dials)
+    true = [_same(each, step.thresholds[role]) for role, each in defaults.items()]
+    if dials.accept is not None:
+        levels = risk_levels(settings)
+        true += [dials.accept.default == settings.risk / 100, _same(dials.accept.levels, levels)]
+        true.append(not np.any(dials.accept.thresholds < 0) and not dials.accept.thresholds[0] < np.inf)
+    if dials.set is not None:
+        by_class = isinstance(dials.set, ClassSetDial)
+        true += [dials.set.default == settings.coverage / 100, by_class == settings.per_class]
+        true.append(not np.any(dials.set.scores < 0) and not dials.set.scores[-1] < np.inf)
+    if dials.prior is not None:
+        prior = dials.prior.default
+        true.append(prior.shape == (step.guarded.output.n_classes,))
+        true.append(bool(np.isnan(prior).any() or (np.all(prior > 0) and abs(prior.sum() - 1) < _ROUNDING)))
+    if dials.decision is not None:
+        true.append(_same(dials.decision.default, step.thresholds["decision"]))
+    return bool(np.all(true))
+
+
+def _same(values: NDArray[Any], others: NDArray[Any]) -> bool:
+    """Whether numbers are the same; those of large arrays, for which NaN stands, are in the file alone."""
+    return values.shape == others.shape and bool(np.all((values == others) | np.isnan(values) | np.isnan(others)))

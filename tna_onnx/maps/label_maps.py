@@ -1,0 +1,263 @@
+"""Maps of several labels a sample: each label is a problem of two classes, with the logits (0, s).
+
+- `LabelTemperature`: s'_c = s_c / T_c, each T_c > 0 with the least NLL of its label.
+- `LabelPlatt`: s'_c = a_c s_c + b_c, each as in `maps.two_classes.Platt`.
+- `LabelIsotonic`: x_c = s_c / T, s'_c = x_c + g_c(x_c), g_c(x) = log-odds of f_c less x, with the temperature T of all
+  labels and f_c the isotonic regression of the label on its probability (`numerics.monotone`). g_c is a chain of ramps
+  over log-odds (`maps.isotonic`), constant outside of its knots. A label with fewer than 25 samples on one side has no
+  function of its own, f_c = p: the standard error of a frequency among 25 is up to 0.1.
+
+A label's own fit needs samples of both sides. Where there are fewer than `FEW` of one, or the fit fails, the label has
+the temperature that all labels share: it says nothing on how often a label holds, which such data cannot tell.
+Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", section 2.2; Zadrozny & Elkan (2002),
+"Transforming classifier scores into accurate multiclass probability estimates".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
+from tna_onnx.maps.isotonic import Knots, chain, knot_counts
+from tna_onnx.maps.temperature import Temperature
+from tna_onnx.maps.two_classes import Platt
+from tna_onnx.numerics.monotone import isotonic_log_odds, thinned_over_log_odds
+from tna_onnx.numerics.ops import Ops, to_host
+
+FEW = 5
+"""Samples with the label, or without it, below which it has no fit of its own."""
+
+_Fit = TypeVar("_Fit")
+
+# Numbers of labels that `brief` lists.
+_MAX_LISTED = 20
+
+
+@dataclass(frozen=True, eq=False)
+class LabelColumns:
+    """Logits and labels of all samples, (N, C) each; `+` joins."""
+
+    logits: NDArray[Any]
+    labels: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, reduce: Reduce) -> LabelColumns:
+        """Gather them: every label is fitted with many passes over its own.
+
+        Raises:
+            DataError: the labels are one class a sample.
+        """
+        columns: LabelColumns = reduce(_gathered)
+        if columns.labels.ndim == 1:
+            raise DataError("this map is for models with several labels a sample, and these labels are one class each")
+        return columns
+
+    def __add__(self, other: LabelColumns) -> LabelColumns:
+        return LabelColumns(np.concatenate([self.logits, other.logits]), np.concatenate([self.labels, other.labels]))
+
+    def scarce(self, few: int = FEW) -> NDArray[np.bool_]:
+        """Return which labels, (C,), have fewer samples than `few` on one side."""
+        held = self.labels.sum(axis=0)
+        scarce: NDArray[np.bool_] = np.minimum(held, len(self.labels) - held) < few
+        return scarce
+
+    def reduce(self, c: int) -> Reduce:
+        """Return the reduction over label c, of two classes; `aligned` arrays are not cut."""
+        column = self.logits[:, c]
+        pair = np.stack([np.zeros_like(column), column], axis=1)
+        labels = self.labels[:, c]
+        return lambda of, *aligned: of(pair, labels, None, *aligned)
+
+    def fits(self, fit: Callable[[Reduce], _Fit], together: _Fit, few: int = FEW) -> tuple[list[_Fit], tuple[int, ...]]:
+        """Return the fit of each label, and the labels that have `together` in its place: the shared temperature."""
+        own = {c: self._fit(fit, c) for c in np.flatnonzero(~self.scarce(few)).tolist()}
+        labels = range(self.labels.shape[1])
+        return [own.get(c) or together for c in labels], tuple(c for c in labels if own.get(c) is None)
+
+    def _fit(self, fit: Callable[[Reduce], _Fit], c: int) -> _Fit | None:
+        try:
+            return fit(self.reduce(c))
+        # a label that the model knows nothing of, or everything
+        except DataError:
+            return None
+
+
+def _gathered(logits: Any, labels: NDArray[np.int64], *_: Any) -> LabelColumns:
+    return LabelColumns(to_host(logits), labels)
+
+
+def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]:
+    """Return parameters by label, and which labels share a temperature; of many labels their range, or their number."""
+    brief: dict[str, Any] = {}
+    for name, numbers in values.items():
+        if len(numbers) > _MAX_LISTED:
+            brief[f"{name}_range"] = [min(numbers), max(numbers)]
+        else:
+            brief[name] = list(numbers)
+    if len(shared) > _MAX_LISTED:
+        brief["labels_shared"] = len(shared)
+    elif shared:
+        brief["labels_shared"] = list(shared)
+    return brief
+
+
+@dataclass(frozen=True)
+class LabelTemperature(CalibrationMap):
+    """Logits divided by the temperature of their label.
+
+    Attributes:
+        temperatures: T_c, C values.
+        shared: labels whose temperature is that of all labels.
+    """
+
+    temperatures: tuple[float, ...]
+    shared: tuple[int, ...] = ()
+
+    name: ClassVar[str] = "label-ts"
+    title: ClassVar[str] = "a temperature for each label"
+    rank: ClassVar[int] = 20
+    on_tilted: ClassVar[bool] = True
+    for_labels: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = False
+    # T > 0: no probability crosses 1/2
+    keeps_order: ClassVar[bool] = True
+    foldable: ClassVar[bool] = True
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The temperatures, and the labels with the shared one."""
+        return brief_of(self.shared, temperatures=self.temperatures)
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return s_c / T_c."""
+        return op.mul(logits, op.const(1 / np.array(self.temperatures)))
+
+    def folded(self) -> Folding:
+        """Return the factors 1 / T_c."""
+        return Folding(1 / np.array(self.temperatures))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: LabelTemperature | None = None) -> LabelTemperature:  # noqa: ARG003
+        """Fit the shared T, then each label's.
+
+        Raises:
+            DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
+        """
+        columns = LabelColumns.of(reduce)
+        together = Temperature.fit(reduce)
+        fits, shared = columns.fits(lambda each: Temperature.fit(each, start=together), together)
+        return cls(tuple(each.temperature for each in fits), shared)
+
+
+@dataclass(frozen=True)
+class LabelPlatt(CalibrationMap):
+    """Logits times the slope of their label, plus its intercept.
+
+    Attributes:
+        slopes: a_c, C values.
+        intercepts: b_c, C values.
+        shared: labels that are divided by the temperature of all labels.
+    """
+
+    slopes: tuple[float, ...]
+    intercepts: tuple[float, ...]
+    shared: tuple[int, ...] = ()
+
+    name: ClassVar[str] = "label-platt"
+    title: ClassVar[str] = "slope and intercept for each label"
+    rank: ClassVar[int] = 40
+    for_labels: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = False
+    foldable: ClassVar[bool] = True
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """Slopes and intercepts, and the labels with the shared temperature."""
+        return brief_of(self.shared, slopes=self.slopes, intercepts=self.intercepts)
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return a_c s_c + b_c."""
+        return op.add(op.mul(logits, op.const(np.array(self.slopes))), op.const(np.array(self.intercepts)))
+
+    def folded(self) -> Folding:
+        """Return the factors a_c and the shifts b_c."""
+        return Folding(np.array(self.slopes), np.array(self.intercepts))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: LabelPlatt | None = None) -> LabelPlatt:  # noqa: ARG003
+        """Fit the shared T, then each label's slope and intercept.
+
+        Raises:
+            DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
+        """
+        columns = LabelColumns.of(reduce)
+        together = Platt(1 / Temperature.fit(reduce).temperature, 0.0)
+        lines, shared = columns.fits(Platt.fit, together)
+        return cls(tuple(each.slope for each in lines), tuple(each.intercept for each in lines), shared)
+
+
+_MIN_SAMPLES = 25
+
+# What a label has without a function of its own.
+_UNCHANGED: Knots = ((0.0,), (0.0,))
+
+
+@dataclass(frozen=True)
+class LabelIsotonic(CalibrationMap):
+    """Logits over `temperature`, plus a function of each label's log-odds.
+
+    Attributes:
+        knots: `knots[c]` is the pair (x, g): what is added to the tempered logit x of label c.
+        temperature: T.
+        shared: labels without a function of their own.
+    """
+
+    knots: tuple[Knots, ...]
+    temperature: float = 1.0
+    shared: tuple[int, ...] = ()
+
+    name: ClassVar[str] = "label-isotonic"
+    title: ClassVar[str] = "isotonic regression of each label"
+    rank: ClassVar[int] = 120
+    for_labels: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = False
+
+    @property
+    def brief(self) -> dict[str, Any]:
+        """The temperature, how many knots there are and how many a label has at most, and the labels without any."""
+        return {"temperature": self.temperature, **knot_counts(self.knots, "label"), **brief_of(self.shared)}
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
+        """Return x_c + g_c(x_c)."""
+        scaled = op.mul(logits, op.const(1 / self.temperature))
+        return op.add(scaled, chain(op, scaled, self.knots))
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: LabelIsotonic | None = None) -> LabelIsotonic:
+        """Fit T by NLL, then each label by pooling adjacent violators.
+
+        Raises:
+            DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
+        """
+        columns = LabelColumns.of(reduce)
+        temperature = Temperature.fit(reduce, start=start).temperature
+        scarce = columns.scarce(_MIN_SAMPLES)
+        knots = [_UNCHANGED] * len(scarce)
+        for c in np.flatnonzero(~scarce).tolist():
+            knots[c] = _correction(columns, c, temperature)
+        return cls(tuple(knots), temperature, tuple(np.flatnonzero(scarce).tolist()))
+
+
+def _correction(columns: LabelColumns, c: int, temperature: float) -> Knots:
+    """Return the knots of g_c."""
+    from scipy.special import expit  # noqa: PLC0415 - heavy
+
+    probability = expit(columns.logits[:, c].astype(np.float64) / temperature)
+    x, g = thinned_over_log_odds(isotonic_log_odds(probability, columns.labels[:, c] == 1))
+    return tuple(x.tolist()), tuple(g.tolist())

@@ -1,0 +1,301 @@
+"""What the steps of a change are made of, as JSON in the metadata of a file and back (see `pipeline.change`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.graph import decisions, dials, outputs
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import PREFIX, NodeOps
+from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.several import Layout
+from tna_onnx.graph.written_values import PLACEHOLDER_INT, NotRebuilt
+from tna_onnx.maps import MAPS
+from tna_onnx.maps.base import Folding
+from tna_onnx.maps.feature_space import FeatureSpace
+from tna_onnx.maps.isotonic import TopVersusAll
+from tna_onnx.numerics import operating_points, outliers
+from tna_onnx.numerics.ops import Ops
+
+# Numbers of one array, and of all, that the metadata hold; whole numbers are shorter.
+MAX_ARRAY = 1024
+_MAX_NUMBERS = 2**14
+_MAX_INTEGERS = 2**16
+
+_SUM = 1e-6  # by which weights of distributions may miss 1
+
+
+@dataclass(frozen=True, eq=False)
+class Added:
+    """Logits plus one number a class: what is left of a change where the file has no place for a bias.
+
+    Attributes:
+        bias: (C,) numbers.
+    """
+
+    bias: NDArray[np.floating]
+
+    def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002 - as every map is called
+        """Return s + c."""
+        return op.add(logits, op.const(self.bias))
+
+    def folded(self) -> Folding:
+        """Return the shift."""
+        return Folding(1.0, np.asarray(self.bias, np.float64))
+
+
+@dataclass(frozen=True)
+class OriginalClass:
+    """The class that the input predicts, as a further output (N,) of integers; logits stay as they are.
+
+    Attributes:
+        output: its name.
+    """
+
+    output: str = "original_class"
+
+    keeps_order: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = True
+
+    def forward(self, op: NodeOps, logits: str, features: str = "") -> str:  # noqa: ARG002 - as every map is called
+        """Write the output, and return the logits."""
+        op.class_output(logits, self.output)
+        return logits
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What is done to a head, or behind the tensor of scores.
+
+    Attributes:
+        weight: (C, n) new class vectors; None where they stay, or are computed.
+        bias: (C,) new bias, where the head holds one; None likewise.
+        bias_factor: what the bias that the file has is multiplied by.
+        folded: a map in weight and bias that are computed from those of the source; see `can_recompute`.
+        maps: formulas that are appended, the first one first.
+        keeps_order: none of these changes which class comes first.
+        shape: of one sample's logits (`graph.rewrite`).
+        block: how names of appended nodes begin.
+    """
+
+    weight: NDArray[Any] | None = None
+    bias: NDArray[Any] | None = None
+    bias_factor: float = 1.0
+    folded: Any = None
+    maps: tuple[Any, ...] = ()
+    keeps_order: bool = True
+    shape: tuple[int, ...] | Layout = (0,)
+    block: str = PREFIX
+
+
+@dataclass(frozen=True, eq=False)
+class HeadStep:
+    """A change of scores that was done again.
+
+    Attributes:
+        source: SHA-256 of the file that it says it was done to.
+        readout: the head, or the tensor of scores.
+        change: what was done.
+        known: all its numbers but those of the weight are in the metadata.
+    """
+
+    source: str
+    readout: Readout
+    change: Change
+    known: bool
+
+    @property
+    def fitted(self) -> Any:
+        """The calibration map; None where none is written down."""
+        maps = (self.change.folded, *self.change.maps)
+        return next((each for each in maps if each is not None and not isinstance(each, (Added, OriginalClass))), None)
+
+    @property
+    def holds_bias(self) -> bool:
+        """Whether the file has a place for a bias of each class."""
+        return isinstance(self.readout, Head) and self.readout.holds_bias
+
+    @property
+    def shifts(self) -> bool:
+        """Whether it changes class frequencies: it adds a number a class, and that is all."""
+        change = self.change
+        maps = [each for each in (change.folded, *change.maps) if each is not None]
+        alone = len(maps) == 1 and isinstance(maps[0], Added) and change.bias is None
+        return change.weight is None and change.bias_factor == 1 and (alone or not (maps or change.bias is None))
+
+
+@dataclass(frozen=True, eq=False)
+class DecisionStep:
+    """Decisions that were added again.
+
+    Attributes:
+        source: SHA-256 of the file that it says they were added to.
+        model: what they were added to.
+        guarded: formulas of the scores.
+        thresholds: what these are compared with.
+        names: role -> output.
+        dials: inputs that thresholds are taken by.
+    """
+
+    source: str
+    model: Model
+    guarded: decisions.Guarded
+    thresholds: Mapping[str, NDArray[np.float32]]
+    names: Mapping[str, str]
+    dials: dials.Dials
+
+
+class Encoder:
+    """Values as JSON, to the last bit; of an array that is too large, its type and shape."""
+
+    def __init__(self) -> None:
+        self._left = {"f": _MAX_NUMBERS, "i": _MAX_INTEGERS}
+        self.left_out = 0
+
+    def encoded(self, value: Any, most: int = MAX_ARRAY) -> Any:
+        """Return a value that JSON has; `most` numbers of an array."""
+        if isinstance(value, np.ndarray):
+            array = {"dtype": value.dtype.name, "shape": list(value.shape)}
+            fits = self._fits("i" if value.dtype.kind in "iu" else "f", value.size, most)
+            return array | ({"values": value.reshape(-1).tolist()} if fits else {})
+        if isinstance(value, (list, tuple)):
+            numbers = bool(value) and all(isinstance(each, float) for each in value)
+            if numbers and not self._fits("f", len(value), most):
+                return {"numbers": len(value)}
+            return [self.encoded(each) for each in value]
+        if dataclasses.is_dataclass(value):
+            # what was measured on the samples is for the fit alone
+            fields = [each.name for each in dataclasses.fields(value)]
+            names = [name for name in fields if not (isinstance(value, FeatureSpace) and name == "measured")]
+            # costs of a few classes are an entry of their own, too
+            most = _MAX_NUMBERS if isinstance(value, operating_points.DecisionRule) else MAX_ARRAY
+            return {"is": type(value).__name__, **{name: self.encoded(getattr(value, name), most) for name in names}}
+        if isinstance(value, Mapping):
+            return {"entries": {key: self.encoded(each) for key, each in value.items()}}
+        return value.item() if isinstance(value, np.generic) else value
+
+    def _fits(self, kind: str, count: int, most: int) -> bool:
+        if count > min(_MAX_INTEGERS if kind == "i" else most, self._left[kind]):
+            self.left_out += 1
+            return False
+        self._left[kind] -= count
+        return True
+
+
+class Decoder:
+    """The way back, with placeholders for the numbers of large arrays.
+
+    Args:
+        size: most numbers of an array.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self.placeholders = 0
+
+    def decoded(self, value: Any) -> Any:
+        """Return the value.
+
+        Raises:
+            NotRebuilt: none that this tool writes.
+        """
+        if isinstance(value, list):
+            return tuple(self.decoded(each) for each in value)
+        if not isinstance(value, dict):
+            return value
+        if "shape" in value:
+            return self._array(np.dtype(value["dtype"]), tuple(map(int, value["shape"])), value.get("values"))
+        if "numbers" in value:
+            return tuple(self._array(np.dtype(np.float64), (int(value["numbers"]),), None).tolist())
+        if "entries" in value:
+            return {key: self.decoded(each) for key, each in value["entries"].items()}
+        cls = _classes().get(value["is"])
+        if cls is None:
+            raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
+        fitted = cls(**{key: self.decoded(each) for key, each in value.items() if key != "is"})
+        _require_fit(fitted)
+        return fitted
+
+    def _array(self, dtype: np.dtype[Any], shape: tuple[int, ...], values: Any) -> NDArray[Any]:
+        count = 1
+        for length in shape:
+            count *= length
+        if dtype.kind not in "fi" or not 0 <= count <= self._size:
+            raise NotRebuilt(f"expected an array of numbers that the file can hold, found {dtype} {shape}")
+        if values is not None:
+            array = np.array(values, dtype).reshape(shape)
+            # a placeholder would take the number of the file
+            if dtype.kind == "f" and np.isnan(array).any():
+                raise NotRebuilt("it holds values that are no numbers")
+            return array
+        self.placeholders += 1
+        return np.full(shape, np.nan if dtype.kind == "f" else PLACEHOLDER_INT, dtype)
+
+
+def _require_fit(fitted: Any) -> None:
+    """Refuse a map with numbers that no fit gives, which could turn its predictions round.
+
+    Raises:
+        NotRebuilt: such a number.
+    """
+    for name, value in vars(fitted).items():
+        if isinstance(fitted, (Added, *MAPS.values())) and isinstance(value, np.ndarray) and np.isinf(value).any():
+            raise NotRebuilt(f"it holds a {type(fitted).__name__} with infinite numbers")
+        if name not in _RANGES or value is None:
+            continue
+        low, high = _RANGES[name]
+        numbers = np.asarray(value, np.float64)
+        if isinstance(fitted, MAPS["ets"]) and name == "weights" and not _is_mixture(numbers):
+            raise NotRebuilt("it holds weights of three distributions that no fit gives")
+        numbers = numbers[~np.isnan(numbers)] if np.ndim(value) else numbers  # NaN stands for those of the file
+        if not np.all((numbers >= low) & (numbers <= high)):
+            raise NotRebuilt(f"it holds a {type(fitted).__name__} whose {name} no fit gives")
+
+
+def _is_mixture(weights: NDArray[np.float64]) -> bool:
+    """Whether weights of three distributions add up to 1 and do not leave the uniform one, the last, alone."""
+    return bool(abs(weights.sum() - 1) < _SUM and weights[2] < 1)
+
+
+# Least and largest value of a map's field, by its name.
+_RANGES = {
+    "temperature": (1e-6, 1e6),
+    "temperatures": (1e-6, 1e6),
+    "n_classes": (2, np.inf),
+    "weights": (0.0, 1.0),
+    "share": (0.0, 1.0),
+    "slope": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
+}
+
+
+@functools.cache
+def _classes() -> dict[str, type]:
+    """Return the classes that metadata may name."""
+    named = (
+        Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy,
+        outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
+        dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
+        operating_points.DecisionRule, *MAPS.values(),
+    )  # fmt: skip
+    return {cls.__name__: cls for cls in named}
+
+
+def require_words(step: Mapping[str, Any], keys: Sequence[str], size: int) -> None:
+    """Refuse values that are not in the words of this version, such as small arrays without their numbers.
+
+    Raises:
+        NotRebuilt: such a value.
+    """
+    decoder, encoder = Decoder(size), Encoder()
+    for key in keys:
+        again = encoder.encoded(decoder.decoded(step[key]))
+        if json.dumps(again, sort_keys=True) != json.dumps(step[key], sort_keys=True):
+            raise NotRebuilt(f"its '{key}' is not in the words that this version of tna-onnx writes")

@@ -1,0 +1,251 @@
+"""The line charts of a calibration, as values that both the page (`html/svg.py`) and `figures.py` draw.
+
+A line of rank k has the k-th colour and marker, and is dashed where another one of its colour is not, so that nothing
+depends on colour alone. The search is drawn as far as it is near the original weight; the rest is in the table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.results.details import Details, Scored, Step
+from tna_onnx.results.report import Report
+from tna_onnx.results.study import Chart, Line
+
+RANKS = 5
+"""Colours, and as many markers; a line of a higher rank is plain."""
+
+MAX_DROP = 0.1
+"""Accuracy that the charts show a loss of; beyond it, errors grow so much that nothing else can be seen."""
+
+MAX_TIMES = 2
+"""Objectives that are more than so many times the original weight's are cut off."""
+
+WEIGHTS = {"original": "original weight", "tilted": "one tilted weight", "averaged": "average of tilted weights"}
+"""Names of the weights whose angles are drawn."""
+
+# Paper between the highest point and the end of the axis.
+_ROOM = 1.15
+# Numbers that fit below a logarithmic axis.
+_MAX_TICKS = 9
+# Share of a bin below which it is left out at the ends.
+_MIN_SHARE = 0.002
+
+
+@dataclass(frozen=True)
+class MarkedChart(Chart):
+    """A chart with marked values.
+
+    Attributes:
+        x_range: ends of the horizontal axis; those of the lines where it is None.
+        vertical: a value of x to mark, and its text.
+        horizontal: values of y to mark, and their texts.
+        rings: points (x, y) to mark.
+        text_on_top: whether the text of `vertical` stands there, and not at the bottom.
+    """
+
+    x_range: tuple[float, float] | None = None
+    vertical: tuple[float, str] | None = None
+    horizontal: tuple[tuple[float, str], ...] = ()
+    rings: tuple[tuple[float, float], ...] = ()
+    text_on_top: bool = False
+
+
+def log_ticks(chart: Chart) -> list[float]:
+    """Return the values of x of the lines, less those that would overlap on a logarithmic axis."""
+    values = sorted({value for line in chart.lines for value in line.x})
+    apart = max(1.5, (values[-1] / values[0]) ** (1 / (_MAX_TICKS - 1)))
+    ticks: list[float] = []
+    for value in values:
+        if not ticks or value >= apart * ticks[-1]:
+            ticks.append(value)
+    return ticks
+
+
+def plain_line(name: str, x: Iterable[float], y: Iterable[float], rank: int, *, dashed: bool = False) -> Line:
+    """Return a line without markers; x and y are shares and become per cent."""
+    x, y = (tuple(100 * value for value in values) for values in (x, y))
+    return Line(name, x, y, rank=rank, dashed=dashed, marked=False)
+
+
+def curve(
+    title: str,
+    labels: tuple[str, str],
+    points: tuple[Sequence[float], Sequence[float]],
+    ring: tuple[float, float] | None,
+    y_range: tuple[float, float] | None = (0, 100),
+) -> MarkedChart:
+    """Return shares along all thresholds, in per cent, with the chosen point (x, y) in a ring."""
+    rings = () if ring is None else ((100 * ring[0], 100 * ring[1]),)
+    lines = (plain_line("all thresholds", *points, rank=2),)
+    title = f"{title}, the chosen point in a ring"
+    return MarkedChart(title, *labels, lines, y_range=y_range, x_range=(0, 100), rings=rings)
+
+
+def risk_chart(details: Details) -> MarkedChart:
+    """Return the errors among the most confident share of the samples, before and after."""
+    before, after = details.risk_before, details.risk_after
+    lines = (
+        plain_line(f"before: mean {100 * before.area:.2f} %", before.coverage, before.risk, 1, dashed=True),
+        plain_line(f"after: mean {100 * after.area:.2f} %", after.coverage, after.risk, 2),
+    )
+    return MarkedChart("Risk and coverage", "coverage, %", "errors among them, %", lines, x_range=(0, 100))
+
+
+def search_charts(report: Report, details: Details) -> tuple[MarkedChart, MarkedChart]:
+    """Return objective and accuracy of the candidates over the angle."""
+    metric = METRICS[report.objective]
+    values: tuple[Callable[[Scored], float], ...] = (
+        lambda scored: metric.factor * scored.objective,
+        lambda scored: 100 * scored.accuracy,
+    )
+    near = _near(details)
+    choice = details.steps[details.chosen]
+    accuracies = [values[1](score(step)) for step in near for _, score in _kinds(details)]
+    # up to half a point above 100 %, so that a marker there is whole
+    ranges = (_objective_range(details, values[0]), (min(accuracies) - 1, min(max(accuracies) + 1, 100.5)))
+    allowed = 100 * details.steps[0].calibration.accuracy - float(str(report.settings["max_accuracy_drop"]))
+    limits = ((), ((allowed, "allowed on calibration data"),))
+    objective, accuracy = (
+        MarkedChart(
+            f"{shown.label} against angle",
+            "angle, degrees",
+            shown.title,
+            tuple(_search_lines(details, value)),
+            y_range=y_range,
+            # 2 degrees of room for the last marker
+            x_range=(0.0, max(step.angle for step in near) + 2),
+            vertical=(choice.angle, f"chosen: {choice.angle:g}°"),
+            horizontal=limit,
+            rings=tuple((choice.angle, value(score(choice))) for _, score in _kinds(details)),
+            text_on_top=not limit,
+        )
+        for shown, value, y_range, limit in zip((metric, METRICS["accuracy"]), values, ranges, limits, strict=True)
+    )
+    return objective, accuracy
+
+
+def _near(details: Details) -> list[Step]:
+    # on the calibration data, which every candidate has scores on
+    lowest = details.steps[0].calibration.accuracy - MAX_DROP
+    return [step for step in details.steps if step.calibration.accuracy >= lowest]
+
+
+def _kinds(details: Details) -> list[tuple[str, Callable[[Step], Scored]]]:
+    """Name the data that lines are drawn for, held-out data first, and what takes their scores from a candidate."""
+    kinds: list[tuple[str, Callable[[Step], Scored]]] = [("calibration", lambda step: step.calibration)]
+    if details.held_out:
+        kinds.insert(0, ("held-out", lambda step: step.shown))
+    return kinds
+
+
+def _objective_range(details: Details, value: Callable[[Scored], float]) -> tuple[float, float]:
+    """Return the ends of the axis: all that is near, but not what is much worse than the original; the choice is in."""
+    kinds = [score for _, score in _kinds(details)]
+    # the first step is the original weight
+    limit = MAX_TIMES * max(value(score(details.steps[0])) for score in kinds)
+    choice = [value(score(details.steps[details.chosen])) for score in kinds]
+    values = [value(score(step)) for step in _near(details) for score in kinds]
+    high = _ROOM * max(*choice, *(v for v in values if v <= limit)) or 1.0
+    return max(0.0, min(values) - 0.1 * (high - min(values))), high
+
+
+def _search_lines(details: Details, value: Callable[[Scored], float]) -> Iterable[Line]:
+    """Yield a line for each number of members and each kind of data; the original weight begins the first."""
+    ranks = looks(details)
+    shared = shares_last_look(ranks)
+    first = next(iter(ranks))
+    near = _near(details)
+    for kind, score in _kinds(details):
+        for size, rank in sorted(ranks.items(), key=lambda item: item[1]):
+            steps = sorted((step for step in near if step.angle and step.members == size), key=lambda step: step.angle)
+            if size == first:
+                steps.insert(0, details.steps[0])
+            name = f"{members_text(size)} members"
+            if shared and rank == RANKS - 1:
+                name = "other numbers of members"
+            angles = tuple(step.angle for step in steps)
+            # solid lines are the data to judge by: held-out ones where there are any
+            dashed = details.held_out and kind == "calibration"
+            yield Line(f"{kind}, {name}", angles, tuple(value(score(step)) for step in steps), rank=rank, dashed=dashed)
+
+
+def looks(details: Details) -> dict[int, int]:
+    """Return the rank of each number of members, from 0; the limit of many comes last.
+
+    If there are more numbers than looks, that of the choice and those with the most candidates have their own; the rest
+    share the last one.
+    """
+    counts = Counter(step.members for step in details.steps[1:])
+    choice = details.steps[details.chosen].members
+    sizes = sorted(counts, key=lambda size: size or float("inf"))
+    distinct = sizes
+    if len(sizes) > RANKS:
+        distinct = sorted(sizes, key=lambda size: (size != choice, -counts[size]))[: RANKS - 1]
+    ranks = {size: k for k, size in enumerate(size for size in sizes if size in distinct)}
+    return {size: ranks.get(size, RANKS - 1) for size in sizes}
+
+
+def shares_last_look(ranks: dict[int, int]) -> bool:
+    """Return whether several numbers of members have the last look."""
+    return list(ranks.values()).count(RANKS - 1) > 1
+
+
+def members_text(size: int) -> str:
+    """Write a number of members; 0 is the limit of many.
+
+    >>> members_text(1024), members_text(0)
+    ('1,024', 'infinitely many')
+    """
+    return f"{size:,}" if size else "infinitely many"
+
+
+def members_chart(details: Details) -> Chart | None:
+    """Return the accuracy against the members averaged, at the chosen angle; None where it would show nothing."""
+    if len(details.averages) < 2:
+        return None
+    members = tuple(float(average.members) for average in details.averages)
+    accuracies = tuple(100 * average.accuracy for average in details.averages)
+    untilted = 100 * details.untilted
+    values = [*accuracies, untilted]
+    room = 0.1 * (max(values) - min(values)) + 0.5
+    degrees = f"{details.steps[details.chosen].angle:g}"
+    lines = (
+        Line("average", members, accuracies, rank=2),
+        Line("not tilted", (members[0], members[-1]), (untilted, untilted), rank=1, dashed=True, marked=False),
+    )
+    y_range = (min(values) - room, min(max(values) + room, 100.5))
+    title = f"Accuracy before any map, over the members at {degrees} degrees"
+    return Chart(title, "members averaged", "accuracy, %", lines, log_x=True, y_range=y_range)
+
+
+def angle_charts(details: Details) -> tuple[MarkedChart, MarkedChart]:
+    """Return the distribution of the angles between features and class vectors: of the predicted class, of others."""
+    predicted = {angles.weight: angles.predicted for angles in details.angles}
+    others = {angles.weight: angles.others for angles in details.angles}
+    bins = len(details.angles[0].predicted)
+    width = 180 / bins
+    # both charts show the same angles, and one more bin on each side
+    shares = [*predicted.values(), *others.values()]
+    filled = [j for part in shares for j, share in enumerate(part) if share > _MIN_SHARE]
+    low = max(0, min(filled, default=0) - 1)
+    high = min(bins, max(filled, default=bins) + 2)
+    places = tuple((j + 0.5) * width for j in range(low, high))
+
+    def lines(of: dict[str, tuple[float, ...]]) -> tuple[Line, ...]:
+        ranks = {"original": 1, "tilted": 0, "averaged": 2}
+        heights = {weight: tuple(100 * part[j] for j in range(low, high)) for weight, part in of.items()}
+        return tuple(
+            Line(WEIGHTS[w], places, y, rank=ranks[w], dashed=w == "original", marked=w == "tilted")
+            for w, y in heights.items()
+        )
+
+    label = f"share per {width:g}°, %"
+    ends = (low * width, high * width)
+    return (
+        MarkedChart("Angles to the predicted class", "angle, degrees", label, lines(predicted), x_range=ends),
+        MarkedChart("Angles to all other classes", "angle, degrees", label, lines(others), x_range=ends),
+    )

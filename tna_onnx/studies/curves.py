@@ -1,0 +1,649 @@
+"""Experiments that vary one thing, measure the held-out samples several times, and draw a curve of it.
+
+    angle         metrics of the averaged weight on both sets of samples, against the angle: the optimisation curve
+    members       accuracy and ECE against the number n_e of averaged members, at several angles
+    samples       ECE and NLL of every map against the number of calibration samples: the paper's data efficiency plot
+    dimension     ECE and lost accuracy of the same head on random projections of the features to fewer dimensions
+    parameters    theta_s, the Beta distribution, n_t and the bins, of which one is varied at a time
+
+Source: the paper, figures "The data efficiency plot" and on the dimension n, sections "Hyperparameters" and
+"Assumptions".
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.errors import DataError
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.numerics.averages import LIMIT, Average, Draws, averages
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Metrics, objective_value
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.search.candidates import SearchSettings
+from tna_onnx.studies.methods import MEMBERS, PAPER_MAPS, Recalibration, fit, maps_for, plain, scored, sparse
+from tna_onnx.studies.run import StudyData, rows_of, stratified
+from tna_onnx.studies.settings import StudySettings
+from tna_onnx.studies.table import LABELS, deviation, mean, mean_interval, measured
+
+NAMES = ("accuracy", "ece", "nll")
+"""Metrics of each repeat."""
+
+Repeat = dict[str, float]
+"""What one repeat measured, by name; NaN for what could not be."""
+
+Tell = Callable[[int, int], None]
+
+
+def _metrics(data: StudyData, weight: NDArray[Any], settings: StudySettings) -> Repeat:
+    metrics = Metrics.of(data.scores(weight), settings.bins)
+    return {name: float(getattr(metrics, name)) for name in NAMES}
+
+
+def _known(repeats: Sequence[Repeat], name: str) -> list[float]:
+    return [repeat[name] for repeat in repeats if not math.isnan(repeat[name])]
+
+
+def _columns(names: Sequence[str], *ends: str) -> Iterator[Column]:
+    """Yield the columns of metrics, and hidden ones of what is shown beside: `sd`, or `low` and `high`."""
+    for name in names:
+        metric = METRICS[name]
+        beside = tuple(f"{name}_{end}" for end in ends)
+        yield Column(name, metric.title, metric.factor, metric.digits, beside=beside)
+        for column in beside:
+            title = f"SD of {metric.title}" if ends == ("sd",) else column
+            yield Column(column, title, metric.factor, metric.digits, hidden=True)
+
+
+def _cells(repeats: Sequence[Repeat], names: Sequence[str]) -> Iterator[Cell]:
+    """Yield mean and deviation of each value; None where no repeat has it."""
+    for name in names:
+        numbers = _known(repeats, name)
+        yield mean(numbers) if numbers else None
+        yield deviation(numbers) if numbers else None
+
+
+def _line(
+    name: str, points: Mapping[Any, Sequence[float]], factor: float, rank: int, *, interval: bool = False
+) -> Line:
+    """Return the line of means with a band: one standard deviation both ways, or the interval of the mean.
+
+    Args:
+        name: of the line.
+        points: place on the axis -> values of the repeats.
+        factor: from a value to what is shown.
+        rank: of colour and marker.
+        interval: whether the band is the 95 % interval, which all samples (the last point) do not have.
+    """
+    points = {x: [factor * value for value in values] for x, values in points.items() if values}
+    y = tuple(map(mean, points.values()))
+    ends = []
+    for x, values, middle in zip(points, points.values(), y, strict=True):
+        spread = deviation(values) or 0.0
+        band: tuple[float, float] | None = (middle - spread, middle + spread)
+        if interval:
+            band = None if x == max(points) else mean_interval(values)
+        ends.append(band or (middle, middle))
+    return Line(
+        name, tuple(map(float, points)), y, tuple(low for low, _ in ends), tuple(high for _, high in ends), rank
+    )
+
+
+def _level(name: str, ends: tuple[float, float], value: float, rank: int = 5, *, dashed: bool = False) -> Line:
+    return Line(name, ends, (value, value), rank=rank, dashed=dashed, marked=False)
+
+
+# Errors and losses are shown up to so many times those of the input, accuracies down to so many points below.
+_TIMES = 2.5
+_POINTS = 12.0
+_ROOM = 0.06
+
+
+def _shown_range(name: str, level: float, lines: Sequence[Line]) -> tuple[float, float]:
+    """Return the range of a metric's axis, in its displayed unit: values that matter fit in, outliers are cut off.
+
+    Args:
+        name: of the metric.
+        level: value of the input, in the shown unit; it is always in the range.
+        lines: what is drawn.
+    """
+    values = [value for line in lines for value in (*line.y, *line.low, *line.high)]
+    if METRICS[name].better > 0:
+        low = max(min([level, *values]), level - _POINTS)
+        high = max([level, *values])
+        # one value would make a scale without length
+        room = _ROOM * (high - low) or 0.5
+        return low - room, high + room
+    # a calibrated model has next to no error: then all is shown
+    highest = max([level, *values])
+    return 0.0, (1 + _ROOM) * (min(highest, _TIMES * level) if level > 0.05 * highest else highest) or 1.0
+
+
+# The angle
+
+_STEP = 2.0
+_AVERAGED = {10: "10 members", LIMIT: "limit of many"}
+
+
+def angle(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+    """Score averages along the grid of angles."""
+    parts = {"calibration": data.calibration, "held-out": data.held_out}
+    grid = np.arange(_STEP, 90, _STEP).tolist()
+    rows: list[tuple[Cell, ...]] = []
+
+    def score(size: int, average: Average) -> None:
+        weight = average.weight if average.angle else None
+        for part, table in parts.items():
+            metrics = Metrics.of(data.logits(table, weight).scores(), settings.bins)
+            values = (float(getattr(metrics, name)) for name in METRICS)
+            rows.append((_AVERAGED[size], part, average.angle, average.reached, *values))
+
+    for size in _AVERAGED:
+        score(size, Average(0.0, data.weight, 0.0, 0.0))
+        for k, average in enumerate(averages(data.weight, grid, size, Draws(settings.seed))):
+            score(size, average)
+            progress(k + 1, len(grid))
+    columns = (
+        Column("members", "Members"),
+        Column("data", "Data"),
+        Column("angle", "Angle, degrees", 1, 1),
+        Column("reached", "mRC reached, degrees", 1, 2),
+        *_columns(tuple(METRICS)),
+    )
+    charts = tuple(_angle_chart(name, rows, columns) for name in ("ece", "accuracy", "nll"))
+    ends = {line.name: line.x[int(np.argmin(line.y))] for line in charts[0].lines}
+    calibration, held_out = (ends[f"{part}, {_AVERAGED[10]}"] for part in parts)
+    sentence = (
+        f"With 10 members the ECE is least at {calibration:g} degrees on the calibration samples and at {held_out:g} "
+        f"on the held-out ones."
+    )
+    return Study("angle", "Metrics against the angle", "optimisation curve", sentence, columns, tuple(rows), charts)
+
+
+def _angle_chart(name: str, rows: list[tuple[Cell, ...]], columns: tuple[Column, ...]) -> Chart:
+    metric = METRICS[name]
+    k = [column.name for column in columns].index(name)
+    lines = []
+    for rank, size in enumerate(_AVERAGED.values(), start=1):
+        for part in ("calibration", "held-out"):
+            curve = [row for row in rows if row[:2] == (size, part)]
+            x = tuple(float(row[2] or 0) for row in curve)
+            y = tuple(metric.factor * float(row[k] or 0) for row in curve)
+            lines.append(Line(f"{part}, {size}", x, y, rank=rank, dashed=part == "calibration", marked=False))
+    reach = _shown_range(name, lines[0].y[0], lines)
+    return Chart(f"{metric.label} against the angle", "angle, degrees", metric.title, tuple(lines), y_range=reach)
+
+
+# The members
+
+# The paper's 30 degrees, and those around it.
+_ANGLES = (15.0, 30.0, 45.0, 60.0, 75.0)
+_SIZES = (1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100)
+# Products with all features: more members are left out where these would take longer.
+_MAX_MEMBERS = {True: 100, False: 20}
+_LARGE = 2**21
+
+_Members = dict[tuple[float, int], list[Repeat]]
+
+
+def members(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+    """Score averages of more and more members: member k of a repeat is one random path, which is walked once."""
+    most = _MAX_MEMBERS[data.weight.size <= _LARGE]
+    sizes = [size for size in _SIZES if size <= most]
+    values: _Members = {}
+    for repeat in range(settings.repeats):
+        for degrees, size, weight in _growing(data.weight, sizes, settings.seed, repeat):
+            values.setdefault((degrees, size), []).append(_metrics(data, weight, settings))
+            progress(repeat * most + size, settings.repeats * most)
+    for average in averages(data.weight, _ANGLES, LIMIT, Draws(settings.seed)):
+        values[average.angle, LIMIT] = [_metrics(data, average.weight, settings)]
+    untilted = _metrics(data, data.weight, settings)
+    rows: list[tuple[Cell, ...]] = [(0.0, "not tilted", *_cells([untilted], NAMES))]
+    for degrees, size in sorted(values, key=lambda key: (key[0], key[1] or math.inf)):
+        words = str(size) if size else "limit of many"
+        rows.append((degrees, words, *_cells(values[degrees, size], NAMES)))
+    columns = (Column("angle", "Angle, degrees", 1, 0), Column("members", "Members"), *_columns(NAMES, "sd"))
+    charts = tuple(_members_chart(name, values, untilted, most) for name in NAMES)
+    ends = []
+    for size in (1, 10, max(size for _, size in values)):
+        at_size = values.get((30.0, size))
+        if at_size:
+            change = METRICS["accuracy"].change(mean(_known(at_size, "accuracy")) - untilted["accuracy"])
+            ends.append(f"{change} points with {size}")
+    sentence = f"At 30 degrees the accuracy changes by {', '.join(ends)} members averaged."
+    return Study("members", "Members averaged", "accuracy against n_e", sentence, columns, tuple(rows), charts)
+
+
+def _growing(weight: NDArray[Any], sizes: list[int], seed: int, repeat: int) -> Iterator[tuple[float, int, Any]]:
+    """Yield (angle, members, (C, n) average) for the first members of a repeat."""
+    sums: dict[float, NDArray[np.float64]] = {}
+    for member in range(max(sizes)):
+        reached = set()
+        # one entropy for each member of each repeat
+        member_seed = int(np.random.SeedSequence([seed, repeat, member]).generate_state(1)[0])
+        for average in averages(weight, _ANGLES, 1, Draws(member_seed)):
+            reached.add(average.angle)
+            # an angle that a member did not reach is left for all that follow
+            if member and average.angle not in sums:
+                continue
+            sums[average.angle] = sums.get(average.angle, 0.0) + average.weight.astype(np.float64)
+            if member + 1 in sizes:
+                yield average.angle, member + 1, (sums[average.angle] / (member + 1)).astype(weight.dtype)
+        sums = {angle: total for angle, total in sums.items() if angle in reached}
+
+
+def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> Chart:
+    metric = METRICS[name]
+    ends = (1.0, float(most))
+    lines = []
+    for rank, degrees in enumerate(_ANGLES):
+        points = {size: _known(values[a, size], name) for a, size in sorted(values) if a == degrees and size}
+        if points:
+            lines.append(_line(f"{degrees:g} degrees", points, metric.factor, rank))
+    level = metric.factor * untilted[name]
+    for rank, degrees in enumerate(_ANGLES):
+        limit = metric.factor * values[degrees, LIMIT][0][name]
+        # where the bias is scaled the limit keeps every prediction: one line shows them all
+        if limit != level:
+            lines.append(_level(f"{degrees:g} degrees, limit", ends, limit, rank, dashed=True))
+    lines.append(_level("not tilted", ends, level))
+    title = f"{metric.label} against members"
+    reach = _shown_range(name, level, lines)
+    return Chart(title, "members averaged", metric.title, tuple(lines), log_x=True, y_range=reach)
+
+
+# The calibration samples
+
+_SMALLEST = 50
+# Lines of one chart.
+_LINES = 5
+
+_Samples = dict[tuple[str, int], list[Repeat]]
+
+
+def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+    """Fit every map on more and more samples; each repeat draws its own, stratified by class."""
+    sizes = sizes_of(len(data.calibration), settings.bins)
+    methods = ("tna", *maps_for(len(data.weight)))
+    values: _Samples = {}
+    done = 0
+    for size, repeat in itertools.product(sizes, range(settings.repeats)):
+        part = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
+        for method in methods:
+            done += 1
+            progress(done, len(sizes) * settings.repeats * len(methods))
+            seed = settings.seed + repeat
+            try:
+                result = sparse(part, settings, seed) if method == "tna" else plain(part, method, settings, seed)
+            except DataError:
+                continue
+            values.setdefault((method, size), []).append(measured(scored(data, result), settings.bins))
+    level = measured(data.scores(), settings.bins)
+    rows = []
+    for method, size in itertools.product(methods, sizes):
+        if (method, size) in values:
+            repeats = values[method, size]
+            rows.append((method, size, len(repeats), *_interval_cells(repeats, size == sizes[-1])))
+    return Study(
+        "samples",
+        "Data efficiency",
+        "data efficiency plot",
+        _samples_sentence(methods, sizes, values, level),
+        (
+            Column("method", "Method"),
+            Column("samples", "Calibration samples"),
+            Column("fits", "Repeats"),
+            *_columns(NAMES, "low", "high"),
+        ),
+        tuple(rows),
+        tuple(_samples_charts(methods, sizes, values, level)),
+        (
+            "Where a map cannot be fitted on so few samples, there is no point.",
+            "Repeats draw from one set of samples and are scored on one: intervals leave out what other sets would "
+            "change, and are too narrow where the repeats share many samples. On all samples there is none.",
+        ),
+    )
+
+
+def sizes_of(samples: int, bins: int) -> list[int]:
+    """Return sample sizes, each about three times the one before, up to all samples.
+
+    >>> sizes_of(2000, 15)
+    [50, 150, 500, 2000]
+    """
+    steps = (mantissa * 10**power for power in range(1, 7) for mantissa in (5, 15))
+    # one just below all of them would say nothing new
+    return [*(size for size in steps if max(_SMALLEST, bins) <= size <= samples / 2), samples]
+
+
+def _interval_cells(repeats: Sequence[Repeat], all_samples: bool) -> Iterator[Cell]:
+    for name in NAMES:
+        numbers = _known(repeats, name)
+        # repeats on all samples have the same samples: they say nothing of others
+        ends = None if all_samples else mean_interval(numbers)
+        yield from (mean(numbers), *(ends or (None, None)))
+
+
+def _samples_charts(
+    methods: tuple[str, ...], sizes: list[int], values: _Samples, level: dict[str, float]
+) -> Iterator[Chart]:
+    first = ("tna", *PAPER_MAPS)
+    others = [method for method in methods if method not in first]
+    groups: list[Sequence[str]] = [first, *(others[k : k + _LINES] for k in range(0, len(others), _LINES))]
+    for group in groups:
+        word = "the paper's maps" if group is first else "other maps"
+        for name in ("ece", "nll"):
+            metric = METRICS[name]
+            lines = []
+            for rank, method in enumerate(group):
+                points = {size: _known(values[method, size], name) for size in sizes if (method, size) in values}
+                if points:
+                    lines.append(_line(_label(method), points, metric.factor, rank, interval=True))
+            input_level = metric.factor * level[name]
+            lines.append(_level("None", (float(sizes[0]), float(sizes[-1])), input_level, dashed=True))
+            reach = _shown_range(name, input_level, lines)
+            title = f"{metric.label}, {word}"
+            yield Chart(title, "calibration samples", metric.title, tuple(lines), log_x=True, y_range=reach)
+
+
+def _label(method: str) -> str:
+    return "TNA" if method == "tna" else LABELS.get(method, method)
+
+
+def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Samples, level: dict[str, float]) -> str:
+    """Say which method has the least ECE on the fewest samples and on all."""
+    parts = []
+    for size in (sizes[0], sizes[-1]):
+        errors = {method: mean(_known(values[method, size], "ece")) for method in methods if (method, size) in values}
+        if errors:
+            best = min(errors, key=lambda method: errors[method])
+            parts.append(f"with {size:,} samples {_label(best)} ({METRICS['ece'].number(errors[best])} %)")
+    return f"Lowest mean ECE: {'; '.join(parts)}; the input has {METRICS['ece'].number(level['ece'])} %."
+
+
+# The dimension of the features
+
+_SHARES = (16, 8, 4, 2, 1)
+_METHODS = {"none": "None", "tna": "TNA", "ts": "TS", "tna_ts": "TS +TNA"}
+_TILTS = (15.0, 30.0, 45.0, 60.0)
+_TILTED = {1: "one tilted weight", 10: "10 members"}
+
+
+def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> StudyData:
+    """Project features and class vectors to a lower dimension.
+
+    The paper trains networks with a narrower layer before the head. Here the features z are projected by a random
+    (n', n) matrix P with orthonormal rows, and so are the class vectors: logits are (W P') (P z) + b, which for n' = n
+    are the model's own.
+
+    Args:
+        data: both sets of samples are joined and split anew, in halves.
+        dimension: at most n; n keeps features and weight as they are.
+        rng: of the projection and the split.
+    """
+    features = np.concatenate([data.calibration.features, data.held_out.features]).astype(np.float32)
+    labels = np.concatenate([data.calibration.labels, data.held_out.labels])
+    weight = data.weight
+    n = features.shape[1]
+    if dimension < n:
+        basis = np.linalg.qr(rng.standard_normal((n, dimension)))[0].astype(np.float32)
+        features = features @ basis
+        weight = np.ascontiguousarray(weight @ basis)
+    joined = FeatureTable(features, labels)
+    first = stratified(labels, len(labels) // 2, rng)
+    rest = np.setdiff1d(np.arange(len(labels)), first)
+    return replace(data, weight=weight, calibration=rows_of(joined, first), held_out=rows_of(joined, rest))
+
+
+def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+    """Project, calibrate and score."""
+    n = data.weight.shape[1]
+    dimensions = sorted({max(2, n // share) for share in _SHARES})
+    values: dict[int, list[Repeat]] = {}
+    cases = list(itertools.product(dimensions, range(settings.repeats)))
+    for k, (size, repeat) in enumerate(cases):
+        part = narrowed(data, size, np.random.default_rng([settings.seed, size, repeat]))
+        values.setdefault(size, []).append(_narrow(part, settings, settings.seed + repeat))
+        progress(k + 1, len(cases))
+    names = [*values[dimensions[0]][0]]
+    return Study(
+        "dimension",
+        "Feature dimension",
+        "table and figure on the dimension n",
+        _dimension_sentence(dimensions, values),
+        (Column("n", "n"), *_dimension_columns(names)),
+        tuple((size, *_cells(values[size], names)) for size in dimensions),
+        tuple(_dimension_charts(dimensions, values)),
+        (
+            "Features and class vectors are projected at random: with the largest n the head is the model's own. The "
+            "networks are not trained again, as they are in the paper, and lose accuracy by the projection.",
+        ),
+    )
+
+
+def _narrow(data: StudyData, settings: StudySettings, seed: int) -> Repeat:
+    """Return the ECE of each method, the accuracy, and the accuracy lost by single and averaged tilted weights."""
+    before = Metrics.of(data.scores(), settings.bins)
+    tilted = sparse(data, settings, seed)
+    methods = {"none": Recalibration(data.weight), "tna": tilted}
+    try:
+        methods["ts"] = plain(data, "ts", settings, seed)
+        fitted = fit("ts", data.logits(data.calibration, tilted.weight), settings)
+        methods["tna_ts"] = Recalibration(tilted.weight, fitted)
+    except DataError:
+        pass
+    values: Repeat = {"accuracy": before.accuracy} | {f"ece_{name}": math.nan for name in _METHODS}
+    for name, result in methods.items():
+        values[f"ece_{name}"] = Metrics.of(scored(data, result), settings.bins).ece
+    for size in _TILTED:
+        drops = dict.fromkeys(_TILTS, math.nan)
+        for average in averages(data.weight, _TILTS, size, Draws(seed)):
+            after = Metrics.of(data.scores(average.weight), settings.bins)
+            drops[average.angle] = after.accuracy - before.accuracy
+        values |= {f"change_{size}_{degrees:g}": drop for degrees, drop in drops.items()}
+    return values
+
+
+def _dimension_columns(names: list[str]) -> Iterator[Column]:
+    for name in names:
+        title = "accuracy, %"
+        if name.startswith("ece_"):
+            title = f"ECE of {_METHODS[name.removeprefix('ece_')]}, %"
+        elif name.startswith("change_"):
+            _, size, degrees = name.split("_")
+            title = f"accuracy change at {degrees} degrees, n_e = {size}, points"
+        yield Column(name, title, 100, 2, 0, (f"{name}_sd",), hidden=name.startswith("change_"))
+        yield Column(f"{name}_sd", f"SD of {title}", 100, 2, hidden=True)
+
+
+def _dimension_charts(dimensions: list[int], values: dict[int, list[Repeat]]) -> Iterator[Chart]:
+    lines = []
+    for rank, (name, label) in enumerate(_METHODS.items()):
+        lines.append(_line(label, {n: _known(values[n], f"ece_{name}") for n in dimensions}, 100, rank))
+    yield Chart("ECE against the dimension", "dimension n", METRICS["ece"].title, tuple(lines), log_x=True)
+    for size, words in _TILTED.items():
+        lines = []
+        for rank, n in enumerate(dimensions):
+            drops = {degrees: _known(values[n], f"change_{size}_{degrees:g}") for degrees in _TILTS}
+            points = {0.0: 0.0, **{degrees: 100 * mean(numbers) for degrees, numbers in drops.items() if numbers}}
+            lines.append(Line(f"n = {n}", tuple(points), tuple(points.values()), rank=rank))
+        reach = (1.06 * min(min(line.y) for line in lines) - 0.5, 1.0)
+        title = f"Accuracy change, {words}"
+        yield Chart(title, "mRC, degrees", "accuracy change, points", tuple(lines), y_range=reach)
+
+
+def _dimension_sentence(dimensions: list[int], values: dict[int, list[Repeat]]) -> str:
+    degrees = f"{_TILTS[1]:g}"
+    costs = []
+    for n in (dimensions[0], dimensions[-1]):
+        change = 100 * mean(_known(values[n], f"change_1_{degrees}"))
+        costs.append(f"{change:+.2f} points with n = {n:,}")
+    before, after = (100 * mean(_known(values[dimensions[-1]], f"ece_{name}")) for name in ("none", "tna"))
+    return (
+        f"One weight tilted by {degrees} degrees changes the accuracy by {' and '.join(costs)}. TNA alone changes the "
+        f"mean ECE of the whole head from {before:.2f} to {after:.2f} %."
+    )
+
+
+# The parameters
+
+_TARGET = 30.0
+_GRID = tuple(float(degrees) for degrees in range(4, 85, 4))
+# Smaller angles take many more rotations, and with those the walks most of the time.
+_THETAS = (0.5, 0.9, 1.0, 1.5)
+_BETAS = ((5.0, 1.0), (2.0, 2.0), (1.0, 1.0))
+_CHECKS = (1, 10, 50, 200)
+_BINS = (5, 10, 15, 20, 30, 50)
+_ON_AXIS = {"theta_s": "theta_s, radians", "Beta": "alpha and beta", "bins": "bins that choose"}
+
+_Case = Callable[[StudyData, int], Repeat]
+
+
+@dataclass(frozen=True, eq=False)
+class Searches:
+    """Searches along the grid; the averages of one distribution and seed serve all numbers of bins.
+
+    Attributes:
+        settings: settings of the search; its bins are those of the held-out scores.
+        bins: numbers of bins that may choose.
+    """
+
+    settings: SearchSettings
+    bins: Sequence[int]
+    cached: dict[tuple[TiltParameters, int], dict[int, Repeat]] = field(default_factory=dict)
+
+    def case(self, tilt: TiltParameters, bins: int) -> _Case:
+        """Return a function that chooses the angle with the smallest objective over `bins` and measures it."""
+
+        def make(data: StudyData, seed: int) -> Repeat:
+            key = (tilt, seed)
+            if key not in self.cached:
+                self.cached[key] = self._searched(data, tilt, seed)
+            return self.cached[key][bins]
+
+        return make
+
+    def _searched(self, data: StudyData, tilt: TiltParameters, seed: int) -> dict[int, Repeat]:
+        """Return the choice for each number of bins; the scores of only one average at a time are in memory."""
+        original = Average(0.0, data.weight, 0.0, 0.0)
+        tilted = averages(data.weight, _GRID, MEMBERS, replace(self.settings, seed=seed, tilt=tilt).draws)
+        least = dict.fromkeys(self.bins, math.inf)
+        best: dict[int, Repeat] = {}
+        for average in itertools.chain([original], tilted):
+            scores = data.logits(data.calibration, average.weight).scores()
+            values = {bins: objective_value(scores, self.settings.objective, bins) for bins in self.bins}
+            better = {bins: value for bins, value in values.items() if value < least[bins]}
+            if better:
+                # one measure for all: what differs is what was chosen
+                least |= better
+                best |= dict.fromkeys(better, _average_measured(data, average, self.settings.bins))
+        return best
+
+
+def _stopped(n_t: int, bins: int) -> _Case:
+    """Stop each member once mRC, measured every n_t rotations, has passed the target."""
+
+    def make(data: StudyData, seed: int) -> Repeat:
+        for average in averages(data.weight, [_TARGET], MEMBERS, Draws(seed, tilt=TiltParameters(n_t=n_t))):
+            return _average_measured(data, average, bins)
+        # two or three features go round and round: a look may never find them past the target
+        return dict.fromkeys(("angle", "rotations", *NAMES), math.nan)
+
+    return make
+
+
+def _average_measured(data: StudyData, average: Average, bins: int) -> Repeat:
+    metrics = Metrics.of(data.scores(average.weight), bins)
+    values = {name: float(getattr(metrics, name)) for name in NAMES}
+    return {"angle": average.reached, "rotations": average.rotations} | values
+
+
+def parameters(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
+    """Vary one parameter at a time; the others have the paper's values.
+
+    For theta_s, Beta and bins the search runs with 10 members, and its choice is scored on the held-out samples, always
+    over the same bins. n_t is the number of rotations between two measurements of mRC: Algorithm 1 stops past 30
+    degrees, and the overshoot is measured.
+    """
+    cases = list(_cases(settings))
+    values: dict[tuple[str, str], list[Repeat]] = {}
+    for k, (parameter, value, make) in enumerate(cases):
+        for repeat in range(settings.repeats):
+            values.setdefault((parameter, value), []).append(make(data, settings.seed + repeat))
+            progress(k * settings.repeats + repeat + 1, len(cases) * settings.repeats)
+    rows = []
+    for key, repeats in values.items():
+        degrees, spread, rotations, _, *metrics = _cells(repeats, ("angle", "rotations", *NAMES))
+        rows.append((*key, degrees, spread, rotations, *metrics))
+    columns = (
+        Column("parameter", "Parameter"),
+        Column("value", "Value"),
+        Column("angle", "mRC, degrees", 1, 1, beside=("angle_sd",)),
+        Column("angle_sd", "SD of mRC, degrees", 1, 1, hidden=True),
+        Column("rotations", "Rotations n_r", 1, 0),
+        *_columns(NAMES, "sd"),
+    )
+    charts = (*(_parameter_chart(parameter, values) for parameter in _ON_AXIS), _overshoot_chart(values))
+    notes = (
+        f"For n_t, Algorithm 1 stops past {_TARGET:g} degrees; elsewhere the angle is searched, with {MEMBERS} "
+        "members.",
+        f"`bins` are those that choose the angle; every ECE shown has {settings.bins} bins.",
+    )
+    sentence = _parameters_sentence(values)
+    return Study("parameters", "Parameters", "hyperparameters", sentence, columns, tuple(rows), charts, notes)
+
+
+def _cases(settings: StudySettings) -> Iterator[tuple[str, str, _Case]]:
+    """Yield (parameter, value, function that measures it with a seed)."""
+    searches = Searches(settings.search(settings.seed), sorted({settings.bins, *_BINS}))
+    for theta_s in _THETAS:
+        yield "theta_s", f"{theta_s:g}", searches.case(TiltParameters(theta_s=theta_s), settings.bins)
+    for alpha, beta in _BETAS:
+        yield "Beta", f"({alpha:g}, {beta:g})", searches.case(TiltParameters(alpha, beta), settings.bins)
+    for n_t in _CHECKS:
+        yield "n_t", str(n_t), _stopped(n_t, settings.bins)
+    for bins in _BINS:
+        yield "bins", str(bins), searches.case(TiltParameters(), bins)
+
+
+def _of_parameter(values: Mapping[tuple[str, str], list[Repeat]], parameter: str, name: str) -> dict[str, list[float]]:
+    """Return what the repeats measured, by the value of a parameter; values that none reached are left out."""
+    known = {value: _known(repeats, name) for (varied, value), repeats in values.items() if varied == parameter}
+    return {value: numbers for value, numbers in known.items() if numbers}
+
+
+def _parameter_chart(parameter: str, values: Mapping[tuple[str, str], list[Repeat]]) -> Chart:
+    """Return the chart of ECE against a parameter; the shapes of Beta are categories without a scale."""
+    metric = METRICS["ece"]
+    errors = _of_parameter(values, parameter, "ece")
+    names = tuple(errors) if parameter == "Beta" else ()
+    places = range(1, len(names) + 1) if names else map(float, errors)
+    line = _line("held-out", dict(zip(places, errors.values(), strict=True)), metric.factor, 2)
+    return Chart(f"ECE against {parameter}", _ON_AXIS[parameter], metric.title, (line,), x_names=names)
+
+
+def _overshoot_chart(values: Mapping[tuple[str, str], list[Repeat]]) -> Chart:
+    """Return the chart of the angle at which Algorithm 1 stops, against n_t."""
+    reached = {float(value): degrees for value, degrees in _of_parameter(values, "n_t", "angle").items()}
+    line = _line("reached", reached, 1.0, 2)
+    target = _level("asked for", (line.x[0], line.x[-1]), _TARGET, dashed=True)
+    label = "rotations n_t between two looks"
+    return Chart("mRC where Algorithm 1 stops", label, "mRC, degrees", (line, target), log_x=True)
+
+
+def _parameters_sentence(values: Mapping[tuple[str, str], list[Repeat]]) -> str:
+    parts = []
+    for parameter in _ON_AXIS:
+        errors = [100 * mean(numbers) for numbers in _of_parameter(values, parameter, "ece").values()]
+        parts.append(f"{parameter} {min(errors):.2f} to {max(errors):.2f} %")
+    over = {value: mean(degrees) - _TARGET for value, degrees in _of_parameter(values, "n_t", "angle").items()}
+    past = ", ".join(f"{degrees:.1f} with {value}" for value, degrees in over.items())
+    return f"Mean ECE by parameter: {'; '.join(parts)}. Past 30 degrees by n_t, in degrees: {past}."

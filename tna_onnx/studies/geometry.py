@@ -1,0 +1,308 @@
+"""Where class vectors and features point: mRC against the number of rotations, and angles before and after tilting.
+
+`rotations` draws mRC against n_r, for several theta_s and Beta shapes, with the expectation
+
+    E<w, R w> / |w|^2 = a^k,    a = 1 - 2/n (1 - E cos t),    t = theta_s tau,  tau ~ Beta(alpha, beta)
+
+in n dimensions after k rotations. E cos t is the real part of Kummer's function 1F1(alpha; alpha + beta; i theta_s),
+the characteristic function of Beta. In many dimensions <w, R w> varies little, so that mRC is near arccos a^k.
+
+`angles` are those between class vectors and features; "other class" is a random class that is not the label. With psi
+the angle before, and theta the angle between the class vector and its tilted self, the theorem on the class-wise effect
+gives the mode of the angle after, arccos(cos psi cos theta).
+
+Source: the paper, figures "Plots of mRC corresponding to the number of rotations" and "Distribution plot of the data
+samples", and the theorem before it; docs/explanation/theory.md.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.numerics.averages import Average, Draws, averages
+from tna_onnx.numerics.rotations import TiltParameters
+from tna_onnx.results.study import Cell, Chart, Column, Line, Study
+from tna_onnx.studies.methods import walk
+from tna_onnx.studies.run import StudyData, rows_of
+from tna_onnx.studies.settings import StudySettings
+
+# theta_s, alpha, beta: the paper's own setting, its three other theta_s, and its theta_s with other shapes.
+_SHAPES = ((0.9, 5.0, 1.0), (0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))
+
+# Points of a curve, and walks behind each for every repeat.
+_POINTS = 24
+_DRAWS = 4
+
+# Bytes of class vectors that are walked side by side.
+_TOGETHER = 2**26
+
+
+def rotations(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+    """Walk from the original weight, and measure mRC along the way."""
+    rows: list[tuple[Cell, ...]] = []
+    n = data.weight.shape[1]
+    end = _last_rotation(n)
+    draws = _DRAWS * settings.repeats
+    for k, (theta_s, alpha, beta) in enumerate(_SHAPES):
+        tilt = TiltParameters(alpha, beta, theta_s)
+
+        def tick(share: float, k: int = k) -> None:
+            progress(round(1000 * (k + share)), 1000 * len(_SHAPES))
+
+        for rotations, *measured in _walked(data.weight, tilt, draws, end, (settings.seed, k), tick):
+            rows.append((theta_s, alpha, beta, rotations, *measured, expected_angle(n, rotations, tilt)))
+        tick(1.0)
+    columns = (
+        Column("theta_s", "theta_s, radians", 1, 1),
+        Column("alpha", "alpha", 1, 0),
+        Column("beta", "beta", 1, 0),
+        Column("rotations", "Rotations n_r"),
+        Column("mrc", "mRC, degrees", 1, 2, beside=("mrc_sd",)),
+        Column("mrc_sd", "SD of mRC over draws, degrees", 1, 2, hidden=True),
+        Column("over_classes", "SD over classes, degrees", 1, 2),
+        Column("expected", "Expected, degrees", 1, 2),
+    )
+    return Study(
+        "rotations",
+        "mRC against the number of rotations",
+        "plots of mRC against n_r",
+        _rotations_sentence(rows, n),
+        columns,
+        tuple(rows),
+        _rotation_charts(rows),
+        (f"Each point is the mean of {draws} tilted weights; dashed lines are the expectation.",),
+    )
+
+
+def expected_angle(n: int, rotations: int, tilt: TiltParameters) -> float:
+    """Return arccos a^k in degrees, for n dimensions and k rotations.
+
+    >>> expected_angle(10**9, 1, TiltParameters())  # one rotation of two of very many coordinates
+    0.0...
+    """
+    cosine = float(special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real)
+    cosine_left = (1 - 2 / n * (1 - cosine)) ** rotations
+    return math.degrees(math.acos(max(-1.0, min(1.0, cosine_left))))
+
+
+def _last_rotation(n: int) -> int:
+    """Return the number of rotations after which the slowest of the paper's three settings is past 85 degrees."""
+    tilt = TiltParameters(theta_s=min(theta_s for theta_s, alpha, _ in _SHAPES if alpha > 1))
+    slowest = 1 - special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real
+    return max(_POINTS, math.ceil(math.log(math.cos(math.radians(85))) / math.log1p(-2 / n * slowest)))
+
+
+def _walked(
+    weight: NDArray[Any],
+    tilt: TiltParameters,
+    draws: int,
+    end: int,
+    seed: tuple[int, int],
+    tick: Callable[[float], None],
+) -> Iterator[tuple[int, float, float, float]]:
+    """Yield n_r, mean mRC over draws, its deviation, and the mean deviation over classes, in degrees."""
+    by_step: dict[int, list[tuple[NDArray[np.float64], NDArray[np.float64]]]] = {}
+    together = max(1, _TOGETHER // weight.nbytes)
+    for first in range(0, draws, together):
+        rng = np.random.default_rng([*seed, first])
+        for stop in walk(weight, min(together, draws - first), tilt, rng, end, max(1, end // _POINTS)):
+            by_step.setdefault(stop.rotations, []).append((stop.mrc, np.degrees(np.nanstd(stop.angles, axis=1))))
+            tick((first + min(together, draws - first) * min(1.0, stop.rotations / end)) / draws)
+    for rotations, parts in by_step.items():
+        mrc, deviations = (np.concatenate(values) for values in zip(*parts, strict=True))
+        yield rotations, float(mrc.mean()), float(mrc.std(ddof=1)), float(deviations.mean())
+
+
+def _rotation_charts(rows: list[tuple[Cell, ...]]) -> tuple[Chart, Chart]:
+    """Return the charts of mRC and of its deviation over classes."""
+    shapes: dict[str, list[tuple[float, ...]]] = {}
+    for row in rows:
+        theta_s, alpha, beta = row[:3]
+        name = f"theta_s {theta_s:g}, Beta({alpha:g}, {beta:g})"
+        shapes.setdefault(name, []).append(tuple(float(value or 0) for value in row))
+    means = []
+    deviations = []
+    for rank, (name, shape_rows) in enumerate(shapes.items()):
+        _, _, _, x, mrc, spread, over_classes, expected = zip(*shape_rows, strict=True)
+        low, high = (tuple(a + sign * b for a, b in zip(mrc, spread, strict=True)) for sign in (-1, 1))
+        means.append(Line(name, x, mrc, low, high, rank))
+        means.append(Line(f"{name}, expected", x, expected, rank=rank, dashed=True, marked=False))
+        deviations.append(Line(name, x, over_classes, rank=rank))
+    return (
+        Chart("mRC against rotations", "rotations n_r", "mRC, degrees", tuple(means)),
+        Chart("Deviation over classes", "rotations n_r", "SD over classes, degrees", tuple(deviations)),
+    )
+
+
+def _rotations_sentence(rows: list[tuple[Cell, ...]], n: int) -> str:
+    gaps = [abs(float(row[4] or 0) - float(row[7] or 0)) for row in rows]
+    last = max(float(row[4] or 0) for row in rows)
+    return (
+        f"mRC rises with the rotations towards 90 degrees (up to {last:.1f}), as theta_s and Beta say; "
+        f"it is within {max(gaps):.1f} degrees of the expectation in {n:,} dimensions."
+    )
+
+
+def feature_angles(weight: NDArray[Any], features: NDArray[Any], classes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return (N,) angles in degrees between features (N, n) and the vectors of `classes` (N,); NaN of zero vectors."""
+    z = np.asarray(features, np.float64)
+    w = np.asarray(weight, np.float64)[classes]
+    lengths = np.linalg.norm(z, axis=1) * np.linalg.norm(w, axis=1)
+    lengths[lengths == 0] = np.nan
+    angles: NDArray[np.float64] = np.degrees(np.arccos(np.clip(np.einsum("in,in->i", z, w) / lengths, -1, 1)))
+    return angles
+
+
+# The paper's number of samples, and its angles.
+_SAMPLES = 4000
+_ANGLES = (30.0, 45.0)
+_MEMBERS = 10
+
+_WIDTH = 3.0
+_EDGES = np.arange(0, 180 + _WIDTH, _WIDTH)
+
+_COLUMNS = (
+    Column("weight", "Weight"),
+    Column("mrc", "mRC, degrees", 1, 2),
+    Column("kind", "Class vector"),
+    Column("samples", "Samples"),
+    Column("mean", "Mean angle, degrees", 1, 2, beside=("sd",)),
+    Column("sd", "SD, degrees", 1, 2, hidden=True),
+    Column("theorem", "Mean of arccos(cos psi cos theta), degrees", 1, 2),
+    *(Column(f"bin_{low:g}", f"{low:g} to {low + _WIDTH:g} degrees, %", 100, 2, hidden=True) for low in _EDGES[:-1]),
+)
+
+Angles = dict[tuple[str, str], NDArray[np.float64]]
+"""(weight, kind) -> angles in degrees."""
+
+
+def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, int], None]) -> Study:
+    """Measure the angles of held-out samples."""
+    rng = np.random.default_rng(settings.seed)
+    table = data.held_out
+    if len(table) > _SAMPLES:
+        table = rows_of(table, np.sort(rng.choice(len(table), _SAMPLES, replace=False)))
+    classes = len(data.weight)
+    other_classes = (table.labels + rng.integers(1, classes, len(table))) % classes
+    known: Angles = {}
+    rows: list[tuple[Cell, ...]] = []
+    for k, (name, average) in enumerate(_averages(data.weight, settings.seed).items()):
+        by_kind = _angles_by_kind(name, average.weight, data, table, other_classes)
+        known |= by_kind
+        expected = {}
+        # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
+        if average.angle > 0 and "members" not in name:
+            kinds = {"own class": table.labels, "other class": other_classes}
+            expected = {kind: _expected(data.weight, average.weight, table, kinds[kind]) for kind in kinds}
+        rows += [
+            _row(key, average.reached, angle_values, expected.get(key[1]))
+            for key, angle_values in by_kind.items()
+            if len(angle_values)
+        ]
+        progress(k + 1, 1 + 2 * len(_ANGLES))
+    return Study(
+        "angles",
+        "Angles between class vectors and features",
+        "distribution plots of the angles",
+        _angles_sentence(known),
+        _COLUMNS,
+        tuple(rows),
+        tuple(_angle_charts(known)),
+    )
+
+
+def _averages(weight: NDArray[Any], seed: int) -> dict[str, Average]:
+    """Return the original weight, tilted weights and averages, by name."""
+    named = {"original": Average(0.0, weight, 0.0, 0.0)}
+    for size, ending in ((1, ""), (_MEMBERS, f", {_MEMBERS} members")):
+        averaged = averages(weight, _ANGLES, size, Draws(seed))
+        named |= {f"{average.angle:g} degrees{ending}": average for average in averaged}
+    return named
+
+
+def _angles_by_kind(
+    name: str, weight: NDArray[Any], data: StudyData, table: FeatureTable, other_classes: NDArray[np.int64]
+) -> Angles:
+    label_angles = feature_angles(weight, table.features, table.labels)
+    right = data.logits(table, weight).predictions() == table.labels
+    kinds = {
+        "own class": label_angles,
+        "own class, predicted right": label_angles[right],
+        "own class, predicted wrong": label_angles[~right],
+        "other class": feature_angles(weight, table.features, other_classes),
+    }
+    return {(name, kind): values[~np.isnan(values)] for kind, values in kinds.items()}
+
+
+def _expected(
+    weight: NDArray[Any], tilted: NDArray[Any], table: FeatureTable, classes: NDArray[np.int64]
+) -> float | None:
+    """Return the mean of the theorem's mode, given the angles by which the class vectors actually turned."""
+    psi = np.radians(feature_angles(weight, table.features, classes))
+    theta = np.radians(feature_angles(weight, tilted, np.arange(len(weight))))[classes]
+    modes = np.degrees(np.arccos(np.cos(psi) * np.cos(theta)))
+    defined = modes[~np.isnan(modes)]
+    if not len(defined):
+        return None
+    return float(defined.mean())
+
+
+def _row(
+    key: tuple[str, str], reached: float, degrees: NDArray[np.float64], expected: float | None
+) -> tuple[Cell, ...]:
+    weight, kind = key
+    spread = (float(degrees.mean()), float(degrees.std()))
+    return (weight, reached, kind, len(degrees), *spread, expected, *map(float, _shares(degrees)))
+
+
+def _shares(degrees: NDArray[np.float64]) -> NDArray[np.float64]:
+    shares: NDArray[np.float64] = np.histogram(degrees, _EDGES)[0] / max(1, len(degrees))
+    return shares
+
+
+def _line(name: str, degrees: NDArray[np.float64], rank: int, dashed: bool) -> Line:
+    """Return the histogram as a line over its non-empty bins and one more on each side."""
+    shares = _shares(degrees)
+    filled = np.flatnonzero(shares)
+    bins = range(max(0, filled[0] - 1), min(len(shares), filled[-1] + 2))
+    x = tuple(float(_EDGES[k] + _WIDTH / 2) for k in bins)
+    return Line(name, x, tuple(float(100 * shares[k]) for k in bins), rank=rank, dashed=dashed, marked=False)
+
+
+def _chart(title: str, groups: Sequence[tuple[str, str, str, bool]], known: Angles) -> Chart:
+    """Return the histograms of (weight, kind, name of the line, dashed), as far as there are such angles."""
+    weights = list(dict.fromkeys(weight for weight, *_ in groups))
+    lines = tuple(
+        _line(name, known[weight, kind], 1 + weights.index(weight), dashed)
+        for weight, kind, name, dashed in groups
+        if len(known.get((weight, kind), ()))
+    )
+    return Chart(title, "angle, degrees", f"share per {_WIDTH:g} degrees, %", lines)
+
+
+def _angle_charts(known: Angles) -> Iterator[Chart]:
+    single = ["original", *(f"{degrees:g} degrees" for degrees in _ANGLES)]
+    averaged = ["original", *(f"{degrees:g} degrees, {_MEMBERS} members" for degrees in _ANGLES)]
+    for title, weights in (("One tilted weight", single), ("Average of 10", averaged)):
+        kinds = ("own class", "other class")
+        yield _chart(title, [(w, kind, f"{w}, {kind}", kind == kinds[1]) for w in weights for kind in kinds], known)
+    words = ("right", "wrong")
+    groups = [(w, f"own class, predicted {word}", f"{w}, {word}", word == "wrong") for w in single for word in words]
+    yield _chart("Own class, by the prediction", groups, known)
+
+
+def _angles_sentence(known: Angles) -> str:
+    parts = []
+    for weight in ("original", *(f"{a:g} degrees" for a in _ANGLES)):
+        if len(known.get((weight, "own class"), ())):
+            label_angle = known[weight, "own class"].mean()
+            other_angle = known[weight, "other class"].mean()
+            parts.append(f"{weight} {label_angle:.1f} and {other_angle:.1f}")
+    return f"Mean angle to the own and to another class's vector, in degrees: {'; '.join(parts)}."
