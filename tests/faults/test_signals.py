@@ -80,3 +80,30 @@ def test_a_signal_during_a_finalizer_is_not_lost(small: Small, tmp_path: Path, n
     assert done.returncode == 128 + number
     assert "Exception ignored" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+# A library that is not there is often no error: `try: import ... except ImportError`, or any other exception.
+SWALLOWED = (
+    BEGUN
+    + """
+import os
+first = session.Session.run
+def swallowing(self, *args, **options):
+    try:
+        os.kill(os.getpid(), NUMBER)
+        list(range(1000))
+    except BaseException:
+        pass
+    return first(self, *args, **options)
+session.Session.run = swallowing
+"""
+)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_a_library_swallows_comes_again(small: Small, tmp_path: Path, number: int) -> None:
+    words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", tmp_path / "o.onnx"]
+    code = SWALLOWED.replace("NUMBER", str(int(number)))
+    done = subprocess.run(program(*words, code=code), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 128 + number
+    assert not list(tmp_path.iterdir())

@@ -14,7 +14,7 @@ from typing import Any
 import click
 
 from tna_onnx.cli.config import naming_settings, read_from_environment
-from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortage
+from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortage, stop_reported
 from tna_onnx.cli.types import numbers, size
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
@@ -301,6 +301,7 @@ class Group(click.Group):
         try:
             return super().invoke(ctx)
         except Stopped as stop:
+            stop_reported()
             complain(interruption(ctx))
             ctx.exit(stop.exit_code)
         # only documented errors end here; any other is a bug, which `main` reports

@@ -71,7 +71,8 @@ def drop(stream: TextIO) -> None:
 
 
 _OTHERS = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
-_MOMENT = 0.01  # seconds
+_MOMENT = 0.1  # seconds
+_reported = threading.Event()  # that a command was told to stop: until then the signal is sent again
 
 
 class Stopped(KeyboardInterrupt):
@@ -109,6 +110,7 @@ def loaded() -> None:
     """Make every signal that `loading` has taken an interrupt, which a command reports in one line."""
     if threading.current_thread() is not threading.main_thread():
         return
+    _reported.clear()
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     for name in _OTHERS:
@@ -123,18 +125,42 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
+    """Raise what ends the command, unless it is on its way: what it removes must be removed to the end.
+
+    The exception may be lost: Python drops what is raised while an object is finalized, and a library that is being
+    loaded may take it for its own absence. So the signal comes again until the command has reported it.
+    """
+    if _reported.is_set() or _is_unwinding():
+        return
+    with contextlib.suppress(RuntimeError):  # no thread can be started
+        threading.Thread(target=_repeat, args=(number,), daemon=True).start()
     raise Stopped(number)
 
 
+def _is_unwinding() -> bool:
+    error = sys.exc_info()[1]
+    while error is not None and not isinstance(error, Stopped):
+        error = error.__context__
+    return error is not None
+
+
+def _repeat(number: int) -> None:
+    while not _reported.wait(_MOMENT):
+        os.kill(os.getpid(), number)
+
+
+def stop_reported() -> None:
+    """Ignore further signals: the command has said that it was stopped, and ends."""
+    _reported.set()
+
+
 def _send_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send a signal once more that came while an object was finalized: Python drops what is raised there."""
-    error = unraisable.exc_value
-    if not isinstance(error, KeyboardInterrupt):
+    """Send Ctrl-C once more that came while an object was finalized: Python drops what is raised there."""
+    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(unraisable)
-        return
-    number = error.number if isinstance(error, Stopped) else signal.SIGINT
-    # a moment later: in here it would be dropped again
-    threading.Timer(_MOMENT, os.kill, (os.getpid(), number)).start()
+    elif not isinstance(unraisable.exc_value, Stopped):
+        # a moment later: in here it would be dropped again
+        threading.Timer(_MOMENT, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 @contextlib.contextmanager
