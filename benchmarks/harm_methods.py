@@ -35,7 +35,8 @@ from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Strategy
-from tna_onnx.results.report import Comparison, Standing, compare_scores
+from tna_onnx.results.report import Comparison, compare_scores
+from tna_onnx.results.verdict import Standing
 
 DEFAULT = "default"
 """What `tna-onnx calibrate` does without options."""

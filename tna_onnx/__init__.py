@@ -43,11 +43,10 @@ if TYPE_CHECKING:
     from tna_onnx.pipeline.settings import PAPER, Settings
     from tna_onnx.results.as_json import json_schema
     from tna_onnx.results.evaluation import Collection, Evaluation, Inspection, ModelDifference
-    from tna_onnx.results.from_json import Card
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.guarding import Guard
     from tna_onnx.results.model_comparison import ModelComparison
-    from tna_onnx.results.report import Report
+    from tna_onnx.results.report import Card, Report
     from tna_onnx.results.shifting import Shift
     from tna_onnx.results.study import Studies, Study
     from tna_onnx.shifting.settings import ShiftSettings
@@ -131,7 +130,7 @@ _HOMES = {
     "calibrate": "api.calibrate",
     "Calibrator": "api.calibrator",
     "card": "api.card",
-    "Card": "results.from_json",
+    "Card": "results.report",
     "compare": "api.compare",
     "edit_decision": "api.edit_decision",
     "evaluate": "api.evaluate",

@@ -24,7 +24,7 @@ from tna_onnx.numerics.metric import METRICS, OBJECTIVES
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import Gates
-from tna_onnx.results.report import Standing
+from tna_onnx.results.verdict import Standing
 
 TS = words_of(PLAIN | {"objective": "ece"})
 SEARCHED = words_of(TILTED | {"objective": "ece"})

@@ -18,7 +18,6 @@ from tests.pipeline import test_label_models as label_models
 from tests.support import PLAIN, cli
 from tna_onnx.render.card import MARK, CardWords, _yaml, model_card
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.from_json import stored_report
 from tna_onnx.results.report import Report
 
 
@@ -115,7 +114,8 @@ def test_a_text_of_a_person_is_kept(result: Path, tmp_path: Path) -> None:
         (lambda v: v.pop("comparison"), "not a whole report"),
         (lambda v: v.update(model=3), "not a whole report"),
         (lambda v: v.update(comparison=[]), "not a whole report"),
-        (lambda v: v["comparison"]["before"].pop("nll"), "not a whole report"),
+        (lambda v: v["comparison"]["before"].pop("nll"), "'nll' is missing"),
+        (lambda v: v["comparison"].update(before={"n": "many"}), "Report.comparison.before.n: expected int"),
         (lambda v: v.update(dry_run=True), "wrote no model"),
         (lambda v: v.update(missed=["ECE"]), "wrote no model"),
     ],
@@ -145,8 +145,9 @@ def test_an_unknown_task_is_refused(result: Path) -> None:
 
 def test_names_cannot_leave_their_place(report: Report) -> None:
     evil = 'x"\n---\nlicense: gpl\n`` <script>alert(1)</script> [a](b) \x85\u2028'
-    stored = dataclasses.replace(stored_report(report), data=evil, model=evil, output=evil, notes=(evil,), verdict=evil)
-    text = model_card(stored, CardWords())
+    measured = dataclasses.replace(report.comparison, data=evil)
+    renamed = dataclasses.replace(report, comparison=measured, model=evil, output=evil, notes=(evil,))
+    text = model_card(renamed, CardWords())
     assert "license" not in header(text)
     body = re.sub(r"```.*?```|`[^`\n]*`", "", text.partition(MARK)[2], flags=re.DOTALL)
     assert "<script>" not in body.replace("\\<", "")
@@ -181,6 +182,6 @@ def test_several_labels_a_sample_are_said(tmp_path: Path) -> None:
         output=tmp_path / "o.onnx",
         device="cpu",
     )
-    text = model_card(stored_report(report), CardWords())
+    text = model_card(report, CardWords())
     assert "each metric is the mean over the labels" in text
     assert text.count("(mean over labels, ") == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import importlib
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.results.as_json import Shown
+from tna_onnx.results.as_json import Shown, from_json
 
 KINDS = ("report", "detailed", "evaluation", "modelcomparison", "studies", "study")
 
@@ -49,6 +50,18 @@ def test_plain_values_are_those_of_the_json(results: dict[str, Any], kind: str) 
     assert json.loads(json.dumps(values)) == values
     assert values["kind"] == kind.replace("detailed", "report")
     assert ("details" in values) == (kind == "detailed")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_result_comes_back_from_its_json(results: dict[str, Any], kind: str) -> None:
+    result = results[kind]
+    values = result.to_dict()
+    again = from_json(type(result), values)
+    assert again.to_dict() == values
+    assert repr(again) == repr(result)
+    if kind == "evaluation":
+        values["metrics"]["nll"] = None
+        assert math.isnan(from_json(type(result), values).metrics.nll)
 
 
 def test_rows_have_the_units_of_arguments(results: dict[str, Any], small: Small) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.results.report import Standing, changed
+from tna_onnx.results.verdict import Standing, changed
 
 BEFORE = Metrics(5000, 15, accuracy=0.811, ece=0.021, adaece=0.02, nll=0.5529, brier=0.27)
 AFTER = Metrics(5000, 15, accuracy=0.83, ece=0.012, adaece=0.011, nll=0.4873, brier=0.25)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.results.report import Standing, result_sentence
+from tna_onnx.results.verdict import Standing, result_sentence
 
 CLEAR = 0.05
 

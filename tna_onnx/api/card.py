@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
 from tna_onnx.api.arguments import check_targets, write_text
 from tna_onnx.errors import ResultError, UsageError
 from tna_onnx.files import open_regular
-from tna_onnx.results.from_json import Card, stored_report
-from tna_onnx.results.report import Report
+from tna_onnx.results.as_json import SCHEMA, from_json
+from tna_onnx.results.report import Card, Report
+
+_MAX_BYTES = 2**28  # the details of a report of many classes are a few megabytes
+_ADVICE = "write one with `tna-onnx calibrate --json FILE`"
 
 
 def card(
@@ -54,7 +58,7 @@ def card(
     target = Path(output) if output is not None else None
     if target is not None and not overwrite:
         _keep(target)
-    report = stored_report(result)
+    report = _report(result)
     folder = figures
     if folder is None:
         folder = Path("figures") if isinstance(result, Report) else Path(result).parent / "figures"
@@ -69,6 +73,37 @@ def card(
             raise ResultError(f"{results.parent}: cannot be written: {error.strerror}") from error
         write_text(results, eval_results(report, dataset))
     return Card(text)
+
+
+def _report(result: Report | str | Path) -> Report:
+    """Return the report of a written model, read from a file where a path is given.
+
+    Raises:
+        UsageError: no such file, not the JSON of a calibration, or of one that wrote no model.
+    """
+    report = result if isinstance(result, Report) else _read_report(Path(result))
+    if report.missed or report.dry_run:
+        where = "the report" if isinstance(result, Report) else str(result)
+        raise UsageError(f"{where}: is of a run that wrote no model; expected one that did, so run it without the gate")
+    return report
+
+
+def _read_report(path: Path) -> Report:
+    try:
+        with open_regular(path.resolve()) as stream:
+            values = json.loads(stream.read(_MAX_BYTES))
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}; {_ADVICE}") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path}: is not JSON; {_ADVICE}") from error
+    kind = values.get("schema") if isinstance(values, dict) else None
+    expected = f"tna-onnx/report/{SCHEMA}"
+    if kind != expected:
+        raise UsageError(f"{path}: expected the JSON of a calibration ({expected}), found {kind!r}; {_ADVICE}")
+    try:
+        return from_json(Report, values)
+    except ValueError as error:
+        raise UsageError(f"{path}: is not a whole report ({error}); {_ADVICE}") from error
 
 
 def _keep(path: Path) -> None:

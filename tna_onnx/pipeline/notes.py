@@ -33,7 +33,8 @@ from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.pipeline.task import Task, class_names
 from tna_onnx.results.gates import differences_text
 from tna_onnx.results.recall import Recall
-from tna_onnx.results.report import Changes, Comparison, Standing
+from tna_onnx.results.report import Changes, Comparison
+from tna_onnx.results.verdict import Standing
 
 # Methods that the note on a choice names as left out.
 _LISTED = 2

@@ -7,6 +7,7 @@ file stands in code spans or has its marks escaped.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shlex
@@ -17,7 +18,8 @@ from typing import Any
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.results.from_json import Change, StoredReport
+from tna_onnx.numerics.metrics import Interval
+from tna_onnx.results.report import Report
 
 MARK = "<!-- written by tna-onnx card -->"
 """Tells a card that this module wrote from one that a person did."""
@@ -49,7 +51,7 @@ class CardWords:
     base_model: str | None = None
 
 
-def model_card(report: StoredReport, words: CardWords, figures: Sequence[str] = ()) -> str:
+def model_card(report: Report, words: CardWords, figures: Sequence[str] = ()) -> str:
     """Return the text of a card.
 
     Args:
@@ -71,12 +73,12 @@ def figures_of(folder: Path, card: Path | None) -> list[str]:
     return [PurePath(os.path.relpath(file, start)).as_posix() for file in files if file]
 
 
-def task_of(report: StoredReport, words: CardWords) -> str:
+def task_of(report: Report, words: CardWords) -> str:
     """Return the task; a report knows of images alone."""
     return words.task or ("image-classification" if report.preprocessing else "other")
 
 
-def _header(report: StoredReport, words: CardWords) -> dict[str, Any]:
+def _header(report: Report, words: CardWords) -> dict[str, Any]:
     task = task_of(report, words)
     optional = {"license": words.license, "base_model": words.base_model}
     if words.base_model:
@@ -94,8 +96,8 @@ def _header(report: StoredReport, words: CardWords) -> dict[str, Any]:
                 "results": [
                     {
                         "task": {"type": task, "name": "Classification"},
-                        "dataset": {"type": _slug(report.data), "name": printable(report.data)},
-                        "metrics": [_metric(change, report) for change in report.changes],
+                        "dataset": {"type": _slug(report.comparison.data), "name": printable(report.comparison.data)},
+                        "metrics": [_metric(name, report) for name in _finite_metrics(report)],
                     }
                 ],
             }
@@ -103,7 +105,7 @@ def _header(report: StoredReport, words: CardWords) -> dict[str, Any]:
     }
 
 
-def eval_results(report: StoredReport, dataset: str) -> str:
+def eval_results(report: Report, dataset: str) -> str:
     """Return the metrics in the form of the Hub's `.eval_results/NAME.yaml`, one task of the data set for each.
 
     Args:
@@ -113,35 +115,42 @@ def eval_results(report: StoredReport, dataset: str) -> str:
     Source: https://huggingface.co/docs/hub/eval-results
     """
     entries = []
-    for change in report.changes:
-        metric = _metric(change, report)
+    for name in _finite_metrics(report):
+        metric = _metric(name, report)
         notes = metric["name"]
         if "args" in metric:
             notes += f", {metric['args']['bins']} bins"
         entries.append(
             {
-                "dataset": {"id": dataset, "task_id": change.metric},
-                "value": change.after,
+                "dataset": {"id": dataset, "task_id": name},
+                "value": metric["value"],
                 "notes": f"{notes}; after recalibration with tna-onnx",
             }
         )
     return "".join(_yaml(entries))
 
 
-def _metric(change: Change, report: StoredReport) -> dict[str, Any]:
-    row = METRICS[change.metric]
+def _finite_metrics(report: Report) -> list[str]:
+    """Return the names of the metrics that are finite; a card has no word for the others."""
+    c = report.comparison
+    return [
+        name
+        for name, d in c.differences.items()
+        if all(map(math.isfinite, (getattr(c.before, name), getattr(c.after, name), d.difference, d.low, d.high)))
+    ]
+
+
+def _metric(name: str, report: Report) -> dict[str, Any]:
+    row = METRICS[name]
+    c = report.comparison
     # fractions and nats, as in the JSON of the report
     unit = "fraction" if row.unit == "%" else row.unit
-    words = [report.how, f"N = {report.samples}", *([unit] if unit else [])]
+    words = [c.how, f"N = {c.before.n}", *([unit] if unit else [])]
     if report.labels:
         words.insert(0, "mean over labels")
-    entry: dict[str, Any] = {
-        "type": change.metric,
-        "value": change.after,
-        "name": f"{row.label} ({', '.join(words)})",
-    }
-    if change.metric in ("ece", "adaece"):
-        entry["args"] = {"bins": report.bins}
+    entry: dict[str, Any] = {"type": name, "value": getattr(c.after, name), "name": f"{row.label} ({', '.join(words)})"}
+    if name in ("ece", "adaece"):
+        entry["args"] = {"bins": c.before.bins}
     return entry
 
 
@@ -180,13 +189,14 @@ def _scalar(value: Any) -> str:
     return text
 
 
-def _body(report: StoredReport, figures: Sequence[str]) -> Iterator[str]:
+def _body(report: Report, figures: Sequence[str]) -> Iterator[str]:
     name = Path(report.output or report.model).name
     yield f"# {_plain(Path(name).stem)}\n"
     yield f"{_code(name)} is {_code(Path(report.model).name)} with recalibrated confidences. Programs that use the"
     yield "original need no change: all its inputs and outputs are there, with their names and shapes.\n"
-    if report.decisions:
-        yield f"It has further outputs that decide: {', '.join(map(_code, report.decisions))}.\n"
+    if report.guard is not None:
+        names = ", ".join(_code(output.name) for output in report.guard.outputs)
+        yield f"It has further outputs that decide: {names}.\n"
     yield f"**{_plain(report.verdict)}**\n"
     yield "## Measured\n"
     yield from _table(report)
@@ -202,24 +212,26 @@ def _body(report: StoredReport, figures: Sequence[str]) -> Iterator[str]:
     yield "Confidences are right on average over samples, not for each group of them or each single sample."
 
 
-def _table(report: StoredReport) -> Iterator[str]:
-    level = next((100 * change.interval.level for change in report.changes), 95.0)
-    yield f"On {_code(report.data)}, {report.how}: N = {report.samples:,}, {report.bins} bins.\n"
+def _table(report: Report) -> Iterator[str]:
+    c = report.comparison
+    level = 100 * report.recall.balanced.level
+    yield f"On {_code(c.data)}, {c.how}: N = {c.before.n:,}, {c.before.bins} bins.\n"
     if report.labels:
         yield "A sample has several labels; each metric is the mean over the labels.\n"
     yield f"| metric | before | after | difference ({level:g}% interval) |\n|---|---|---|---|"
-    for change in report.changes:
-        yield _row(change, METRICS[change.metric].title)
-        if change.metric == "accuracy" and report.balanced is not None:
-            yield _row(report.balanced, "balanced accuracy, %")
+    for name in _finite_metrics(report):
+        title = METRICS[name].title
+        yield _row(name, title, getattr(c.before, name), getattr(c.after, name), c.differences[name])
+        if name == "accuracy":
+            recall = report.recall
+            yield _row(name, "balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced)
     yield ""
 
 
-def _row(change: Change, title: str) -> str:
-    metric = METRICS[change.metric]
-    ends = change.interval
-    interval = f"{metric.change(ends.difference)} ({metric.change(ends.low)} to {metric.change(ends.high)})"
-    return f"| {title} | {metric.number(change.before)} | {metric.number(change.after)} | {interval} |"
+def _row(name: str, title: str, before: float, after: float, d: Interval) -> str:
+    metric = METRICS[name]
+    interval = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
+    return f"| {title} | {metric.number(before)} | {metric.number(after)} | {interval} |"
 
 
 def _snippet(name: str) -> Iterator[str]:
@@ -228,11 +240,11 @@ def _snippet(name: str) -> Iterator[str]:
     yield "print([(i.name, i.type, i.shape) for i in session.get_inputs()])\n```\n"
 
 
-def _making(report: StoredReport) -> Iterator[str]:
+def _making(report: Report) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     yield f"- Input: {_code(report.model)}, SHA-256 {_code(report.model_sha256 or 'unknown')}"
-    yield f"- Calibration data: {_code(report.calibration_data)}"
-    yield f"- Method: {_code(report.method)}, map {_code(report.map)}, seed {report.seed}"
+    yield f"- Calibration data: {_code(report.calibration.data)}"
+    yield f"- Method: {_code(report.method)}, map {_code(report.map)}, seed {report.settings['seed']}"
     if report.preprocessing:
         yield f"- Preprocessing: {_code(json.dumps(report.preprocessing))}"
     yield f"- Versions: {_plain(versions)}"

@@ -19,9 +19,10 @@ from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Collection, Evaluation
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import Recall
-from tna_onnx.results.report import Comparison, MethodScores, Report, Taught, Word, changed
+from tna_onnx.results.report import Comparison, MethodScores, Report, Taught
 from tna_onnx.results.study import Studies
 from tna_onnx.results.subgroups import Estimate, Subgroup
+from tna_onnx.results.verdict import Word, changed
 
 # Rows of a table in a terminal; a page and `--json` have all of them.
 _MAX_ROWS = 20

@@ -1,8 +1,8 @@
-"""Results as JSON and in notebooks.
+"""Results as JSON and back, and in notebooks.
 
 JSON holds the fields of the dataclasses by name, plus `schema`, `kind`, and the verdict if there is one. `schema.json`
 next to this file describes every key (JSON Schema 2020-12). JSON has no NaN and no infinity: numbers that are not
-finite become null.
+finite become null, and null becomes NaN again where a field must hold a number.
 
 `Shown` is the base class of results in a notebook: a page, figures, plain values, a data frame. Drawing
 (`tna_onnx.drawing`) and pandas are loaded on first use.
@@ -14,11 +14,13 @@ import dataclasses
 import importlib
 import json
 import math
+import types
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
@@ -76,8 +78,7 @@ def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, dict):
-        # the reports on several heads are results, each as it would be alone
-        return {key: _entries(item, False) if hasattr(item, "verdict") else _plain(item) for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_plain(item) for item in value]
     # NumPy's scalars are no JSON numbers
@@ -86,6 +87,81 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
+
+
+Result = TypeVar("Result")
+
+
+def from_json(kind: type[Result], values: Any) -> Result:
+    """Return the dataclass that `to_json` wrote as `values`; keys that are no fields are ignored.
+
+    Raises:
+        ValueError: a field is missing or has another type; the message says which.
+    """
+    result: Result = _read(kind, values, kind.__name__)
+    return result
+
+
+_hints = cache(get_type_hints)
+
+
+def _read(hint: Any, value: Any, where: str) -> Any:
+    """Return a JSON value as the type of its field."""
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint in (Any, object) or (origin is Literal and value in parts):
+        return value
+    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        return _read_fields(hint, value, where)
+    if origin in (Union, types.UnionType):
+        return _read_union(parts, value, where)
+    if origin is tuple and isinstance(value, list):
+        return _read_items(parts, value, where)
+    if origin in (dict, Mapping) and isinstance(value, dict):
+        return {name: _read(parts[1], item, f"{where}.{name}") for name, item in value.items()}
+    return _read_scalar(hint, value, where)
+
+
+def _read_scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and value is None:
+        return math.nan
+    if hint is float and type(value) is int:
+        return float(value)
+    if hint in (str, int, float, bool) and type(value) is hint:
+        return value
+    raise ValueError(f"{where}: expected {getattr(hint, '__name__', hint)}, found {value!r}")
+
+
+def _read_items(hints: tuple[Any, ...], values: list[Any], where: str) -> tuple[Any, ...]:
+    if hints[-1] is Ellipsis:
+        hints = hints[:1] * len(values)
+    if len(hints) != len(values):
+        raise ValueError(f"{where}: expected {len(hints)} values, found {len(values)}")
+    pairs = zip(hints, values, strict=True)
+    return tuple(_read(hint, value, f"{where}[{k}]") for k, (hint, value) in enumerate(pairs))
+
+
+def _read_fields(kind: Any, values: dict[str, Any], where: str) -> Any:
+    read = {}
+    for field in dataclasses.fields(kind):
+        if field.name in values:
+            read[field.name] = _read(_hints(kind)[field.name], values[field.name], f"{where}.{field.name}")
+        elif field.default is field.default_factory is dataclasses.MISSING:
+            raise ValueError(f"{where}: '{field.name}' is missing")
+    return kind(**read)
+
+
+def _read_union(choices: tuple[Any, ...], value: Any, where: str) -> Any:
+    """Return a value as the first type that it fits; null is None before it is NaN."""
+    if value is None and type(None) in choices:
+        return None
+    errors = []
+    for choice in choices:
+        if choice is not type(None):
+            try:
+                return _read(choice, value, where)
+            except ValueError as error:
+                errors.append(error)
+    raise errors[-1]
 
 
 Record = dict[str, Any]

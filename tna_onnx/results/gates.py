@@ -207,7 +207,7 @@ class Gates:
             metrics: after, for N.
             kind: of the samples.
         """
-        from tna_onnx.results.report import Standing  # noqa: PLC0415 - the command line reads the gates' fields first
+        from tna_onnx.results.verdict import Standing  # noqa: PLC0415 - the command line reads the gates' fields first
 
         lines = []
         drop = differences["accuracy"]

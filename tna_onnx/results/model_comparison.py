@@ -12,8 +12,8 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record
 from tna_onnx.results.details import BinFree
 from tna_onnx.results.guarding import Decisions
-from tna_onnx.results.report import Standing, Word, changed
 from tna_onnx.results.subgroups import Subgroup
+from tna_onnx.results.verdict import Standing, Word, changed
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,8 @@
-"""The result of `calibrate`: what was done, how the file was checked, what it changed, and the verdict.
-
-The verdict judges accuracy, NLL and ECE together. A change of a metric counts when its entire interval lies on one side
-of zero and the change is at least the smallest effect of the metric's row in `numerics.metric`: on many samples an
-interval excludes zero for changes that nobody would notice. The rules, in order:
-
-1. The NLL is worse: the result is worse, whatever the others say. It is a proper score of all probabilities.
-2. The accuracy is worse, and the NLL is not better: worse.
-3. The ECE is worse, or an objective outside of these three, and neither NLL nor accuracy is better: worse.
-4. Any of them is better: improved. Metrics that got worse are named too.
-5. Nothing counts: no significant change.
-
-For readers who know no metric there is also one plain sentence: better or worse, by how much, and at what cost.
-"""
+"""The result of `calibrate`: what was done, how the file was checked, and what it changed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any, Literal
@@ -24,220 +10,15 @@ from typing import Any, Literal
 from tna_onnx.data.images.known import RecipeSearch
 from tna_onnx.numerics.intervals import IntervalKind, paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import MIN_GROUPS, Interval, Metrics
+from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.guarding import Guard
-from tna_onnx.results.recall import ClassRecall, Recall
-
-Word = Literal["improved", "no significant change", "worse"]
-
-# In the order in which a sentence names them.
-_JUDGED = ("nll", "ece", "accuracy")
-
-
-@dataclass(frozen=True)
-class Standing:
-    """The judged metrics by whether their change counts.
-
-    Attributes:
-        better: names of those that are better.
-        worse: names of those that are worse.
-        same: names of the others.
-    """
-
-    better: tuple[str, ...]
-    worse: tuple[str, ...]
-    same: tuple[str, ...]
-
-    @classmethod
-    def of(cls, differences: Mapping[str, Interval], objective: str = "ece") -> Standing:
-        """Judge the paired differences after - before.
-
-        Args:
-            differences: per metric, as fractions and nats.
-            objective: metric that was minimised; judged as the ECE is.
-
-        >>> large = {"nll": -0.07, "ece": 0.02, "accuracy": 0.3}
-        >>> d = {name: Interval(value, value - 0.01, value + 0.01, 0.95) for name, value in large.items()}
-        >>> Standing.of(d).word, Standing.of(d).better, Standing.of(d).worse
-        ('improved', ('nll', 'accuracy'), ('ece',))
-        >>> Standing.of({name: Interval(0.0002, 0.0001, 0.0003, 0.95) for name in d}).word
-        'no significant change'
-        """
-        # each once, in the order of a sentence
-        judged = tuple(dict.fromkeys([*_JUDGED, objective]))
-        sides = {name: changed(name, differences[name]) for name in judged}
-        return cls(*(tuple(name for name in judged if sides[name] == side) for side in (1, -1, 0)))
-
-    @property
-    def word(self) -> Word:
-        """What the metrics come to."""
-        outweighed = {"nll", "accuracy"} & set(self.better)
-        # rules 1, 2 and 3
-        if "nll" in self.worse:
-            return "worse"
-        if "accuracy" in self.worse and "nll" not in self.better:
-            return "worse"
-        if self.worse and not outweighed:
-            return "worse"
-        # rules 4 and 5
-        if self.better:
-            return "improved"
-        return "no significant change"
-
-    def sentence(self, before: Metrics, after: Metrics, differences: Mapping[str, Interval]) -> str:
-        """Say what the metrics come to, then each with its values and its interval; the samples are not named."""
-        groups: dict[Word, tuple[str, ...]] = {
-            "improved": self.better,
-            "worse": self.worse,
-            "no significant change": self.same,
-        }
-        # the word that the metrics come to stands first: a reader may stop there
-        words = sorted(groups, key=lambda word: word != self.word)
-        parts = [
-            f"{word}: {', '.join(_change(name, before, after, differences[name]) for name in groups[word])}"
-            for word in words
-            if groups[word]
-        ]
-        return "; ".join(parts)
-
-
-def changed(name: str, d: Interval) -> int:
-    """Return 1 if a metric's change counts and is for the better, -1 if for the worse, 0 if it does not count.
-
-    >>> changed("ece", Interval(-0.02, -0.03, -0.01, 0.95)), changed("ece", Interval(-0.02, -0.05, 0.01, 0.95))
-    (1, 0)
-    >>> changed("accuracy", Interval(-0.0002, -0.0003, -0.0001, 0.95))
-    0
-    """
-    metric = METRICS[name]
-    if metric.factor * abs(d.difference) < metric.smallest_effect:
-        return 0
-    return _side(name, d)
-
-
-def _side(name: str, d: Interval) -> int:
-    """Return the side of zero on which an interval lies, 1 for the better; 0 where too few groups are behind it."""
-    if d.groups is not None and d.groups < MIN_GROUPS:
-        return 0
-    return METRICS[name].standing(d.low, d.high)
-
-
-def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
-    """Write values and interval of a metric: `ECE 4.65 % -> 1.51 % (-4.78 to -2.19 points)`."""
-    metric = METRICS[name]
-    # nats are left out: a sentence of four metrics has no room for them
-    percent = metric.unit == "%"
-    unit = " %" if percent else ""
-    points = " points" if percent else ""
-    values = " -> ".join(f"{metric.number(getattr(metrics, name))}{unit}" for metrics in (before, after))
-    return f"{metric.label} {values} ({metric.change(d.low)} to {metric.change(d.high)}{points})"
-
-
-_OPENINGS: dict[Word, str] = {
-    "improved": "The new model's probabilities are better",
-    "no significant change": "The new model's probabilities are neither better nor worse, as far as these samples tell",
-    "worse": "The new model is worse than the original",
-}
-
-
-_CLASS = ("confidence", "accuracy")
-_LABEL = ("a label's probability", "its frequency")
-
-
-def copied_sentence(before: Metrics, *, labels: bool = False, changing: str = "", chance: float | None = None) -> str:
-    """Say that the original stays; `labels` are several a sample, `changing` would be better but for predictions.
-
-    `chance` is the ECE that calibrated confidences have on as many samples, a fraction.
-    """
-    if changing:
-        return (
-            "The model stays as it is: on these samples no recalibration that keeps its predictions is significantly "
-            f"better, and {changing}, which changes them, would be"
-        )
-    subject, true = _LABEL if labels else ("its confidence", "its accuracy")
-    return (
-        f"The model needs no recalibration, as far as these samples tell: {subject} is "
-        f"{_points(before.ece)} away from {true} on average{_by_chance(chance)}"
-    )
-
-
-def result_sentence(
-    word: Word,
-    before: Metrics,
-    after: Metrics,
-    differences: Mapping[str, Interval],
-    worst: ClassRecall | None = None,
-    *,
-    labels: bool = False,
-    chance: float | None = None,
-) -> str:
-    """Say what a result comes to; the word is that of the verdict, so that both say the same.
-
-    Where `labels` are several a sample, the distance is that of a label's probability and its frequency. `worst` is the
-    class that loses recall, and most of it. `chance` is the ECE that calibrated confidences have on as many samples, a
-    fraction. A metric that is worse by its whole interval is named, whatever the word.
-
-    >>> old, new = (Metrics(100, 15, 0.9, ece, 0.1, 0.3, 0.1) for ece in (0.05, 0.01))
-    >>> same = Interval(0.0, -0.01, 0.01, 0.95)
-    >>> d = {"accuracy": same, "nll": same, "ece": Interval(-0.04, -0.05, -0.03, 0.95)}
-    >>> result_sentence("improved", old, new, d).partition(": ")[2]
-    'confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %'
-    """
-    gap = changed("ece", differences["ece"])
-    fit = changed("nll", differences["nll"])
-    parts = [
-        _gap(gap, before, after, " and ".join(_LABEL if labels else _CLASS)) + _by_chance(chance),
-        _accuracy(before, after, differences["accuracy"]),
-    ]
-    # the distance alone would not explain the verdict
-    if word == "improved" and fit == 1 and gap != 1:
-        parts.insert(0, "they fit the labels more closely")
-    if word == "worse" and fit == -1 and gap != -1:
-        parts.insert(0, "its probabilities fit the labels less closely")
-    if worst is not None:
-        kind = "label" if labels else "class"
-        parts.append(
-            f"{kind} {worst.name} is recognised in {100 * worst.after:.1f} % of its samples, not in "
-            f"{100 * worst.before:.1f} %"
-        )
-    named = {"accuracy", "ece", *({"nll"} if word == "worse" else ())}
-    worse = [name for name, d in differences.items() if name not in named and _side(name, d) < 0]
-    parts += [f"{_change(name, before, after, differences[name])} is worse" for name in worse]
-    return f"{_OPENINGS[word]}: {'; '.join(parts)}"
-
-
-def _by_chance(ece: float | None) -> str:
-    return "" if ece is None else f" (by chance alone {100 * ece:.1f})"
-
-
-def _gap(side: int, before: Metrics, after: Metrics, pair: str) -> str:
-    if side == 1:
-        return f"{pair} were {_points(before.ece)} apart on average, now {100 * after.ece:.1f}"
-    if side == -1:
-        return f"the average distance of {pair} grows from {100 * before.ece:.1f} to {_points(after.ece)}"
-    return f"the average distance of {pair}, {_points(before.ece)}, shows no clear change"
-
-
-def _accuracy(before: Metrics, after: Metrics, difference: Interval) -> str:
-    old = f"{100 * before.accuracy:.1f} %"
-    new = f"{100 * after.accuracy:.1f} %"
-    verb = {1: "rises", 0: "moves", -1: "falls"}[changed("accuracy", difference)]
-    if old == new:
-        return f"accuracy stays at {new}"
-    sentence = f"accuracy {verb} from {old} to {new}"
-    if verb == "moves":
-        # a change that may be chance is neither praised nor blamed
-        sentence += ", which may be chance"
-    return sentence
-
-
-def _points(fraction: float) -> str:
-    return f"{100 * fraction:.1f} points"
+from tna_onnx.results.recall import Recall
+from tna_onnx.results.verdict import Standing, copied_sentence, result_sentence
 
 
 @dataclass(frozen=True)
@@ -639,3 +420,14 @@ class Report(Shown):
         level = c.differences[self.objective].level
         groups = "" if c.before.groups is None else f" in {c.before.groups:,} groups"
         return f"{judged}; {c.before.n:,} {c.samples} samples{groups}, {100 * level:g}% intervals of the differences"
+
+
+@dataclass(frozen=True)
+class Card:
+    """The result of `card`: what describes a recalibrated model to others.
+
+    Attributes:
+        text: the model card: Markdown behind a header of YAML, as the Hugging Face Hub reads it.
+    """
+
+    text: str

@@ -15,12 +15,11 @@ import io
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 from tna_onnx.errors import ResultError
 from tna_onnx.files import open_regular, write_file
-from tna_onnx.results.as_json import to_json
-from tna_onnx.results.study import Cell, Chart, Column, Footnote, Line, Study
+from tna_onnx.results.as_json import from_json, to_json
+from tna_onnx.results.study import Cell, Column, Study
 
 _SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -146,30 +145,10 @@ def read_study(folder: Path, name: str) -> Study | None:
     """Read a study from a folder; return None if there is none that can be read."""
     try:
         with open_regular(folder / f"{name}.json") as stream:
-            values = json.loads(stream.read(_MAX_BYTES))
-        return _study(values)
-    # whatever stands there was not written by this version: it is made again
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            study = from_json(Study, json.loads(stream.read(_MAX_BYTES)))
+    # whatever is there, this version did not write it: the study is computed again
+    except (OSError, ValueError, RecursionError):
         return None
-
-
-def _study(values: dict[str, Any]) -> Study:
-    columns = tuple(Column(**{**entry, "beside": tuple(entry["beside"])}) for entry in values["columns"])
-    rows = tuple(tuple(row) for row in values["rows"])
-    if any(len(row) != len(columns) for row in rows):
-        raise ValueError("rows and columns differ")
-    fields = {key: values[key] for key in ("name", "title", "element", "sentence", "digest")}
-    charts = tuple(_chart(entry) for entry in values["charts"])
-    footnotes = tuple(Footnote(**{**entry, "rows": tuple(entry["rows"])}) for entry in values["footnotes"])
-    return Study(columns=columns, rows=rows, charts=charts, notes=tuple(values["notes"]), footnotes=footnotes, **fields)
-
-
-def _chart(values: dict[str, Any]) -> Chart:
-    lines = tuple(_line(entry) for entry in values["lines"])
-    y_range = None if values["y_range"] is None else tuple(values["y_range"])
-    return Chart(**{**values, "lines": lines, "y_range": y_range, "x_names": tuple(values["x_names"])})
-
-
-def _line(values: dict[str, Any]) -> Line:
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in values.items()}
-    return Line(**fields)
+    if any(len(row) != len(study.columns) for row in study.rows):
+        return None
+    return study

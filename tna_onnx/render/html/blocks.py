@@ -25,9 +25,9 @@ from tna_onnx.render.html.svg import (
 )
 from tna_onnx.render.reliability import FEW, OF_CLASSES, DiagramWords, bars
 from tna_onnx.render.text import SUBGROUP_COLUMNS, subgroup_row
-from tna_onnx.results.report import Word, changed
 from tna_onnx.results.study import Chart, Line
 from tna_onnx.results.subgroups import Subgroup
+from tna_onnx.results.verdict import Word, changed
 
 
 @dataclass(frozen=True)
