@@ -14,9 +14,8 @@ from tna_onnx.data.options import Data
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.readout import Head
-from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.task import Task
 from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate, Scored, SearchSettings
 from tna_onnx.search.sparse import search_sparse

@@ -19,16 +19,13 @@ from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, Unsup
 from tna_onnx.errors import in_words_of_python as _in_words_of_python
 
 if TYPE_CHECKING:
-    from tna_onnx.api.apply import apply
+    from tna_onnx.api.apply import apply, edit_decision, guard
     from tna_onnx.api.calibrate import calibrate
-    from tna_onnx.api.calibrator import Calibrator
+    from tna_onnx.api.calibrator import Calibrator, fit
     from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
-    from tna_onnx.api.edit_decision import edit_decision
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
-    from tna_onnx.api.fit import fit
-    from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study
@@ -39,7 +36,7 @@ if TYPE_CHECKING:
     from tna_onnx.drawing import Drawing
     from tna_onnx.extraction.extractor import FeatureExtractor
     from tna_onnx.graph.options import ModelLimits, ModelOptions
-    from tna_onnx.guarding.settings import GuardSettings
+    from tna_onnx.guarding.guard_settings import GuardSettings
     from tna_onnx.pipeline.settings import PAPER, Settings
     from tna_onnx.results.as_json import json_schema
     from tna_onnx.results.evaluation import Collection, Evaluation, Inspection, ModelDifference
@@ -49,7 +46,7 @@ if TYPE_CHECKING:
     from tna_onnx.results.report import Card, Report
     from tna_onnx.results.shifting import Shift
     from tna_onnx.results.study import Studies, Study
-    from tna_onnx.shifting.settings import ShiftSettings
+    from tna_onnx.shifting.shift_settings import ShiftSettings
 
 __all__ = [
     "PAPER",
@@ -114,13 +111,13 @@ _HOMES = {
     "GateMissed": "results.gates",
     "FeatureExtractor": "extraction.extractor",
     "features": "api.features",
-    "fit": "api.fit",
+    "fit": "api.calibrator",
     "Guard": "results.guarding",
-    "GuardSettings": "guarding.settings",
+    "GuardSettings": "guarding.guard_settings",
     "guard": "api.guard",
     "Report": "results.report",
     "Shift": "results.shifting",
-    "ShiftSettings": "shifting.settings",
+    "ShiftSettings": "shifting.shift_settings",
     "Studies": "results.study",
     "Study": "results.study",
     "Inspection": "results.evaluation",
@@ -132,7 +129,7 @@ _HOMES = {
     "card": "api.card",
     "Card": "results.report",
     "compare": "api.compare",
-    "edit_decision": "api.edit_decision",
+    "edit_decision": "api.apply",
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
     "json_schema": "results.as_json",

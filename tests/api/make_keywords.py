@@ -18,10 +18,10 @@ from typing import Any
 from tna_onnx.data.choices import DataFields, EngineFields
 from tna_onnx.fields import settings_of
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
 from tna_onnx.results.gates import Gates
-from tna_onnx.shifting.settings import ShiftSettings
+from tna_onnx.shifting.shift_settings import ShiftSettings
 
 FILE = Path(__file__).parents[2] / "tna_onnx" / "api" / "keywords.py"
 

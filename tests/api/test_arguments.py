@@ -18,7 +18,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import hints_of
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 

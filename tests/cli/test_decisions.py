@@ -19,7 +19,7 @@ from tests.results.test_json_schema import valid
 from tests.support import cli
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.thresholds import Values, choose_thresholds
 from tna_onnx.numerics.conformal import coverage_band
 

@@ -16,7 +16,7 @@ from tests.runtimes.matrix import Source, binary
 from tests.runtimes.matrix import small as small_source
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.graph.dials import Dials
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.thresholds import default_thresholds, set_dial
 from tna_onnx.numerics.conformal import quantile
 

@@ -13,7 +13,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tna_onnx.errors import UsageError
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
     coverage_band,
     quantile,

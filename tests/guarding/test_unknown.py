@@ -9,7 +9,7 @@ import pytest
 
 from tests.data.samples import spec
 from tna_onnx.data.options import Data
-from tna_onnx.extraction.classifier import open_unknown
+from tna_onnx.pipeline.classifier import open_unknown
 
 X = np.random.default_rng(0).random((6, 4), np.float32)
 

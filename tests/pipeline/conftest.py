@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.pipeline.samples import opened
-from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.job import Task
 
 
 @pytest.fixture(scope="session")

@@ -14,12 +14,11 @@ from tests.conftest import Small
 from tna_onnx.data.options import Data
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
-from tna_onnx.pipeline.task import Task
 from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate
 

@@ -11,7 +11,7 @@ from tests.conftest import Small
 from tests.pipeline.samples import of_logits, outcome_of
 from tna_onnx.pipeline import collected_details as angles_module
 from tna_onnx.pipeline.collected_details import angle_counts, feature_angles
-from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.job import Task
 from tna_onnx.search.candidates import SearchSettings
 
 

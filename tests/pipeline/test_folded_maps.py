@@ -28,8 +28,8 @@ from tna_onnx.maps.refit import Refit
 from tna_onnx.maps.structured import MatrixScaling, VectorScaling
 from tna_onnx.maps.two_classes import Platt
 from tna_onnx.pipeline.checking import check_written, checked_samples
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.task import Task
 from tna_onnx.pipeline.writing import Writing
 from tna_onnx.progress import silent
 

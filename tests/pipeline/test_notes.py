@@ -13,13 +13,12 @@ from tests.conftest import Small
 from tests.pipeline.samples import job_of, outcome_of
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline import notes as module
-from tna_onnx.pipeline.comparing import Compared
+from tna_onnx.pipeline import reporting as module
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.methods import Method
-from tna_onnx.pipeline.notes import notes_on
+from tna_onnx.pipeline.reporting import Compared, notes_on
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
-from tna_onnx.pipeline.task import Task
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, compare_scores

@@ -15,8 +15,8 @@ from tests.pipeline.samples import few, opened, outputs, probabilities
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner
 from tna_onnx.graph.options import ModelOptions
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.other_outputs import check_other_outputs, relation
-from tna_onnx.pipeline.task import Task
 from tna_onnx.runtime import open_session
 
 LOGITS = np.random.default_rng(0).standard_normal((200, 3)) * 3

@@ -19,10 +19,9 @@ from tna_onnx import __version__
 from tna_onnx.data import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
-from tna_onnx.pipeline.task import Task
 from tna_onnx.pipeline.writing import provenance_entries
 from tna_onnx.progress import silent
 from tna_onnx.runtime import Device

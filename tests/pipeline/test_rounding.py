@@ -19,7 +19,7 @@ from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps
 from tna_onnx.pipeline import checking as rounding
 from tna_onnx.pipeline.checking import probability_bounds
-from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.job import Task
 from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
 

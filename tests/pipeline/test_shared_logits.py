@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tna_onnx.engine import logits as engine_logits
-from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.job import Task
 
 
 def test_all_stages_share_the_logits_of_the_source(task: Task) -> None:

@@ -17,7 +17,7 @@ from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.collected_details import class_names, worst_rows, worst_samples
-from tna_onnx.pipeline.task import Collected, Task
+from tna_onnx.pipeline.job import Collected, Task
 
 IMAGE = InputSpec("image", (None, 3, None, None), np.dtype(np.float32))
 

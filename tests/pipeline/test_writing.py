@@ -18,7 +18,7 @@ from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import kept_part
-from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.writing import Writing
 
 ALL = ("none", *maps_of(5))

@@ -27,7 +27,7 @@ from tna_onnx.pipeline.checking import (
     checked_samples,
     probability_bounds,
 )
-from tna_onnx.pipeline.task import Task
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.writing import Shipped, Writing
 from tna_onnx.runtime.session import CUDA
 

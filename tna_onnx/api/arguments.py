@@ -28,7 +28,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.errors import ResultError, UsageError
 from tna_onnx.files import name_problem, write_file
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent

@@ -27,7 +27,7 @@ from tna_onnx.api.keywords import DecisionWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelSource
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings, check_patch_name
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.report import Report

@@ -35,7 +35,6 @@ from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.outputs import ClassOutput
@@ -45,8 +44,8 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.pipeline.notes import decided_on
-from tna_onnx.pipeline.sample_checks import DigestedSamples
+from tna_onnx.pipeline.classifier import Classifier, read_classifier
+from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree

@@ -31,15 +31,14 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside, source_search
 from tna_onnx.data.suspicion import warnings_of
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier, Opened, read_classifier
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.notes import decided_on, decided_thresholds
-from tna_onnx.pipeline.sample_checks import DigestedSamples
+from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
+from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.evaluation import Evaluation

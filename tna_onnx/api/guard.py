@@ -18,7 +18,7 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.results.guarding import Guard
 
 

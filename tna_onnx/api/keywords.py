@@ -9,10 +9,10 @@ from typing import Any, Literal, TypedDict
 from tna_onnx.data.choices import Format, Limits, Position
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.graph.options import ModelLimits, OutputKind
-from tna_onnx.guarding.settings import OodScore, SetScoreName
+from tna_onnx.guarding.guard_settings import OodScore, SetScoreName
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.pipeline.settings import EtsLoss, MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
-from tna_onnx.shifting.settings import Estimator, Frequencies
+from tna_onnx.shifting.shift_settings import Estimator, Frequencies
 
 
 class DataWords(TypedDict, total=False):

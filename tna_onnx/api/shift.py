@@ -19,7 +19,7 @@ from tna_onnx.api.arguments import (
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.shifting import Shift
-from tna_onnx.shifting.settings import ShiftSettings
+from tna_onnx.shifting.shift_settings import ShiftSettings
 
 
 def shift(

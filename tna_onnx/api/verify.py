@@ -33,7 +33,7 @@ from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import OUTPUT_KINDS, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
-from tna_onnx.guarding.stated import prove_guarded
+from tna_onnx.guarding.guarded_file import prove_guarded
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.pipeline.change import Proof

@@ -23,7 +23,7 @@ from tna_onnx.cli.options import (
     together,
 )
 from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
 

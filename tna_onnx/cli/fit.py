@@ -39,7 +39,7 @@ def fit(**arguments: Any) -> None:
     Example:
       tna-onnx fit logits.parquet -o calibrator.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
-    from tna_onnx.api.fit import fit as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.api.calibrator import fit as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ from tna_onnx.cli.options import (
 )
 from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
 from tna_onnx.cli.types import choice, options
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 
 _guard_options = together(
     calibration_data_options(
@@ -87,7 +87,7 @@ def guard(**arguments: Any) -> None:
 
 def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[str, Any]) -> None:
     """Change the output `decision` of a file, or remove it."""
-    from tna_onnx.api.edit_decision import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.api.apply import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
     from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
 

@@ -32,7 +32,7 @@ from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.guarding.settings import ADDITIONS
+from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.pipeline.settings import Settings
 
 if TYPE_CHECKING:

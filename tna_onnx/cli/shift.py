@@ -20,7 +20,7 @@ from tna_onnx.cli.options import (
     together,
     written_options,
 )
-from tna_onnx.shifting.settings import ShiftSettings
+from tna_onnx.shifting.shift_settings import ShiftSettings
 
 _shift_options = together(
     calibration_data_options(

@@ -19,7 +19,7 @@ from tna_onnx.data.files import read_text
 from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.operating_points import (

@@ -31,9 +31,9 @@ from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.deciding import Operated, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
+from tna_onnx.guarding.guard_settings import GuardSettings
+from tna_onnx.guarding.guarded_file import guard_entries
 from tna_onnx.guarding.measure import check_decisions, check_posterior, largest_change, measure, measure_detection
-from tna_onnx.guarding.settings import GuardSettings
-from tna_onnx.guarding.stated import guard_entries
 from tna_onnx.guarding.thresholds import (
     NotReached,
     Thresholds,
@@ -50,8 +50,8 @@ from tna_onnx.guarding.thresholds import (
 from tna_onnx.pipeline.change import write_decisions
 from tna_onnx.pipeline.checking import FinalFile, check_file
 from tna_onnx.pipeline.job import Job, refuse_finished, target_of
-from tna_onnx.pipeline.notes import digests_in_file
 from tna_onnx.pipeline.recalibrate import recalibrate
+from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.guarding import Decisions, Guard

@@ -20,7 +20,6 @@ from tna_onnx.data.source import group_notes, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.classifier import Classifier, Opened, read_classifier
 from tna_onnx.extraction.sessions import open_part
 from tna_onnx.graph.cut import before_map, cut_at
 from tna_onnx.graph.decisions import OutlierInput, SetScore
@@ -30,13 +29,13 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.guarding.settings import GuardSettings, OodScore
+from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
+from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
 from tna_onnx.pipeline.job import FileJob
-from tna_onnx.pipeline.notes import decided_on
-from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
+from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, decided_on
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 

@@ -20,7 +20,7 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs, tensor_outputs
 from tna_onnx.graph.readout import quantization_step
 from tna_onnx.guarding.deciding import cost_in_file, score_decision
-from tna_onnx.guarding.settings import ADDITIONS
+from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval

@@ -25,7 +25,7 @@ from tna_onnx.graph.decisions import SetScore
 from tna_onnx.graph.dials import ClassSetDial, Dials, PriorDial, RiskDial, SetDial, ThresholdDial
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.deciding import Operated, operate
-from tna_onnx.guarding.settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.numerics.conformal import (
     accept_above,
     accept_at,

@@ -30,10 +30,10 @@ from tna_onnx.numerics.ops import softmax
 from tna_onnx.numerics.reliability import Bins, ClassCounts, bin_of
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.change import prove
-from tna_onnx.pipeline.comparing import Compared
+from tna_onnx.pipeline.job import Collected, Task, class_names
+from tna_onnx.pipeline.reporting import Compared
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome
-from tna_onnx.pipeline.task import Collected, Task, class_names
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import (
     Angles,

@@ -1,25 +1,44 @@
-"""Requests for a new file: what `calibrate`, `guard` and `shift` have in common (`FileJob`), and that for a
-recalibration (`Job`), with the path that it writes and the earlier work of this tool on which it cannot build.
+"""The request for a new file, before anything is opened (`FileJob`, and `Job` for a recalibration), and a recalibration
+that is ready to start (`Task`): the model, its head, and what the network made of the samples.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
+from tna_onnx.data.sources.images import FolderImages, ImageSource
+from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
+from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT
+from tna_onnx.extraction.head_check import Probed
+from tna_onnx.extraction.opened_samples import Samples
+from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.cut import mapped_logits, reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import RAW_LOGITS, calibrations, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import check_output
+from tna_onnx.maps.base import Folding
+from tna_onnx.numerics.averages import kept_part
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.results.gates import Gates
+from tna_onnx.runtime import Device
+from tna_onnx.runtime.session import CUDA
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,3 +190,264 @@ def shift_notes(model: Model) -> tuple[str, ...]:
         f"{model.name} was shifted to other class frequencies: a calibration on samples with others would undo that, "
         "so these must come from the target; better calibrate first, and shift the result",
     )
+
+
+# Samples on which the effect of quantising a weight is measured.
+_DRIFT_SAMPLES = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """Samples, and what the network made of them in its one run."""
+
+    samples: Samples
+    table: FeatureTable
+
+    @property
+    def source(self) -> Source:
+        """The labelled samples."""
+        return self.samples.source
+
+
+@dataclass(frozen=True, eq=False)
+class Teacher:
+    """A model whose probabilities stand for labels.
+
+    Attributes:
+        model: as read.
+        shown: (N, C) its probabilities for the samples of the report.
+        labelled: whether those have labels of their own.
+    """
+
+    model: Model
+    shown: NDArray[np.float32]
+    labelled: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A recalibration that is ready to start.
+
+    Attributes:
+        opened: the source model and its session.
+        probed: where its logits are, checked against the model itself.
+        class_output: the graph output behind it.
+        class_names: in the order of the model's output, if known.
+        output: path to write; None for a model in memory that stays there.
+        calibration: samples to search and fit on.
+        held_out: samples for the report, if given.
+        training: a part of the training data, if given.
+        provider: ONNX Runtime's execution provider.
+        fallback: why `auto` did not get CUDA; empty otherwise.
+        batch_size: samples per run.
+        placement: where the products of the search are computed.
+        tilt_bias: whether the bias is scaled with a tilted weight.
+        data_notes: what users should know about the samples.
+        teacher: whose probabilities stand for labels; None where there are labels.
+    """
+
+    opened: OpenModel
+    probed: Probed
+    class_output: ClassOutput
+    class_names: tuple[str, ...] | None
+    output: Path | None
+    calibration: Collected
+    held_out: Collected | None
+    training: Collected | None
+    provider: str
+    fallback: str
+    batch_size: int
+    placement: Placement = field(default_factory=Host)
+    tilt_bias: bool = False
+    data_notes: tuple[str, ...] = ()
+    teacher: Teacher | None = None
+    _originals: WeakKeyDictionary[Collected, Logits] = field(default_factory=WeakKeyDictionary, repr=False)
+
+    @property
+    def model(self) -> Model:
+        """The source model."""
+        return self.opened.model
+
+    @property
+    def device(self) -> Device:
+        """The device that was asked for."""
+        return self.opened.device
+
+    @property
+    def tf32(self) -> bool:
+        """Whether ONNX Runtime may round products of float32 to TF32 in this run."""
+        return self.provider == CUDA and self.device.tf32
+
+    @property
+    def source(self) -> Source:
+        """The calibration samples."""
+        return self.calibration.source
+
+    @property
+    def shown(self) -> Collected:
+        """The samples that the report is about: the held-out ones, if there are any."""
+        # without --eval the figures show the data that were fitted, and say so
+        return self.held_out or self.calibration
+
+    @property
+    def readout(self) -> Readout:
+        """The head, or else the tensor of logits or probabilities."""
+        return self.probed.readout
+
+    @property
+    def head(self) -> Head | None:
+        """The linear head, if there is one."""
+        return self.readout if isinstance(self.readout, Head) else None
+
+    def part(self, rows: NDArray[np.intp]) -> Task:
+        """Return the same task, of a linear head, with some of the samples alone, in the order of `rows`."""
+        return replace(self, calibration=replace(self.calibration, table=self.calibration.table.part(rows)))
+
+    @functools.cached_property
+    def weight(self) -> NDArray[Any] | None:
+        """(C, n) class vectors that a search tilts, if there is a head."""
+        return None if self.head is None else self.head.weight
+
+    @functools.cached_property
+    def bias(self) -> NDArray[Any]:
+        """(C,) bias beside `weight`."""
+        head = self.head
+        assert head is not None  # noqa: S101 - asked for beside a weight
+        return head.bias
+
+    @property
+    def where(self) -> str:
+        """What is calibrated, for messages."""
+        if self.head is None:
+            return f"output '{self.readout.output}'"
+        return f"head '{self.head.node}'"
+
+    @property
+    def computed_on(self) -> str:
+        """Where search and fits are computed: only products with a plain weight can be on a device."""
+        if self.head is None or self.probed.tail is not None:
+            return Host.name
+        return self.placement.name
+
+    def on_host(self, reason: str) -> Task:
+        """Return the task with search and fits on the host, and a note that says why."""
+        first_line = reason.strip().partition("\n")[0]
+        note = f"search and fits ran in {Host.name} instead of {self.placement.name}: {first_line}"
+        return replace(self, placement=Host(), data_notes=(*self.data_notes, note), _originals=WeakKeyDictionary())
+
+    def folded_logits(self, weight: NDArray[Any], folding: Folding, on: Collected | None = None) -> Logits:
+        """Logits under a (C, n) weight with a map in weight and bias, both rounded as the file will have them.
+
+        The head is linear (`Writing.folding`). Where the file has no place for a bias, the shift is not rounded.
+        """
+        head = self.head
+        assert head is not None  # noqa: S101 - only a head can be folded into
+        collected = on or self.calibration
+        written = head.as_written(head.anchored(folding.weight(weight)))
+        if folding.factor is not None:
+            bias = head.bias_as_written(folding.factor * self.bias_factor(weight))
+        else:
+            bias = self._as_written(self.new_bias(weight, folding))
+        return self._multiplied(collected, written, bias)
+
+    def new_bias(self, weight: NDArray[Any], folding: Folding | None = None) -> NDArray[Any]:
+        """Return the (C,) bias beside a (C, n) weight, with a map in it; not rounded yet."""
+        head = self.head
+        assert head is not None  # noqa: S101 - there is a weight
+        bias: NDArray[Any] = self.bias * head.working_type.type(self.bias_factor(weight))
+        if folding is not None:
+            bias = head.anchored(folding.bias(bias))
+        return bias
+
+    def _as_written(self, bias: NDArray[Any]) -> NDArray[Any]:
+        """Round a new (C,) bias as the file will, where it has a place for it."""
+        head = self.head
+        assert head is not None  # noqa: S101 - there is a bias
+        return head.new_bias_as_written(bias) if head.holds_bias else bias
+
+    def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
+        """Logits under a (C, n) weight, rounded as the file will have it; those of the source are one value each time.
+
+        Many stages ask for the latter: logits that one of them keeps serve the others until they are forgotten.
+
+        Args:
+            weight: None for a model without a head.
+            on: samples; the calibration data by default.
+        """
+        collected = on or self.calibration
+        if self.head is None or weight is not self.head.weight:
+            return self._logits(weight, collected)
+        if collected not in self._originals:
+            self._originals[collected] = self._logits(weight, collected)
+        return self._originals[collected]
+
+    def _logits(self, weight: NDArray[Any] | None, collected: Collected) -> Logits:
+        table = collected.table
+        head = self.head
+        if head is None or weight is None:
+            # the network gave logits, or someone had stored them: there is nothing to multiply
+            return StoredLogits(table)
+        unchanged = weight is head.weight
+        if self.probed.tail is not None:
+            # None leaves the stored tensor as it is: no second rounding of a weight that nobody changed
+            new = None if unchanged else weight
+            return TailLogits(table, head.features, self.probed.tail.logits(new), head.n_classes)
+        bias = head.bias
+        if not unchanged:
+            bias = head.bias_as_written(self.bias_factor(weight))
+            weight = head.as_written(weight)
+        return self._multiplied(collected, weight, bias)
+
+    def _multiplied(self, collected: Collected, weight: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
+        return HeadLogits(collected.table, weight, bias, self.placement)
+
+    def bias_factor(self, weight: NDArray[Any]) -> float:
+        """Return what the bias is multiplied by beside a tilted weight."""
+        head = self.head
+        # behind a tail only the graph computes logits, with the bias that it holds
+        if not self.tilt_bias or head is None or weight is self.weight or self.probed.tail is not None:
+            return 1.0
+        return kept_part(self.weight, weight)
+
+    def quantization_drift(self, weight: NDArray[Any] | None) -> float | None:
+        """Largest change of a probability that quantising a new weight makes; None if the weight is not quantised.
+
+        On up to 512 calibration samples, before any map.
+        """
+        head = self.head
+        if head is None or head.stored_weight.quantized is None or weight is None or weight is head.weight:
+            return None
+        # without a map: only what quantising the weight does is measured
+        table = self.calibration.table
+        if self.probed.tail is None:
+            bias = head.bias * head.working_type.type(self.bias_factor(weight))
+            in_float: Logits = HeadLogits(table, weight, bias)
+        else:
+            run = self.probed.tail.in_float().logits(weight)
+            in_float = TailLogits(table, head.features, run, head.n_classes)
+        rows = np.arange(min(_DRIFT_SAMPLES, len(table)), dtype=np.int64)
+        shipped = self.readout.probabilities(self.logits(weight).at(rows))
+        return float(np.max(np.abs(shipped - self.readout.probabilities(in_float.at(rows)))))
+
+
+def class_names(task: Task, shown: Collected) -> tuple[str, ...]:
+    """Names of the classes as given; else of the folders, where each holds the images of one class; else numbers."""
+    if task.class_names is not None:
+        return task.class_names
+    folders = _folder_names(shown.source)
+    return tuple(folders.get(k, str(k)) for k in range(task.readout.n_classes))
+
+
+def _folder_names(source: Source) -> dict[int, str]:
+    """Class -> folder, if every folder holds the images of one class, and every class has one folder."""
+    if not isinstance(source, ImageSource) or not isinstance(source.files, FolderImages):
+        return {}
+    pairs = set()
+    for row, label in zip(source.rows.tolist(), source.labels.tolist(), strict=True):
+        folder, slash, _ = source.files.names[row].partition("/")
+        pairs.add((label, folder if slash else ""))
+    folder_of = dict(pairs)
+    one_to_one = len(pairs) == len(folder_of) == len(set(folder_of.values()))
+    if one_to_one and "" not in folder_of.values():
+        return folder_of
+    return {}

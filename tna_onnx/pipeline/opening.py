@@ -29,11 +29,10 @@ from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk import walk_back
-from tna_onnx.pipeline.job import Job, refuse_finished, refuse_readers, shift_notes, target_of
+from tna_onnx.pipeline.job import Collected, Job, Task, refuse_finished, refuse_readers, shift_notes, target_of
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
 from tna_onnx.pipeline.settings import QuantizedHead
-from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.pipeline.teaching import open_unlabelled, split_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device

@@ -21,7 +21,7 @@ from tna_onnx.extraction.sessions import Runner, in_rows, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.outputs import tensor_outputs
 from tna_onnx.numerics.ops import sigmoid, softmax
-from tna_onnx.pipeline.task import Collected, Task
+from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.results.report import MovedOutput
 
 # |difference| of probabilities up to which two outputs say the same.

@@ -25,16 +25,14 @@ from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
-from tna_onnx.pipeline.comparing import Compared, compare_heads, require_plausible
 from tna_onnx.pipeline.crossfit import seen
-from tna_onnx.pipeline.job import Job
-from tna_onnx.pipeline.notes import notes_on
+from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.patch import adapter_tensors
+from tna_onnx.pipeline.reporting import Compared, compare_heads, notes_on, require_plausible
 from tna_onnx.pipeline.sample_checks import LabelCheck, check_labels
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
-from tna_onnx.pipeline.task import Task
 from tna_onnx.pipeline.teaching import with_teacher
 from tna_onnx.pipeline.writing import Writing, provenance_entries, versions
 from tna_onnx.progress import Progress

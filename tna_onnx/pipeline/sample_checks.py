@@ -8,6 +8,7 @@ fit is judged by a copy of what it has seen, and count as one where intervals an
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,18 +22,25 @@ from tna_onnx.data.digest import sample_digests, sample_form
 from tna_onnx.data.label_arrays import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
 from tna_onnx.data.source import Source, source_beside
-from tna_onnx.data.suspicion import Suspicion, overlap_of, read_sketch, repeats_of, sketch_overlap, warnings_of
+from tna_onnx.data.suspicion import (
+    Suspicion,
+    overlap_of,
+    read_sketch,
+    repeats_of,
+    sketch_of,
+    sketch_overlap,
+    warnings_of,
+)
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import calibrations
+from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.readout import Head
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
 from tna_onnx.pipeline.crossfit import SEEN
-from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.job import Collected, Job, Task
 from tna_onnx.pipeline.methods import FOLDS
-from tna_onnx.pipeline.task import Collected, Task
 
 
 @dataclass(frozen=True)
@@ -320,6 +328,55 @@ def _repeats(each: DigestedSamples) -> list[str]:
             f"{each.name}: {repeats.contradicting:,} samples have an equal one with another label; correct them"
         )
     return notes
+
+
+def digests_in_file(source: Source, prefix: str) -> dict[str, str]:
+    """Return what a file says of samples that decided on something in it: a few digests, and what they are of."""
+    return {f"{prefix}_sketch": sketch_of(sample_digests(source)), f"{prefix}_form": sample_form(source)}
+
+
+def decided_thresholds(model: Model, each: DigestedSamples, limits: Limits) -> bool | None:
+    """Return whether samples gave the thresholds of a guarded model; None where nothing tells."""
+    return _among(provenance(model), "guard", each, limits)
+
+
+def decided_on(model: Model, each: DigestedSamples, limits: Limits) -> tuple[str, ...]:
+    """Say which decisions of a file came from some of these samples, so that they are no test of them."""
+    notes = []
+    if decided_thresholds(model, each, limits):
+        notes.append(
+            f"{each.name}: the thresholds of {model.name} come from these samples, or from some of them: they are no "
+            "test of its promises; give others"
+        )
+    shifted = _shift_of(model)
+    for prefix in ("calib", "target"):
+        if _among(shifted, prefix, each, limits):
+            what = "--calib" if prefix == "calib" else "--target-data"
+            notes.append(
+                f"{each.name}: {model.name} was shifted with these samples, or with some of them ({what}): they are no "
+                "test of its class frequencies; give others"
+            )
+    return tuple(notes)
+
+
+def _shift_of(model: Model) -> dict[str, Any]:
+    try:
+        found = json.loads(provenance(model).get("shift", "{}"))
+    except (ValueError, RecursionError):  # not written by this tool
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return found
+
+
+def _among(entries: dict[str, Any], prefix: str, each: DigestedSamples, limits: Limits) -> bool | None:
+    text = entries.get(f"{prefix}_sketch")
+    if not isinstance(text, str) or entries.get(f"{prefix}_form") != each.form:
+        return None
+    overlap = sketch_overlap(each.digests, read_sketch(text))
+    if overlap.n < MIN_SHARED_DIGESTS:  # a full sketch tells only of digests below its largest
+        return None
+    return overlap.shared >= MIN_SHARED_DIGESTS and 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN
 
 
 def grouped(

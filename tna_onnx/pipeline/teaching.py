@@ -19,7 +19,6 @@ from tna_onnx.data.source import NO_LABELS, Part, Source, halves
 from tna_onnx.engine.logits import Logits
 from tna_onnx.engine.scoring import probabilities_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.classifier import Classifier, read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_samples
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.options import ModelOptions
@@ -29,9 +28,9 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.ops import SoftLabels, to_host
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.classifier import Classifier, read_classifier
+from tna_onnx.pipeline.job import Collected, Job, Task, Teacher
 from tna_onnx.pipeline.settings import Settings
-from tna_onnx.pipeline.task import Collected, Task, Teacher
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree

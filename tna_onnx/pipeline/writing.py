@@ -30,10 +30,10 @@ from tna_onnx.graph.scores import can_insert, can_scale
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
+from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.steps import Change, OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
-from tna_onnx.pipeline.task import Collected, Task
 from tna_onnx.runtime import runtime_version
 from tna_onnx.runtime.session import CUDA
 

@@ -28,7 +28,6 @@ from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import overlap_of, read_sketch, sketch_overlap
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
-from tna_onnx.extraction.classifier import Classifier, Opened, read_classifier
 from tna_onnx.extraction.head_check import Probed, check_readout
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.load import Model
@@ -38,10 +37,11 @@ from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps import MAPS
+from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
 from tna_onnx.pipeline.job import FileJob
 from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.runtime import parse_device
-from tna_onnx.shifting.settings import ShiftSettings
+from tna_onnx.shifting.shift_settings import ShiftSettings
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,10 +33,9 @@ from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.numerics.threads import one_thread
-from tna_onnx.pipeline.job import Job
+from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
-from tna_onnx.pipeline.task import Task
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.study import Studies, Study

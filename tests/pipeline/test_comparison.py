@@ -15,12 +15,12 @@ from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.residuals import CrossFit
-from tna_onnx.pipeline.comparing import compare_heads
 from tna_onnx.pipeline.crossfit import folds
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.methods import INPUT, Method
+from tna_onnx.pipeline.reporting import compare_heads
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
-from tna_onnx.pipeline.task import Task
 from tna_onnx.pipeline.writing import Shipped, Writing
 
 SETTINGS = Settings(search="none", bins=10)
