@@ -11,7 +11,7 @@ import click
 
 import tna_onnx
 from tna_onnx import errors
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.results.as_json import json_schema
 
 __all__ = ["PAGES"]

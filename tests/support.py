@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 import click
 from click.testing import CliRunner, Result
 
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 
 # Without a search, a choice or samples held back for them. For what is true of every method.
 PLAIN: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu"}

@@ -19,7 +19,7 @@ def loaded(statement: str) -> set[str]:
 
 def test_importing_the_package_or_the_command_line_loads_nothing_heavy() -> None:
     assert loaded("import tna_onnx") == set()
-    assert loaded("import tna_onnx.cli.group") == set()
+    assert loaded("import tna_onnx.cli.command") == set()
 
 
 def test_calibrate_does_not_need_training_frameworks_or_plots() -> None:

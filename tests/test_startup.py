@@ -39,7 +39,7 @@ def code_of(*words: str) -> str:
 @pytest.mark.parametrize("words", [("--help",), ("calibrate", "--help"), ("study", "--help")])
 def test_help_loads_nothing_heavy(words: tuple[str, ...]) -> None:
     modules = loaded(code_of(*words))
-    assert "tna_onnx.cli.group" in modules
+    assert "tna_onnx.cli.command" in modules
     assert modules.isdisjoint(HEAVY)
 
 

@@ -16,7 +16,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.extraction.samples import dense
 from tests.support import PLAIN
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.runtime import providers
 
 

@@ -270,7 +270,7 @@ def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, m
 
 
 @posix
-@pytest.mark.parametrize("module", ["tna_onnx.cli.group", "tna_onnx.api.calibrate", "onnxruntime"])
+@pytest.mark.parametrize("module", ["tna_onnx.cli.command", "tna_onnx.api.calibrate", "onnxruntime"])
 def test_ctrl_c_while_modules_load_ends_by_the_signal(small: Small, tmp_path: Path, module: str) -> None:
     """The import of a module sends the signal, and goes on if that does not end the process."""
     code = f"""

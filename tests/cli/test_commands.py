@@ -19,7 +19,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Demo, Small
 from tests.support import PLAIN, TILTED, arguments_of, cli, run, words_of
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.data.choices import DataFields
 from tna_onnx.fields import settings_of
 from tna_onnx.graph.options import ModelOptions

@@ -22,7 +22,7 @@ import tna_onnx
 from tests import support
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.extraction import classifier as opening
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS

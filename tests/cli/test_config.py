@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import ROOT, Small
 from tests.support import PLAIN, cli, words_of
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 
 CONFIGURABLE = {n: c for n, c in group.commands.items() if any(p.name == "config" for p in c.params)}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tna_onnx.cli.extras import FIGURE_FORMATS, Extras
+from tna_onnx.cli.calibrate import FIGURE_FORMATS, Extras
 from tna_onnx.errors import UsageError
 
 REPORT: Any = object()

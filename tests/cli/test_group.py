@@ -11,8 +11,7 @@ import tna_onnx
 import tna_onnx.cli
 from tests.support import cli
 from tna_onnx import errors
-from tna_onnx.cli.command import Command
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import Command, group
 
 
 def test_every_command_of_the_folder_is_in_the_group() -> None:

@@ -7,8 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.support import cli
-from tna_onnx.cli.command import SECTIONS
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import SECTIONS, group
 
 MANY = [name for name in group.commands if name not in ("apply", "card", "inspect")]
 

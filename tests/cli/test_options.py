@@ -9,7 +9,7 @@ import click
 import pytest
 
 import tna_onnx
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.cli.options import together
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions

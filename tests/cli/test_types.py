@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from tna_onnx.cli.types import Number, Words, batch_size, flat, members, numbers, size
+from tna_onnx.cli.options import Number, Words, batch_size, flat, members, numbers, size
 
 CTX, OPTION = click.Context(click.Command("test")), click.Option(["--option"])
 

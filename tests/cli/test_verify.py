@@ -22,7 +22,7 @@ from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Demo, Small
 from tests.graph.samples import CASES
 from tests.support import PLAIN, TILTED, WALKED, arguments_of, cli, words_of
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import requantized

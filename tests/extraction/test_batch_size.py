@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 import tna_onnx
 from tests.support import PLAIN, TILTED
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction import batch_size as batching
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size

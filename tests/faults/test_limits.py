@@ -36,7 +36,9 @@ def words(small: Small, folder: Path, *more: object) -> list[str]:
 def limited(name: str, value: int) -> str:
     """Return code that sets a limit once everything is imported, and before the command does anything."""
     # the work too, which would load with the first call
-    imports = "import resource, tna_onnx.cli.group, tna_onnx.api.calibrate, tna_onnx.pipeline.recalibrate, onnxruntime"
+    imports = (
+        "import resource, tna_onnx.cli.command, tna_onnx.api.calibrate, tna_onnx.pipeline.recalibrate, onnxruntime"
+    )
     return f"{imports}\nresource.setrlimit(resource.{name}, ({value}, {value}))"
 
 

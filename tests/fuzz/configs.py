@@ -15,8 +15,8 @@ from typing import Any
 import click
 
 from tests.fuzz.mutate import VALUES, mutated_text
+from tna_onnx.cli.command import group
 from tna_onnx.cli.config import configurable_commands, options_by_flag
-from tna_onnx.cli.group import group
 from tna_onnx.errors import UsageError
 
 WORDS: list[Any] = [*VALUES, "auto", "inf", "ts", 0.5, 7, "a=b", "expansion=7", "name-length=nan", "1,2,3", ["1", "2"]]

@@ -27,8 +27,8 @@ from PIL import Image
 from tests.data.samples import encoded
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
 from tests.fuzz.run import Counts, run_cases
+from tna_onnx.cli.command import group
 from tna_onnx.cli.config import read_file
-from tna_onnx.cli.group import group
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import sample_digests

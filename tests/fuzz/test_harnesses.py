@@ -91,7 +91,7 @@ def test_seconds_end_a_campaign() -> None:
 def test_commands_of_the_settings_are_those_that_there_are() -> None:
     import click
 
+    from tna_onnx.cli.command import group
     from tna_onnx.cli.config import configurable_commands
-    from tna_onnx.cli.group import group
 
     assert set(configs.REQUIRED) == set(configurable_commands(click.Context(group)))

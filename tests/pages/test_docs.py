@@ -26,7 +26,7 @@ from tests.conftest import ROOT
 from tests.pages.documents import PAGES, SHELL, Block, blocks, commands, joined, name_of
 from tests.pages.worlds import WORLDS, World, quick
 from tests.support import cli
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.data import FORMATS
 
 # Languages of blocks that hold nothing to run.

@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_is_refused_before_any_work(small: Small, tmp_pa
 def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None:
     command = ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *words_of(PLAIN), "-q"]
     code = (
-        "import sys; from tna_onnx.cli.group import group\n"
+        "import sys; from tna_onnx.cli.command import group\n"
         "try: group(sys.argv[1:])\n"
         "except SystemExit as end: assert not end.code\n"
         "print(*{'matplotlib', 'mlflow', 'jsonschema'} & set(sys.modules))"

@@ -17,7 +17,7 @@ def main() -> None:
     from tna_onnx.cli.terminal import shortage  # noqa: PLC0415
 
     try:
-        from tna_onnx.cli.group import group  # noqa: PLC0415
+        from tna_onnx.cli.command import group  # noqa: PLC0415
         from tna_onnx.cli.terminal import complain, drop  # noqa: PLC0415 - click loads only when a command runs
     except ImportError as error:
         missing = shortage(error)

@@ -1,20 +1,29 @@
-"""`tna-onnx calibrate`."""
+"""`tna-onnx calibrate` and what goes with it: `fit` for scores in files, `features` for its input, `apply` for a patch,
+and `card` for a result.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
-from tna_onnx.cli.extras import Extras, extra_options, finish_gated, run_gated
 from tna_onnx.cli.options import (
+    FIGURE_FORMATS,
     calibration_data_options,
     data_argument,
     data_options,
+    engine_options,
     field_options,
+    labelled_data_options,
     model_argument,
     model_options,
     preprocessing_options,
@@ -22,10 +31,98 @@ from tna_onnx.cli.options import (
     take_recipe,
     together,
 )
-from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
+from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, default_output, named_files, watch
+from tna_onnx.data.choices import DataFields
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.settings import FIT_SETTINGS, Settings
 from tna_onnx.results.gates import Gates
+
+if TYPE_CHECKING:
+    from tna_onnx.results.report import Report
+
+
+extra_options = together(
+    click.option(
+        "--figures",
+        metavar="DIR",
+        type=click.Path(),
+        help="Write the figures of the report as files into this folder, which is created if missing.",
+    ),
+    click.option(
+        "--mlflow",
+        is_flag=True,
+        help="Log the run to the MLflow server or store that MLFLOW_TRACKING_URI names, in the experiment of "
+        "MLFLOW_EXPERIMENT_NAME.",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Extras:
+    """What `extra_options` ask for.
+
+    Attributes:
+        figures: folder, None for no figures.
+        mlflow: whether to log to MLflow.
+    """
+
+    figures: str | None
+    mlflow: bool
+
+    def check(self, *files: str | None) -> None:
+        """Refuse before the work what would fail after it.
+
+        Args:
+            files: other files of the command.
+
+        Raises:
+            UsageError: a library is missing, or the folder cannot be used.
+        """
+        from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - NumPy loads only when a command runs
+        from tna_onnx.render.mlflow import require_mlflow  # noqa: PLC0415
+
+        if self.figures is not None:
+            check_figure_folder(self.figures, *files)
+            require_matplotlib()
+        if self.mlflow:
+            warning = require_mlflow()
+            if warning:
+                complain(warning)
+
+    def steps(self, report: Report, html: str | None) -> list[Callable[[], Sequence[str]]]:
+        """Return steps that draw the figures and then log the run, with the files that were written.
+
+        Args:
+            report: of the run.
+            html: path of its HTML page, if one is written.
+        """
+        # filled by the first step and read by the second, once both run
+        drawn: list[Path] = []
+        steps: list[Callable[[], Sequence[str]]] = []
+        # In this order: the figures are part of what is logged.
+        if self.figures is not None:
+            steps.append(functools.partial(self._draw, report, Path(self.figures), drawn))
+        if self.mlflow:
+            steps.append(functools.partial(self._log, report, html, drawn))
+        return steps
+
+    def _draw(self, report: Report, folder: Path, drawn: list[Path]) -> Sequence[str]:
+        from tna_onnx.render.figures import write_figures  # noqa: PLC0415
+
+        drawn.extend(write_figures(report, folder, FIGURE_FORMATS))
+        names = ", ".join(dict.fromkeys(path.stem for path in drawn))
+        return [f"figures  {self.figures}: {names} ({', '.join(FIGURE_FORMATS)})"]
+
+    def _log(self, report: Report, html: str | None, drawn: list[Path]) -> Sequence[str]:
+        from tna_onnx.render.mlflow import log_report  # noqa: PLC0415
+
+        # A page that could not be written, or went to a pipe, is not there to be logged.
+        pages = [html] if html and Path(html).is_file() else []
+        files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
+        # Standard output is for results, and MLflow prints a greeting there.
+        with contextlib.redirect_stdout(sys.stderr):
+            return [f"mlflow   {log_report(report, None, files)}"]
+
 
 _file_options = together(
     calibration_data_options(
@@ -106,7 +203,7 @@ def calibrate(
       tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import json_step, page_step, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import finish_gated, json_step, page_step, ready, run_gated  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
     from tna_onnx.render.text import report_text  # noqa: PLC0415
 
@@ -149,3 +246,144 @@ def _page(report: Any) -> str:
     from tna_onnx.render.html.page import to_html  # noqa: PLC0415
 
     return to_html(report, command_line(), sources=setting_sources())
+
+
+@click.command(cls=Command, short_help="Calibrate logits or probabilities in files.")
+@click.argument("data", type=click.Path())
+@click.option("-o", "--output", required=True, type=click.Path(), help="Model to write: scores in, calibrated out.")
+@click.option(
+    "--scores",
+    type=click.Choice(("logits", "probabilities"), case_sensitive=False),
+    help="Which column or array to use, where the data have both.",
+)
+@field_options(DataFields, "label_column", "group_column", "weight_column")
+@field_options(Settings, *FIT_SETTINGS)
+@click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    type=click.Path(allow_dash=True),
+    help="Write the report as JSON to this file; with -, write it to standard output, and nothing else there.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table.")
+@config_options
+def fit(**arguments: Any) -> None:
+    """Write a model by itself that calibrates scores, from logits or probabilities with labels in DATA.
+
+    \b
+    Example:
+      tna-onnx fit logits.parquet -o calibrator.onnx
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.calibrator import fit as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.render.text import report_text  # noqa: PLC0415
+
+    carry_out(run, report_text, arguments, ".onnx")
+
+
+@click.command(cls=Command, short_help="Write the file that a patch of MODEL stands for.")
+@model_argument
+@click.argument("patch", type=click.Path())
+@click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]")
+@click.option(
+    "--checkpoint",
+    metavar="FILE",
+    type=click.Path(),
+    help="The .safetensors file that MODEL was exported from; it is written with the new weight, instead of MODEL.",
+)
+@click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model.")
+@click.option("--json", "json_file", metavar="FILE", type=click.Path(), help="Write the result as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
+    """Write the file that `calibrate --patch` made PATCH of, byte for byte.
+
+    MODEL is the model that was calibrated. Another one, and a patch that is damaged, are refused.
+
+    \b
+    Example:
+      tna-onnx calibrate model.onnx data/ --patch head.npz
+      tna-onnx apply model.onnx head.npz -o model.tna.onnx
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.apply import apply as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
+
+    check_result_file(json_file, *named_files(arguments, ".tna.onnx"), arguments["patch"])
+    ready()
+    origin, ending = arguments["model"], ".tna.onnx"
+    if arguments["checkpoint"]:
+        origin, ending = arguments["checkpoint"], ".tna.safetensors"
+    watch([arguments["output"] or default_output(origin, ending), json_file])
+    result = run(**arguments)
+    finish(difference_text(result), [json_step(json_file, result)], quiet or json_file == "-", result.recalibrated)
+
+
+@click.command(cls=Command, short_help="Store features, for later runs of `calibrate`.")
+@model_argument
+@data_argument
+@labelled_data_options
+@click.option("--cache", type=click.Path(), help="Folder of feature stores, for this machine; created if missing.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(),
+    help="New folder or URL of Parquet files, for every machine and engine; or --cache.",
+)
+@engine_options
+@data_options
+@preprocessing_options
+@model_options  # and no --bins: no metric is computed
+@run_options
+@config_options
+def features(**arguments: Any) -> None:
+    """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.
+
+    Into a cache an interrupted run resumes where it stopped.
+
+    \b
+    Example:
+      tna-onnx features model.onnx data/ -o features/
+      tna-onnx features model.onnx s3://bucket/data/ -o s3://bucket/features --engine ray
+      tna-onnx calibrate model.onnx features/
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.features import features as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.render.text import collection_text  # noqa: PLC0415
+
+    carry_out(run, collection_text, arguments)
+
+
+@click.command(cls=Command, short_help="Write a model card from a result.")
+@click.argument("result", type=click.Path())
+@click.option("-o", "--output", metavar="FILE", type=click.Path(), help="Markdown file to write.  [default: print it]")
+@click.option(
+    "--figures",
+    metavar="DIR",
+    type=click.Path(),
+    help="Folder of `calibrate --figures`.  [default: figures beside RESULT]",
+)
+@click.option("--task", metavar="NAME", help="Task on the Hugging Face Hub, such as image-classification.")
+@click.option("--license", metavar="NAME", help="Licence of the model, by its name on the Hub, such as apache-2.0.")
+@click.option("--base-model", metavar="NAME", help="Name of the input model on the Hub.")
+@click.option(
+    "--dataset",
+    metavar="NAME",
+    help="Name of the data set on the Hub. The metrics then also go into .eval_results/ beside --output.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace a card that was not written by this command.")
+def card(result: str, output: str | None, **arguments: Any) -> None:
+    """Write a model card from RESULT, the file of `calibrate --json`.
+
+    \b
+    Example:
+      tna-onnx calibrate model.onnx data/ --json result.json --figures figures/
+      tna-onnx card result.json -o README.md
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.card import card as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.terminal import loaded, standard_output  # noqa: PLC0415
+
+    check_result_file(output, result, kind="card")
+    loaded()
+    result_card = run(result, output, **arguments)
+    with standard_output():
+        click.echo(result_card.text if output is None else f"wrote    {output}")

@@ -1,21 +1,25 @@
-"""The click classes of the commands and their group: they turn errors into messages and exit codes, write the help in
-sections (all of it with `--help-all`), and accept lists with spaces and flags under the names of other tools.
+"""The group `tna-onnx` with its table of commands, and the click classes of both.
+
+They turn errors into messages and exit codes, write the help in sections (all of it with `--help-all`), and accept
+lists with spaces and flags under the names of other tools.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
+import tna_onnx
 from tna_onnx.cli.config import naming_settings, read_from_environment
+from tna_onnx.cli.options import numbers, size
 from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortage, stop_reported
-from tna_onnx.cli.types import numbers, size
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
@@ -127,7 +131,7 @@ _FLAGS = {
     "force": ("overwrite",),
 }
 
-_COMMANDS = {
+_MEANT_COMMANDS = {
     "version": "--version",
     "help": "--help",
     "recalibrate": "calibrate",
@@ -196,7 +200,7 @@ def meant_flag(command: click.Command, error: click.NoSuchOption, name: str) -> 
 
 def meant_command(word: str, rest: Sequence[str]) -> str | None:
     """Return the command line that an unknown command may stand for; None if there is no telling."""
-    ours = _COMMANDS.get(word.lower())
+    ours = _MEANT_COMMANDS.get(word.lower())
     if word.lower().endswith(".onnx"):
         return f"tna-onnx calibrate {word} ..."
     if ours == "--help" and rest:
@@ -321,3 +325,52 @@ def _help_may_be_cut_off() -> Iterator[None]:
     except BrokenPipeError:
         drop(sys.stdout)
         raise click.exceptions.Exit(0) from None
+
+
+COMMANDS = {
+    "apply": "calibrate",
+    "calibrate": "calibrate",
+    "card": "calibrate",
+    "compare": "measure",
+    "evaluate": "measure",
+    "features": "calibrate",
+    "fit": "calibrate",
+    "guard": "guard",
+    "inspect": "measure",
+    "shift": "guard",
+    "study": "study",
+    "verify": "measure",
+}
+"""Command -> the module of this package that it is in, under its own name."""
+
+
+class _Commands(Mapping[str, click.Command]):
+    """The commands by name. Each loads when it is asked for: a run needs the options of one, `--version` of none."""
+
+    def __getitem__(self, name: str) -> click.Command:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        try:
+            command: click.Command = getattr(importlib.import_module(f"tna_onnx.cli.{COMMANDS[name]}"), name)
+        except (ImportError, OSError, MemoryError) as error:
+            raise shortage(error) or error from error
+        return command
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+@click.group(
+    cls=Group, commands=_Commands(), context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
+@click.version_option(tna_onnx.__version__, prog_name="tna-onnx")
+def group() -> None:
+    """Recalibrate a trained ONNX classifier: a drop-in file with confidences that can be trusted.
+
+    Exit codes: 0 done, 1 a check failed, 2 wrong usage, 3 unsupported model, 4 unusable data,
+    5 device or runtime not available, 6 a result other than the model could not be written or logged,
+    70 a bug in tna-onnx, 130 interrupted.
+    """

@@ -1,4 +1,4 @@
-"""`tna-onnx guard`."""
+"""`tna-onnx guard` and `tna-onnx shift`: decisions for a model, and other class frequencies."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
 from tna_onnx.cli.options import (
     calibration_data_options,
+    choice,
     data_argument,
     data_options,
     field_options,
     model_argument,
     model_options,
     ood_data_option,
+    options,
     preprocessing_options,
     run_options,
     together,
     written_options,
 )
 from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
-from tna_onnx.cli.types import choice, options
 from tna_onnx.guarding.guard_settings import GuardSettings
+from tna_onnx.shifting.shift_settings import ShiftSettings
 
 _guard_options = together(
     calibration_data_options(
@@ -108,3 +110,45 @@ def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[
     finish(
         inspection_text(result), [json_step(json_file, result)], arguments["quiet"] or json_file == "-", result.model
     )
+
+
+_shift_options = together(
+    calibration_data_options(
+        "Labelled data of the kind that MODEL was made for",
+        "Labelled data as the model will see them, for measuring the result.",
+    ),
+    click.option(
+        "--target-data",
+        "target",
+        type=click.Path(),
+        help="Data as the model will see them, for estimating class frequencies. Their labels are not read.",
+    ),
+    written_options(".shift.onnx"),
+    field_options(ShiftSettings),
+)
+
+
+@click.command(cls=Command, short_help="Write a copy of MODEL for other class frequencies.")
+@model_argument
+@data_argument
+@_shift_options
+@data_options
+@preprocessing_options
+@model_options
+@run_options
+@config_options
+def shift(**arguments: Any) -> None:
+    """Write a copy of MODEL for data in which classes are more or less frequent than before.
+
+    The new class frequencies are given, or estimated on data without labels. Both ways assume that samples of a class
+    look the same as before. If data are given, this is tested.
+
+    \b
+    Example:
+      tna-onnx shift model.tna.onnx --calib calib/ --target-data unlabelled/
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.render.guard_text import shift_text  # noqa: PLC0415
+
+    carry_out(run, shift_text, arguments, ".shift.onnx")

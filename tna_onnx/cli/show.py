@@ -1,4 +1,4 @@
-"""Results on standard output and in files."""
+"""Running a command's function, and showing its result: on standard output, in files, and by the exit code of gates."""
 
 from __future__ import annotations
 
@@ -14,14 +14,22 @@ from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
 from tna_onnx.cli.config import setting_flags
-from tna_onnx.cli.extras import run_gated
 from tna_onnx.cli.options import take_recipe
-from tna_onnx.cli.terminal import check_result_file, default_output, loaded, named_files, standard_output, watch
-from tna_onnx.errors import DeviceError, ResultError, TnaError, TrackingError
+from tna_onnx.cli.terminal import (
+    check_result_file,
+    complain,
+    default_output,
+    loaded,
+    named_files,
+    standard_output,
+    watch,
+)
+from tna_onnx.errors import CheckFailed, DeviceError, ResultError, TnaError, TrackingError
 from tna_onnx.files import printable, write_file
 from tna_onnx.render.lines import show
 from tna_onnx.render.progress import progress_shown
 from tna_onnx.results.as_json import to_json
+from tna_onnx.results.gates import GateMissed
 from tna_onnx.runtime import runtime_version
 
 Step: TypeAlias = Callable[[], Sequence[str]]
@@ -182,3 +190,49 @@ def _is_standard_output(path: str) -> bool:
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704 - rich calls this while it handles the error, and would exit with 1
+
+
+def run_gated(function: Callable[..., Any], **arguments: Any) -> tuple[Any, CheckFailed | None]:
+    """Call a function of the API.
+
+    Returns:
+        Its result, and the error to raise once the result is shown if a gate is missed.
+    """
+    try:
+        return function(**arguments), None
+    except GateMissed as missed:
+        return missed.result, missed
+
+
+def finish_gated(
+    text: RenderableType,
+    steps: Iterable[Step],
+    quiet: bool,
+    output: str,
+    missed: CheckFailed | None,
+    earlier: Path | None,
+) -> None:
+    """Write and print the results of a command, then raise the gate that it missed.
+
+    Args:
+        text: as for `finish`.
+        steps: likewise.
+        quiet: likewise.
+        output: likewise.
+        missed: the error of the gate, if one was missed.
+        earlier: the output's path, if a file was there before: it could be taken for the result.
+
+    Raises:
+        CheckFailed: the missed gate.
+        ResultError: a step failed, and no gate was missed.
+    """
+    try:
+        finish(text, steps, quiet, output)
+    except ResultError as error:
+        if not missed:
+            raise
+        complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
+    if missed and earlier is not None:
+        raise CheckFailed(f"{missed}; the earlier {earlier} is unchanged")
+    if missed:
+        raise missed

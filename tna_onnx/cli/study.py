@@ -9,12 +9,14 @@ import click
 
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.extras import FIGURE_FORMATS
 from tna_onnx.cli.options import (
+    FIGURE_FORMATS,
+    Words,
     calibration_data_options,
     data_argument,
     data_options,
     field_options,
+    flat,
     model_argument,
     model_options,
     preprocessing_options,
@@ -22,7 +24,6 @@ from tna_onnx.cli.options import (
     together,
 )
 from tna_onnx.cli.terminal import check_figure_folder, named_files
-from tna_onnx.cli.types import Words, flat
 from tna_onnx.studies.settings import STUDIES, StudySettings
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
 from tests.support import PLAIN, TILTED
-from tna_onnx.cli.group import group
+from tna_onnx.cli.command import group
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.metrics import ece
 from tna_onnx.render.html.page import to_html

@@ -1,0 +1,175 @@
+"""`tna-onnx evaluate`, `compare`, `inspect` and `verify`: the commands that look at models and write none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from tna_onnx.cli.command import Command
+from tna_onnx.cli.config import config_options
+from tna_onnx.cli.options import (
+    DataOption,
+    bins_option,
+    by_option,
+    confidence_option,
+    data_argument,
+    data_options,
+    field_options,
+    labelled_data_options,
+    labels_option,
+    last_word,
+    model_argument,
+    model_options,
+    ood_data_option,
+    preprocessing_options,
+    run_options,
+)
+from tna_onnx.cli.terminal import check_result_file, named_files
+from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.results.gates import Gates
+
+
+@click.command(cls=Command, short_help="Measure the accuracy and calibration of MODEL.")
+@model_argument
+@data_argument
+@labelled_data_options
+@ood_data_option
+@field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
+@data_options
+@by_option
+@preprocessing_options
+@bins_option
+@model_options
+@run_options
+@config_options
+def evaluate(**arguments: Any) -> None:
+    """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""
+    from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
+
+    carry_out(run, evaluation_text, arguments)
+
+
+@click.command(cls=Command, short_help="Measure several models on the same data.")
+@click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
+@click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
+@labels_option
+@click.option(
+    "--baseline",
+    metavar="NAME|INDEX",
+    default="1",
+    show_default=True,
+    help="Model that the others are compared with: its file name, or its position counted from 1.",
+)
+@ood_data_option
+@confidence_option
+@click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
+@data_options
+@by_option
+@preprocessing_options
+@bins_option
+@model_options
+@run_options
+@config_options
+def compare(page: str | None, **arguments: Any) -> None:
+    """Measure several models on the same labelled data, with paired differences to one of them.
+
+    --head, --output-name and --output-kind apply to all models, --expect-accuracy to the baseline.
+
+    \b
+    Example:
+      tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import Step, carry_out, command_line, page_step  # noqa: PLC0415
+    from tna_onnx.render.text import model_comparison_text  # noqa: PLC0415
+
+    arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
+    # before any model runs
+    check_result_file(page, *named_files(arguments), kind="HTML")
+
+    def steps(comparison: Any) -> list[Step]:
+        if page is None:
+            return []
+        from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415 - only if it is asked for
+
+        return [page_step(page, lambda: comparison_page(comparison, command_line()))]
+
+    carry_out(run, model_comparison_text, arguments, page=page, steps=steps)
+
+
+@click.command(cls=Command)
+@click.argument("model", required=False, type=click.Path())
+@field_options(ModelOptions, "isolate", "model_limits")
+@click.option(
+    "--json",
+    "json_file",
+    metavar="[FILE]",
+    is_flag=False,
+    flag_value="-",
+    help="Write JSON to this file; without a file, or with -, print it.",
+)
+def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
+    """Show which node of MODEL is the head, or why there is none."""
+    from tna_onnx.api.inspect import inspect as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import finish, json_step  # noqa: PLC0415
+    from tna_onnx.cli.terminal import loaded  # noqa: PLC0415
+    from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
+
+    # `inspect --json MODEL`: click cannot tell whether the word belongs to the flag
+    if model is None and json_file not in (None, "-"):
+        model = json_file
+        json_file = "-"
+    if model is None:
+        raise click.MissingParameter(ctx=click.get_current_context(), param_type="argument", param_hint="'MODEL'")
+    if json_file is not None and json_file.lower().endswith(".onnx"):
+        raise UsageError(f"{json_file}: expected the name of a file for the JSON, found that of a model")
+    check_result_file(json_file, model)
+    loaded()  # the runtime is not needed here, so nothing else loads
+    inspection = run(model, **arguments)
+    finish(inspection_text(inspection), [json_step(json_file, inspection)], json_file == "-")
+    # Raises if nothing can be calibrated, but only after the description, which says why.
+    inspection.require_scores()
+
+
+@click.command(cls=Command)
+@click.argument("original", type=click.Path())
+@click.argument("recalibrated", type=click.Path())
+@data_argument
+# Not required, unlike in other commands: the files alone show what differs.
+@click.option(
+    "--data",
+    "--calib",
+    "data",
+    cls=DataOption,
+    type=click.Path(),
+    help="Labelled data to run both files on: file, folder or URL.",
+)
+@labels_option
+@field_options(Gates, "max_ece", "max_nll", "min_accuracy")
+@data_options
+@preprocessing_options
+@model_options
+@run_options
+@config_options
+def verify(**arguments: Any) -> None:
+    """Prove that RECALIBRATED was made of ORIGINAL.
+
+    It is made again, of ORIGINAL and of what it says of its making, and all of it is compared. With --data, both are
+    run and compared, too. The exit code is 0 if it is intact and, with --data, no gate is missed; and 1 otherwise.
+
+    \b
+    Example:
+      tna-onnx verify model.onnx model.tna.onnx --data heldout/
+    """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
+    from tna_onnx.api.verify import verify as run  # noqa: PLC0415 - NumPy loads only when a command runs
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
+    from tna_onnx.render.verify_text import difference_text  # noqa: PLC0415
+
+    difference = carry_out(run, difference_text, arguments)
+    # after the table, which says in what the files differ
+    if not difference.passed:
+        raise CheckFailed(f"{difference.recalibrated}: {difference.verdict}")
