@@ -29,10 +29,10 @@ ArraySource._batch = batch
 """
 # inside of the block around a parser of foreign bytes
 PARSER = """
-import tna_onnx.data.sources.npfiles as planted
-def check_sizes(*_): return {}['planted']
-check_sizes.__globals__['__name__'] = 'tna_onnx.planted'
-planted._check_sizes = check_sizes
+import tna_onnx.data.sources.array_files as planted
+def claimed_bytes(*_): return {}['planted']
+claimed_bytes.__globals__['__name__'] = 'tna_onnx.planted'
+planted._claimed_bytes = claimed_bytes
 """
 
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tna_onnx._version import __version__
 from tna_onnx.api.arguments import ProgressWord, refuse_unknown
 from tna_onnx.api.keywords import FitWords
-from tna_onnx.data.sources.score_files import ScoresWord, open_scores
+from tna_onnx.data.sources.feature_files import ScoresWord, open_scores
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.results.report import Report
 

@@ -36,7 +36,8 @@ from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
-from tna_onnx.data.sources.feature_files import FeatureFolder, TableFiles, find_table_files, row_groups
+from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
+from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.images import ImageSource
 from tna_onnx.data.sources.slices import (
     Slice,

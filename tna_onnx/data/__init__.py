@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tna_onnx.data.images.recipes import read_recipe
     from tna_onnx.data.options import Data
     from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
-    from tna_onnx.data.sources.precomputed import Precomputed, open_precomputed
+    from tna_onnx.data.sources.arrays import Precomputed, open_precomputed
 
 __all__ = [
     "FORMATS",
@@ -45,12 +45,12 @@ _HOMES = {
     "Data": "options",
     "InputSpec": "source",
     "IntArray": "source",
-    "Precomputed": "sources.precomputed",
+    "Precomputed": "sources.arrays",
     "Recipe": "images.preprocess",
     "ResolvedRecipe": "images.preprocess",
     "Source": "source",
     "metadata_class_names": "coverage",
-    "open_precomputed": "sources.precomputed",
+    "open_precomputed": "sources.arrays",
     "open_source": "formats",
     "read_class_names": "coverage",
     "read_recipe": "images.recipes",

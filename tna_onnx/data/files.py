@@ -310,3 +310,19 @@ def local_path(url: str) -> str:
         if url.lower().startswith(scheme):
             return url[len(scheme) :]
     return url
+
+
+def file_system(url: str) -> tuple[Any, str]:
+    """Return the file system of fsspec behind a URL, and the path in it, without a slash at its end.
+
+    Raises:
+        UsageError: fsspec, or the library for this kind of URL, is missing.
+    """
+    fsspec = optional("fsspec", "remote", f"reading {url}")
+    try:
+        system, root = fsspec.core.url_to_fs(url)
+    except Exception as error:  # what a URL may look like is the business of many libraries
+        raise UsageError(
+            f"{url}: cannot be opened ({reason(error)}); check the URL, and install the library that it needs"
+        ) from error
+    return system, str(root).rstrip("/")

@@ -26,7 +26,7 @@ import numpy as np
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.files import parse_json, parsing, read_text, text_lines
 from tna_onnx.data.labels import listed
-from tna_onnx.data.sources.npfiles import map_npy
+from tna_onnx.data.sources.array_files import map_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.mapped import ReadOnce
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
+from tna_onnx.data.sources.arrays import Precomputed
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import FeatureFiles, open_feature_files
-from tna_onnx.data.sources.precomputed import Precomputed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.sessions import OpenModel, Runner, in_rows, open_part
 from tna_onnx.extraction.store import find_stores, model_key, read_stored

@@ -19,7 +19,7 @@ from tests.data.samples import encoded, gather, spec
 from tna_onnx.data import Recipe, open_precomputed, open_source
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.request import Request
-from tna_onnx.data.sources import web as http
+from tna_onnx.data.sources import remote as http
 from tna_onnx.errors import DataError, UsageError
 
 X = np.random.default_rng(0).random((4, 4), np.float32)

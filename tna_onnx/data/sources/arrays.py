@@ -1,39 +1,49 @@
-"""Samples stored as arrays in files: `.npz` archives, `.npy` files and HDF5 files.
+"""Samples, features or logits stored as named arrays (`tna_onnx.data.sources.array_files`).
 
-Each input of the model is filled by the array of its name; labels are the array `labels`. Other arrays are ignored.
+Samples: each input of the model is filled by the array of its name; labels are the array `labels`, or the only one
+that is called `label`, `y`, `target` or `targets`. Other arrays are ignored. In a folder of `.npy` files for a model
+with one input, the only other file is that input, whatever its name; a single file `x.npy` needs labels from a separate
+file.
 
-- `.npz`: the arrays are loaded into memory.
-- `.npy`: one file per input in a folder, `<input name>.npy`, and `labels.npy`. For a model with one input, the only
-  other `.npy` file is that input, whatever its name; a single file `x.npy` needs labels from a separate file. The
-  files are memory-mapped, so they may be larger than memory.
-- HDF5: one data set per input, read on demand. Values must be stored in the file itself: links to other files are not
-  followed, and external storage and virtual data sets, which could name any file on the machine, are refused.
+Precomputed: `features` (N, n), the input of the head, or `logits` (N, C), natural logarithms before any softmax, in a
+`.npz` file, a folder of `.npy` files or a mapping. Fitting on them needs neither samples nor a session. If both are
+present, features are used.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import check_inside, optional, parsing, regular_size
+from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, labels_name, only_other, open_columns
-from tna_onnx.data.sources.npfiles import map_npy, read_npz
+from tna_onnx.data.source import AnyArray, InputSpec, IntArray
+from tna_onnx.data.sources.array_files import (
+    MappingArrays,
+    StoredArrays,
+    open_hdf5_file,
+    open_npy_files,
+    open_npz,
+)
+from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
-    from tna_onnx.data.source import AnyArray, IntArray
+
+_LABEL_SYNONYMS = ("label", "y", "target", "targets")  # what people call them, where nothing is called "labels"
+
+Kind: TypeAlias = Literal["features", "logits"]
 
 
 def open_arrays(path: Path, request: Request) -> ArraySource:
-    """Load the arrays for the model's inputs and `labels` from the `.npz` file `path`; further arrays are not read.
+    """Load the arrays for the model's inputs and the labels from the `.npz` file `path`.
 
     Raises:
         UsageError: a recipe is given.
@@ -41,71 +51,108 @@ def open_arrays(path: Path, request: Request) -> ArraySource:
             do not fit the model.
     """
     request.check_arrays(str(path))
-    separate_labels = request.labels is not None
-    inputs = [spec.name for spec in request.inputs]
-    label = LABELS
-
-    def choose(names: list[str]) -> list[str]:
-        nonlocal label
-        label = labels_name(names, request)
-        check_names(str(path), names, request.inputs, need_labels=not separate_labels, label=label)
-        further = request.columns_beside(str(path), names)
-        return [*inputs, *further] if separate_labels else [*inputs, label, *further]
-
-    # Hashed while it is open, so that the digest is that of the values even if the file is replaced.
-    arrays, sha256 = read_npz(path, choose, request.limits)
-    labels = labels_apart(request, arrays.get(label))
-    notes: tuple[str, ...] = ()
-    if label != LABELS and not separate_labels:
-        notes = (f"{path.name}: the labels are the array {label!r}",)
-    title = f"arrays {path.name}"
-    return open_columns(
-        title, str(path), request, arrays, labels, hashed=lambda _: sha256, label=label, notes=notes, beside=arrays
-    )
+    with open_npz(path, request.limits) as stored:
+        return _open_stored(stored, request)
 
 
 def open_npy(path: Path, request: Request) -> ArraySource:
-    """Map the arrays in the folder `path`, or the file `path` for a model with one input.
+    """Map the arrays in the folder `path`, or the file `path` for a model with one input; see `open_arrays`."""
+    request.check_arrays(str(path))
+    stored = open_npy_files(path, request.data_root)
+    if path.is_file():
+        _check_one_file(path, request)
+        stored.files = {request.inputs[0].name: path}
+    elif len(request.inputs) == 1:
+        input_name = only_other(stored.names, request.inputs[0])
+        if input_name is not None:
+            stored.files[request.inputs[0].name] = stored.files[input_name]
+    stored.names = [*stored.files]
+    return _open_stored(stored, request)
+
+
+def open_hdf5(path: Path, request: Request) -> ArraySource:
+    """Open the data sets for the model's inputs and the labels; samples are read when asked for.
 
     Raises:
-        UsageError: a recipe is given.
-        DataError: a file is missing or cannot be read, or its shape, dtype, length or labels do not fit the model.
+        UsageError: h5py is missing, or a recipe is given.
+        DataError: see `open_arrays`.
     """
     request.check_arrays(str(path))
-    label = request.label_column or LABELS
-    files = _files(path, request, label)
-    used = [files[spec.name] for spec in request.inputs]
-    if path.is_dir():
-        named = [file.name for name, file in files.items() if file in used or name == label]
-        check_inside(path, named, str(path), request.data_root)
-    columns = {spec.name: map_npy(file) for spec, file in zip(request.inputs, used, strict=True)}
-    stored = None
-    if label in files:
-        stored = np.array(map_npy(files[label]))  # in memory: they are needed all at once
-    labels = labels_apart(request, stored)
-    title = f"arrays {path.resolve().name}"
-    further = {name: np.array(map_npy(files[name])) for name in request.columns_beside(str(path), files)}
+    return _open_stored(open_hdf5_file(path, request.limits), request)
+
+
+def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays") -> ArraySource:
+    """Open a mapping of input name to an array of all samples; see `open_arrays`."""
+    request.check_arrays(title)
+    return _open_stored(_of_mapping(title, data), request, title)
+
+
+def _of_mapping(where: str, data: Mapping[str, Any]) -> MappingArrays:
+    named = {str(name): values for name, values in data.items()}
+    return MappingArrays(where, "", [*named], named)
+
+
+def _open_stored(stored: StoredArrays, request: Request, title: str | None = None) -> ArraySource:
+    """Take arrays as the inputs of the model, its labels, and what is read beside them.
+
+    Args:
+        stored: the arrays.
+        request: what the model wants.
+        title: what reports call the data; None is "arrays" and the name of the file.
+    """
+    where = stored.where
+    label = labels_name(stored.names, request)
+    in_data = request.labels is None
+    check_names(where, stored.names, request.inputs, need_labels=in_data, noun=stored.noun, label=label)
+    inputs = [spec.name for spec in request.inputs]
+    columns = {name: stored.column(name) for name in inputs}
+    labels = labels_apart(request, stored.loaded(label) if in_data else None)
+    notes: tuple[str, ...] = ()
+    if in_data and label not in (LABELS, request.label_column):
+        notes = (f"{stored.title}: the labels are the {stored.noun} {label!r}",)
     return open_columns(
-        title, str(path), request, columns, labels, hashed=lambda indices: files_sha256(used, indices), beside=further
+        title or f"arrays {stored.title}",
+        where,
+        request,
+        columns,
+        labels,
+        hashed=lambda indices: stored.digest(inputs, indices),
+        noun=stored.noun,
+        label=label,
+        notes=notes,
+        beside={name: stored.loaded(name) for name in request.columns_beside(where, stored.names)},
     )
 
 
-def _files(path: Path, request: Request, label: str) -> dict[str, Path]:
-    """Return input name or "labels" -> its file."""
-    if not path.is_dir():
-        return _one_file(path, request)
-    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
-    if len(request.inputs) == 1:
-        input_name = only_other(list(files), request.inputs[0])
-        if input_name is not None:
-            files[request.inputs[0].name] = files[input_name]
-    separate_labels = request.labels is not None
-    check_names(str(path), list(files), request.inputs, need_labels=not separate_labels, noun=".npy file", label=label)
-    return files
+def labels_name(names: list[str], request: Request) -> str:
+    """Return the name of the labels: the one that the user states, else "labels", else a common synonym.
+
+    A synonym counts only if it is the only one present and is not an input of the model.
+    """
+    if request.label_column is not None:
+        return request.label_column
+    inputs = [spec.name for spec in request.inputs]
+    candidates = [name for name in _LABEL_SYNONYMS if name in names and name not in inputs]
+    if LABELS in names or len(candidates) != 1:
+        return LABELS
+    return candidates[0]
 
 
-def _one_file(path: Path, request: Request) -> dict[str, Path]:
-    """Return input name -> its file."""
+def only_other(names: list[str], spec: InputSpec) -> str | None:
+    """Return the name of the array for a model's only input: its own, else the only one present; None if unclear.
+
+    >>> only_other(["images", "labels"], InputSpec("x", (None, 4), np.dtype(np.float32)))
+    'images'
+    """
+    if spec.name in names:
+        return spec.name
+    candidates = [name for name in names if name not in (LABELS, "label")]
+    if len(candidates) == 1:
+        return candidates[0]
+    return None
+
+
+def _check_one_file(path: Path, request: Request) -> None:
     if len(request.inputs) != 1:
         expected = ", ".join(f"{spec.name}.npy" for spec in request.inputs)
         raise DataError(
@@ -114,112 +161,106 @@ def _one_file(path: Path, request: Request) -> dict[str, Path]:
         )
     if request.labels is None:
         raise DataError(f"{path}: an array without labels; give them with --labels labels.npy")
-    return {request.inputs[0].name: path}
 
 
 @dataclass(frozen=True, eq=False)
-class _DataSet:
-    """A data set of an open file; `where` is what messages start with."""
+class Precomputed:
+    """Features or logits of N samples.
 
-    values: Any = field(repr=False)
-    where: str
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape with the samples along axis 0."""
-        return tuple(self.values.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
-        dtype: np.dtype[Any] = self.values.dtype
-        return dtype
-
-    def __getitem__(self, rows: IntArray) -> AnyArray:
-        """Return the values of `rows` as a new array."""
-        if not len(rows):
-            return np.zeros((0, *self.shape[1:]), self.dtype)
-        with parsing(self.where, "cannot be read", "write the file again"):
-            if np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
-                # A slice is one read; a list of rows is a selection for each.
-                return np.asarray(self.values[int(rows[0]) : int(rows[0]) + len(rows)])
-            ordered, inverse = np.unique(rows, return_inverse=True)  # h5py wants each row once, ascending
-            return np.asarray(self.values[ordered])[inverse]
-
-
-def open_hdf5(path: Path, request: Request) -> ArraySource:
-    """Open the data sets for the model's inputs and `labels`; samples are read when asked for.
-
-    Raises:
-        UsageError: h5py is missing, or a recipe is given.
-        DataError: the file or a data set in it cannot be read or is missing, or its shape, dtype, length or labels do
-            not fit the model.
+    Attributes:
+        kind: which of the two.
+        source: the values and labels.
     """
-    h5py = optional("h5py", "hdf5", "reading HDF5 files")
-    request.check_arrays(str(path))
-    max_bytes = request.limits.expanded_bytes(regular_size(path))
-    with parsing(str(path), "cannot be read as HDF5", "write it again"):
-        file = h5py.File(path, "r")  # its data sets keep it open
-        # Links are not even opened: they may lead to other files.
-        plain = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
-        names = [name for name in plain if isinstance(file[name], h5py.Dataset)]
-        label = request.label_column or LABELS
-        separate_labels = request.labels is not None
-        check_names(str(path), names, request.inputs, need_labels=not separate_labels, noun="data set", label=label)
-        used = [spec.name for spec in request.inputs]
-        if not separate_labels:
-            used.append(label)
-        further = request.columns_beside(str(path), names)
-        used += further
-        for name in used:
-            _check_stored(file[name], f"{path}: {name!r}")
-        _check_size(path, [file[name] for name in used], max_bytes)
-        columns = {spec.name: _DataSet(file[spec.name], f"{path}: {spec.name!r}") for spec in request.inputs}
-        stored = None
-        if not separate_labels:
-            stored = np.asarray(file[label][()])
-        beside = {name: _plain_texts(file[name][()]) for name in further}
-    labels = labels_apart(request, stored)
-    return open_columns(
-        f"arrays {path.name}",
-        str(path),
-        request,
-        columns,
-        labels,
-        hashed=lambda indices: files_sha256([path], indices),
-        noun="data set",
-        beside=beside,
-    )
 
+    kind: Kind
+    source: ArraySource
 
-def _plain_texts(values: AnyArray) -> AnyArray:
-    """Return the values of a data set, texts as such: h5py gives their bytes."""
-    if values.dtype.kind not in "OS":
+    @property
+    def values(self) -> AnyArray:
+        """Features (N, n) or logits (N, C), mapped where they lie in a file of their own."""
+        values = self.source.columns[self.kind]
+        assert isinstance(values, np.ndarray)  # noqa: S101 - for the type checker: opened below
         return values
-    return np.array([cell.decode() if isinstance(cell, bytes) else cell for cell in values.tolist()], object)
+
+    @property
+    def labels(self) -> IntArray:
+        """Class indices (N,); of several labels a sample, 0 or 1 for each, (N, C)."""
+        return self.source.labels if self.source.placed is None else self.source.placed
 
 
-def _check_stored(data_set: Any, where: str) -> None:
-    """Refuse a data set whose values lie in other files, or that has none (a null dataspace).
+def open_precomputed(data: Any, request: Request) -> Precomputed | None:
+    """Open features or logits; return None if `data` are something else, or hold an input of the model.
 
-    Raises:
-        DataError: such a data set.
-    """
-    if data_set.shape is None:
-        raise DataError(f"{where}: holds no values, not even an empty array; store an array")
-    if data_set.external or data_set.is_virtual:
-        raise DataError(f"{where}: its values lie in other files, which are not read; store them in this file")
-
-
-def _check_size(path: Path, data_sets: list[Any], max_bytes: int) -> None:
-    """Refuse data sets whose declared size is far beyond that of the file: values that are not stored read as zeros.
+    Args:
+        data: `.npz` file, also behind a URL; folder with `.npy` files; or mapping of arrays.
+        request: what the model wants.
 
     Raises:
-        DataError: they do.
+        UsageError: a library for the URL is missing.
+        DataError: the file cannot be read, or values or labels cannot be used.
     """
-    total = sum(math.prod(data_set.shape) * data_set.dtype.itemsize for data_set in data_sets)
-    if total > max_bytes:
+    if isinstance(data, str):
+        data = local_path(data)
+    if isinstance(data, str) and is_url(data):
+        return _open_url(data, request)
+    with stored_arrays(data, request.limits, request.data_root) as stored:
+        if stored is None:
+            return None
+        # In the order of `Kind`, features come first: logits follow from them, and only they allow a search.
+        kind = next((kind for kind in get_args(Kind) if kind in stored.names), None)
+        # a model may have an input called "features"
+        if kind is None or any(spec.name in stored.names for spec in request.inputs):
+            return None
+        values = stored.column(kind)
+        _check_values(values, kind, request, stored.where)
+        # The values themselves are the only input, so the checks of stored arrays apply to them.
+        request = replace(request, inputs=[InputSpec(kind, (None, values.shape[1]), values.dtype)], recipe=None)
+        return Precomputed(kind, _open_stored(stored, request, f"{kind} {stored.title}".strip()))
+
+
+@contextlib.contextmanager
+def stored_arrays(data: Any, limits: Limits, data_root: Path | None = None) -> Iterator[StoredArrays | None]:
+    """Open the arrays of a mapping, a `.npz` file or a folder of `.npy` files for a block; None of something else.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    if isinstance(data, Mapping):
+        yield _of_mapping("arrays", data)
+        return
+    path = Path(data) if isinstance(data, (str, Path)) else None
+    if path is not None and path.is_dir():
+        yield open_npy_files(path, data_root)
+    elif path is not None and path.suffix.lower() == ".npz" and path.is_file():
+        with open_npz(path, limits) as stored:
+            yield stored
+    else:
+        yield None
+
+
+def _open_url(url: str, request: Request) -> Precomputed | None:
+    """Open a file behind a URL; return None if it is not a `.npz` file."""
+    # Only a single file is fetched to be looked at; a folder may be large and hold something else.
+    if not url.endswith(".npz"):
+        return None
+    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
+
+    copy = Copy(url, request.limits)
+    precomputed = open_precomputed(copy.path, request)
+    copy.keep_for(precomputed or copy)
+    return precomputed
+
+
+def _check_values(values: AnyArray, kind: Kind, request: Request, where: str) -> None:
+    form = "(N, n), the vectors in front of the head"
+    fits = values.ndim == 2 and values.dtype.kind == "f"
+    if kind == "logits":
+        form = f"(N, {request.n_classes}), one per class"
+        # one column: the logit of a binary model's second class
+        columns = (request.n_classes,) if request.multi_label else (request.n_classes, 1)
+        fits = fits and values.shape[1] in columns
+    if not fits:
         raise DataError(
-            f"{path}: its data sets take {total:,} bytes, more than {max_bytes:,}, which is what a file of its size "
-            "may expand to; if that is right, raise --data-limit expansion=NUMBER"
+            f"{where}: {kind!r} must be floating-point {form}; found {values.shape} {values.dtype}. Store them as the "
+            "model computes them"
         )

@@ -1,7 +1,8 @@
-"""Arrow tables in memory-mapped files, and access to their columns.
+"""Parquet and Arrow files: where they lie, their rows in batches or memory-mapped, and their columns as arrays.
 
-A table is one file, a folder of files with the same columns, or a data set saved by Hugging Face's `datasets`. Columns
-are read as numeric arrays (`ArrowNumbers`) or cell by cell.
+A table is one file, a folder of files with the same columns, a pattern (`*`), all of them here or behind a URL, or a
+data set saved by Hugging Face's `datasets`. `table_batches` reads some thousand rows at a time, from anywhere.
+`map_table` gives any row at any time, of files here: Parquet and compressed Arrow are written out as plain Arrow first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import errno
 import itertools
 import os
 import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,284 +20,155 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS
-from tna_onnx.data.files import check_inside, foreign_json, optional, parsing, read_text, regular_size
+from tna_onnx.data.files import (
+    check_inside,
+    file_system,
+    foreign_json,
+    is_url,
+    optional,
+    parsing,
+    read_text,
+    regular_size,
+)
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.source import AnyArray, IntArray
 
-_PURPOSE = "reading Parquet and Arrow files"
+UNFINISHED = "_unfinished"
+"""Name of the mark in a folder that is being written."""
+
 _NUMPY_NAMES = {"halffloat": "float16", "float": "float32", "double": "float64"}  # others have the names of NumPy
-_ROWS = 512  # written at a time: 50 MB of images of 100 kB
-
-
-@dataclass(frozen=True, eq=False)
-class ArrowColumn:
-    """One column of a mapped table; `where` is what messages start with."""
-
-    chunked: Any = field(repr=False)
-    where: str
-
-    @property
-    def shape(self) -> tuple[int]:
-        """Number of rows."""
-        return (len(self.chunked),)
-
-    def value(self, row: int) -> Any:
-        """Return one cell as a Python value."""
-        return self.chunked[row].as_py()
-
-    def numbers(self) -> ArrowNumbers:
-        """Return the column as arrays of one shape.
-
-        Raises:
-            DataError: it holds something other than numbers, cells are empty, or lists differ in length.
-        """
-        pa = optional("pyarrow", "tables", _PURPOSE)
-        chunks = [chunk for chunk in map(_storage, self.chunked.chunks) if len(chunk)]
-        starts = np.cumsum([0, *map(len, chunks)])
-        shape: tuple[int, ...] | None = None
-        dtype = np.dtype(np.float32)  # of a column without rows, which the check of the labels refuses
-        for start, chunk in zip(starts.tolist(), chunks, strict=False):
-            chunk_shape, inner = _shape(pa, chunk, self.where, start)
-            if shape not in (None, chunk_shape):
-                raise self._ragged(start, shape, chunk_shape)
-            shape = chunk_shape
-            dtype = _dtype(pa, inner, self.where)
-        kind = self.chunked.type
-        if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
-            if kind.permutation not in (None, list(range(len(kind.shape)))):
-                raise DataError(f"{self.where}: tensors with permuted axes are not read; store them in plain order")
-            shape = tuple(kind.shape)
-        return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
-
-    def texts(self) -> ArrowTexts:
-        """Return the column as text."""
-        return ArrowTexts(self.chunked, self.shape)
-
-    def _ragged(self, row: int, first: object, second: object) -> DataError:
-        """Return the error for two rows of different shapes."""
-        return DataError(
-            f"{self.where}: every row must have the shape of row 0, {first}, but row {row} has {second}; pad or cut "
-            "the lists to one length"
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class ArrowTexts:
-    """Text in a column, as objects."""
-
-    chunked: Any = field(repr=False)
-    shape: tuple[int]
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(object))
-
-    def __getitem__(self, rows: IntArray) -> AnyArray:
-        """Return the values of `rows` as a new array."""
-        values = np.empty(len(rows), object)
-        values[:] = self.chunked.take(rows).to_pylist()
-        return values
-
-
-@dataclass(frozen=True, eq=False)
-class ArrowNumbers:
-    """Numbers of one shape in the chunks of a column; chunk i starts at row `starts[i]`."""
-
-    chunks: tuple[Any, ...] = field(repr=False)
-    starts: IntArray = field(repr=False)
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-    def __getitem__(self, rows: IntArray) -> AnyArray:
-        """Return the values of `rows` as a new array."""
-        pa = optional("pyarrow", "tables", _PURPOSE)
-        values = np.empty((len(rows), *self.shape[1:]), self.dtype)
-        which = np.searchsorted(self.starts, rows, side="right") - 1
-        for chunk in np.unique(which).tolist():
-            at = np.flatnonzero(which == chunk)
-            part = self.chunks[chunk].take(pa.array(rows[at] - self.starts[chunk]))
-            while is_list(pa, part.type):
-                part = part.flatten()
-            values[at] = part.to_numpy(zero_copy_only=False).reshape(len(at), *self.shape[1:])
-        return values
-
-
-def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
-    """Return these columns of the rows of all files as one table that is mapped, not loaded.
-
-    Raises:
-        DataError: a file cannot be read, or the files differ in their columns.
-        UsageError: no room for the temporary file.
-    """
-    pa = optional("pyarrow", "tables", _PURPOSE)
-    tables = [_map_file(pa, file, columns, limits) for file in files]
-    different = [
-        file for file, table in zip(files, tables, strict=True) if table.schema.types != tables[0].schema.types
-    ]
-    if different:
-        raise DataError(f"{different[0]}: its columns differ in type from those of {files[0]}; write them alike")
-    return pa.concat_tables(table.replace_schema_metadata(tables[0].schema.metadata) for table in tables)
-
-
-def table_schema(file: Path) -> Any:
-    """Return the names and types of a file's columns.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
-    pa = optional("pyarrow", "tables", _PURPOSE)
-    with _readable(file):
-        if file.suffix.lower() == ".parquet":
-            schema = optional("pyarrow.parquet", "tables", _PURPOSE).read_schema(file)
-        else:
-            schema = _reader(pa, pa.memory_map(str(file))).schema
-        list(schema.names)  # names that are no UTF-8 are an error here
-        return schema
-
-
-@contextlib.contextmanager
-def _readable(file: Path) -> Iterator[None]:
-    regular_size(file)  # pyarrow would wait for a pipe
-    with parsing(str(file), "cannot be read as a table", "write it again"):
-        yield
-
-
-def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> Any:
-    max_bytes = limits.expanded_bytes(regular_size(file))
-    with _readable(file):
-        if file.suffix.lower() == ".parquet":
-            table = _map_parquet(pa, file, columns, max_bytes)
-        else:
-            table = _map_arrow(pa, file, columns, max_bytes)
-        # Offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's.
-        table.validate(full=True)
-        return table
-
-
-def _map_parquet(pa: Any, file: Path, columns: Sequence[str], max_bytes: int) -> Any:
-    # Parquet is encoded: to reach any row, it must be written out as plain Arrow first.
-    parquet = optional("pyarrow.parquet", "tables", _PURPOSE).ParquetFile(file, memory_map=True, pre_buffer=False)
-    batches = parquet.iter_batches(_ROWS, columns=list(columns))
-    return _spooled(pa, _subset(pa, parquet.schema_arrow, columns), batches, file, max_bytes)
-
-
-def _map_arrow(pa: Any, file: Path, columns: Sequence[str], max_bytes: int) -> Any:
-    source = pa.memory_map(str(file))
-    reader = _reader(pa, source)
-    batches = _batches(reader)
-    first = list(itertools.islice(batches, 1))  # a file compresses all of its batches or none
-    if all(_is_mapped(batch, source) for batch in first):
-        return pa.Table.from_batches([*first, *batches], reader.schema).select(columns)
-    # Compressed: all of it would have to be in memory.
-    return _spooled(pa, _subset(pa, reader.schema, columns), itertools.chain(first, batches), file, max_bytes)
-
-
-def _reader(pa: Any, source: Any) -> Any:
-    source.seek(0)
-    is_file = source.read(6) == b"ARROW1"  # the magic of the file format; a stream, as `datasets` writes it, has none
-    source.seek(0)
-    if is_file:
-        return pa.ipc.open_file(source)
-    return pa.ipc.open_stream(source)
-
-
-def _batches(reader: Any) -> Iterator[Any]:
-    if hasattr(reader, "num_record_batches"):
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-    else:
-        yield from reader
-
-
-def _is_mapped(batch: Any, source: Any) -> bool:
-    """Tell whether all values of a batch lie in the mapped file, so that none was decompressed into memory."""
-    at = source.tell()
-    source.seek(0)
-    first = source.read_buffer(1).address
-    source.seek(at)
-    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None and buffer.size]
-    return all(first <= buffer.address < first + source.size() for buffer in buffers)
-
-
-def _subset(pa: Any, schema: Any, columns: Sequence[str]) -> Any:
-    return pa.schema([schema.field(name) for name in columns], schema.metadata)
-
-
-def _spooled(pa: Any, schema: Any, batches: Iterator[Any], file: Path, max_bytes: int) -> Any:
-    """Write record batches into a temporary file and map it.
-
-    Raises:
-        DataError: they take more than `max_bytes`: a few bytes of Parquet can stand for any number of equal values.
-    """
-    handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
-    os.close(handle)
-    try:
-        with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-            for batch in batches:
-                subset = batch.select(schema.names)
-                if sink.tell() + subset.nbytes > max_bytes:
-                    raise DataError(
-                        f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
-                        "expand to; if that is right, raise --data-limit expansion=NUMBER"
-                    )
-                writer.write_batch(subset.cast(schema))
-        return pa.ipc.open_stream(pa.memory_map(name)).read_all()
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise UsageError(
-            f"{tempfile.gettempdir()}: no room for a copy of the table ({error}); set TMPDIR to a larger disk"
-        ) from error
-    finally:
-        with contextlib.suppress(OSError):  # a mapped file cannot be removed on Windows
-            Path(name).unlink()
-
-
-def _storage(chunk: Any) -> Any:
-    return getattr(chunk, "storage", chunk)  # extension types, such as tensors, wrap plain lists
-
-
-def is_list(pa: Any, kind: Any) -> bool:
-    """Tell whether a type is one of lists."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...], Any]:
-    """Return the shape of each row of an array and the type of its numbers, checking that all rows have it."""
-    shape: list[int] = []
-    while True:
-        if array.null_count:
-            place = ""
-            if not shape:  # further in, a place in the flat list is not a row
-                place = f", first in row {start + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))}"
-            raise DataError(f"{where}: has empty cells{place}; fill them or remove the rows")
-        if not is_list(pa, array.type) or not len(array):
-            return tuple(shape), array.type
-        lengths = np.asarray(array.value_lengths())
-        different = np.flatnonzero(lengths != lengths[0])
-        if different.size:
-            odd_row = "another" if shape else f"row {start + different[0]}"
-            raise DataError(
-                f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {odd_row} has "
-                f"{lengths[different[0]]}; pad or cut the lists to one length"
-            )
-        shape.append(int(lengths[0]))
-        array = array.flatten()
-
-
-def _dtype(pa: Any, kind: Any, where: str) -> np.dtype[Any]:
-    types = pa.types
-    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
-        raise DataError(f"{where}: expected numbers or lists of numbers, found {kind}; store what the model takes")
-    return np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))
-
-
 _SUFFIXES = ROWS["table"].files
+_STREAMED = (".parquet", ".arrow", ".feather")  # what engines write
 # What `datasets` writes beside its Arrow files: how a data set is stored, and the names of its splits.
 _STATE = "state.json"
 _SPLITS = "dataset_dict.json"
+_SPOOLED = 512  # rows written at a time: 50 MB of images of 100 kB
+_BATCH = 2**14  # rows read at a time
+
+
+def load_pyarrow() -> Any:
+    """Import pyarrow.
+
+    Raises:
+        UsageError: it is missing.
+    """
+    return optional("pyarrow", "tables", "reading and writing Parquet and Arrow files")
+
+
+def load_parquet() -> Any:
+    """Import the part of pyarrow for Parquet; see `load_pyarrow`."""
+    return optional("pyarrow.parquet", "tables", "reading and writing Parquet and Arrow files")
+
+
+# ---- streams of batches, here or behind a URL
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """Files of one schema; `open` gives a stream of one."""
+
+    names: tuple[str, ...]
+    open: Callable[[str], Any]
+    schema: Any
+
+
+def find_table_files(place: str) -> TableFiles | None:
+    """Return the Parquet or Arrow files of a file, a folder or a pattern; None if there are none.
+
+    Raises:
+        UsageError: a library is missing.
+        DataError: the first one cannot be read, or the run that writes them has not finished.
+    """
+    if is_url(place):
+        if not (place.endswith((*_STREAMED, "/")) or "*" in place):
+            return None  # a single file of another kind, or a folder that would have to be listed to be sure
+        system, root = file_system(place)
+        opened = system.open
+        with parsing(place, "cannot be listed", "check the address and its permissions"):
+            names = [root]
+            if "*" in root:
+                names = system.glob(root)
+            elif place.endswith("/"):
+                names = system.find(root)
+    else:
+        opened = _open_local
+        names = _local_names(Path(place).absolute())  # a task of an engine has another working directory
+    if any(name.endswith(f"/{UNFINISHED}") for name in names):
+        raise DataError(f"{place}: the run that writes it has not finished; delete the folder and run it again")
+    names = sorted(
+        name for name in names if name.lower().endswith(_STREAMED) and not Path(name).name.startswith((".", "_"))
+    )
+    if not names:
+        return None
+    with parsing(names[0], "cannot be read", "write it again"), opened(names[0]) as stream:
+        schema = stream_schema(stream, names[0])
+    if schema is None:
+        return None
+    return TableFiles(tuple(names), opened, schema)
+
+
+def _local_names(path: Path) -> list[str]:
+    if "*" in path.name:
+        return [str(file) for file in path.parent.glob(path.name)]
+    if path.is_dir():
+        return [str(file) for file in path.iterdir() if file.is_file()]
+    return [str(path)] if path.is_file() else []
+
+
+def _open_local(name: str) -> Any:
+    return open(name, "rb")  # noqa: PTH123 - the caller closes it
+
+
+def stream_schema(stream: Any, name: str) -> Any:
+    """Return the schema of an open file; None of a stream of Arrow, as `datasets` saves it."""
+    if name.lower().endswith(".parquet"):
+        return load_parquet().read_schema(stream)
+    pa = load_pyarrow()
+    try:
+        return pa.ipc.open_file(stream).schema
+    except pa.ArrowInvalid:  # or no Arrow file at all: `map_table` knows
+        return None
+
+
+def row_groups(files: TableFiles, name: str) -> list[int]:
+    """Return the rows of each row group of a Parquet file; of other files, of the whole."""
+    with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
+        if not name.lower().endswith(".parquet"):
+            reader = load_pyarrow().ipc.open_file(stream)
+            return [sum(reader.get_batch(k).num_rows for k in range(reader.num_record_batches))]
+        metadata = load_parquet().ParquetFile(stream).metadata
+        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
+
+
+def table_batches(
+    files: TableFiles, name: str, columns: list[str], groups: tuple[int, int] | None = None
+) -> Iterator[Any]:
+    """Yield record batches of one file, of some thousand rows.
+
+    Args:
+        files: it is one of these.
+        name: of the file.
+        columns: to read.
+        groups: row groups of a Parquet file, from and to; None for all.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
+        if name.lower().endswith(".parquet"):
+            numbers = None if groups is None else list(range(*groups))
+            # what it reads ahead by default stays in memory until the last row group has been read
+            file = load_parquet().ParquetFile(stream, pre_buffer=False)
+            yield from file.iter_batches(_BATCH, row_groups=numbers, columns=columns)
+        else:
+            for batch in _batches(load_pyarrow().ipc.open_file(stream)):
+                yield batch.select(columns)
+
+
+# ---- mapped tables of files here
 
 
 def table_folder(path: Path) -> Path:
@@ -335,14 +208,286 @@ def table_files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Pat
 
 
 def _file_names(state: Any, where: Path) -> list[str]:
-    """Return the names of the files that a data set of `datasets` lists.
-
-    Raises:
-        DataError: there is no such list.
-    """
+    """Return the names of the files that a data set of `datasets` lists."""
     entries = state.get("_data_files") if isinstance(state, dict) else None
     if isinstance(entries, list) and all(isinstance(entry, dict) and "filename" in entry for entry in entries):
         return [str(entry["filename"]) for entry in entries]
     raise DataError(
         f"{where}: cannot be read: expected '_data_files', a list of objects with 'filename'; save the data set again"
     )
+
+
+def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
+    """Return these columns of the rows of all files as one table that is mapped, not loaded.
+
+    Raises:
+        DataError: a file cannot be read, or the files differ in their columns.
+        UsageError: no room for the temporary file.
+    """
+    pa = load_pyarrow()
+    tables = [_map_file(pa, file, columns, limits) for file in files]
+    different = [
+        file for file, table in zip(files, tables, strict=True) if table.schema.types != tables[0].schema.types
+    ]
+    if different:
+        raise DataError(f"{different[0]}: its columns differ in type from those of {files[0]}; write them alike")
+    return pa.concat_tables(table.replace_schema_metadata(tables[0].schema.metadata) for table in tables)
+
+
+def table_schema(file: Path) -> Any:
+    """Return the names and types of a file's columns.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    pa = load_pyarrow()
+    with _readable(file):
+        if file.suffix.lower() == ".parquet":
+            schema = load_parquet().read_schema(file)
+        else:
+            schema = _reader(pa, pa.memory_map(str(file))).schema
+        list(schema.names)  # names that are no UTF-8 are an error here
+        return schema
+
+
+@contextlib.contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    regular_size(file)  # pyarrow would wait for a pipe
+    with parsing(str(file), "cannot be read as a table", "write it again"):
+        yield
+
+
+def _map_file(pa: Any, file: Path, columns: Sequence[str], limits: Limits) -> Any:
+    max_bytes = limits.expanded_bytes(regular_size(file))
+    with _readable(file):
+        if file.suffix.lower() == ".parquet":
+            # Parquet is encoded: to reach any row, it must be written out as plain Arrow first.
+            parquet = load_parquet().ParquetFile(file, memory_map=True, pre_buffer=False)
+            batches = parquet.iter_batches(_SPOOLED, columns=list(columns))
+            table = _spooled(pa, parquet.schema_arrow, columns, batches, file, max_bytes)
+        else:
+            table = _map_arrow(pa, file, columns, max_bytes)
+        # Offsets of lists and texts are used as they are: wrong ones would read memory that is not the file's.
+        table.validate(full=True)
+        return table
+
+
+def _map_arrow(pa: Any, file: Path, columns: Sequence[str], max_bytes: int) -> Any:
+    source = pa.memory_map(str(file))
+    reader = _reader(pa, source)
+    batches = _batches(reader)
+    first = list(itertools.islice(batches, 1))  # a file compresses all of its batches or none
+    if all(_is_mapped(batch, source) for batch in first):
+        return pa.Table.from_batches([*first, *batches], reader.schema).select(columns)
+    # Compressed: all of it would have to be in memory.
+    return _spooled(pa, reader.schema, columns, itertools.chain(first, batches), file, max_bytes)
+
+
+def _reader(pa: Any, source: Any) -> Any:
+    source.seek(0)
+    is_file = source.read(6) == b"ARROW1"  # the magic of the file format; a stream, as `datasets` writes it, has none
+    source.seek(0)
+    if is_file:
+        return pa.ipc.open_file(source)
+    return pa.ipc.open_stream(source)
+
+
+def _batches(reader: Any) -> Iterator[Any]:
+    if hasattr(reader, "num_record_batches"):
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+    else:
+        yield from reader
+
+
+def _is_mapped(batch: Any, source: Any) -> bool:
+    """Tell whether all values of a batch lie in the mapped file, so that none was decompressed into memory."""
+    at = source.tell()
+    source.seek(0)
+    first = source.read_buffer(1).address
+    source.seek(at)
+    buffers = [buffer for column in batch.columns for buffer in column.buffers() if buffer is not None and buffer.size]
+    return all(first <= buffer.address < first + source.size() for buffer in buffers)
+
+
+def _spooled(pa: Any, schema: Any, columns: Sequence[str], batches: Iterator[Any], file: Path, max_bytes: int) -> Any:
+    """Write record batches into a temporary file and map it.
+
+    Raises:
+        DataError: they take more than `max_bytes`: a few bytes of Parquet can stand for any number of equal values.
+    """
+    schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
+    handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
+    os.close(handle)
+    try:
+        with pa.OSFile(name, "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+            for batch in batches:
+                subset = batch.select(schema.names)
+                if sink.tell() + subset.nbytes > max_bytes:
+                    raise DataError(
+                        f"{file}: its columns take more than {max_bytes:,} bytes, which is what a file of its size may "
+                        "expand to; if that is right, raise --data-limit expansion=NUMBER"
+                    )
+                writer.write_batch(subset.cast(schema))
+        return pa.ipc.open_stream(pa.memory_map(name)).read_all()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        raise UsageError(
+            f"{tempfile.gettempdir()}: no room for a copy of the table ({error}); set TMPDIR to a larger disk"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # a mapped file cannot be removed on Windows
+            Path(name).unlink()
+
+
+# ---- columns as arrays
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowColumn:
+    """One column of a mapped table; `where` is what messages start with."""
+
+    chunked: Any = field(repr=False)
+    where: str
+
+    def value(self, row: int) -> Any:
+        """Return one cell as a Python value."""
+        return self.chunked[row].as_py()
+
+    def numbers(self) -> ArrowNumbers:
+        """Return the column as arrays of one shape.
+
+        Raises:
+            DataError: it holds something other than numbers, cells are empty, or lists differ in length.
+        """
+        pa = load_pyarrow()
+        chunks = [chunk for chunk in map(_storage, self.chunked.chunks) if len(chunk)]
+        starts = np.cumsum([0, *map(len, chunks)])
+        shape: tuple[int, ...] | None = None
+        dtype = np.dtype(np.float32)  # of a column without rows, which the check of the labels refuses
+        for start, chunk in zip(starts.tolist(), chunks, strict=False):
+            chunk_shape, inner = _shape(pa, chunk, self.where, start)
+            if shape not in (None, chunk_shape):
+                raise DataError(
+                    f"{self.where}: every row must have the shape of row 0, {shape}, but row {start} has "
+                    f"{chunk_shape}; pad or cut the lists to one length"
+                )
+            shape = chunk_shape
+            dtype = _dtype(pa, inner, self.where)
+        kind = self.chunked.type
+        if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
+            if kind.permutation not in (None, list(range(len(kind.shape)))):
+                raise DataError(f"{self.where}: tensors with permuted axes are not read; store them in plain order")
+            shape = tuple(kind.shape)
+        return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
+
+    def texts(self) -> ArrowTexts:
+        """Return the column as text."""
+        return ArrowTexts(self.chunked, (len(self.chunked),))
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowTexts:
+    """Text in a column, as objects."""
+
+    chunked: Any = field(repr=False)
+    shape: tuple[int]
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(object))
+
+    def __getitem__(self, rows: IntArray) -> AnyArray:
+        """Return the values of `rows` as a new array."""
+        values = np.empty(len(rows), object)
+        values[:] = self.chunked.take(rows).to_pylist()
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class ArrowNumbers:
+    """Numbers of one shape in the chunks of a column; chunk i starts at row `starts[i]`."""
+
+    chunks: tuple[Any, ...] = field(repr=False)
+    starts: IntArray = field(repr=False)
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    def __getitem__(self, rows: IntArray) -> AnyArray:
+        """Return the values of `rows` as a new array."""
+        pa = load_pyarrow()
+        values = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        which = np.searchsorted(self.starts, rows, side="right") - 1
+        for chunk in np.unique(which).tolist():
+            at = np.flatnonzero(which == chunk)
+            part = self.chunks[chunk].take(pa.array(rows[at] - self.starts[chunk]))
+            while is_list(pa, part.type):
+                part = part.flatten()
+            values[at] = part.to_numpy(zero_copy_only=False).reshape(len(at), *self.shape[1:])
+        return values
+
+
+def column_array(column: Any, where: str) -> AnyArray:
+    """Return a column of a batch or table as an array: (B, ...) of numbers; of others, objects (B,).
+
+    Raises:
+        DataError: cells are empty, or lists differ in length.
+    """
+    pa = load_pyarrow()
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if isinstance(column, pa.ChunkedArray):  # of no rows, or of a type that is not joined
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    shape: tuple[int, ...] = (-1,)
+    if isinstance(column.type, pa.FixedShapeTensorType):
+        shape = tuple(column.type.shape)
+    column = _storage(column)
+    if column.null_count:
+        raise DataError(f"{where}: has {column.null_count:,} empty values; leave these rows out")
+    if not is_list(pa, column.type) or pa.types.is_nested(column.type.value_type) or not len(column):
+        return np.asarray(column.to_numpy(zero_copy_only=False))
+    lengths = np.asarray(column.value_lengths())
+    if np.any(lengths != lengths[0]):
+        raise DataError(f"{where}: has lists of different lengths; expected one number for each value")
+    flat = column.flatten()
+    if flat.null_count:
+        raise DataError(f"{where}: has {flat.null_count:,} empty values; leave these rows out")
+    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), *shape)
+
+
+def _storage(column: Any) -> Any:
+    return getattr(column, "storage", column)  # extension types, such as tensors, wrap plain lists
+
+
+def is_list(pa: Any, kind: Any) -> bool:
+    """Tell whether a type is one of lists, or of tensors."""
+    kind = getattr(kind, "storage_type", kind)
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _shape(pa: Any, array: Any, where: str, start: int) -> tuple[tuple[int, ...], Any]:
+    """Return the shape of each row of an array and the type of its numbers, checking that all rows have it."""
+    shape: list[int] = []
+    while True:
+        if array.null_count:
+            place = ""
+            if not shape:  # further in, a place in the flat list is not a row
+                place = f", first in row {start + int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))}"
+            raise DataError(f"{where}: has empty cells{place}; fill them or remove the rows")
+        if not is_list(pa, array.type) or not len(array):
+            return tuple(shape), array.type
+        lengths = np.asarray(array.value_lengths())
+        different = np.flatnonzero(lengths != lengths[0])
+        if different.size:
+            odd_row = "another" if shape else f"row {start + different[0]}"
+            raise DataError(
+                f"{where}: every row must have the same shape, but one list has {lengths[0]} values and {odd_row} has "
+                f"{lengths[different[0]]}; pad or cut the lists to one length"
+            )
+        shape.append(int(lengths[0]))
+        array = array.flatten()
+
+
+def _dtype(pa: Any, kind: Any, where: str) -> np.dtype[Any]:
+    types = pa.types
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
+        raise DataError(f"{where}: expected numbers or lists of numbers, found {kind}; store what the model takes")
+    return np.dtype(_NUMPY_NAMES.get(str(kind), str(kind)))

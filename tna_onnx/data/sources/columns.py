@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.request import Request
 
 LABELS = "labels"
-_LABEL_SYNONYMS = ("label", "y", "target", "targets")  # what people call them, where nothing is called "labels"
 _HASHED = 1 << 20  # bytes of samples that are read at a time for their digests
 _KINDS = ("b", "iu", "f", "c")  # dtype kinds within which a safe cast only widens
 
@@ -252,34 +251,6 @@ def check_names(
             f"{where}: no {noun} {label!r}; the file has {stored}; add the class index of each sample as "
             f"{label!r}, or say with --label-column which {noun} it is"
         )
-
-
-def labels_name(names: Sequence[str], request: Request) -> str:
-    """Return the name of the labels: the one that the user states, else "labels", else a common synonym.
-
-    A synonym counts only if it is the only one present and is not an input of the model.
-    """
-    if request.label_column is not None:
-        return request.label_column
-    inputs = [spec.name for spec in request.inputs]
-    candidates = [name for name in _LABEL_SYNONYMS if name in names and name not in inputs]
-    if LABELS in names or len(candidates) != 1:
-        return LABELS
-    return candidates[0]
-
-
-def only_other(names: Sequence[str], spec: InputSpec) -> str | None:
-    """Return the name of the array for a model's only input: its own, else the only one present; None if unclear.
-
-    >>> only_other(["images", "labels"], InputSpec("x", (None, 4), np.dtype(np.float32)))
-    'images'
-    """
-    if spec.name in names:
-        return spec.name
-    candidates = [name for name in names if name not in (LABELS, "label")]
-    if len(candidates) == 1:
-        return candidates[0]
-    return None
 
 
 def _check_column(column: Column, spec: InputSpec, where: str) -> None:

@@ -1,4 +1,5 @@
-"""Features or logits in Parquet and Arrow files, as Ray Data, Spark, Dask and `tna-onnx features -o` leave them.
+"""Features, logits or probabilities in Parquet and Arrow files, as Ray Data, Spark, Dask and `tna-onnx features -o`
+leave them.
 
 A row is a sample: `features` (a list of n floats) or `logits` (a list of C), `label`, and what else there is, a `key`
 say, which is not read. The files are read once, some thousand rows at a time, into one array, in memory or mapped.
@@ -8,6 +9,8 @@ label where these are the same: the array, its digest and all that is fitted on 
 fewer rows are asked for than there are, those with the smallest digests are taken, which is a random sample.
 
 The writer's metadata (`METADATA`) are those of `FeatureExtractor.describe`; files of others have none.
+
+`open_scores` reads logits or probabilities by themselves, also from `.npz`: no model says how many classes there are.
 """
 
 from __future__ import annotations
@@ -15,35 +18,43 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.files import foreign_json, is_url, local_path, optional, parsing, reason
+from tna_onnx.data.choices import DEFAULT_LIMITS
+from tna_onnx.data.files import file_system, foreign_json, is_url, local_path, parsing, reason
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.mapped import release, room
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import InputSpec
+from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
+from tna_onnx.data.sources.arrow import (
+    UNFINISHED,
+    TableFiles,
+    column_array,
+    find_table_files,
+    is_list,
+    load_parquet,
+    load_pyarrow,
+    row_groups,
+    stream_schema,
+    table_batches,
+)
 from tna_onnx.data.sources.columns import open_columns
-from tna_onnx.data.sources.precomputed import Kind, Precomputed
 from tna_onnx.errors import DataError, UsageError
 
 METADATA = b"tna_onnx"
 """Key of the writer's metadata in the schema of a file: JSON."""
 
-UNFINISHED = "_unfinished"
-"""Name of the mark in a folder that is being written."""
-
-_SUFFIXES = (".parquet", ".arrow", ".feather")
 _KINDS: tuple[Kind, ...] = ("features", "logits")  # features first: logits follow from them
 _UNUSED = ("group", "weight")  # may be there, and are read where the user asks for them
 _FILE = 2**28  # bytes of values after which a new file is begun
-_ROWS = 2**14  # read at a time
 _DIGESTED = 2**15  # rows whose digests are computed at a time
 _DEALT = 2**27  # bytes of values that are put in order at a time, four times
 _DIGEST = 16  # bytes of a row's digest
@@ -60,15 +71,6 @@ class FeatureFiles:
 
     precomputed: Precomputed
     writer: dict[str, Any] | None
-
-
-@dataclass(frozen=True)
-class TableFiles:
-    """Files of one schema; `open` gives a stream of one."""
-
-    names: tuple[str, ...]
-    open: Callable[[str], Any]
-    schema: Any
 
 
 def open_feature_files(data: Any, request: Request, at_most: int | None = None) -> FeatureFiles | None:
@@ -142,7 +144,7 @@ def _kind(files: TableFiles, inputs: Sequence[InputSpec]) -> Kind | None:
     names = set(files.schema.names)
     if any(spec.name in names for spec in inputs):
         return None
-    return next((kind for kind in _KINDS if kind in names and _is_list(files.schema.field(kind).type)), None)
+    return next((kind for kind in _KINDS if kind in names and _holds_vectors(files, kind)), None)
 
 
 def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any], writer: Mapping[str, Any]) -> Any:
@@ -151,7 +153,7 @@ def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any],
     Raises:
         UsageError: pyarrow is missing.
     """
-    pa = _pyarrow()
+    pa = load_pyarrow()
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     table = pa.table({kind: pa.FixedSizeListArray.from_arrays(flat, values.shape[1]), **columns})
     return table.replace_schema_metadata({METADATA: json.dumps(writer, sort_keys=True)})
@@ -216,9 +218,7 @@ class FeatureFolder:
         Raises:
             UsageError: pyarrow is missing, or there is no room.
         """
-        _pyarrow()
-        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
-
+        parquet = load_parquet()
         with ExitStack() as stack:
             writer = None
             size = 0
@@ -226,7 +226,7 @@ class FeatureFolder:
                 if writer is None or size > _FILE:
                     stack.close()
                     stream = stack.enter_context(self.open(f"part-{self._written:05}.parquet"))
-                    writer = stack.enter_context(pq.ParquetWriter(stream, table.schema))
+                    writer = stack.enter_context(parquet.ParquetWriter(stream, table.schema))
                     self._written += 1
                     size = 0
                 writer.write_table(table)
@@ -253,15 +253,12 @@ class FeatureFolder:
         return kind, _count(files, [kind]), lists.list_size, dtype
 
 
-def _pyarrow() -> Any:
-    return optional("pyarrow", "tables", "reading and writing Parquet files")
-
-
-def _is_list(kind: Any) -> bool:
-    types = _pyarrow().types
+def _holds_vectors(files: TableFiles, column: str) -> bool:
+    """Whether the cells of a column are lists of floating-point numbers."""
+    pa = load_pyarrow()
+    kind = files.schema.field(column).type
     kind = getattr(kind, "storage_type", kind)  # of a tensor, as Ray Data writes it
-    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(lists and types.is_floating(kind.value_type))
+    return is_list(pa, kind) and bool(pa.types.is_floating(kind.value_type))
 
 
 def _writer(schema: Any) -> dict[str, Any] | None:
@@ -275,124 +272,11 @@ def _writer(schema: Any) -> dict[str, Any] | None:
     return None
 
 
-def file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of fsspec behind a URL, and the path in it, without a slash at its end.
-
-    Raises:
-        UsageError: fsspec, or the library for this kind of URL, is missing.
-    """
-    fsspec = optional("fsspec", "remote", f"reading {url}")
-    try:
-        system, root = fsspec.core.url_to_fs(url)
-    except (ImportError, ValueError) as error:
-        raise UsageError(f"{url}: cannot be opened ({reason(error)}); install the library that it needs") from error
-    return system, str(root).rstrip("/")
-
-
-def find_table_files(place: str) -> TableFiles | None:
-    """Return the Parquet or Arrow files of a file, a folder or a pattern; None if there are none.
-
-    Raises:
-        UsageError: a library is missing.
-        DataError: the first one cannot be read, or the run that writes them has not finished.
-    """
-    if is_url(place):
-        if not (place.endswith((*_SUFFIXES, "/")) or "*" in place):
-            return None  # a single file of another kind, or a folder that would have to be listed to be sure
-        system, root = file_system(place)
-        opened = system.open
-        with parsing(place, "cannot be listed", "check the address and its permissions"):
-            names = [root]
-            if "*" in root:
-                names = system.glob(root)
-            elif place.endswith("/"):
-                names = system.find(root)
-    else:
-        opened = _open_local
-        path = Path(place).absolute()  # a task of an engine has another working directory
-        names = [str(path)]
-        if "*" in path.name:
-            names = [str(each) for each in path.parent.glob(path.name)]
-        elif path.is_dir():
-            names = [str(each) for each in path.iterdir() if each.is_file()]
-        elif not path.is_file():
-            return None
-    if any(name.endswith(f"/{UNFINISHED}") for name in names):
-        raise DataError(f"{place}: the run that writes it has not finished; delete the folder and run it again")
-    names = sorted(
-        name for name in names if name.lower().endswith(_SUFFIXES) and not Path(name).name.startswith((".", "_"))
-    )
-    if not names:
-        return None
-    with parsing(names[0], "cannot be read", "write it again"), opened(names[0]) as stream:
-        schema = _schema(stream, names[0])
-    if schema is None:
-        return None
-    return TableFiles(tuple(names), opened, schema)
-
-
-def _open_local(name: str) -> Any:
-    return open(name, "rb")  # noqa: PTH123 - whoever asks closes it
-
-
-def row_groups(files: TableFiles, name: str) -> list[int]:
-    """Return the rows of each row group of a Parquet file; of other files, of the whole."""
-    with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
-        if not name.lower().endswith(".parquet"):
-            reader = _pyarrow().ipc.open_file(stream)
-            return [sum(reader.get_batch(k).num_rows for k in range(reader.num_record_batches))]
-        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
-
-        metadata = pq.ParquetFile(stream).metadata
-        return [metadata.row_group(k).num_rows for k in range(metadata.num_row_groups)]
-
-
-def _schema(stream: Any, name: str) -> Any:
-    pa = _pyarrow()
-    if name.lower().endswith(".parquet"):
-        import pyarrow.parquet as pq  # noqa: PLC0415 - optional
-
-        return pq.read_schema(stream)
-    try:
-        return pa.ipc.open_file(stream).schema
-    except pa.ArrowInvalid:  # a stream, as `datasets` saves it, or no Arrow file at all: the reader of tables knows
-        return None
-
-
-def table_batches(
-    files: TableFiles, name: str, columns: list[str], groups: tuple[int, int] | None = None
-) -> Iterator[Any]:
-    """Yield record batches of one file, of some thousand rows.
-
-    Args:
-        files: it is one of these.
-        name: of the file.
-        columns: to read.
-        groups: row groups of a Parquet file, from and to; None for all.
-
-    Raises:
-        DataError: it cannot be read.
-    """
-    pa = _pyarrow()
-    with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
-        if name.lower().endswith(".parquet"):
-            import pyarrow.parquet as pq  # noqa: PLC0415 - optional
-
-            numbers = None if groups is None else list(range(*groups))
-            # what it reads ahead by default stays in memory until the last row group has been read
-            file = pq.ParquetFile(stream, pre_buffer=False)
-            yield from file.iter_batches(_ROWS, row_groups=numbers, columns=columns)
-        else:
-            reader = pa.ipc.open_file(stream)
-            for k in range(reader.num_record_batches):
-                yield reader.get_batch(k).select(columns)
-
-
 def _count(files: TableFiles, columns: list[str]) -> int:
     count = 0
     for name in files.names:
         with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
-            schema = _schema(stream, name)
+            schema = stream_schema(stream, name)
             missing = [column for column in columns if column not in schema.names]
             if missing:
                 raise DataError(f"{name}: has no column {missing[0]!r}, which {files.names[0]} has; remove one of them")
@@ -414,7 +298,7 @@ def _read(
     start = 0
     for name in files.names:
         for batch in table_batches(files, name, columns):
-            part = _matrix(batch.column(kind), f"{name}: column {kind!r}")
+            part = column_array(batch.column(kind), f"{name}: column {kind!r}")
             if values is None:
                 values = room((count, part.shape[1]), part.dtype)
             if part.shape[1] != values.shape[1]:
@@ -434,36 +318,6 @@ def _read(
     if values is None:
         raise DataError(f"{where}: has no rows")
     return values, np.concatenate(labels), {column: np.array(cells, object) for column, cells in parts.items()}
-
-
-def read_lists(
-    files: TableFiles, name: str, label: str, where: str, further: Sequence[str] = ()
-) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
-    """Return a column of lists of one length, (N, n), labels and further columns (N,), in the order of their digests.
-
-    Raises:
-        DataError: a file cannot be read, the lists differ in length, or rows have no label.
-        UsageError: there is no room for the values.
-    """
-    if not _is_list(files.schema.field(name).type):
-        raise DataError(f"{where}: column {name!r} must hold lists of floating-point numbers, one for each class")
-    values, labels, columns = _read(files, name, label, where, list(further))
-    _, places = np.unique(labels, return_inverse=True)
-    values, order, _ = _sorted(values, places)
-    return values, labels[order], {column: columns[column][order] for column in further}
-
-
-def _matrix(column: Any, where: str) -> NDArray[Any]:
-    """Return lists of one length as (B, n)."""
-    column = getattr(column, "storage", column)
-    flat = column.flatten()
-    if column.null_count or flat.null_count:
-        raise DataError(f"{where} has empty values; leave these rows out")
-    width, rest = divmod(len(flat), len(column)) if len(column) else (0, 0)
-    lengths = column.value_lengths().to_numpy(zero_copy_only=False) if hasattr(column, "value_lengths") else None
-    if rest or (lengths is not None and np.any(lengths != width)):
-        raise DataError(f"{where} has lists of different lengths; expected one number for each feature")
-    return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), width)
 
 
 def _sorted(
@@ -524,3 +378,88 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
         ordered[start : start + size] = block
         release(ordered, slice(None), stays=0)
     return ordered
+
+
+ScoresWord: TypeAlias = Literal["logits", "probabilities"]
+_SCORES: tuple[ScoresWord, ...] = ("logits", "probabilities")
+
+_Beside: TypeAlias = Mapping[str, "str | None"]
+_NOTHING: _Beside = {"groups": None, "weights": None}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledScores:
+    """Scores of N samples.
+
+    Attributes:
+        kind: logits, natural logarithms before a softmax, or probabilities.
+        values: (N, C), or (N,) of the second of two classes.
+        labels: (N,), class indices or names.
+        beside: `groups` and `weights`, (N,) each, or None where they are not asked for.
+    """
+
+    kind: ScoresWord
+    values: NDArray[Any]
+    labels: NDArray[Any]
+    beside: Mapping[str, NDArray[Any] | None]
+
+
+def open_scores(
+    data: Any, kind: ScoresWord | None = None, label_column: str | None = None, beside: _Beside = _NOTHING
+) -> LabelledScores:
+    """Read scores and labels by themselves; rows of Parquet and Arrow files in the order of their digests.
+
+    Args:
+        data: path, URL, or mapping of arrays.
+        kind: which of the two; None takes what is there.
+        label_column: column or array with the labels; None finds it by its name.
+        beside: column or array of `groups` and of `weights`; None for none.
+
+    Raises:
+        UsageError: nothing is there, or a library is missing.
+        DataError: it cannot be read, or there are no scores or labels.
+    """
+    if not isinstance(data, (str, Path, Mapping)):
+        raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")
+    wanted = {role: column for role, column in beside.items() if column is not None}
+    columns: Mapping[str, NDArray[Any]]
+    files = None if isinstance(data, Mapping) else find_table_files(local_path(str(data)))
+    if files is not None:
+        where = local_path(str(data))
+        chosen, label = _score_columns(list(files.schema.names), kind, label_column, wanted, where)
+        if not _holds_vectors(files, chosen):
+            raise DataError(f"{where}: column {chosen!r} must hold lists of floating-point numbers, one for each class")
+        values, labels, columns = _read(files, chosen, label, where, [*wanted.values()])
+        _, places = np.unique(labels, return_inverse=True)
+        values, order, _ = _sorted(values, places)
+        labels, columns = labels[order], {name: cells[order] for name, cells in columns.items()}
+    else:
+        place = data if isinstance(data, Mapping) else Path(local_path(str(data)))
+        if isinstance(place, Path) and not is_url(str(data)) and not place.exists():
+            raise UsageError(f"{place}: no such file or folder; give a file with logits or probabilities, and labels")
+        with stored_arrays(place, DEFAULT_LIMITS) as stored:
+            if stored is None:
+                raise DataError(f"{data}: expected .npz, .parquet or .arrow with logits or probabilities, and labels")
+            chosen, label = _score_columns(stored.names, kind, label_column, wanted, stored.where)
+            values, labels = stored.column(chosen), stored.loaded(label)
+            columns = {name: stored.loaded(name) for name in wanted.values()}
+    chosen_beside = {role: None if column is None else columns[column] for role, column in beside.items()}
+    return LabelledScores(chosen, values, labels, chosen_beside)
+
+
+def _score_columns(
+    names: list[str], kind: ScoresWord | None, label_column: str | None, beside: Mapping[str, str], where: str
+) -> tuple[ScoresWord, str]:
+    """Return the columns of the scores and of the labels; the others that are asked for have to be there."""
+    present = [name for name in ([kind] if kind else _SCORES) if name in names]
+    if len(present) > 1:
+        raise DataError(f"{where}: has both logits and probabilities; say which with --scores")
+    if not present:
+        listed = ", ".join(map(repr, names)) or "nothing"
+        raise DataError(f"{where}: expected {kind or 'logits or probabilities'}, a row for each sample; found {listed}")
+    for role, column in beside.items():
+        if column not in names:
+            flag = f"--{role.removesuffix('s')}-column"
+            raise DataError(f"{where}: no column {column!r} for {flag}; found {', '.join(map(repr, names))}")
+    others = [name for name in names if name not in (*_SCORES, *beside.values())]
+    return present[0], find_label_column(others, label_column, where)

@@ -43,6 +43,8 @@ from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed, of_dummies
 from tna_onnx.data.source import shape_text
+from tna_onnx.data.sources.array_files import any_array, numeric_array
+from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.data.sources.delimited import aligned
 from tna_onnx.data.sources.inmemory import open_in_memory, plain_column
@@ -57,27 +59,6 @@ if TYPE_CHECKING:
 def is_iterable(data: object) -> bool:
     """Tell whether `open_iterable` may take an object."""
     return callable(data) or hasattr(data, "get_next") or isinstance(data, Iterable)
-
-
-def open_mapping(data: Mapping[str, Any], request: Request, title: str = "arrays") -> ArraySource:
-    """Open a mapping of input name to an array of all samples; labels are under "labels" or given separately.
-
-    Raises:
-        UsageError: a recipe is given.
-        DataError: an array is missing, or its shape, dtype, length or labels do not fit the model.
-    """
-    request.check_arrays(title)
-    label = request.label_column or LABELS
-    check_names(title, list(data), request.inputs, need_labels=request.labels is None, label=label)
-    arrays = {spec.name: _to_numpy(data[spec.name], f"{title}: array {spec.name!r}") for spec in request.inputs}
-    stored = None
-    if label in data:
-        stored = _to_numpy(data[label], f"{title}: array {label!r}")
-    labels = labels_apart(request, stored)
-    beside = {name: plain_column(_array(data[name])) for name in request.columns_beside(title, map(str, data))}
-    return open_columns(
-        title, title, request, arrays, labels, hashed=lambda indices: arrays_sha256(arrays, indices), beside=beside
-    )
 
 
 def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
@@ -116,7 +97,8 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
 def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArray]:
     """Return the arrays of one batch that are wanted, all of one length."""
     arrays = {
-        name: _to_numpy(value, f"{where}: {name!r}") for name, value in _by_name(batch, input_names, where).items()
+        name: any_array(value) if name == LABELS else numeric_array(value, f"{where}: {name!r}")
+        for name, value in _by_name(batch, input_names, where).items()
     }
     lengths = {name: next(iter(array.shape), None) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or None in lengths.values():
@@ -221,20 +203,6 @@ def _by_name(batch: Any, input_names: list[str], where: str) -> dict[str, Any]:
     )
 
 
-def _to_numpy(value: Any, where: str) -> AnyArray:
-    """Return an array; a tensor of torch leaves its graph and device."""
-    try:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu()
-        array = np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
-    if array.dtype.kind in "OUS" and not where.endswith(f"{LABELS!r}"):  # labels may be names
-        actual = "objects" if array.dtype.hasobject else str(array.dtype)
-        raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
-    return array
-
-
 _ITEMS = 64  # of a data set, in a batch
 
 
@@ -250,15 +218,15 @@ def open_object(data: Any, request: Request) -> Source:
     if _is_pair(data, request):
         data, labels = data
         if isinstance(data, list):
-            data = _array(data)
-        stored = of_dummies(labels) if _is_frame(labels) and not request.multi_label else _array(labels)
+            data = any_array(data)
+        stored = of_dummies(labels) if _is_frame(labels) and not request.multi_label else any_array(labels)
         request = dataclasses.replace(request, labels=plain_column(stored))
     if _is_hugging_face(data):
         return _open_hugging_face(data, request)
     if _is_frame(data):
         return open_in_memory("data frame", "data frame", _frame_columns(data), request)
     if _is_array(data):
-        return _open_array(_array(data), request)
+        return _open_array(any_array(data), request)
     if isinstance(data, Mapping):  # before iterables: a mapping is one too
         return _open_mapping(data, request)
     if _has_items(data) or is_iterable(data):
@@ -314,7 +282,7 @@ def _frame_columns(data: Any) -> dict[str, AnyArray]:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise DataError(f"data frame: several columns are called {listed(twice)}; give each a name of its own")
-    return {name: plain_column(_array(data[key])) for name, key in zip(names, column_names, strict=True)}
+    return {name: plain_column(any_array(data[key])) for name, key in zip(names, column_names, strict=True)}
 
 
 def _open_array(values: AnyArray, request: Request) -> Source:
@@ -344,7 +312,7 @@ def _open_mapping(data: Mapping[str, Any], request: Request) -> Source:
     names = [spec.name for spec in request.inputs]
     data = _in_one_order(data)
     # columns of a table: labels may be the only array that has another name in a mapping of inputs
-    arrays = {str(name): _array(values) for name, values in data.items()}
+    arrays = {str(name): any_array(values) for name, values in data.items()}
     flat = all(array.ndim == 1 for array in arrays.values())
     if not flat or not all(len(spec.shape) == 2 for spec in request.inputs) or set(arrays) <= {*names[:1], LABELS}:
         request.check_no_table("arrays")
@@ -419,25 +387,11 @@ def _items(data: Any) -> Iterator[Any]:
 
 def _joined(values: list[Any]) -> AnyArray:
     """Stack the parts of several items; parts of different shapes become an array of objects, refused later."""
-    arrays = [_array(value) for value in values]
+    arrays = [any_array(value) for value in values]
     if len({array.shape for array in arrays}) > 1:
         shapes = sorted({str(array.shape) for array in arrays})
         raise DataError(f"data set: its samples have shapes {', '.join(shapes)}; bring them to one shape")
     return np.stack(arrays)
-
-
-def _array(values: Any) -> AnyArray:
-    """Return an array of what NumPy, torch, SciPy, pandas, polars or pyarrow call one."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    elif hasattr(values, "toarray"):  # a sparse matrix
-        values = values.toarray()
-    elif hasattr(values, "to_numpy"):  # of lists, pandas and polars give objects, one a row
-        values = values.to_numpy()
-    try:
-        return np.asarray(values)
-    except ValueError:  # lists that differ in length
-        return np.array([*values, None], object)[:-1]
 
 
 _NUMBER = itertools.count()  # makes the names of imported files differ within a process

@@ -17,9 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.digest import tree_sha256
-from tna_onnx.data.files import optional, parsing
+from tna_onnx.data.files import file_system, parsing
 from tna_onnx.data.labels import folder_labels
-from tna_onnx.data.sources.feature_files import TableFiles, file_system, row_groups, table_batches
+from tna_onnx.data.sources.arrow import (
+    TableFiles,
+    column_array,
+    load_pyarrow,
+    row_groups,
+    table_batches,
+)
 from tna_onnx.data.sources.images import SUFFIXES, FolderImages, ImageSource, open_image_files
 from tna_onnx.errors import DataError
 
@@ -35,7 +41,6 @@ _ROWS = 256  # of a source that are read at a time
 _IMAGES = 1024  # of one slice, at least
 _SLICES = 4096  # of images, at most: the driver keeps a record of each
 _SPLIT = 256  # files up to which the row groups of each are counted, so that one file can be read by several tasks
-_PURPOSE = "features in Parquet files"
 
 
 class Slice(Protocol):
@@ -82,7 +87,7 @@ class TableSlice:
 
     def tables(self) -> Iterator[Any]:
         """Yield Arrow tables."""
-        pa = optional("pyarrow", "tables", _PURPOSE)
+        pa = load_pyarrow()
         passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in self.columns]
         names = list(dict.fromkeys([*self.columns, self.label, *passed]))
         start = self.first
@@ -122,7 +127,7 @@ class SourceSlice:
 
     def tables(self) -> Iterator[Any]:
         """Yield Arrow tables: inputs as tensors of one shape."""
-        pa = optional("pyarrow", "tables", _PURPOSE)
+        pa = load_pyarrow()
         start = 0
         for batch in self.source.batches(_ROWS, self.rows):
             count = len(next(iter(batch.values())))
@@ -271,8 +276,7 @@ def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 
 
 def arrays_of(table: Any) -> dict[str, Any]:
     """Return the columns of an Arrow table as arrays: (B, ...) of numbers; of others, objects (B,)."""
-    pa = optional("pyarrow", "tables", _PURPOSE)
-    return {name: _array(pa, table.column(name).combine_chunks(), name) for name in table.column_names}
+    return {name: column_array(table.column(name), f"column {name!r}") for name in table.column_names}
 
 
 def _tensors(pa: Any, values: NDArray[Any]) -> Any:
@@ -285,23 +289,3 @@ def _tensors(pa: Any, values: NDArray[Any]) -> Any:
     if values.ndim == 2:
         return lists
     return pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(flat.type, values.shape[1:]), lists)
-
-
-def _array(pa: Any, column: Any, name: str) -> NDArray[Any]:
-    if isinstance(column, pa.ChunkedArray):  # of no rows, or of a type that is not joined
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    shape: tuple[int, ...] = ()
-    if isinstance(column.type, pa.FixedShapeTensorType):
-        shape = tuple(column.type.shape)
-    column = getattr(column, "storage", column)
-    kind = column.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if column.null_count:
-        raise DataError(f"column {name!r}: has {column.null_count:,} empty values; leave these rows out")
-    if is_list and not pa.types.is_nested(kind.value_type) and len(column):
-        flat = column.flatten().to_numpy(zero_copy_only=False)
-        lengths = np.asarray(column.value_lengths())
-        if np.any(lengths != lengths[0]):
-            raise DataError(f"column {name!r}: lists of different lengths; expected one number for each value")
-        return np.asarray(flat.reshape(len(column), *(shape or (-1,))))
-    return np.asarray(column.to_numpy(zero_copy_only=False))

@@ -20,10 +20,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import check_inside, foreign_json, optional, read_text, whole_numbers
+from tna_onnx.data.files import check_inside, foreign_json, read_text, whole_numbers
 from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
 from tna_onnx.data.labels import label_indices, listed
-from tna_onnx.data.sources.arrow import ArrowColumn, is_list, map_table, table_files, table_folder, table_schema
+from tna_onnx.data.sources.arrow import (
+    ArrowColumn,
+    is_list,
+    load_pyarrow,
+    map_table,
+    table_files,
+    table_folder,
+    table_schema,
+)
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
@@ -55,7 +63,7 @@ class TableImages:
 
     def __len__(self) -> int:
         """Return their number."""
-        return self.column.shape[0]
+        return len(self.column.chunked)
 
     def name(self, row: int) -> str:
         """Return the path of the table and the row."""
@@ -192,7 +200,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     """
     if path.is_file() and path.suffix.lower() in DELIMITED:
         return open_delimited(path, request)
-    pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
+    pyarrow = load_pyarrow()
     files = table_files(path, request.limits, request.data_root)
     schema = table_schema(files[0])
     kinds = {field.name: _kind(pyarrow, field.type) for field in schema}
@@ -217,7 +225,7 @@ def table_columns(schema: Any, request: Request, label_name: str, where: str) ->
     Raises:
         DataError: they cannot be told, or do not fit the model.
     """
-    pyarrow = optional("pyarrow", "tables", "reading Parquet and Arrow files")
+    pyarrow = load_pyarrow()
     image_name = image_column(pyarrow, schema, request, label_name, Path(where))
     if image_name is not None:
         return (image_name,), True
@@ -347,6 +355,6 @@ def _kind(pyarrow: Any, kind: Any) -> Kind:
         return _kind(pyarrow, kind.value_type)
     if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
         return "text"
-    if is_list(pyarrow, getattr(kind, "storage_type", kind)):
+    if is_list(pyarrow, kind):
         return "list"
     return "other"

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from tests.data.samples import write_npz
-from tna_onnx.data.sources.npfiles import map_npy, read_npz
+from tna_onnx.data.choices import Limits
+from tna_onnx.data.sources.array_files import map_npy, open_npz
 from tna_onnx.errors import DataError
 
 X = np.arange(6.0)
@@ -15,12 +16,11 @@ X = np.arange(6.0)
 
 def test_only_chosen_arrays_are_read(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "a.npz", {"x": X, "objects": np.array([None])})
-    arrays, sha256 = read_npz(path, lambda names: [name for name in names if name == "x"])
-    np.testing.assert_array_equal(arrays.pop("x"), X, strict=True)
-    assert not arrays
-    assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(DataError, match=r"array 'objects' cannot be read .* never unpickled"):
-        read_npz(path, lambda _: ["objects"])
+    with open_npz(path, Limits()) as stored:
+        np.testing.assert_array_equal(stored.column("x"), X, strict=True)
+        assert stored.digest(["x"], np.zeros(0, np.int64)) == hashlib.sha256(path.read_bytes()).hexdigest()
+        with pytest.raises(DataError, match=r"array 'objects' cannot be read .* never unpickled"):
+            stored.column("objects")
 
 
 def test_files_are_mapped_read_only(tmp_path: Path) -> None:

@@ -1,0 +1,364 @@
+"""Named arrays in a `.npz` archive, a folder of `.npy` files, an HDF5 file or a mapping. Nothing is ever unpickled.
+
+- `.npz`: arrays are loaded into memory.
+- `.npy`: files are memory-mapped, so they may be larger than memory.
+- HDF5: values are read on demand, and must be stored in the file itself: links to other files are not followed, and
+  external storage and virtual data sets, which could name any file on the machine, are refused.
+
+The size that a header declares is compared with the bytes in the file before anything is mapped or allocated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from tna_onnx.data.digest import arrays_sha256, files_sha256, stream_sha256
+from tna_onnx.data.files import check_inside, open_regular, optional, parsing, regular_size
+from tna_onnx.errors import DataError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from tna_onnx.data.choices import Limits
+    from tna_onnx.data.source import AnyArray, IntArray
+
+# Version 3 has names of fields in UTF-8: it is for structured arrays only.
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+@dataclass(eq=False)
+class StoredArrays:
+    """Arrays by name.
+
+    Attributes:
+        where: what messages start with: the path, or what the object is called.
+        title: what reports call the file or folder.
+        names: of all arrays.
+        noun: what messages call one of them.
+    """
+
+    where: str
+    title: str
+    names: list[str]
+    noun: ClassVar[str] = "array"
+
+    def column(self, name: str) -> Any:
+        """Return an array by which samples can be read, rows along axis 0: loaded, mapped, or read on demand.
+
+        Raises:
+            DataError: it cannot be read, or is larger than the limits allow.
+        """
+        raise NotImplementedError
+
+    def loaded(self, name: str) -> AnyArray:
+        """Return an array in memory; see `column`."""
+        return np.array(self.column(name))
+
+    def digest(self, names: Sequence[str], labels: IntArray) -> str:
+        """Return SHA-256 (hex) that changes with any value of the arrays `names` and with the labels."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class NpzArrays(StoredArrays):
+    """Arrays of an open archive; made by `open_npz`.
+
+    Attributes:
+        archive: NumPy's.
+        stream: the file that it reads.
+        max_bytes: what its arrays may take.
+    """
+
+    archive: Any = field(repr=False)
+    stream: Any = field(repr=False)
+    max_bytes: int
+    _arrays: dict[str, AnyArray] = field(default_factory=dict, repr=False)
+    _claimed: int = 0
+    _sha256: str = ""
+
+    def column(self, name: str) -> AnyArray:
+        """Return an array, loaded once."""
+        if name not in self._arrays:
+            self._sha256 = self._sha256 or _sha256(self.stream)
+            self._check_size(name)
+            advice = "expected a plain array of numbers; store it again, or as .npy files in a folder"
+            with parsing(self.where, f"array {name!r} cannot be read", advice):
+                array = self.archive[name]
+            if not isinstance(array, np.ndarray):
+                raise DataError(f"{self.where}: {name!r} is not a NumPy array; write the file with numpy.savez")
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def loaded(self, name: str) -> AnyArray:
+        """Return the same."""
+        return self.column(name)
+
+    def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts
+        """Return the SHA-256 of the file that was read, even if another one has taken its place."""
+        return self._sha256
+
+    def _check_size(self, name: str) -> None:
+        archive = self.archive.zip
+        member = name if name in archive.namelist() else f"{name}.npy"
+        advice = (
+            "expected a plain array, objects are never unpickled; store numbers with a numeric dtype, and names of "
+            "classes with np.array(names, dtype=str)"
+        )
+        with parsing(self.where, f"array {name!r} cannot be read", advice), archive.open(member) as stream:
+            self._claimed += _claimed_bytes(stream, archive.getinfo(member).file_size)
+        _check_expansion(self.where, "arrays", self._claimed, self.max_bytes)
+
+
+@contextlib.contextmanager
+def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
+    """Open a `.npz` file for a block.
+
+    Raises:
+        DataError: it is none, or cannot be read.
+    """
+    with contextlib.ExitStack() as stack:
+        archive = None
+        with parsing(str(path), "cannot be read", "write it again with numpy.savez"):
+            stream = stack.enter_context(open_regular(path))
+            # Asked first: of anything else NumPy says only that it will not unpickle, and it may be of any length.
+            if zipfile.is_zipfile(stream):
+                stream.seek(0)
+                archive = np.load(stream, allow_pickle=False)
+        if not isinstance(archive, np.lib.npyio.NpzFile):
+            problem = "expected a .npz file, found something else or a broken one; write it with numpy.savez"
+            raise DataError(f"{path}: {problem}")
+        size = os.fstat(stream.fileno()).st_size
+        yield NpzArrays(str(path), path.name, archive.files, archive, stream, limits.expanded_bytes(size))
+
+
+def _sha256(stream: Any) -> str:
+    stream.seek(0)
+    return stream_sha256(stream).hex()
+
+
+@dataclass(eq=False)
+class NpyArrays(StoredArrays):
+    """Arrays in `.npy` files; made by `open_npy_files`.
+
+    Attributes:
+        files: name -> path.
+        data_root: a further folder that links may lead to.
+    """
+
+    files: dict[str, Path]
+    data_root: Path | None = None
+    noun: ClassVar[str] = ".npy file"
+
+    def column(self, name: str) -> AnyArray:
+        """Return an array, mapped."""
+        file = self.files[name]
+        if Path(self.where) != file:
+            check_inside(Path(self.where), [file.name], self.where, self.data_root)
+        return map_npy(file)
+
+    def digest(self, names: Sequence[str], labels: IntArray) -> str:
+        """Return the digest of the bytes of the files."""
+        return files_sha256([self.files[name] for name in names], labels)
+
+
+def open_npy_files(path: Path, data_root: Path | None) -> NpyArrays:
+    """Find the `.npy` files in a folder, or take the one that `path` is."""
+    files = [path] if path.is_file() else sorted(path.glob("*.npy"))
+    by_name = {file.stem: file for file in files}
+    return NpyArrays(str(path), path.resolve().name, [*by_name], by_name, data_root)
+
+
+def map_npy(path: Path) -> AnyArray:
+    """Map the array in a `.npy` file, read-only.
+
+    Raises:
+        DataError: the file is not a `.npy` file, is shorter than its header says, or holds objects, which are never
+            unpickled.
+    """
+    advice = "objects are never unpickled. Write it with numpy.save"
+    with parsing(str(path), "cannot be read as an array of numbers", advice):
+        with open_regular(path) as stream:
+            _claimed_bytes(stream, os.fstat(stream.fileno()).st_size)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    if not isinstance(array, np.ndarray):
+        raise DataError(f"{path}: is not a .npy file; write it with numpy.save")
+    return array
+
+
+def _claimed_bytes(stream: IO[bytes], size: int) -> int:
+    """Return the size of the array whose header `stream` is at, if header and array fit into `size` bytes.
+
+    Raises:
+        ValueError: they do not, or the array is none of plain values.
+    """
+    version = np.lib.format.read_magic(stream)
+    if version not in _HEADERS:
+        raise ValueError(f"version {version} of the format is not read")
+    shape, _, dtype = _HEADERS[version](stream)
+    if dtype.hasobject:
+        raise ValueError("it holds objects")
+    if any(isinstance(length, bool) or length < 0 for length in shape):
+        raise ValueError(f"its header says shape {shape}")
+    claimed = math.prod(shape) * dtype.itemsize
+    available = size - stream.tell()
+    if claimed > available:
+        raise ValueError(f"its header says {claimed:,} bytes of values, and {available:,} are there")
+    return claimed
+
+
+def _check_expansion(where: str, nouns: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise DataError(
+            f"{where}: its {nouns} take {size:,} bytes, more than {max_bytes:,}, which is what a file of its size may "
+            "expand to; if that is right, raise --data-limit expansion=NUMBER"
+        )
+
+
+@dataclass(eq=False)
+class Hdf5Arrays(StoredArrays):
+    """Data sets of an HDF5 file; made by `open_hdf5_file`.
+
+    Attributes:
+        file: h5py's; its data sets keep it open.
+        max_bytes: what its data sets may take: values that are not stored read as zeros.
+    """
+
+    file: Any = field(repr=False)
+    max_bytes: int
+    _claimed: int = 0
+    noun: ClassVar[str] = "data set"
+
+    def column(self, name: str) -> DataSet:
+        """Return a data set, whose rows are read when they are asked for."""
+        where = f"{self.where}: {name!r}"
+        with parsing(self.where, "cannot be read as HDF5", "write it again"):
+            values = self.file[name]
+            if values.shape is None:  # a null dataspace
+                raise DataError(f"{where}: holds no values, not even an empty array; store an array")
+            if values.external or values.is_virtual:
+                raise DataError(f"{where}: its values lie in other files, which are not read; store them in this file")
+            self._claimed += math.prod(values.shape) * values.dtype.itemsize
+        _check_expansion(self.where, "data sets", self._claimed, self.max_bytes)
+        return DataSet(values, where)
+
+    def loaded(self, name: str) -> AnyArray:
+        """Return the values of a data set, texts as such: h5py gives their bytes."""
+        with parsing(self.where, "cannot be read as HDF5", "write it again"):
+            values = np.asarray(self.column(name).values[()])
+            if values.dtype.kind not in "OS":
+                return values
+            return np.array([cell.decode() if isinstance(cell, bytes) else cell for cell in values.tolist()], object)
+
+    def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts
+        """Return the digest of the bytes of the file."""
+        return files_sha256([Path(self.where)], labels)
+
+
+def open_hdf5_file(path: Path, limits: Limits) -> Hdf5Arrays:
+    """Open an HDF5 file.
+
+    Raises:
+        UsageError: h5py is missing.
+        DataError: the file cannot be read.
+    """
+    h5py = optional("h5py", "hdf5", "reading HDF5 files")
+    max_bytes = limits.expanded_bytes(regular_size(path))
+    with parsing(str(path), "cannot be read as HDF5", "write it again"):
+        file = h5py.File(path, "r")
+        # Links are not even opened: they may lead to other files.
+        plain = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
+        names = [name for name in plain if isinstance(file[name], h5py.Dataset)]
+        return Hdf5Arrays(str(path), path.name, names, file, max_bytes)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """A data set of an open HDF5 file as a column; `where` is what messages start with."""
+
+    values: Any = field(repr=False)
+    where: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape with the samples along axis 0."""
+        return tuple(self.values.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Dtype of the values."""
+        dtype: np.dtype[Any] = self.values.dtype
+        return dtype
+
+    def __getitem__(self, rows: IntArray) -> AnyArray:
+        """Return the values of `rows` as a new array."""
+        if not len(rows):
+            return np.zeros((0, *self.shape[1:]), self.dtype)
+        with parsing(self.where, "cannot be read", "write the file again"):
+            if np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
+                # A slice is one read; a list of rows is a selection for each.
+                return np.asarray(self.values[int(rows[0]) : int(rows[0]) + len(rows)])
+            ordered, inverse = np.unique(rows, return_inverse=True)  # h5py wants each row once, ascending
+            return np.asarray(self.values[ordered])[inverse]
+
+
+@dataclass(eq=False)
+class MappingArrays(StoredArrays):
+    """Arrays in memory, of NumPy or any library that gives such."""
+
+    values: Mapping[str, Any] = field(repr=False)
+
+    def column(self, name: str) -> AnyArray:
+        """Return an array of numbers.
+
+        Raises:
+            DataError: it cannot be made one.
+        """
+        return numeric_array(self.values[name], f"{self.where}: array {name!r}")
+
+    def loaded(self, name: str) -> AnyArray:
+        """Return an array of anything: labels may be names."""
+        return any_array(self.values[name])
+
+    def digest(self, names: Sequence[str], labels: IntArray) -> str:
+        """Return the digest of the values."""
+        return arrays_sha256({name: self.column(name) for name in names}, labels)
+
+
+def numeric_array(value: Any, where: str) -> AnyArray:
+    """Return an array of numbers; a tensor of torch leaves its graph and device.
+
+    Raises:
+        DataError: the value cannot be made one.
+    """
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+        array = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
+    if array.dtype.kind in "OUS":
+        actual = "objects" if array.dtype.hasobject else str(array.dtype)
+        raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
+    return array
+
+
+def any_array(values: Any) -> AnyArray:
+    """Return an array of what NumPy, torch, SciPy, pandas, polars or pyarrow call one."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    elif hasattr(values, "toarray"):  # a sparse matrix
+        values = values.toarray()
+    elif hasattr(values, "to_numpy"):  # of lists, pandas and polars give objects, one a row
+        values = values.to_numpy()
+    try:
+        return np.asarray(values)
+    except ValueError:  # lists that differ in length
+        return np.array([*values, None], object)[:-1]
