@@ -14,13 +14,12 @@ from tests.conftest import Small
 from tests.graph.rewriting import unexpected
 from tna_onnx import calibrate, guard, verify
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph import large_values as apart_module
+from tna_onnx.graph import tensors as apart_module
 from tna_onnx.graph.head import choose_head
-from tna_onnx.graph.large_values import key_of, pieces, take_apart, total_size
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
-from tna_onnx.graph.tensors import large_tensor
+from tna_onnx.graph.tensors import key_of, large_tensor, pieces, take_apart, total_size
 
 _LARGE = 256
 _UNKNOWN = bytes([0xFA, 0xFF, 0x03, 0x03]) + b"new"  # field 8191, three bytes

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tna_onnx.graph.external import hollow_copy
+from tna_onnx.graph.rewrite import hollow_copy
 
 _STATUS = Path("/proc/self/status")
 

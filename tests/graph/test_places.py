@@ -6,7 +6,7 @@ import pytest
 from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.tensors import Place, place_of
+from tna_onnx.graph.external import Place, place_of
 
 
 def tensor(**entries: str) -> TensorProto:

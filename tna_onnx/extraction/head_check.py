@@ -27,10 +27,9 @@ from tna_onnx.extraction.sessions import OpenModel, open_part
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.rewrite import Rewritten, new_floats, rewrite
 from tna_onnx.graph.scores import UNTOLD
-from tna_onnx.graph.several import Layout
 from tna_onnx.graph.tensors import TF32_EPSILON, epsilon
 from tna_onnx.numerics.rotations import class_blocks
 from tna_onnx.numerics.scores import NotProbabilities

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError
-from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, Layout
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Layout
 from tna_onnx.runtime import Session
 
 # Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.

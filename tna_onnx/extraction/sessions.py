@@ -40,12 +40,12 @@ from tna_onnx.files import temporary_folder, write_new
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
 from tna_onnx.graph.head import find_heads
-from tna_onnx.graph.large_values import pieces
 from tna_onnx.graph.load import Model, checker_complaint, load_model, model_bytes
 from tna_onnx.graph.options import ModelLimits, ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.tensors import pieces
 from tna_onnx.runtime import AT_ONCE, Device, Session, open_session, runtime_version
 
 

@@ -32,7 +32,7 @@ def cut_at(model: Model, tensors: Sequence[str], parts: Mapping[str, Mapping[str
     """Return a new model whose outputs are `tensors`, without nodes and initializers that they do not need.
 
     Requires: every tensor is made by a node of the main graph, or is in `parts`: tensors put side by side, with the
-    length of each (`graph.summed`). Ensures: same opset, functions and inputs; the source model is not modified.
+    length of each (`graph.walk.layer`). Ensures: same opset, functions and inputs; the source model is not modified.
     """
     cut = _part(model.proto, [part for name in tensors for part in parts.get(name, (name,))], frozenset())
     for name in parts.keys() & set(tensors):

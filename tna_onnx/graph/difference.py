@@ -21,9 +21,10 @@ from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import all_tensors, all_tensors_of
+from tna_onnx.graph.external import is_external, place_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.tensors import is_external, place_of, type_name
+from tna_onnx.graph.tensors import type_name
 
 # Longer texts do not fit beside a name on a line of the terminal.
 _MAX_LENGTH = 60

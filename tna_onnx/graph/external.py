@@ -1,14 +1,19 @@
-"""External tensor data: a separate file for a written model, with every byte that was not changed.
+"""External tensor data: where they lie, and a separate file of them for a written model.
+
+A model names its data files itself, so a foreign model may name anything. A file is read only if
+
+1. its location is a plain relative path, without `..`;
+2. behind all links, it lies below the model's folder, or in the folder in which the model's file lies behind all links:
+   download caches keep both as links to files in one folder;
+3. it is a regular file: a pipe or a device may never end;
+4. it has all the bytes that tensors name.
 
 Of each file that the source keeps data in, the ranges that tensors name are copied and nothing else, in order. A range
 keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two ranges is zeros. A new value
 of the same size takes the place of the old one, unless another tensor has some of the same bytes.
 
-The file is named after its contents: `NAME.onnx.DIGEST.data`. So a new file never has the name of an older one with
-other content, and a model and its data cannot be mixed up. The source's files are only read.
-
-Models are copied without the values of initializers that are about to be replaced: a protobuf does not free a replaced
-value until the message goes, so a full copy of a model that is one large weight would hold that weight twice.
+The new file is named after its contents: `NAME.onnx.DIGEST.data`. So it never has the name of an older one with other
+content, and a model and its data cannot be mixed up. The source's files are only read.
 """
 
 from __future__ import annotations
@@ -16,16 +21,21 @@ from __future__ import annotations
 import hashlib
 import os
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
-from pathlib import Path
-from typing import Any, BinaryIO
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import TYPE_CHECKING, BinaryIO
 
 import onnx
-from google.protobuf.unknown_fields import UnknownFieldSet
+from onnx import TensorProto
 
+from tna_onnx.errors import UnsupportedModel
+from tna_onnx.files import open_regular
 from tna_onnx.graph.bounds import all_tensors
-from tna_onnx.graph.load import Model
-from tna_onnx.graph.tensors import Place, is_external, place_of, require_bytes
+from tna_onnx.graph.tensors import byte_count
+
+if TYPE_CHECKING:
+    from tna_onnx.graph.load import Model
 
 DIGITS = 16
 """Hexadecimal digits of the SHA-256 of a data file in its name."""
@@ -35,6 +45,151 @@ _ALIGNMENT = 2**16
 
 # Bytes copied at a time: files may be larger than memory.
 _BLOCK = 2**22
+
+# Of the largest file that any system has; its double is still a 64-bit number for ONNX Runtime.
+_MAX_DIGITS = 18
+# Characters of what stands in the place of a number, in a message.
+_MAX_SHOWN = 40
+
+
+@dataclass(frozen=True)
+class Place:
+    """A range of bytes in a file.
+
+    Attributes:
+        location: the file, relative to the model's folder.
+        offset: first byte.
+        length: number of bytes, from type and shape where the tensor does not say it.
+    """
+
+    location: str
+    offset: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        """First byte behind the range."""
+        return self.offset + self.length
+
+    def overlaps(self, second: Place) -> bool:
+        """Whether two places have bytes in common."""
+        return self.location == second.location and self.offset < second.end and second.offset < self.end
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Whether a tensor's data lie in another file."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def place_of(tensor: TensorProto) -> Place:
+    """Return where the data of an external tensor lie.
+
+    Raises:
+        UnsupportedModel: the offset or the length is not a number, a word stands twice, or a text is not UTF-8.
+    """
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    if len(entries) < len(tensor.external_data):  # some runtimes take the first, others the last
+        raise UnsupportedModel(
+            f"tensor '{tensor.name}' has external data of which one word stands twice; expected once"
+        )
+    if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
+        raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
+    offset = _number(tensor, "offset", entries.get("offset", "0"))
+    length = byte_count(tensor)
+    if "length" in entries:
+        length = _number(tensor, "length", entries["length"])
+    return Place(entries.get("location", ""), offset, length)
+
+
+def _number(tensor: TensorProto, key: str, text: str) -> int:
+    # `int` would take a sign, spaces and underscores, too, and a negative offset would be read from somewhere.
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise UnsupportedModel(
+            f"tensor '{tensor.name}' has external data with the {key} '{text[:_MAX_SHOWN]}'; expected a number of bytes"
+        )
+    return int(text)
+
+
+def data_path(model: Path, location: str) -> Path:
+    """Return the path of a file with external data, behind all links.
+
+    Raises:
+        UnsupportedModel: the location is not a relative path, or leads out of the model's folder.
+    """
+    if not _is_plain(location):  # rule 1
+        raise UnsupportedModel(
+            f"{model}: external data '{location}' lie outside the model's folder; expected the path of a file below it"
+        )
+    try:
+        folder = model.parent.resolve()
+        file = (folder / location).resolve()
+        home = model.resolve().parent
+    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, names that are too long
+        raise UnsupportedModel(f"{model}: external data '{location}' cannot be read: {error}") from error
+    if folder not in file.parents and file.parent != home:  # rule 2
+        raise UnsupportedModel(
+            f"{model}: external data '{location}' lie outside the model's folder, behind a link to {file}; put a copy "
+            "of the file there if you trust it"
+        )
+    return file
+
+
+def open_data(model: Path, location: str) -> BinaryIO:
+    """Open a file with external data.
+
+    Raises:
+        UnsupportedModel: it lies elsewhere (see `data_path`), is missing, no regular file, or cannot be opened.
+    """
+    file = data_path(model, location)
+    try:
+        return open_regular(file)  # rule 3
+    except FileNotFoundError as error:
+        raise UnsupportedModel(
+            f"{model}: external data '{location}' is missing in {model.parent.absolute()}"
+        ) from error
+    except OSError as error:
+        raise UnsupportedModel(f"{model}: external data '{location}' cannot be read: {error.strerror}") from error
+
+
+def check_places(model: Path, tensors: Iterable[TensorProto]) -> None:
+    """Check every place of external data before anything opens one of the files, ONNX Runtime included.
+
+    Raises:
+        UnsupportedModel: one of the rules.
+    """
+    sizes: dict[str, int] = {}
+    for tensor in tensors:
+        try:
+            place = place_of(tensor)
+        except UnsupportedModel as error:
+            raise UnsupportedModel(f"{model}: {error}") from error
+        if place.location not in sizes:
+            with open_data(model, place.location) as stream:
+                sizes[place.location] = stream.seek(0, 2)
+        require_bytes(model, tensor, place, sizes[place.location])
+
+
+def require_bytes(model: Path, tensor: TensorProto, place: Place, size: int) -> None:
+    """Refuse a file that ends in front of a tensor's last byte (rule 4).
+
+    Raises:
+        UnsupportedModel: it does.
+    """
+    if place.end > size:
+        raise UnsupportedModel(
+            f"{model}: external data '{place.location}' has {size:,} bytes, but tensor '{tensor.name}' ends at "
+            f"{place.end:,}"
+        )
+
+
+def _is_plain(location: str) -> bool:
+    # As on either kind of system: a file is not to mean something else where it is moved to.
+    for kind in (PurePosixPath, PureWindowsPath):
+        path = kind(location)
+        if path.is_absolute() or path.anchor or ".." in path.parts or not path.parts:
+            return False
+    # ONNX Runtime takes locations of this kind for addresses in memory.
+    return not {"*", "\0"}.intersection(location)
 
 
 def real_places(model: Model, proto: onnx.ModelProto) -> Path | None:
@@ -211,70 +366,3 @@ def _move(tensor: onnx.TensorProto, ranges: Mapping[str, list[_Range]], name: st
     del tensor.external_data[:]
     for key, value in entries.items():
         tensor.external_data.add(key=key, value=value)
-
-
-def hollow_copy(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
-    """Return a copy of a model, without the values of the initializers of these names.
-
-    Ensures: everything else is equal, fields unknown to this version of ONNX too, but for those inside of the tensors
-    that are left out. Where there are such fields beside the initializers, the copy is a whole one.
-    """
-    names = [tensor.name for tensor in model.graph.initializer]
-    # of a name that stands there twice, only the first is written anew
-    if any(names.count(name) > 1 for name in left_out):
-        return _whole_copy(model)
-    # what is unknown cannot be copied field by field
-    if not left_out or len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)):
-        return _whole_copy(model)
-    try:
-        return _copy_without(model, left_out)
-    except (UnicodeDecodeError, ValueError):  # a text of a damaged file, which only a whole message can take over
-        return _whole_copy(model)
-
-
-def _whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
-
-
-def _copy_without(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    _copy_fields(model, copy, skipped="graph")
-    copy.graph.SetInParent()
-    _copy_fields(model.graph, copy.graph, skipped="initializer")
-    for tensor in model.graph.initializer:
-        if tensor.name in left_out:
-            _copy_words(tensor, copy.graph.initializer.add())
-        else:
-            copy.graph.initializer.add().CopyFrom(tensor)
-    return copy
-
-
-def _copy_fields(source: Any, target: Any, skipped: str) -> None:
-    """Copy all fields of a message but one."""
-    # `ListFields` would give the values too, large ones as copies
-    for descriptor in source.DESCRIPTOR.fields:
-        name = descriptor.name
-        if name == skipped:
-            continue
-        if descriptor.is_repeated:
-            getattr(target, name).extend(getattr(source, name))
-        elif source.HasField(name) and descriptor.message_type is not None:
-            getattr(target, name).CopyFrom(getattr(source, name))
-        elif source.HasField(name):
-            setattr(target, name, getattr(source, name))
-
-
-def _copy_words(source: onnx.TensorProto, target: onnx.TensorProto) -> None:
-    """Copy what a tensor says about itself; its values, type and shape are written anew."""
-    target.name = source.name
-    keep_words(source, target)
-
-
-def keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
-    """Take over what a tensor says about itself, besides its name."""
-    if before.HasField("doc_string"):
-        after.doc_string = before.doc_string
-    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
-        after.metadata_props.extend(before.metadata_props)

@@ -14,9 +14,9 @@ From a graph output the walk goes backwards to the first linear layer, through n
    false).
 6. The linear layer: see `graph.linear`.
 
-Distances and sums of products that no layer makes have no class vectors (`walk.layer`); maps can go behind them.
+Distances and sums of products that no layer makes have no class vectors (`walk.patterns`); maps can go behind them.
 
-Linear layers that are added up are one (`graph.summed`). Two that meet in another way are refused, and so is anything
+Linear layers that are added up are one (`walk.layer`). Two that meet in another way are refused, and so is anything
 else, with the node and the reason. A refusal is a value; `choose_head` raises.
 
 `purpose` recognises regressors, detectors and embedding models among refused models by the operators and outputs of the
@@ -35,10 +35,8 @@ from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head
-from tna_onnx.graph.several import declared_sizes
 from tna_onnx.graph.tensors import FLOAT_TYPES
-from tna_onnx.graph.walk import walk_back
-from tna_onnx.graph.walk.steps import Refusal
+from tna_onnx.graph.walk import Refusal, walk_back
 
 
 class NoHead(UnsupportedModel):
@@ -194,7 +192,7 @@ def box_output(model: Model) -> str:
     """
     for info in model.proto.graph.output:
         name = info.name.lower()
-        sizes = declared_sizes(model, info.name) or [None]
+        sizes = model.sizes(info.name) or [None]
         named = "box" in name or name in _COORDINATES
         if named and len(sizes) in (2, 3) and sizes[-1] == 4 and len(model.outputs) > 1:
             return str(info.name)
@@ -216,7 +214,7 @@ def purpose(model: Model) -> str:
         source = box or f"output '{boxed}'"
         return f"this is a detector ({source}): it gives boxes, and no one distribution over classes for a sample"
     beside = box_output(model)
-    if beside and len(declared_sizes(model, beside) or ()) == 3:
+    if beside and len(model.sizes(beside) or ()) == 3:
         return f"this is a detector (boxes in '{beside}' beside scores): it gives no one distribution for a sample"
     boxes = next((info.name for info in model.proto.graph.output if _boxes_beside_scores(model, info)), None)
     if boxes is not None:

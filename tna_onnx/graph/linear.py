@@ -24,7 +24,6 @@ import numpy as np
 import onnx
 
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.several import declared_sizes
 from tna_onnx.graph.stored import Linear, Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
 
 _STANDARD = ("", "ai.onnx")
@@ -250,7 +249,7 @@ def _covers(model: Model, node: onnx.NodeProto, attributes: dict[str, Any], shap
 
     What follows must keep to shapes then, since a kernel that moves gives several positions, which are pooled.
     """
-    sizes = declared_sizes(model, node.input[0])
+    sizes = model.sizes(node.input[0])
     plain = not any(attributes.get("pads", ())) and attributes.get("auto_pad", b"NOTSET") in (b"NOTSET", b"VALID")
     declared = sizes is None or all(size in (None, k) for size, k in zip(sizes[2:], shape[2:], strict=True))
     return plain and declared and set(attributes.get("dilations", (1,))) == {1}

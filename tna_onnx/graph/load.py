@@ -32,18 +32,9 @@ from numpy.typing import NDArray
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import model_file, name_problem, open_regular
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs
-from tna_onnx.graph.large_values import take_apart
+from tna_onnx.graph.external import check_places, data_path, is_external, open_data, place_of, require_bytes
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
-from tna_onnx.graph.tensors import (
-    FLOAT_TYPES,
-    check_places,
-    data_path,
-    is_external,
-    numpy_name,
-    open_data,
-    place_of,
-    require_bytes,
-)
+from tna_onnx.graph.tensors import FLOAT_TYPES, numpy_name, take_apart
 
 # Calls inside calls; the inliner calls itself for each.
 _MAX_DEPTH = 200
@@ -222,7 +213,7 @@ class Model:
         path: where it was read from; None for a model in memory.
         inlined: names of the functions that were inlined.
         limits: how much of it is taken in.
-        apart: raw data of initializers outside of the protobuf, by key (`graph.large_values`); of files alone.
+        apart: raw data of initializers outside of the protobuf, by key (`graph.tensors`); of files alone.
     """
 
     proto: onnx.ModelProto
@@ -334,6 +325,14 @@ class Model:
         places = (place_of(tensor) for tensor in all_tensors(self.proto.graph) if is_external(tensor))
         return tuple(sorted({place.location for place in places}))
 
+    def sizes(self, tensor: str) -> list[int | None] | None:
+        """Return the declared lengths of a tensor's axes, None for any; None where no shape is declared."""
+        for info in (*self.proto.graph.output, *self.proto.graph.value_info):
+            if info.name == tensor and info.type.tensor_type.HasField("shape"):
+                dims = info.type.tensor_type.shape.dim
+                return [dim.dim_value if dim.HasField("dim_value") else None for dim in dims]
+        return None
+
     def producer(self, tensor: str) -> onnx.NodeProto | None:
         """Return the node that makes a tensor; None for graph inputs and initializers."""
         k = self.producers.get(tensor)
@@ -378,7 +377,7 @@ class Model:
         """Return the path of a file with external data, behind all links.
 
         Raises:
-            UnsupportedModel: it lies outside the model's folder (see `graph.tensors`).
+            UnsupportedModel: it lies outside the model's folder (see `graph.external`).
         """
         return data_path(self.path or Path(), location)
 

@@ -17,17 +17,8 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, head_provenance
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
 from tna_onnx.graph.scores import find_readout, scores_of_output
-from tna_onnx.graph.several import (
-    CLASSES_FIRST,
-    CLASSES_LAST,
-    ONE,
-    OPEN_AXIS,
-    class_axis_of,
-    declared_sizes,
-    has_several,
-)
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 
@@ -230,9 +221,9 @@ def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) 
         kind = "probabilities"
     if entries.get("output_kind") in _LABEL_KINDS:
         kind = "label_probabilities" if walked.activation == "sigmoid" else "label_logits"
-    sizes = declared_sizes(model, name)
+    sizes = model.sizes(name)
     class_axis = ONE
-    if sizes is not None and has_several(sizes):
+    if sizes is not None and has_positions(sizes):
         class_axis = walked.class_axis or _own_axis(entries, sizes, classes) or class_axis_of(sizes)
         if class_axis == ONE:
             raise UnsupportedModel(f"{model.name}: output '{name}': {OPEN_AXIS}")

@@ -34,6 +34,63 @@ _PIECE = 4096
 _NO_NUMBERS = "OSU"
 
 
+# Where several predictions a sample lie: one for each token, pixel or other position.
+#
+#     classes last     (N, T, C), (N, H, W, C): tokens; images of TensorFlow
+#     classes first    (N, C, H, W): images, behind a convolution
+#
+# What is declared tells such a tensor from one prediction a sample, (N, C). A convolution's (N, C, 1, 1) and the
+# (N, 1, C) of a sequence of one hold one prediction.
+ONE = 0
+"""In place of a class axis: one prediction a sample."""
+
+CLASSES_FIRST = 1
+CLASSES_LAST = -1
+
+OPEN_AXIS = (
+    "neither the nodes nor the shape tell which axis holds the classes, since all are as long; export the model with "
+    "another number of positions, or with one that is left open (a dynamic axis)"
+)
+"""Why an output of several predictions is refused."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor holds several predictions a sample, as a run showed it.
+
+    Attributes:
+        axes: number of axes, the samples' included.
+        class_axis: 1 or -1; 0 where each position has one number, without an axis for it.
+    """
+
+    axes: int
+    class_axis: int
+
+
+def has_positions(sizes: list[int | None] | None) -> bool:
+    """Whether lengths of axes are those of several predictions a sample."""
+    if sizes is None or len(sizes) < 3:
+        return False
+    return any(size != 1 for size in sizes[1:-1]) and any(size != 1 for size in sizes[2:])
+
+
+def class_axis_of(sizes: list[int | None]) -> int:
+    """Return the class axis of a tensor of several predictions, where its nodes do not tell it; 0 if it stays open.
+
+    A model declares how many classes it has, and may leave the number of positions open. Where it declares both, custom
+    decides: of tokens (three axes) the last, of images (four and more) the first behind the samples. Where all lengths
+    are equal, labels of the other kind would fit as well, and nothing would notice.
+    """
+    declared = [axis for axis in (CLASSES_FIRST, CLASSES_LAST) if sizes[axis] is not None]
+    if len(declared) == 1:
+        return declared[0]
+    if declared and len(set(sizes[1:])) == 1:
+        return ONE
+    if len(sizes) == 3:
+        return CLASSES_LAST
+    return CLASSES_FIRST
+
+
 @dataclass(frozen=True, eq=False)
 class Readout:
     """The tensor behind which a calibration map goes, and how a graph output comes from it.
@@ -52,7 +109,7 @@ class Readout:
         output_step: step of the quantisation of what follows the activation; 0 if there is none.
         output_slack: largest change of a probability by a Clip or an added constant behind the activation; of a
             logarithm's, before the probabilities are made to add up to 1 again.
-        class_axis: of several predictions a sample (`graph.several`), 1 or -1; 0 for one prediction a sample.
+        class_axis: of several predictions a sample (`Layout`), 1 or -1; 0 for one prediction a sample.
         multi_label: each of the C classes is a label that holds or does not by itself, with a logit of its own.
     """
 
@@ -199,7 +256,7 @@ class Head(Readout):
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """The index of the linear node; of several, where their scores are added up (`graph.summed`)."""
+        """The index of the linear node; of several, where their scores are added up (`graph.walk.layer`)."""
         return (self.stored_weight.reader,)
 
     @property

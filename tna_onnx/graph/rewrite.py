@@ -21,20 +21,20 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
+from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import input_at
 from tna_onnx.graph.constants import Quantized
-from tna_onnx.graph.external import hollow_copy, keep_words
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
@@ -46,9 +46,8 @@ from tna_onnx.graph.nodes import (
     map_opset,
     raw_logits,
 )
-from tna_onnx.graph.readout import TRANSFORM, Head, Readout, hides_scores, show_scores
+from tna_onnx.graph.readout import CLASSES_FIRST, TRANSFORM, Head, Layout, Readout, hides_scores, show_scores
 from tna_onnx.graph.scores import require_no_other_readers
-from tna_onnx.graph.several import CLASSES_FIRST, Layout
 from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import epsilon, float_tensor, large_tensor
 from tna_onnx.graph.written_values import WrittenValues
@@ -143,7 +142,7 @@ class Rewritten:
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
         constants: new Constant nodes, in the place of new initializers.
         opset: version of the default operator set imported for new nodes; 0 where the source has its own.
-        apart: values whose keys stand in the new model (`graph.large_values`), the source's among them.
+        apart: values whose keys stand in the new model (`graph.tensors`), the source's among them.
         aside: whether new values may be there.
         from_file: a file that is made again, for the values that are taken from it; None where they are new.
         roles: initializer or Constant output -> what its new value is: `weight`, `weight, scale`, `bias`.
@@ -465,3 +464,73 @@ def new_floats(written: Rewritten) -> dict[str, NDArray[Any]]:
     if written.constants or len(tensors) < len(new) or any(tensor.data_type not in fed for tensor in tensors):
         return {}
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
+
+
+def hollow_copy(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
+    """Return a copy of a model, without the values of the initializers of these names.
+
+    A protobuf does not free a replaced value until the message goes: a full copy of a model that is one large weight
+    would hold that weight twice.
+
+    Ensures: everything else is equal, fields unknown to this version of ONNX too, but for those inside of the tensors
+    that are left out. Where there are such fields beside the initializers, the copy is a whole one.
+    """
+    names = [tensor.name for tensor in model.graph.initializer]
+    # of a name that stands there twice, only the first is written anew
+    if any(names.count(name) > 1 for name in left_out):
+        return _whole_copy(model)
+    # what is unknown cannot be copied field by field
+    if not left_out or len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)):
+        return _whole_copy(model)
+    try:
+        return _copy_without(model, left_out)
+    except (UnicodeDecodeError, ValueError):  # a text of a damaged file, which only a whole message can take over
+        return _whole_copy(model)
+
+
+def _whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
+def _copy_without(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
+    copy = onnx.ModelProto()
+    _copy_fields(model, copy, skipped="graph")
+    copy.graph.SetInParent()
+    _copy_fields(model.graph, copy.graph, skipped="initializer")
+    for tensor in model.graph.initializer:
+        if tensor.name in left_out:
+            _copy_words(tensor, copy.graph.initializer.add())
+        else:
+            copy.graph.initializer.add().CopyFrom(tensor)
+    return copy
+
+
+def _copy_fields(source: Any, target: Any, skipped: str) -> None:
+    """Copy all fields of a message but one."""
+    # `ListFields` would give the values too, large ones as copies
+    for descriptor in source.DESCRIPTOR.fields:
+        name = descriptor.name
+        if name == skipped:
+            continue
+        if descriptor.is_repeated:
+            getattr(target, name).extend(getattr(source, name))
+        elif source.HasField(name) and descriptor.message_type is not None:
+            getattr(target, name).CopyFrom(getattr(source, name))
+        elif source.HasField(name):
+            setattr(target, name, getattr(source, name))
+
+
+def _copy_words(source: onnx.TensorProto, target: onnx.TensorProto) -> None:
+    """Copy what a tensor says about itself; its values, type and shape are written anew."""
+    target.name = source.name
+    keep_words(source, target)
+
+
+def keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
+    """Take over what a tensor says about itself, besides its name."""
+    if before.HasField("doc_string"):
+        after.doc_string = before.doc_string
+    if hasattr(before, "metadata_props"):  # from onnx 1.17 on
+        after.metadata_props.extend(before.metadata_props)

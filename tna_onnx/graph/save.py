@@ -31,8 +31,8 @@ from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import alone_in, keep_mode, name_problem, open_regular, sync_folder, temporary_folder, write_new
 from tna_onnx.graph.bounds import MAX_BYTES
 from tna_onnx.graph.external import DIGITS, write_external
-from tna_onnx.graph.large_values import Apart, pieces, total_size
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.tensors import Apart, pieces, total_size
 
 # A file above this size that is not called .onnx is no model with external data; it is not searched for a name.
 _MAX_SEARCHED = 2**26

@@ -29,12 +29,10 @@ from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, pu
 from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.options import LABEL_KINDS
-from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.several import CLASSES_LAST, ONE, OPEN_AXIS, class_axis_of, declared_sizes, has_several
+from tna_onnx.graph.readout import CLASSES_LAST, ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.tensors import FLOAT_TYPES
-from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Walked, require_little_slack, walk_back
-from tna_onnx.graph.walk.steps import Refusal
+from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Refusal, State, require_little_slack, walk_back
 
 UNTOLD = (
     "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "
@@ -191,7 +189,7 @@ def _argmaxes(model: Model, name: str, readout: Readout) -> int:
 
 def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
     """Return what an attribute may call the axis of the classes: of (N, C), as far as the file does not say more."""
-    sizes = declared_sizes(model, name) or []
+    sizes = model.sizes(name) or []
     # over the positions of a sample, the largest score is no label
     if readout.class_axis == CLASSES_LAST:
         return {CLASSES_LAST, len(sizes) - 1}
@@ -338,7 +336,7 @@ def choose_readout(
     return readouts[0]
 
 
-def behind_outputs(model: Model) -> list[tuple[Readout, Walked]]:
+def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
     """Return the tensors that maps can go behind, and what the walk learned.
 
     Where the graph does not tell what an output holds, and the user would have to, `Readout.holds` is empty.
@@ -373,7 +371,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     if info.type.sequence_type.elem_type.HasField("tensor_type") and isinstance(walked.outcome, Refusal):
         raise Refused(walked.outcome.reason)
     labels = walked.labels or _node_labels(walked.node)
-    sizes = declared_sizes(model, info.name) or []
+    sizes = model.sizes(info.name) or []
     class_axis = _class_axis(model, walked, sizes)
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
     if kind is None and plain and stands_for_labels(model, walked.node):
@@ -404,13 +402,13 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     )
 
 
-def _class_axis(model: Model, walked: Walked, sizes: list[int | None]) -> int:
+def _class_axis(model: Model, walked: State, sizes: list[int | None]) -> int:
     """Return the axis of the classes where there are several predictions a sample, or `ONE`.
 
     Raises:
         Refused: the predictions are no classes of positions, or no axis is known to be that of the classes.
     """
-    if not has_several(sizes):
+    if not has_positions(sizes):
         return ONE
     # one class a box is not one class a position
     subject = purpose(model)
@@ -422,7 +420,7 @@ def _class_axis(model: Model, walked: Walked, sizes: list[int | None]) -> int:
     return axis
 
 
-def _single_logit(info: onnx.ValueInfoProto, walked: Walked) -> int:
+def _single_logit(info: onnx.ValueInfoProto, walked: State) -> int:
     """Return the two classes of an output that is said to hold one logit.
 
     Raises:
@@ -434,7 +432,7 @@ def _single_logit(info: onnx.ValueInfoProto, walked: Walked) -> int:
     return 2
 
 
-def _holds(model: Model, walked: Walked, kind: str | None, columns: int, options: str) -> str:
+def _holds(model: Model, walked: State, kind: str | None, columns: int, options: str) -> str:
     """Return whether a tensor holds logits or probabilities; only where the graph does not tell, the user may."""
     if walked.activation != "none" or walked.holds != "logits":
         return walked.holds
@@ -448,7 +446,7 @@ def _holds(model: Model, walked: Walked, kind: str | None, columns: int, options
         return "logits"
     if kind in LABEL_KINDS:
         return kind.removeprefix("label-")
-    several = has_several(declared_sizes(model, walked.logits))
+    several = has_positions(model.sizes(walked.logits))
     layer = walked.node is not None and is_linear(walked.node) and not several  # an image may end in a convolution too
     if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
@@ -467,14 +465,14 @@ def _holds(model: Model, walked: Walked, kind: str | None, columns: int, options
     return holds
 
 
-def _from(walked: Walked) -> str:
+def _from(walked: State) -> str:
     """Say where an output comes from, and why an integer operator there is no head."""
     if walked.node is None or not is_quantized(walked.node):
         return walked.where
     return f"{walked.where}, a {walked.node.op_type}, whose quantised weight cannot be replaced"
 
 
-def _columns(sizes: list[int | None], class_axis: int, walked: Walked, labels: tuple[int | str, ...]) -> int:
+def _columns(sizes: list[int | None], class_axis: int, walked: State, labels: tuple[int | str, ...]) -> int:
     """Return the number of classes that an output declares; 0 if it declares none."""
     columns = len(labels)
     if not columns and sizes:
@@ -487,7 +485,7 @@ def _columns(sizes: list[int | None], class_axis: int, walked: Walked, labels: t
     return columns
 
 
-def _is_multi_label(kind: str | None, walked: Walked, columns: int, class_axis: int) -> bool:
+def _is_multi_label(kind: str | None, walked: State, columns: int, class_axis: int) -> bool:
     """Tell whether an output holds several labels a sample, each by itself.
 
     Raises:

@@ -1,33 +1,29 @@
-"""ONNX tensors: the table of element types, and where external data lie.
+"""ONNX tensors: the table of element types, and large values of a file, kept apart from its protobuf.
 
 Element types include bfloat16, which NumPy does not have: held as float32, rounded to its values.
 
-A model names its data files itself, so a foreign model may name anything. A file is read only if
+A protobuf gives out a value as a copy only, and keeps its room until the whole message goes: a model that is one large
+weight would be in memory several times. So large raw data are taken out before a file is parsed. A key stands in their
+place, and whoever writes the message puts them back on the way to the file.
 
-1. its location is a plain relative path, without `..`;
-2. behind all links, it lies below the model's folder, or in the folder in which the model's file lies behind all links:
-   download caches keep both as links to files in one folder;
-3. it is a regular file: a pipe or a device may never end;
-4. it has all the bytes that tensors name.
+    graph { initializer { raw_data: BYTES } }   <->   graph { initializer { raw_data: KEY } }, {KEY: BYTES}
+
+A key holds the SHA-256 of the bytes: two keys are equal where the values are.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any, BinaryIO
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
-
-from tna_onnx.errors import UnsupportedModel
-from tna_onnx.files import open_regular
-from tna_onnx.graph.large_values import is_large, key_of
 
 
 @dataclass(frozen=True)
@@ -184,147 +180,205 @@ def _bfloat16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.where(np.isnan(flat), _BFLOAT16_NAN, upper).astype(np.uint16).reshape(array.shape)
 
 
-# Of the largest file that any system has; its double is still a 64-bit number for ONNX Runtime.
-_MAX_DIGITS = 18
-# Characters of what stands in the place of a number, in a message.
-_MAX_SHOWN = 40
+Apart: TypeAlias = Mapping[bytes, "bytes | NDArray[Any]"]
+"""Key -> value: the raw data, or an array in memory as raw data are, little-endian and in C order."""
+
+# Bytes of raw data from which they are kept apart.
+_LARGE = 2**24
+
+_KEY = b"tna-onnx: apart: "
+_KEY_LENGTH = len(_KEY) + hashlib.sha256().digest_size
+
+# Numbers of fields, and how a field with a length is encoded (protobuf's wire format).
+_GRAPH = 7
+_FUNCTIONS = 25
+_INITIALIZER = 5
+_RAW_DATA = 9
+_WITH_LENGTH = 2
+_FIXED = {1: 8, 5: 4}
+
+
+# Fields of one message: nodes of a graph, say.
+_MAX_FIELDS = 2**20
+
+
+class _Unusual(Exception):
+    """Bytes that no writer of ONNX files makes."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """A range of bytes in a file.
+class _Field:
+    """A field of an encoded message.
 
     Attributes:
-        location: the file, relative to the model's folder.
-        offset: first byte.
-        length: number of bytes, from type and shape where the tensor does not say it.
+        number: of the field.
+        kind: how it is encoded.
+        start: where it begins.
+        value: where its value begins.
+        stop: where it ends.
     """
 
-    location: str
-    offset: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        """First byte behind the range."""
-        return self.offset + self.length
-
-    def overlaps(self, second: Place) -> bool:
-        """Whether two places have bytes in common."""
-        return self.location == second.location and self.offset < second.end and second.offset < self.end
+    number: int
+    kind: int
+    start: int
+    value: int
+    stop: int
 
 
-def is_external(tensor: TensorProto) -> bool:
-    """Whether a tensor's data lie in another file."""
-    return bool(tensor.data_location == TensorProto.EXTERNAL)
+@dataclass(frozen=True)
+class _Spot:
+    """The raw data of an initializer."""
+
+    tensor: _Field
+    raw: _Field
 
 
-def place_of(tensor: TensorProto) -> Place:
-    """Return where the data of an external tensor lie.
+def is_large(size: int) -> bool:
+    """Return whether raw data of so many bytes are kept apart."""
+    return size >= _LARGE
 
-    Raises:
-        UnsupportedModel: the offset or the length is not a number, a word stands twice, or a text is not UTF-8.
+
+def key_of(value: bytes | NDArray[Any]) -> bytes:
+    """Return the key of raw data."""
+    return _KEY + hashlib.sha256(_flat(value)).digest()
+
+
+def take_apart(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+    """Take large raw data of dense initializers of the main graph out of an encoded model.
+
+    Returns:
+        (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
     """
-    entries = {entry.key: entry.value for entry in tensor.external_data}
-    if len(entries) < len(tensor.external_data):  # some runtimes take the first, others the last
-        raise UnsupportedModel(
-            f"tensor '{tensor.name}' has external data of which one word stands twice; expected once"
-        )
-    if any(isinstance(text, bytes) for entry in entries.items() for text in entry):
-        raise UnsupportedModel(f"tensor '{tensor.name}' has external data in a place that is not UTF-8 text")
-    offset = _number(tensor, "offset", entries.get("offset", "0"))
-    length = byte_count(tensor)
-    if "length" in entries:
-        length = _number(tensor, "length", entries["length"])
-    return Place(entries.get("location", ""), offset, length)
-
-
-def _number(tensor: TensorProto, key: str, text: str) -> int:
-    # `int` would take a sign, spaces and underscores, too, and a negative offset would be read from somewhere.
-    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
-        raise UnsupportedModel(
-            f"tensor '{tensor.name}' has external data with the {key} '{text[:_MAX_SHOWN]}'; expected a number of bytes"
-        )
-    return int(text)
-
-
-def data_path(model: Path, location: str) -> Path:
-    """Return the path of a file with external data, behind all links.
-
-    Raises:
-        UnsupportedModel: the location is not a relative path, or leads out of the model's folder.
-    """
-    if not _is_plain(location):  # rule 1
-        raise UnsupportedModel(
-            f"{model}: external data '{location}' lie outside the model's folder; expected the path of a file below it"
-        )
+    # what looks like a key would be taken for one
+    if not is_large(len(data)) or _KEY in data:
+        return data, {}
+    message = memoryview(data)
     try:
-        folder = model.parent.resolve()
-        file = (folder / location).resolve()
-        home = model.resolve().parent
-    except (OSError, RuntimeError, ValueError) as error:  # links in a circle, names that are too long
-        raise UnsupportedModel(f"{model}: external data '{location}' cannot be read: {error}") from error
-    if folder not in file.parents and file.parent != home:  # rule 2
-        raise UnsupportedModel(
-            f"{model}: external data '{location}' lie outside the model's folder, behind a link to {file}; put a copy "
-            "of the file there if you trust it"
-        )
-    return file
+        # they are inlined, within limits that depend on the size of the message
+        if any(field.number == _FUNCTIONS for field in _fields(message, 0, len(message))):
+            return data, {}
+        graph, spots = _spots(message)
+    except _Unusual:
+        return data, {}
+    large = [spot for spot in spots if is_large(spot.raw.stop - spot.raw.value)]
+    if not large:
+        return data, {}
+    # copies: arrays on them must begin where numbers may
+    values = [bytes(message[spot.raw.value : spot.raw.stop]) for spot in large]
+    keys = [key_of(value) for value in values]
+    parts = _replaced(message, graph, [(spot, memoryview(key)) for spot, key in zip(large, keys, strict=True)])
+    return b"".join(parts), dict(zip(keys, values, strict=True))
 
 
-def open_data(model: Path, location: str) -> BinaryIO:
-    """Open a file with external data.
-
-    Raises:
-        UnsupportedModel: it lies elsewhere (see `data_path`), is missing, no regular file, or cannot be opened.
-    """
-    file = data_path(model, location)
-    try:
-        return open_regular(file)  # rule 3
-    except FileNotFoundError as error:
-        raise UnsupportedModel(
-            f"{model}: external data '{location}' is missing in {model.parent.absolute()}"
-        ) from error
-    except OSError as error:
-        raise UnsupportedModel(f"{model}: external data '{location}' cannot be read: {error.strerror}") from error
+def pieces(proto: onnx.ModelProto, large_values: Apart) -> list[memoryview]:
+    """Return the encoded model, the same for equal models, in pieces: values are in the places of their keys."""
+    message = memoryview(proto.SerializeToString(deterministic=True))
+    if not large_values:
+        return [message]
+    graph, spots = _spots(message)
+    short = (spot for spot in spots if spot.raw.stop - spot.raw.value == _KEY_LENGTH)
+    values = [(spot, large_values.get(bytes(message[spot.raw.value : spot.raw.stop]))) for spot in short]
+    return _replaced(message, graph, [(spot, _flat(value)) for spot, value in values if value is not None])
 
 
-def check_places(model: Path, tensors: Iterable[TensorProto]) -> None:
-    """Check every place of external data before anything opens one of the files, ONNX Runtime included.
-
-    Raises:
-        UnsupportedModel: one of the rules.
-    """
-    sizes: dict[str, int] = {}
-    for tensor in tensors:
-        try:
-            place = place_of(tensor)
-        except UnsupportedModel as error:
-            raise UnsupportedModel(f"{model}: {error}") from error
-        if place.location not in sizes:
-            with open_data(model, place.location) as stream:
-                sizes[place.location] = stream.seek(0, 2)
-        require_bytes(model, tensor, place, sizes[place.location])
+def total_size(proto: onnx.ModelProto, large_values: Apart) -> int:
+    """Return the bytes of the encoded model with all values."""
+    # a message without keys may be too large to be encoded
+    if not large_values:
+        return int(proto.ByteSize())
+    return sum(piece.nbytes for piece in pieces(proto, large_values))
 
 
-def require_bytes(model: Path, tensor: TensorProto, place: Place, size: int) -> None:
-    """Refuse a file that ends in front of a tensor's last byte (rule 4).
-
-    Raises:
-        UnsupportedModel: it does.
-    """
-    if place.end > size:
-        raise UnsupportedModel(
-            f"{model}: external data '{place.location}' has {size:,} bytes, but tensor '{tensor.name}' ends at "
-            f"{place.end:,}"
-        )
+def _flat(value: bytes | NDArray[Any]) -> memoryview:
+    return memoryview(value) if isinstance(value, bytes) else np.ravel(value).view(np.uint8).data
 
 
-def _is_plain(location: str) -> bool:
-    # As on either kind of system: a file is not to mean something else where it is moved to.
-    for kind in (PurePosixPath, PureWindowsPath):
-        path = kind(location)
-        if path.is_absolute() or path.anchor or ".." in path.parts or not path.parts:
-            return False
-    # ONNX Runtime takes locations of this kind for addresses in memory.
-    return not {"*", "\0"}.intersection(location)
+def _replaced(message: memoryview, graph: _Field, new: Sequence[tuple[_Spot, memoryview]]) -> list[memoryview]:
+    """Return an encoded model with other raw data in some places, ascending, in pieces."""
+    inner = []
+    at = graph.value
+    for spot, value in new:
+        content = [
+            message[spot.tensor.value : spot.raw.start],
+            *_with_length(_RAW_DATA, [value]),
+            message[spot.raw.stop : spot.tensor.stop],
+        ]
+        inner += [message[at : spot.tensor.start], *_with_length(_INITIALIZER, content)]
+        at = spot.tensor.stop
+    inner.append(message[at : graph.stop])
+    return [message[: graph.start], *_with_length(_GRAPH, inner), message[graph.stop :]]
+
+
+def _with_length(number: int, content: Sequence[memoryview]) -> list[memoryview]:
+    """Encode a field with a length."""
+    length = sum(part.nbytes for part in content)
+    head = bytearray([number << 3 | _WITH_LENGTH])
+    while length > 0x7F:
+        head.append(length & 0x7F | 0x80)
+        length >>= 7
+    head.append(length)
+    return [memoryview(bytes(head)), *content]
+
+
+def _spots(message: memoryview) -> tuple[_Field, list[_Spot]]:
+    """Return the graph of an encoded model, and its initializers that have raw data."""
+    graph = _only([field for field in _fields(message, 0, len(message)) if field.number == _GRAPH])
+    if graph is None:
+        raise _Unusual
+    spots = []
+    for tensor in _fields(message, graph.value, graph.stop):
+        if tensor.number != _INITIALIZER:
+            continue
+        if tensor.kind != _WITH_LENGTH:
+            raise _Unusual
+        inner = _fields(message, tensor.value, tensor.stop)
+        raw = _only([field for field in inner if field.number == _RAW_DATA])
+        if raw is not None:
+            spots.append(_Spot(tensor, raw))
+    return graph, spots
+
+
+def _only(fields: Sequence[_Field]) -> _Field | None:
+    """Return a field that stands once, or None; of a field that stands again, a parser would merge all."""
+    if len(fields) > 1 or any(field.kind != _WITH_LENGTH for field in fields):
+        raise _Unusual
+    return fields[0] if fields else None
+
+
+def _fields(message: memoryview, at: int, stop: int) -> Iterator[_Field]:
+    """Yield the fields of a message."""
+    for _ in range(_MAX_FIELDS):
+        if at == stop:
+            return
+        start = at
+        tag, at = _varint(message, at, stop)
+        kind = tag & 7
+        value = at
+        if kind == 0:
+            _, at = _varint(message, at, stop)
+        elif kind == _WITH_LENGTH:
+            length, value = _varint(message, at, stop)
+            at = value + length
+        elif kind in _FIXED:
+            at += _FIXED[kind]
+        else:  # groups, which ONNX has none of
+            raise _Unusual
+        if at > stop:
+            raise _Unusual
+        yield _Field(tag >> 3, kind, start, value, at)
+    # a number of each element by itself, which would take minutes here
+    raise _Unusual
+
+
+def _varint(message: memoryview, at: int, stop: int) -> tuple[int, int]:
+    """Return a number of seven bits a byte, lowest first, and where it ends."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if at >= stop:
+            break
+        byte = message[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise _Unusual

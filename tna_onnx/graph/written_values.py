@@ -17,8 +17,9 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.difference import content_digest
+from tna_onnx.graph.external import is_external
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, code_of, is_external
+from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, code_of
 
 PLACEHOLDER_INT = int(np.iinfo(np.int64).min)
 """What stands for a whole number that is not there; NaN stands for others."""

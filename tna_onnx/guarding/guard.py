@@ -24,11 +24,11 @@ from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.opened_samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_model, open_part, open_source
 from tna_onnx.graph.decisions import Guarded, add_scores
-from tna_onnx.graph.large_values import total_size
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import file_beside, pending
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import Operated, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.guard_settings import GuardSettings

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from tna_onnx.graph import decisions, dials, outputs
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
-from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.several import Layout
+from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.written_values import PLACEHOLDER_INT, NotRebuilt
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import Folding

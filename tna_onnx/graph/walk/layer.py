@@ -1,33 +1,36 @@
-"""The end of the walk: a linear layer, checked and accepted as the head (rule 6), or scores without class vectors.
+"""The end of the walk: a linear layer, checked and accepted as the head (rule 6), or scores without class vectors,
+such as cosines and distances from prototypes (`walk.patterns`).
 
-The latter are cosines, and distances of the features from constant prototypes, recognised by their nodes:
+A sum, difference or mean of linear layers is one linear layer over all their features side by side:
 
-    squared Euclidean   sum_k (x_k - p_k)^2
-    Euclidean           its root;  under a root also |x|^2 - 2 x p + |p|^2, in any order
-    city-block          sum_k |x_k - p_k|
+    s = a_1 (x_1 W_1^T + b_1) + a_2 (x_2 W_2^T + b_2) = [x_1, x_2] [a_1 W_1, a_2 W_2]^T + (a_1 b_1 + a_2 b_2)
 
-A constant may be expanded to the shape of the batch first.
+So DeiT, PiT and LeViT average a head on the class token and one on the token of the teacher, and CrossViT two branches.
+Layers that read the same features add up to one weight. A new value of it goes to the first of them, and the others
+stay; so it is with the bias.
+
+Features of several tensors are no tensor of the file: `graph.cut` puts them side by side in the part that is run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.bounds import input_at
-from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, read_linear
 from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.nodes import PREFIX
-from tna_onnx.graph.readout import Head
-from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, ONE, declared_sizes, has_several, lengths_of
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, Head, has_positions
 from tna_onnx.graph.stored import LabelsOfPositions, Linear, Mirror, Refused, Select, Step, Stored, oriented
 from tna_onnx.graph.walk.output_steps import require_little_slack
+from tna_onnx.graph.walk.patterns import SQUARED, distance, products_added_up
 from tna_onnx.graph.walk.steps import PASSED, State
 
 ONE_NUMBER = (
@@ -149,8 +152,8 @@ def _take_in_positions(state: State, node: onnx.NodeProto, rows: int) -> None:
     Raises:
         Refused: neither axis is as long as there are classes: keys of an attention, say, which are split into parts.
     """
-    declared = [declared_sizes(state.model, name) for name in (state.output, state.logits)]
-    sizes = next((shape for shape in declared if has_several(shape)), None)
+    declared = [state.model.sizes(name) for name in (state.output, state.logits)]
+    sizes = next((shape for shape in declared if has_positions(shape)), None)
     if sizes is None:
         return
     fits = [axis for axis in (CLASSES_FIRST, CLASSES_LAST) if rows == 1 or sizes[axis] in (None, rows)]
@@ -204,7 +207,7 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     rows = len(vectors)
     weight = layer.weight
     linked = layer.link == "sigmoid" and state.holds == "probabilities"
-    sizes = declared_sizes(state.model, state.output) or [1]
+    sizes = state.model.sizes(state.output) or [1]
     if rows == 1 and state.activation != "sigmoid" and (sizes[-1] or 1) > 1 and "Reshape" in state.follows:
         raise Refused(
             f"weight '{weight.name}' has one class vector, which scores each of {sizes[-1]} choices of a sample; a map "
@@ -254,219 +257,13 @@ def _check_declared(state: State, rows: int) -> None:
         shape = info.type.tensor_type.shape
         if info.name not in (state.output, state.logits) or not info.type.tensor_type.HasField("shape"):
             continue
-        sizes = lengths_of(info)
+        sizes = state.model.sizes(info.name) or []
         classes = {rows}
         if rows == 1:
             classes.add(2)
         # of several predictions the run shows whether the classes are where they should be
         if len(sizes) == 2 and sizes[1] is not None and sizes[1] not in classes:
             raise Refused(f"'{info.name}' has shape {shape_text(shape)}, but the linear layer has {rows} class vectors")
-
-
-SQUARED = "squared Euclidean"
-EUCLIDEAN = "Euclidean"
-CITY_BLOCK = "city-block"
-
-# ONNX Runtime's operator for all distances of two sets of vectors, by its metric.
-_CDIST = {b"sqeuclidean": SQUARED, b"euclidean": EUCLIDEAN, b"cityblock": CITY_BLOCK}
-
-# What keeps a squared distance from falling below 0, or its root from an infinite slope there.
-_KEPT_ABOVE = ("Max", "Clip", "Relu", "Abs", "Add")
-
-_REDUCED = (
-    "ReduceSum", "ReduceMean", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceMax", "ReduceMin", "ReduceLogSumExp",
-)  # fmt: skip
-_UNARY = ("Neg", "Sqrt", "Pow", "Mul", "Div", "Add", "Sub", "Clip", "Max", "Log", "Exp", "Identity")
-
-_MAX_NODES = 20
-
-
-def distance(model: Model, tensor: str) -> str:
-    """Return which distance from constants a tensor holds; empty if it holds none."""
-    for _ in range(_MAX_NODES):
-        node = model.producer(tensor)
-        if node is None or not node.input:
-            return ""
-        if node.op_type not in PASSED:
-            return _made_by(model, node)
-        tensor = node.input[0]
-    return ""
-
-
-def _made_by(model: Model, node: onnx.NodeProto) -> str:
-    kind = node.op_type
-    data = str(node.input[0])
-    if kind == "CDist" and _one_constant(model, node):
-        metric = next((a.s for a in node.attribute if a.name == "metric"), b"sqeuclidean")
-        return _CDIST.get(metric, "")
-    if _root_of(model, node) and _squared(model, data):
-        return EUCLIDEAN
-    if _square_of(model, node) and distance(model, _unsigned(model, data)) == EUCLIDEAN:
-        return SQUARED
-    if kind in ("ReduceL2", "ReduceSumSquare", "ReduceL1") and _is_difference(model, data):
-        return {"ReduceL2": EUCLIDEAN, "ReduceSumSquare": SQUARED}.get(kind, CITY_BLOCK)
-    if kind in ("ReduceSum", "ReduceMean"):
-        return _sum(model, data)
-    return ""
-
-
-def _sum(model: Model, terms: str) -> str:
-    """Return which distance the sum of a tensor is."""
-    node = model.producer(terms)
-    if node is None or not node.input or not _is_difference(model, node.input[0]):
-        return ""
-    if _square_of(model, node):
-        return SQUARED
-    if node.op_type == "Abs":
-        return CITY_BLOCK
-    return ""
-
-
-def _squared(model: Model, tensor: str) -> bool:
-    """Whether a tensor, of which a root is taken, holds squared distances."""
-    for _ in range(_MAX_NODES):
-        if distance(model, tensor) == SQUARED:
-            return True
-        node = model.producer(tensor)
-        if node is None or not node.input:
-            return False
-        computed = [name for name in node.input if name and not _is_constant(model, name)]
-        if node.op_type in (*PASSED, *_KEPT_ABOVE) and len(computed) == 1:
-            tensor = computed[0]
-        else:
-            return _is_expanded(model, node, computed)
-    return False
-
-
-def _is_expanded(model: Model, node: onnx.NodeProto, computed: list[str]) -> bool:
-    """Whether a node adds |x|^2 to products of x and constants: in a sum, or as a product of [x, |x|^2, 1]."""
-    if node.op_type in ("Add", "Sub", "Sum"):
-        return any(_is_norm(model, name) for name in computed)
-    if node.op_type not in ("MatMul", "Gemm") or len(computed) != 1:
-        return False
-    before = model.producer(computed[0])
-    return before is not None and before.op_type == "Concat" and any(_is_norm(model, name) for name in before.input)
-
-
-def _is_norm(model: Model, tensor: str) -> bool:
-    """Whether a tensor holds |x|^2, on its own or with products added."""
-    node = model.producer(tensor)
-    if node is None or not node.input:
-        return False
-    if node.op_type == "ReduceSum":
-        before = model.producer(node.input[0])
-        return before is not None and _square_of(model, before)
-    if node.op_type in ("Add", "Sub"):
-        return any(_is_norm(model, name) for name in node.input)
-    return node.op_type == "ReduceSumSquare"
-
-
-def _root_of(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether a node takes the square root of its first input."""
-    return node.op_type == "Sqrt" or (node.op_type == "Pow" and _exponent(model, node) == 0.5)
-
-
-def _square_of(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether a node squares its first input."""
-    if len(node.input) < 2:
-        return False
-    if node.op_type == "Mul":
-        return bool(node.input[0] == node.input[1])
-    return node.op_type == "Pow" and _exponent(model, node) == 2
-
-
-def _unsigned(model: Model, tensor: str) -> str:
-    """Return what a tensor is without its sign, which a square does not see."""
-    node = model.producer(tensor)
-    if node is None or node.op_type != "Neg" or not node.input:
-        return tensor
-    return str(node.input[0])
-
-
-def _exponent(model: Model, node: onnx.NodeProto) -> float:
-    """Return the one exponent of a Pow; 0 where it is none, or is not constant."""
-    tensor = model.constant_tensor(input_at(node, 1))
-    if tensor is None:
-        return 0.0
-    values = np.unique(model.array(tensor))
-    if values.size != 1:
-        return 0.0
-    return float(values[0])
-
-
-def _is_difference(model: Model, tensor: str) -> bool:
-    node = model.producer(tensor)
-    return node is not None and node.op_type == "Sub" and _one_constant(model, node)
-
-
-def _one_constant(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether one of two operands is a constant, and the other is not."""
-    return len(node.input) == 2 and _is_constant(model, node.input[0]) != _is_constant(model, node.input[1])
-
-
-def _is_constant(model: Model, tensor: str) -> bool:
-    """Whether a tensor is made from constants alone, but for a size of the batch that it is repeated by."""
-    todo = [tensor]
-    for _ in range(_MAX_NODES):
-        if not todo:
-            return True
-        name = todo.pop()
-        if made_from_constants(model, name) is not None:
-            continue
-        node = model.producer(name)
-        if node is None or not node.input:
-            return False
-        # the second input of an Expand is a shape
-        todo += node.input[:1] if node.op_type == "Expand" else node.input
-    return False
-
-
-def products_added_up(model: Model, tensor: str) -> bool:
-    """Whether a tensor holds sums of products of features and constants, which no matrix product makes.
-
-    So torch writes `cosine_similarity` of (N, 1, n) and (1, C, n).
-    """
-    node = model.producer(tensor)
-    if node is None or node.op_type != "ReduceSum" or not node.input:
-        return False
-    product = model.producer(node.input[0])
-    return product is not None and product.op_type == "Mul" and _one_constant(model, product)
-
-
-def one_a_sample(model: Model, tensor: str) -> bool:
-    """Whether a tensor is (N, 1): what a reduction over the last axis leaves, which a softmax does not see."""
-    for _ in range(_MAX_NODES):
-        node = model.producer(tensor)
-        if node is None or not node.input:
-            return False
-        if node.op_type in _REDUCED:
-            return _over_last(model, node)
-        computed = [name for name in node.input if name and model.constant_tensor(name) is None]
-        scalars = all(_is_scalar(model, name) for name in node.input if name not in computed)
-        if node.op_type not in _UNARY or len(computed) != 1 or not scalars:
-            return False
-        tensor = computed[0]
-    return False
-
-
-def _is_scalar(model: Model, tensor: str) -> bool:
-    constant = model.constant_tensor(tensor)
-    return constant is None or int(np.prod(constant.dims)) == 1
-
-
-def _over_last(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether a reduction of a matrix keeps its axis, and goes over the last one."""
-    keeps = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
-    return keeps == 1 and reduced_axes(model, node) in ([1], [-1])
-
-
-def reduced_axes(model: Model, node: onnx.NodeProto) -> list[int]:
-    """Return the axes that a node names: in an attribute, or in a constant second input."""
-    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), None)
-    constant = model.constant_tensor(input_at(node, 1))
-    if axes is None and constant is not None:
-        axes = model.array(constant).reshape(-1).tolist()
-    return axes or []
 
 
 _NO_ORIGIN = "which has no class vectors to tilt: an angle needs an origin, and a distance has none"
@@ -494,3 +291,138 @@ def refuse_distances(state: State) -> None:
             return
         state.measure = "products of features and constants"
         raise Refused("products of the features and of constants that are repeated for each sample, added up")
+
+
+@dataclass(frozen=True, eq=False)
+class SummedHead(Head):
+    """Linear layers whose scores are added up, seen as one layer.
+
+    Attributes:
+        layers: the layers, each with its factor in `weight_scale` and `bias_scale`.
+    """
+
+    layers: tuple[Head, ...] = ()
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """The tensors that the features consist of, with the length of each; none where all layers read the same."""
+        lengths = {layer.features: layer.n_features for layer in self.layers}
+        return lengths if len(lengths) > 1 else {}
+
+    @property
+    def readers(self) -> tuple[int, ...]:
+        """The indices of the linear nodes."""
+        return tuple(reader for layer in self.layers for reader in layer.readers)
+
+    @property
+    def places(self) -> tuple[Stored, ...]:
+        """The constants behind weights and biases."""
+        return tuple(place for layer in self.layers for place in layer.places)
+
+    @cached_property
+    def weight(self) -> NDArray[Any]:
+        """(C, n) class vectors over all features, with the factors in them."""
+        return self._side_by_side([layer.weight for layer in self.layers])
+
+    @cached_property
+    def bias(self) -> NDArray[Any]:
+        """(C,) sum of the biases, with the factors in them."""
+        return self._added([layer.bias for layer in self.layers])
+
+    @property
+    def holds_bias(self) -> bool:
+        """Whether one of the layers has a place for one bias a class."""
+        return any(layer.holds_bias for layer in self.layers)
+
+    def written(
+        self, weight: NDArray[Any] | None, bias: NDArray[Any] | None
+    ) -> Iterator[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]]:
+        """Yield each layer with what is written to it; None where it stays."""
+        holder = next((layer for layer in self.layers if layer.holds_bias), None)
+        start = 0
+        read: set[str] = set()
+        for layer in self.layers:
+            new_weight = new_bias = None
+            if weight is not None and layer.features not in read:
+                end = start + layer.n_features
+                others = [each.weight for each in self.layers if each is not layer and each.features == layer.features]
+                new_weight = weight[:, start:end] - sum(others) if others else weight[:, start:end]
+                start = end
+            read.add(layer.features)
+            if bias is not None and layer is holder:
+                new_bias = bias - sum(each.bias for each in self.layers if each is not layer)
+            yield layer, new_weight, new_bias
+
+    @property
+    def written_as_is(self) -> bool:
+        """Whether a (C, n) weight is in the file what it was before."""
+        apart = len({layer.features for layer in self.layers}) == len(self.layers)
+        return apart and all(layer.written_as_is for layer in self.layers)
+
+    def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
+        """Return what becomes of a (C, n) weight in the file."""
+        written = self.written(weight, None)
+        return self._side_by_side([layer.weight if new is None else layer.as_written(new) for layer, new, _ in written])
+
+    def new_bias_as_written(self, bias: NDArray[Any]) -> NDArray[Any]:
+        """Return what becomes of a new (C,) bias in the file."""
+        written = self.written(None, bias)
+        return self._added([layer.bias if new is None else layer.new_bias_as_written(new) for layer, _, new in written])
+
+    def bias_as_written(self, factor: float) -> NDArray[Any]:
+        """Return what becomes of the (C,) bias times a factor in the file."""
+        return self._added([layer.bias_as_written(factor) for layer in self.layers])
+
+    def _side_by_side(self, weights: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """Return weights of the layers as one, those on the same features added up."""
+        blocks: dict[str, NDArray[Any]] = {}
+        for layer, weight in zip(self.layers, weights, strict=True):
+            blocks[layer.features] = blocks[layer.features] + weight if layer.features in blocks else weight
+        return np.ascontiguousarray(np.concatenate(list(blocks.values()), axis=1), self.working_type)
+
+    def _added(self, biases: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        return np.asarray(np.sum(biases, axis=0), self.working_type)
+
+
+def summed(model: Model, heads: Sequence[Head]) -> SummedHead:
+    """Return the one head that some linear layers are, whose scores are added up.
+
+    Raises:
+        Refused: one of them bends its scores, is quantised, or reads what another gives.
+    """
+    layers = [layer for head in heads for layer in (head.layers if isinstance(head, SummedHead) else (head,))]
+    for layer in layers:
+        _require_plain(model, layer, layers)
+    first = layers[0]
+    features = dict.fromkeys(layer.features for layer in layers)
+    values = {field.name: getattr(first, field.name) for field in fields(Head)}
+    values["node"] = " + ".join(layer.node for layer in layers)
+    values["features"] = " + ".join(features)
+    head = SummedHead(**values, layers=tuple(layers))
+    # what the layers hold together, as far as a description needs it
+    stored = first.stored_weight
+    shared = any(layer.stored_weight.shared for layer in layers)
+    value = head.weight[-first.rows :].astype(np.result_type(*(layer.stored_weight.value for layer in layers)))
+    name = ", ".join(layer.stored_weight.name for layer in layers)
+    together = replace(stored, name=name, value=value, steps=(), shared=shared)
+    return replace(head, stored_weight=together, orient=(), weight_scale=np.ones(()))
+
+
+def _require_plain(model: Model, layer: Head, layers: Sequence[Head]) -> None:
+    """Refuse a layer that cannot be one of several.
+
+    Raises:
+        Refused: see `summed`.
+    """
+    behind = ancestors(model, layer.features)
+    before = next((each for each in layers if each is not layer and behind.intersection(each.readers)), None)
+    if before is not None:
+        raise Refused(f"the features of {layer.node} are computed from the scores of {before.node}")
+    if not layer.linear or layer.step:
+        raise Refused(f"something bends the scores of {layer.node} before they are added")
+    if any(place.quantized is not None for place in layer.places):
+        raise Refused(f"{layer.node} is quantised")
+    if layer.several or layer.features_transposed or layer.op_type in ("Conv", "FusedConv"):
+        raise Refused(f"{layer.node} does not read one vector a sample, (N, n)")
+    if layer.rows != layers[0].rows:
+        raise Refused(f"{layer.node} has {layer.rows} class vectors, and {layers[0].node} has {layers[0].rows}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import onnx
 
@@ -14,10 +14,10 @@ from tna_onnx.graph.load import Model, checker_complaint
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.stored import LabelsOfPositions, Refused
-from tna_onnx.graph.summed import summed
 from tna_onnx.graph.walk import output_steps
 from tna_onnx.graph.walk import steps as logit_steps
-from tna_onnx.graph.walk.layer import head_at, one_a_sample, reduced_axes, refuse_distances
+from tna_onnx.graph.walk.layer import head_at, refuse_distances, summed
+from tna_onnx.graph.walk.patterns import one_a_sample, reduced_axes
 from tna_onnx.graph.walk.steps import Refusal, State
 
 _STANDARD = ("", "ai.onnx")
@@ -34,43 +34,8 @@ _MIN_INPUTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Walked:
-    """What a walk learned.
-
-    Attributes:
-        outcome: the head, or why there is none.
-        where: label of the node that the walk reached, or what else stopped it.
-        node: the node itself; None at a graph input or an initializer.
-        logits: tensor that holds the logits; the output itself if nothing else is known.
-        holds: `logits`, or `probabilities` where the graph has no tensor of logits.
-        activation: what follows it: none, softmax, log_softmax or sigmoid.
-        paired: the sigmoid's p of a binary model is put beside 1 - p on the way to the output.
-        labels: what the model calls its classes, if it says so.
-        follows: operators behind `node`, in order of execution.
-        output_step: step of the quantisation of what follows the activation; 0 if there is none.
-        output_slack: largest change of a probability by a Clip or an added constant there.
-        class_axis: of several predictions a sample, where the nodes tell it; else 0.
-        measure: what the scores are where they have no class vectors, and the largest is of the best class; else empty.
-    """
-
-    outcome: Head | Refusal
-    where: str
-    node: onnx.NodeProto | None
-    logits: str
-    holds: str
-    activation: str
-    paired: bool
-    labels: tuple[int | str, ...]
-    follows: tuple[str, ...]
-    output_step: float
-    output_slack: float
-    class_axis: int
-    measure: str
-
-
-def walk_back(model: Model, output: str, *, kind: str | None = None) -> Walked:
-    """Walk back from a graph output; the outcome is a head or a refusal.
+def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
+    """Walk back from a graph output; return the state at the end, whose outcome is a head or a refusal.
 
     Args:
         model: the model.
@@ -86,27 +51,10 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> Walked:
         single=kind == "logit",
         labelled=kind == "label-logits",
     )
-    return Walked(
-        outcome=_attempt(state),
-        where=state.where,
-        node=model.producer(state.tensor),
-        logits=state.logits,
-        holds=state.holds,
-        activation=state.activation,
-        paired=state.paired,
-        labels=state.labels,
-        follows=state.follows,
-        output_step=state.output_step,
-        output_slack=state.output_slack,
-        class_axis=state.class_axis,
-        measure=state.measure,
-    )
-
-
-def _attempt(state: State) -> Head | Refusal:
     closed = False
     try:
-        return _run(state)
+        state.outcome = _run(state)
+        return state
     except Refused as refused:
         reason = str(refused)
         closed = isinstance(refused, LabelsOfPositions)
@@ -117,12 +65,13 @@ def _attempt(state: State) -> Head | Refusal:
     # A node of a damaged file may lack anything that its operator has, or hold what no such node can hold. The checker
     # says whether the file is damaged: if it has no complaint, the walk itself is wrong.
     except Exception as error:
-        complaint = checker_complaint(state.model.path or state.model.proto)
+        complaint = checker_complaint(model.path or model.proto)
         if not complaint:
             raise
         first = complaint.strip().splitlines()[0]
         reason = f"damaged ({type(error).__name__}: {error}); the ONNX checker says: {first}"
-    return Refusal(state.output, state.where, reason, state.activation, closed)
+    state.outcome = Refusal(output, state.where, reason, state.activation, closed)
+    return state
 
 
 def _run(state: State) -> Head:

@@ -9,10 +9,10 @@ import onnx
 
 from tna_onnx.graph.linear import first_column_of
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.several import CLASSES_FIRST, CLASSES_LAST, declared_sizes, has_several
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, has_positions
 from tna_onnx.graph.stored import Refused
+from tna_onnx.graph.walk.patterns import BESIDE_SUM, scores_of, written_out
 from tna_onnx.graph.walk.steps import PASSED, State
-from tna_onnx.graph.walk.written_out import BESIDE_SUM, scores_of, written_out
 
 # Operators that end the logits.
 _ACTIVATIONS = {"Softmax": "softmax", "LogSoftmax": "log_softmax", "Sigmoid": "sigmoid"}
@@ -95,8 +95,8 @@ def _activation(state: State, node: onnx.NodeProto) -> str:
 
 def _over_classes(state: State, kind: str, axis: int) -> None:
     """Take in the axis of an activation: of several predictions a sample it says where the classes are."""
-    sizes = declared_sizes(state.model, state.output)
-    if sizes is not None and has_several(sizes):
+    sizes = state.model.sizes(state.output)
+    if sizes is not None and has_positions(sizes):
         last = axis in (-1, len(sizes) - 1)
         if not last and axis != CLASSES_FIRST:
             raise Refused(f"{kind} over axis {axis} of {len(sizes)}; expected the classes on axis 1, or on the last")
@@ -107,7 +107,7 @@ def _over_classes(state: State, kind: str, axis: int) -> None:
 
 def _is_last(state: State, axis: int) -> bool:
     """Whether an axis may be the last of one prediction, (N, 1, 1, C): numbers tell where no shape is declared."""
-    sizes = declared_sizes(state.model, state.tensor)
+    sizes = state.model.sizes(state.tensor)
     if sizes is None:
         return axis > 1 and not PASSED.isdisjoint(state.follows)
     return 1 < axis == len(sizes) - 1
@@ -219,7 +219,7 @@ def _column(state: State, node: onnx.NodeProto) -> str | None:
     tensor = first_column_of(state.model, node)
     if not tensor or _makes(state.model, tensor) != "Sigmoid":
         return None
-    sizes = declared_sizes(state.model, tensor)
+    sizes = state.model.sizes(tensor)
     if sizes is not None and len(sizes) != 2:  # of tokens (N, T, 1), axis 1 is not the classes'
         return None
     state.only_column = True

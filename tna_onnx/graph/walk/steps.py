@@ -15,14 +15,36 @@ from tna_onnx.graph.bounds import input_at
 from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.linear import is_matrix_transpose, slice_bounds
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.several import ONE, declared_sizes
+from tna_onnx.graph.readout import ONE, Head
 from tna_onnx.graph.stored import Refused, Select, Step, Stored, resolve
 from tna_onnx.graph.tensors import FLOAT_TYPES, type_name
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why the walk from a graph output found no head.
+
+    Attributes:
+        output: name of the graph output.
+        node: node at which the walk ended.
+        reason: why it ended there.
+        activation: what followed that node.
+        labels_of_positions: whether the reason is that several positions of a sample have several labels each.
+    """
+
+    output: str
+    node: str
+    reason: str
+    activation: str = "none"
+    labels_of_positions: bool = False
+
+
+_NOT_ENDED = Refusal("", "", "the walk has not ended")
+
+
 @dataclass
 class State:
-    """State of one backward walk; used by the modules of this package alone.
+    """State of one backward walk; at its end, what the walk learned.
 
     Attributes:
         model: the model.
@@ -60,6 +82,7 @@ class State:
         class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
         measure: what the scores are where they have no class vectors, and the largest is of the best class.
         labelled: the output is said to hold the logits of several labels, whose Sigmoid was left out.
+        outcome: the head, or why there is none.
     """
 
     model: Model
@@ -96,6 +119,12 @@ class State:
     class_axis: int = ONE
     measure: str = ""
     labelled: bool = False
+    outcome: Head | Refusal = _NOT_ENDED
+
+    @property
+    def node(self) -> onnx.NodeProto | None:
+        """The node that the walk has reached; None at a graph input or an initializer."""
+        return self.model.producer(self.tensor)
 
     def leave_to_graph(self, *, homogeneous: bool) -> None:
         """Note that only the graph itself computes the logits from the scores (rule 5)."""
@@ -140,25 +169,6 @@ class State:
         self.logits = tensor
         self.cast_to = ""
         return tensor
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """Why the walk from a graph output found no head.
-
-    Attributes:
-        output: name of the graph output.
-        node: node at which the walk ended.
-        reason: why it ended there.
-        activation: what followed that node.
-        labels_of_positions: whether the reason is that several positions of a sample have several labels each.
-    """
-
-    output: str
-    node: str
-    reason: str
-    activation: str = "none"
-    labels_of_positions: bool = False
 
 
 PASSED = {"Identity", "Cast", "Dropout", "Reshape", "Flatten", "Squeeze", "Unsqueeze"}
@@ -225,7 +235,7 @@ def _selection(state: State, node: onnx.NodeProto) -> None:
         return
     everything = isinstance(order, tuple) and sorted(order) == list(range(len(order)))
     # positions, which something brings together later, may be selected in the same way
-    matrices = [declared_sizes(state.model, name) for name in (state.output, node.input[0])]
+    matrices = [state.model.sizes(name) for name in (state.output, node.input[0])]
     positions = set(state.follows) & _BRING_TOGETHER or any(sizes and len(sizes) != 2 for sizes in matrices)
     if positions and not everything:
         return

@@ -14,8 +14,8 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import class_output
+from tna_onnx.graph.readout import has_positions
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.graph.several import has_several
 
 
 def loaded(path: Path, nodes: list[Any], shape: list[Any], tensors: dict[str, Any], source: list[Any]) -> Model:
@@ -39,7 +39,7 @@ def loaded(path: Path, nodes: list[Any], shape: list[Any], tensors: dict[str, An
     ],
 )
 def test_declared_shapes(sizes: list[int | None] | None, several: bool) -> None:
-    assert has_several(sizes) is several
+    assert has_positions(sizes) is several
 
 
 @pytest.mark.parametrize(
