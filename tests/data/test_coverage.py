@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tna_onnx.data.coverage import FEW, Coverage
+from tna_onnx.data.suspicion import FEW, Coverage
 
 
 def test_classes_are_named_by_their_counts() -> None:

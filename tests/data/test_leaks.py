@@ -18,8 +18,7 @@ from tests.data.samples import encoded, spec
 from tests.support import cli
 from tna_onnx.data import open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.digest import sample_digests
-from tna_onnx.data.suspicion import overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
+from tna_onnx.data.digest import overlap_of, read_sketch, repeats_of, sample_digests, sketch_of, sketch_overlap
 from tna_onnx.graph.load import load_model
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 

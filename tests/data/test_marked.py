@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from tna_onnx.data import InputSpec, Source, open_source
-from tna_onnx.data.coverage import marks_text
 from tna_onnx.data.label_arrays import LabelSource, marked_labels, order_warning
+from tna_onnx.data.suspicion import marks_text
 from tna_onnx.errors import DataError
 
 INPUTS = (InputSpec("x", (None, 2), np.dtype(np.float32)),)

@@ -16,8 +16,8 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import few
 from tests.support import PLAIN, TILTED, cli, words_of
-from tna_onnx.data.images.known import RecipeScore, RecipeSearch
 from tna_onnx.data.images.preprocess import ResolvedRecipe
+from tna_onnx.data.images.recipes import RecipeScore, RecipeSearch
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.numerics.corp import Corp, Curve, Decomposition

@@ -32,7 +32,6 @@ from tna_onnx.data import Recipe, Source, open_precomputed
 from tna_onnx.data.choices import BatchSize, EngineFields
 from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.formats import open_request
-from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
@@ -48,7 +47,7 @@ from tna_onnx.data.sources.slices import (
     table_slices,
 )
 from tna_onnx.data.sources.tables import table_columns
-from tna_onnx.data.suspicion import warnings_of
+from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
 from tna_onnx.extraction.collect import collect_features

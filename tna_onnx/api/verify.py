@@ -19,8 +19,8 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.images.recipes import preprocessing_notes
 from tna_onnx.data.options import Data
+from tna_onnx.data.suspicion import preprocessing_notes
 from tna_onnx.engine.scoring import Both, Moved, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from tna_onnx.data.choices import FORMATS, Format
 
 if TYPE_CHECKING:
-    from tna_onnx.data.coverage import metadata_class_names, read_class_names
     from tna_onnx.data.formats import open_source
     from tna_onnx.data.images.preprocess import PRESETS, Recipe, ResolvedRecipe
     from tna_onnx.data.images.recipes import read_recipe
+    from tna_onnx.data.labels import metadata_class_names, read_class_names
     from tna_onnx.data.options import Data
     from tna_onnx.data.source import Batch, InputSpec, IntArray, Source
     from tna_onnx.data.sources.arrays import Precomputed, open_precomputed
@@ -49,10 +49,10 @@ _HOMES = {
     "Recipe": "images.preprocess",
     "ResolvedRecipe": "images.preprocess",
     "Source": "source",
-    "metadata_class_names": "coverage",
+    "metadata_class_names": "labels",
     "open_precomputed": "sources.arrays",
     "open_source": "formats",
-    "read_class_names": "coverage",
+    "read_class_names": "labels",
     "read_recipe": "images.recipes",
 }
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import IGNORED, POSITION_WORDS, DataFields, Limits
-from tna_onnx.data.coverage import metadata_class_names, read_class_names
 from tna_onnx.data.files import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.label_arrays import Several
+from tna_onnx.data.labels import metadata_class_names, read_class_names
 from tna_onnx.data.request import BESIDE, Request, label_columns
 from tna_onnx.data.source import InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion

@@ -33,7 +33,7 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.metrics import MIN_GROUPS
 
 if TYPE_CHECKING:
-    from tna_onnx.data.images.known import RecipeSearch
+    from tna_onnx.data.images.recipes import RecipeSearch
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]

@@ -1,4 +1,5 @@
-"""Checks for wrong labels and repeated samples: labels that disagree with the model, copies, and leaks.
+"""What looks wrong about samples although nothing fails: labels that disagree with the model, classes that are missing,
+and pixels on another scale.
 
 Let H be the confusion matrix, H[y, k] the number of samples of label y that are predicted as k, and N its sum.
 
@@ -11,30 +12,34 @@ Let H be the confusion matrix, H[y, k] the number of samples of label y that are
   half of the samples and scored on the other, both ways round, so that it cannot profit from noise. It is reported if
   it is better by 5 points and by 4 standard errors of the paired difference.
 
-Repeated samples are recognised by the digests of single samples, so a copy is found whatever its place, its label or
-the format of its file; samples in another form (features for images, say) have other digests. A calibrated file records
-its calibration data as a sketch: the K smallest of their n digests. Digests are uniform, so among the m samples of
-other data whose digests do not exceed the largest of the sketch, the share that is in the sketch estimates the share of
-those data that were calibration data too, with a standard error of sqrt(p (1 - p) / m).
+A map with parameters of its own for each class learns from labels without a class that this class never occurs. If
+classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each on
+average, K e^-lambda have none and lambda K e^-lambda have one. Cross-validation measures that cost, since samples of a
+fold belong to classes that the other folds lack. If many more classes have none than one, they were left out of the
+data, and nothing in the data can measure that cost. Good (1953) estimates the unseen share in the same way, from the
+classes seen once.
 
-Source: K. Beyer et al., On synopses for distinct-value estimation under multiset operations, SIGMOD 2007, section 3.
+Wrong preprocessing raises no error: the model runs, with a lower accuracy. So two cases are warnings:
+
+1. Nobody has stated how a floating-point input is normalised, so pixels were scaled to 0 to 1.
+2. Values are far from those of any usual preprocessing: normalised pixels lie within -3 to 3, plain ones in 0 to 255.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tna_onnx.data.source import InputSpec, Source, source_notes
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
+    from tna_onnx.data.images.preprocess import Recipe
     from tna_onnx.data.source import AnyArray, IntArray
 
 _NEAR = 0.05  # of the way from chance to 1: a 10-class model below 14.5 %, a 1,000-class model below 5.1 %
@@ -248,102 +253,229 @@ def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
     return tuple(Confusion(at, int(predicted[at]), int(counts[at]), int(totals[at])) for at in wrong[:_MAX_EXAMPLES])
 
 
-_SKETCH = 64  # digests in a file: a kilobyte, and a share of one half is known to 6 points
+FEW = 5
+"""A class with fewer samples is named."""
+
+# So many times as many classes have no sample as have one: left out, not missed by chance. A hundredth of the classes
+# at least, as counts of two or three classes tell little, and little depends on them.
+_LEFT_OUT = 2
+_SHARE = 0.01
+
+_MAX_NAMES = 8
 
 
 @dataclass(frozen=True)
-class Repeats:
-    """Equal samples within one data set.
+class Coverage:
+    """How labels cover C classes.
 
     Attributes:
-        copies: samples that are equal to an earlier one.
-        contradicting: samples that have an equal one with another label.
-        n: number of samples.
+        classes: number of classes C.
+        unseen: classes without a sample.
+        scarce: classes with fewer than `FEW` samples, but with one at least.
+        left_out: whether classes are missing that sampling alone would not miss.
     """
 
-    copies: int
-    contradicting: int
-    n: int
+    classes: int
+    unseen: tuple[int, ...]
+    scarce: tuple[int, ...]
+    left_out: bool
+
+    @classmethod
+    def of(cls, labels: IntArray, n_classes: int) -> Coverage:
+        """Count labels (N,) in [0, C).
+
+        >>> Coverage.of(np.array([0, 0, 1, 1, 1, 1, 1]), 3)
+        Coverage(classes=3, unseen=(2,), scarce=(0,), left_out=True)
+        """
+        counts = np.bincount(labels, minlength=n_classes)
+        unseen = np.flatnonzero(counts == 0)
+        scarce = np.flatnonzero((counts > 0) & (counts < FEW))
+        missed = _LEFT_OUT * int(np.count_nonzero(counts == 1))
+        left_out = len(unseen) > max(missed, _SHARE * n_classes)
+        return cls(n_classes, tuple(unseen.tolist()), tuple(scarce.tolist()), left_out)
+
+    def text(self, subject: str, class_names: Sequence[str] | None = None) -> str:
+        """Name the classes that lack samples, in one sentence; empty if none do.
+
+        Args:
+            subject: the data, as in `the calibration data`.
+            class_names: in the order of the model's output, if known.
+
+        >>> Coverage.of(np.array([0] * 9), 2).text("the calibration data", ["cat", "dog"])
+        'the calibration data have no sample of 1 of 2 classes (dog)'
+        """
+        parts = []
+        if self.unseen:
+            parts.append(f"no sample of {self._listed(self.unseen, class_names)}")
+        if self.scarce:
+            parts.append(f"fewer than {FEW} of {self._listed(self.scarce, class_names)}")
+        if not parts:
+            return ""
+        return f"{subject} have {' and '.join(parts)}"
+
+    def _listed(self, classes: tuple[int, ...], names: Sequence[str] | None) -> str:
+        return f"{len(classes):,} of {self.classes:,} classes ({_named(classes, names)})"
 
 
-@dataclass(frozen=True)
-class Overlap:
-    """Samples of one data set that occur in another.
-
-    Attributes:
-        shared: their number; for a sketch, those of the ones that could be looked up.
-        n: number of samples that were looked up.
-    """
-
-    shared: int
-    n: int
-
-    @property
-    def share(self) -> float:
-        """Shared samples per sample looked up, 0..1; 0 without any."""
-        return self.shared / max(1, self.n)
-
-
-def repeats_of(digests: NDArray[np.uint64], labels: IntArray) -> Repeats:
-    """Count equal samples within one data set.
+def marks_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
+    """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
 
     Args:
-        digests: of the samples, (N,).
-        labels: class indices (N,).
+        marks: (N, C) of 0 and 1.
+        subject: the data, as in `the calibration data`.
+        names: of the labels, if known.
 
-    >>> repeats_of(np.array([7, 8, 7, 7], np.uint64), np.array([0, 1, 0, 2]))
-    Repeats(copies=2, contradicting=3, n=4)
+    >>> marks_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
+    'the data have no sample with 1 of 2 labels (dog)'
     """
-    if not len(digests):
-        return Repeats(0, 0, 0)
-    order = np.argsort(digests, kind="stable")
-    _, starts, counts = np.unique(digests[order], return_index=True, return_counts=True)
-    low = np.minimum.reduceat(labels[order], starts)
-    high = np.maximum.reduceat(labels[order], starts)
-    return Repeats(len(digests) - len(starts), int(counts[low != high].sum()), len(digests))
+    positives = marks.sum(axis=0)
+    parts = []
+    for count, word in ((positives, "with"), (len(marks) - positives, "without")):
+        none = np.flatnonzero(count == 0)
+        rare = np.flatnonzero((count > 0) & (count < FEW))
+        for group, how in ((none, "no sample"), (rare, f"fewer than {FEW} samples")):
+            if len(group):
+                listed = _named(tuple(group.tolist()), names)
+                parts.append(f"{how} {word} {len(group):,} of {len(positives):,} labels ({listed})")
+    if not parts:
+        return ""
+    return f"{subject} have {' and '.join(parts)}"
 
 
-def overlap_of(digests: NDArray[np.uint64], reference: NDArray[np.uint64]) -> Overlap:
-    """Count the samples that occur among others, in any order.
+def _named(classes: tuple[int, ...], names: Sequence[str] | None) -> str:
+    """List classes by name, or by number."""
+    listed = [str(c) for c in classes[:_MAX_NAMES]]
+    if names:
+        listed = [names[c] for c in classes[:_MAX_NAMES]]
+    if len(classes) > _MAX_NAMES:
+        listed.append(f"{len(classes) - _MAX_NAMES:,} more")
+    return ", ".join(listed)
+
+
+_MAX_PIXEL = 255.0
+_NORMALISED = 16.0  # normalised pixels lie within 3, and even a small --std keeps them below
+_PROBED = 32  # samples: what is wrong with the scale of a data set is wrong with each of them
+_MIN_SIDE = 8  # smaller ones are no images
+
+
+def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None) -> list[str]:
+    """Return a source's notes, one line on the preprocessing of its images, and the warnings.
 
     Args:
-        digests: of the samples, (N,).
-        reference: digests of the other samples, (M,).
+        source: the samples.
+        inputs: of the model.
+        stated: how the user says that images are preprocessed.
 
-    >>> overlap_of(np.array([1, 2, 3, 3], np.uint64), np.array([3, 9], np.uint64))
-    Overlap(shared=2, n=4)
+    Raises:
+        DataError: a sample cannot be read.
     """
-    return Overlap(int(np.isin(digests, reference).sum()), len(digests))
+    recipe = source.recipe()
+    notes = [*source_notes(source)]
+    if recipe is not None:
+        notes.append(f"preprocessing: {recipe_text(recipe)}")
+    return [*notes, *preprocessing_warnings(source, inputs, stated)]
 
 
-def sketch_of(digests: NDArray[np.uint64]) -> str:
-    """Return the smallest digests as text, 16 hexadecimal digits each, ascending.
+def preprocessing_warnings(
+    source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None
+) -> list[str]:
+    """Return the warnings alone; see `preprocessing_notes`."""
+    recipe = source.recipe()
+    if recipe is None:
+        return _array_warnings(source, inputs)
+    if not str(recipe.get("dtype")).startswith("float"):
+        return []
+    if _says_nothing(stated):
+        return [
+            "WARNING: nothing says how the model's images are normalised, so pixels went in as 0 to 1, without mean "
+            "and std; give --preset, --preprocessing or --mean and --std, or --scale 0.00392157 if this is right"
+        ]
+    low, high = _range(recipe)
+    if max(-low, high) > _MAX_PIXEL:
+        return [
+            f"WARNING: preprocessing takes pixels to {low:.4g} to {high:.4g}, which no usual recipe does; --mean and "
+            "--std count in scaled pixels: with --scale 1 they must be 255 times as large"
+        ]
+    return []
 
-    >>> sketch_of(np.array([255, 1, 1], np.uint64))
-    '0000000000000001 00000000000000ff'
+
+def other_scale(values: np.ndarray[Any, Any]) -> float:
+    """Return by what stored images may have to be multiplied; 1 where no other scale is plausible.
+
+    Fractions may belong to a model of pixels of 0 to 255; values beyond those of normalised pixels to one of fractions.
+
+    >>> [other_scale(np.array(values)) for values in ([0.0, 0.98], [-2.1, 2.6], [0.0, 249.9])]
+    [255.0, 1.0, 0.00392156862745098]
     """
-    return " ".join(f"{digest:016x}" for digest in np.unique(digests)[:_SKETCH].tolist())
+    low = float(values.min())
+    high = float(values.max())
+    if max(-low, high) > _NORMALISED:
+        return 1 / _MAX_PIXEL
+    return _MAX_PIXEL if low >= 0 and 0 < high <= 1 else 1.0
 
 
-def read_sketch(text: str) -> NDArray[np.uint64]:
-    """Parse the digests of a sketch; empty if the text is not one."""
-    words = text.split()
-    if not all(len(word) == 16 and set(word) <= set("0123456789abcdef") for word in words):
-        return np.zeros(0, np.uint64)
-    return np.array([int(word, 16) for word in words], np.uint64)
+def recipe_text(recipe: Mapping[str, object]) -> str:
+    """Write a resolved recipe.
 
-
-def sketch_overlap(digests: NDArray[np.uint64], sketch: NDArray[np.uint64]) -> Overlap:
-    """Estimate from a sketch how many samples occur in the data that it was made of.
-
-    Args:
-        digests: of the samples, (N,).
-        sketch: the smallest digests of other samples.
+    >>> recipe_text({"crop": [224, 224], "mean": [0.485], "resize": None})
+    'crop (224, 224), mean (0.485)'
     """
-    if not len(sketch):
-        return Overlap(0, 0)
-    # A sketch that is not full holds all of its samples: each of the new ones can be looked up.
-    comparable = digests
-    if len(sketch) == _SKETCH:
-        comparable = digests[digests <= sketch.max()]
-    return overlap_of(comparable, sketch)
+    return ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
+
+
+def _says_nothing(stated: Recipe | str | Path | None) -> bool:
+    if isinstance(stated, (str, Path)):
+        return False
+    return stated is None or (stated.mean, stated.std, stated.scale) == (None, None, None)
+
+
+def _range(recipe: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what pixels of 0 and 255 become, over all channels."""
+    ends = np.array([[0.0], [_MAX_PIXEL]]) * recipe["scale"]
+    values = (ends - np.array(recipe["mean"])) / np.array(recipe["std"])
+    return float(values.min()), float(values.max())
+
+
+def _array_warnings(source: Source, inputs: Sequence[InputSpec]) -> list[str]:
+    """Return a warning about the values of the first stored samples, for inputs that take images."""
+    images = [spec.name for spec in inputs if takes_images(spec)]
+    if not images or not len(source):
+        return []
+    rows = np.arange(min(_PROBED, len(source)))
+    batch = next(iter(source.batches(len(rows), rows)))
+    return [warning for name in images if (warning := _value_warnings(name, batch[name]))]
+
+
+def takes_images(spec: InputSpec) -> bool:
+    """Tell whether an input takes images of floats."""
+    if spec.dtype.kind != "f" or len(spec.shape) != 4:
+        return False
+    sides = {1: spec.shape[2:], 3: spec.shape[1:3]}
+    return any(
+        spec.shape[axis] in (1, 3) and all(side is None or side >= _MIN_SIDE for side in sides[axis]) for axis in sides
+    )
+
+
+def _value_warnings(name: str, values: np.ndarray[Any, Any]) -> str:
+    low = float(values.min())
+    high = float(values.max())
+    if max(-low, high) > _MAX_PIXEL:
+        return (
+            f"WARNING: {name!r} has values from {low:.4g} to {high:.4g}, which no usual preprocessing of images gives; "
+            "store the samples as the model was trained on them"
+        )
+    if low >= 0 and high > _NORMALISED and np.array_equal(values, np.trunc(values)):
+        return (
+            f"{name!r} holds whole numbers from {low:g} to {high:g}, like pixels that nothing has normalised; this is "
+            "right only for a model that does so by itself"
+        )
+    return ""
+
+
+def _plain(value: object) -> str:
+    """Write a value of the recipe: 0.485, (224, 224)."""
+    if isinstance(value, (list, tuple)):
+        return "(" + ", ".join(_plain(v) for v in value) + ")"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value)

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.images.known import (
+from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
+from tna_onnx.data.images.recipes import (
     COARSE,
     NamedRecipe,
     RecipeScore,
@@ -26,11 +27,10 @@ from tna_onnx.data.images.known import (
     recipe_beside,
     recipe_in,
 )
-from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
-from tna_onnx.data.images.recipes import other_scale, takes_images
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.data.suspicion import other_scale, takes_images
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,

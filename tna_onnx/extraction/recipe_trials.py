@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Color
-from tna_onnx.data.images.known import NamedRecipe, RecipeScore
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
+from tna_onnx.data.images.recipes import NamedRecipe, RecipeScore
 from tna_onnx.data.source import InputSpec
 from tna_onnx.data.sources.images import ImageSource
 from tna_onnx.data.suspicion import Suspicion, label_suspicion

@@ -11,9 +11,9 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tna_onnx.data.images.recipes import preprocessing_warnings
 from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.source import group_notes, require_groups, require_samples, source_notes
+from tna_onnx.data.suspicion import preprocessing_warnings
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size

@@ -18,9 +18,9 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.images.recipes import recipe_text
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source
+from tna_onnx.data.suspicion import recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.scores import adds_up_to_one

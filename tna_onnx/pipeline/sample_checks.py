@@ -17,20 +17,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.coverage import FEW, Coverage, marks_text
-from tna_onnx.data.digest import sample_digests, sample_form
-from tna_onnx.data.label_arrays import order_warning
-from tna_onnx.data.positions import PositionSource, sample_labels
-from tna_onnx.data.source import Source, source_beside
-from tna_onnx.data.suspicion import (
-    Suspicion,
+from tna_onnx.data.digest import (
     overlap_of,
     read_sketch,
     repeats_of,
+    sample_digests,
+    sample_form,
     sketch_of,
     sketch_overlap,
-    warnings_of,
 )
+from tna_onnx.data.label_arrays import order_warning
+from tna_onnx.data.positions import PositionSource, sample_labels
+from tna_onnx.data.source import Source, source_beside
+from tna_onnx.data.suspicion import FEW, Coverage, Suspicion, marks_text, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model

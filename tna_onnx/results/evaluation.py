@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
-from tna_onnx.data.images.known import RecipeSearch
+from tna_onnx.data.images.recipes import RecipeSearch
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.walk.steps import Refusal

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.choices import Limits
+from tna_onnx.data.digest import overlap_of, read_sketch, sketch_overlap
 from tna_onnx.data.files import parse_json, read_text, text_lines
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import source_notes
-from tna_onnx.data.suspicion import overlap_of, read_sketch, sketch_overlap
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.head_check import Probed, check_readout

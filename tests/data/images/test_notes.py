@@ -10,7 +10,7 @@ import pytest
 
 from tests.data.samples import spec, write_folder
 from tna_onnx.data import PRESETS, Recipe, open_source
-from tna_onnx.data.images.recipes import preprocessing_notes
+from tna_onnx.data.suspicion import preprocessing_notes
 
 IMAGE = spec("image", (None, 3, 16, 16))
 

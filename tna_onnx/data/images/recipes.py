@@ -1,6 +1,8 @@
-"""Preprocessing in the files of other libraries (timm's `config.json`, Hugging Face's `preprocessor_config.json`).
+"""Recipes for images: those that networks are commonly trained with, and those that are written down with a model.
 
-These files are followed as the library itself does when it evaluates PIL images:
+The latter are in the metadata of a file that this package wrote, and in a `preprocessor_config.json` of Hugging Face or
+a `config.json` of timm in the model's folder (for an export in a folder `onnx`, the parent folder). Such files are
+followed as the library itself does when it evaluates PIL images:
 
 - timm (`transforms_imagenet_eval`): `crop_mode` center brings the shorter side to floor(size / crop_pct), squash both
   sides; then the centre is cut out, scaled to 0..1 and normalised.
@@ -10,29 +12,25 @@ These files are followed as the library itself does when it evaluates PIL images
 
 A value that cannot be followed is an error, never silently ignored.
 
-`preprocessing_notes` describes the preprocessing for reports. Wrong preprocessing raises no error: the model runs, with
-a lower accuracy. So two cases are warnings:
-
-1. Nobody has stated how a floating-point input is normalised, so pixels were scaled to 0 to 1.
-2. Values are far from those of any usual preprocessing: normalised pixels lie within -3 to 3, plain ones in 0 to 255.
+A recipe's mean and std are in the order of its channels. Code that reads images with OpenCV often applies the mean and
+std of red, green and blue to blue, green and red; that is a separate recipe here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import parse_json, read_text
-from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, Recipe
-from tna_onnx.data.source import InputSpec, Source, source_notes
+from tna_onnx.data.files import foreign_json, parse_json, read_text
+from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, PRESETS, Recipe
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from tna_onnx.data.choices import Interpolation, Limits
 
 # timm: `resolve_data_config`, for what a configuration leaves out.
@@ -258,130 +256,197 @@ class _Reader:
         )
 
 
-_MAX_PIXEL = 255.0
-_NORMALISED = 16.0  # normalised pixels lie within 3, and even a small --std keeps them below
-_PROBED = 32  # samples: what is wrong with the scale of a data set is wrong with each of them
-_MIN_SIDE = 8  # smaller ones are no images
+_UNIT = 1 / 255
+_METADATA = "preprocessing"  # the entry's name, behind the prefix of this package
+
+# Subtracted from pixels of 0 to 255 by networks from Caffe, and by several of Keras: ImageNet's means.
+_CAFFE = Recipe(scale=1.0, mean=(123.68, 116.779, 103.939))
+
+# What much CIFAR-10 code has: the mean of the standard deviations of single images.
+_CIFAR10_SINGLE = Recipe(scale=_UNIT, mean=PRESETS["cifar10"].mean, std=(0.2023, 0.1994, 0.2010))
 
 
-def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None) -> list[str]:
-    """Return a source's notes, one line on the preprocessing of its images, and the warnings.
+@dataclass(frozen=True)
+class NamedRecipe:
+    """A recipe and its name in reports."""
+
+    name: str
+    recipe: Recipe
+
+    @property
+    def flags(self) -> str:
+        """The command-line options that select it."""
+        for name, preset in PRESETS.items():
+            if _same(preset, self.recipe):
+                return f"--preset {name}"
+        words = []
+        for field in fields(Recipe):
+            value = getattr(self.recipe, field.name)
+            if value is None or value == field.default or field.name == "layout":
+                continue
+            words.append(f"--{field.name.replace('_', '-')} {_typed(value)}")
+        return " ".join(words)
+
+
+@dataclass(frozen=True)
+class RecipeScore:
+    """The accuracy and NLL of a model on images under one recipe.
+
+    Attributes:
+        name: of the recipe.
+        flags: options that ask for it.
+        samples: images that were run under it.
+        accuracy: of the model on them, a fraction.
+        nll: NLL on them at the recipe's own temperature, nats.
+        behind: how much larger than that of the best recipe the NLL is on the same images, in units of its standard
+            error.
+    """
+
+    name: str
+    flags: str
+    samples: int
+    accuracy: float
+    nll: float
+    behind: float
+
+
+@dataclass(frozen=True)
+class RecipeSearch:
+    """The result of searching for the preprocessing of images that nothing states.
+
+    Attributes:
+        chosen: name of the recipe that is used.
+        tied: whether recipes that hardly differ from it do as well, as far as these samples tell.
+        recipes: all that were tried, the best first.
+    """
+
+    chosen: str
+    tied: bool
+    recipes: tuple[RecipeScore, ...]
+
+
+# Statistics of natural images (ImageNet, CLIP, CIFAR) lie close to one another; one of them stands for all.
+COARSE = ("0 to 1", "0 to 255", "-1 to 1", "imagenet", "mnist")
+"""Names of recipes of which each differs much from the others."""
+
+
+def known_recipes(channels: int, *, float_input: bool) -> list[NamedRecipe]:
+    """Return the recipes for an input, which differ in scale, mean, std and order of the channels.
 
     Args:
-        source: the samples.
-        inputs: of the model.
-        stated: how the user says that images are preprocessed.
+        channels: 1 or 3.
+        float_input: whether the input takes floating-point numbers; others take pixels as they are.
+    """
+    scaled = {
+        "0 to 1": Recipe(scale=_UNIT),
+        "0 to 255": Recipe(scale=1.0),
+        "-1 to 1": Recipe(scale=_UNIT, mean=(0.5,), std=(0.5,)),
+    }
+    if not float_input:
+        scaled = {"pixels": Recipe()}
+    mnist = replace(PRESETS["mnist"], scale=_UNIT)
+    if channels == 1:
+        plain = [NamedRecipe(name, replace(recipe, color="L")) for name, recipe in scaled.items()]
+        return [*plain, NamedRecipe("mnist", mnist)] if float_input else plain
+    if float_input:
+        for name in ("imagenet", "clip", "cifar10", "cifar100"):
+            scaled[name] = Recipe(scale=_UNIT, mean=PRESETS[name].mean, std=PRESETS[name].std)
+        scaled["cifar10, std 0.2"] = _CIFAR10_SINGLE
+        scaled["mnist"] = replace(mnist, color=None)
+        scaled["caffe"] = _CAFFE
+    named = []
+    for name, recipe in scaled.items():
+        named.append(NamedRecipe(f"{name}, RGB", replace(recipe, color="RGB")))
+        named.append(NamedRecipe(f"{name}, BGR", replace(_reversed(recipe), color="BGR")))
+        if name == "imagenet":
+            named.append(NamedRecipe(f"{name}, BGR with mean and std of RGB", replace(recipe, color="BGR")))
+    return named
+
+
+def recipe_in(entries: Mapping[str, str], model: str) -> Recipe | None:
+    """Return the recipe that this package wrote into a model's metadata; None where there is none.
+
+    Args:
+        entries: of this package, without their prefix.
+        model: what messages call the model.
 
     Raises:
-        DataError: a sample cannot be read.
+        DataError: the entry is no recipe.
     """
-    recipe = source.recipe()
-    notes = [*source_notes(source)]
-    if recipe is not None:
-        notes.append(f"preprocessing: {recipe_text(recipe)}")
-    return [*notes, *preprocessing_warnings(source, inputs, stated)]
+    text = entries.get(_METADATA)
+    if text is None:
+        return None
+    try:
+        values = foreign_json(text)
+        names = [field.name for field in fields(Recipe)]
+        if not isinstance(values, dict) or not set(values) <= {*names, "height", "width", "dtype"}:
+            raise ValueError("other keys than those of a recipe")
+        return Recipe(**{name: _stored(name, values[name]) for name in names if values.get(name) is not None})
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise DataError(
+            f"{model}: its metadata tna_onnx.{_METADATA} describe no preprocessing ({error}); state it with options"
+        ) from error
 
 
-def preprocessing_warnings(
-    source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None
-) -> list[str]:
-    """Return the warnings alone; see `preprocessing_notes`."""
-    recipe = source.recipe()
-    if recipe is None:
-        return _array_warnings(source, inputs)
-    if not str(recipe.get("dtype")).startswith("float"):
-        return []
-    if _says_nothing(stated):
-        return [
-            "WARNING: nothing says how the model's images are normalised, so pixels went in as 0 to 1, without mean "
-            "and std; give --preset, --preprocessing or --mean and --std, or --scale 0.00392157 if this is right"
-        ]
-    low, high = _range(recipe)
-    if max(-low, high) > _MAX_PIXEL:
-        return [
-            f"WARNING: preprocessing takes pixels to {low:.4g} to {high:.4g}, which no usual recipe does; --mean and "
-            "--std count in scaled pixels: with --scale 1 they must be 255 times as large"
-        ]
-    return []
+def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
+    """Return the recipe in a Hugging Face or timm file in a model's folder, and that file's path; None without one.
 
-
-def other_scale(values: np.ndarray[Any, Any]) -> float:
-    """Return by what stored images may have to be multiplied; 1 where no other scale is plausible.
-
-    Fractions may belong to a model of pixels of 0 to 255; values beyond those of normalised pixels to one of fractions.
-
-    >>> [other_scale(np.array(values)) for values in ([0.0, 0.98], [-2.1, 2.6], [0.0, 249.9])]
-    [255.0, 1.0, 0.00392156862745098]
+    Raises:
+        DataError: a `preprocessor_config.json` is there and cannot be followed.
     """
-    low = float(values.min())
-    high = float(values.max())
-    if max(-low, high) > _NORMALISED:
-        return 1 / _MAX_PIXEL
-    return _MAX_PIXEL if low >= 0 and 0 < high <= 1 else 1.0
+    folder = path.parent
+    folders = [folder, folder.parent] if folder.name == "onnx" else [folder]
+    for place in folders:
+        file = place / "preprocessor_config.json"
+        if file.is_file():
+            return file, read_recipe(file, limits)
+        file = place / "config.json"
+        # most files of this name are about other things
+        try:
+            if file.is_file():
+                return file, read_recipe(file, limits)
+        except (DataError, UsageError):
+            continue
+    return None
 
 
-def recipe_text(recipe: Mapping[str, object]) -> str:
-    """Write a resolved recipe.
-
-    >>> recipe_text({"crop": [224, 224], "mean": [0.485], "resize": None})
-    'crop (224, 224), mean (0.485)'
-    """
-    return ", ".join(f"{key} {_plain(value)}" for key, value in recipe.items() if value is not None)
+def _reversed(recipe: Recipe) -> Recipe:
+    mean = None if recipe.mean is None else recipe.mean[::-1]
+    std = None if recipe.std is None else recipe.std[::-1]
+    return replace(recipe, mean=mean, std=std)
 
 
-def _says_nothing(stated: Recipe | str | Path | None) -> bool:
-    if isinstance(stated, (str, Path)):
-        return False
-    return stated is None or (stated.mean, stated.std, stated.scale) == (None, None, None)
+def _same(preset: Recipe, recipe: Recipe) -> bool:
+    """Tell whether a preset gives this recipe on an input with as many channels."""
+    color = preset.color or "RGB"
+    return replace(preset, scale=_UNIT, color=color) == replace(recipe, color=recipe.color or "RGB")
 
 
-def _range(recipe: Mapping[str, Any]) -> tuple[float, float]:
-    """Return what pixels of 0 and 255 become, over all channels."""
-    ends = np.array([[0.0], [_MAX_PIXEL]]) * recipe["scale"]
-    values = (ends - np.array(recipe["mean"])) / np.array(recipe["std"])
-    return float(values.min()), float(values.max())
-
-
-def _array_warnings(source: Source, inputs: Sequence[InputSpec]) -> list[str]:
-    """Return a warning about the values of the first stored samples, for inputs that take images."""
-    images = [spec.name for spec in inputs if takes_images(spec)]
-    if not images or not len(source):
-        return []
-    rows = np.arange(min(_PROBED, len(source)))
-    batch = next(iter(source.batches(len(rows), rows)))
-    return [warning for name in images if (warning := _value_warnings(name, batch[name]))]
-
-
-def takes_images(spec: InputSpec) -> bool:
-    """Tell whether an input takes images of floats."""
-    if spec.dtype.kind != "f" or len(spec.shape) != 4:
-        return False
-    sides = {1: spec.shape[2:], 3: spec.shape[1:3]}
-    return any(
-        spec.shape[axis] in (1, 3) and all(side is None or side >= _MIN_SIDE for side in sides[axis]) for axis in sides
-    )
-
-
-def _value_warnings(name: str, values: np.ndarray[Any, Any]) -> str:
-    low = float(values.min())
-    high = float(values.max())
-    if max(-low, high) > _MAX_PIXEL:
-        return (
-            f"WARNING: {name!r} has values from {low:.4g} to {high:.4g}, which no usual preprocessing of images gives; "
-            "store the samples as the model was trained on them"
-        )
-    if low >= 0 and high > _NORMALISED and np.array_equal(values, np.trunc(values)):
-        return (
-            f"{name!r} holds whole numbers from {low:g} to {high:g}, like pixels that nothing has normalised; this is "
-            "right only for a model that does so by itself"
-        )
-    return ""
-
-
-def _plain(value: object) -> str:
-    """Write a value of the recipe: 0.485, (224, 224)."""
-    if isinstance(value, (list, tuple)):
-        return "(" + ", ".join(_plain(v) for v in value) + ")"
+def _typed(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(_typed(part) for part in value)
     if isinstance(value, float):
         return f"{value:.6g}"
     return str(value)
+
+
+def _stored(name: str, value: Any) -> Any:
+    """Convert a value of the metadata to the type of its field.
+
+    Raises:
+        ValueError: another type.
+    """
+    if name in ("layout", "color", "interpolation"):
+        if isinstance(value, str):
+            return value
+    elif name in ("resize", "crop"):
+        if type(value) is int:
+            return value
+        if isinstance(value, list) and len(value) == 2 and all(type(side) is int for side in value):
+            return tuple(value)
+    elif name in ("mean", "std"):
+        if isinstance(value, list) and all(type(part) in (int, float) for part in value):
+            return tuple(float(part) for part in value)
+    elif type(value) in (int, float):
+        return float(value)
+    raise ValueError(f"{name}: {value!r:.80}")

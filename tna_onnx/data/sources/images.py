@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tna_onnx.data.choices import Limits
-    from tna_onnx.data.images.known import RecipeSearch
     from tna_onnx.data.images.preprocess import ResolvedRecipe
+    from tna_onnx.data.images.recipes import RecipeSearch
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
 
