@@ -61,11 +61,11 @@ def test_a_planted_bug_is_called_one(small: Small, tmp_path: Path, code: str, er
 def test_a_bug_in_the_child_process_is_called_one(small: Small, tmp_path: Path) -> None:
     # the parent process would work
     code = """
-import tna_onnx.extraction.sessions as isolated
+import tna_onnx.extraction.isolation as isolated
 isolated._PROGRAM = '''
 import json, sys
 sys.path[:] = json.loads(sys.argv[1])
-import tna_onnx.extraction.sessions as trial
+import tna_onnx.extraction.isolation as trial
 def find_heads(*_): raise AttributeError("planted")
 trial.find_heads = find_heads
 trial.main(sys.argv[2])

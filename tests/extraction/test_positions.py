@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tna_onnx.extraction.position_rows import layout_of, rows_of
+from tna_onnx.extraction.sessions import layout_of, rows_of
 from tna_onnx.graph.readout import Layout
 
 SIZES = st.lists(st.integers(2, 4), min_size=1, max_size=3)

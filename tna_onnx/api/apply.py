@@ -12,7 +12,7 @@ from tna_onnx.api.arguments import check_targets, kept
 from tna_onnx.api.inspect import inspect
 from tna_onnx.api.verify import verify
 from tna_onnx.errors import CheckFailed, UsageError
-from tna_onnx.extraction.sessions import open_source
+from tna_onnx.extraction.isolation import open_source
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.save import check_output, file_beside, pending

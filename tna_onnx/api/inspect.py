@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tna_onnx.extraction.sessions import open_source
+from tna_onnx.extraction.isolation import open_source
 from tna_onnx.graph.head import find_heads, purpose
 from tna_onnx.graph.load import Model, tensor_types
 from tna_onnx.graph.nodes import provenance

@@ -19,8 +19,7 @@ from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
-from tna_onnx.extraction.position_rows import batch_in_rows
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.sessions import OpenModel, batch_in_rows
 from tna_onnx.extraction.store import TemporaryRows, data_key, model_key, open_store
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.cut import read_beside

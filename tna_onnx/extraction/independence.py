@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.position_rows import first_rows
+from tna_onnx.extraction.sessions import first_rows
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.tensors import FLOAT_TYPES

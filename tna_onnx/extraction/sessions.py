@@ -1,52 +1,43 @@
-"""Opening a source model, and sessions on all or part of it: `OpenModel` has one session for all that a run reads,
-`Runner` runs samples that hold tensors from inside the graph, and `open_source` can try a file in a child process
-first.
+"""Sessions on all or part of a model: `OpenModel` has one for all that a run reads, and `Runner` runs samples that hold
+tensors from inside the graph.
 
-A flaw in the compiled code of ONNX or ONNX Runtime can end a process on a damaged model. The child (`main`)
-opens the model with exactly that code. Where it ends otherwise than in order, the model is refused, and this process
-has not opened it.
+Several predictions a sample are brought into rows right behind the network (`PositionSession`): all that follows sees
+(rows x numbers).
 
-It says on standard output that it has started. Then it does what native code of ONNX and ONNX Runtime does with a
-model: it is parsed, its functions are inlined, constants are folded, the checker and shape inference look at it, and
-sessions are created on all of it and on the parts up to each head. What a model is refused for is not told: the parent
-process refuses it for the same reason. Exit code 0 means that no native code crashed, and 70 (`INTERNAL_ERROR`) that
-this package has a bug, whose traceback is on standard error.
+(N, T, C), (N, H, W, C)    classes last: rows in the order of the positions
+(N, C, H, W)               classes first: the class axis goes last
+(N, T)                     one number a position
+(N T, C)                   rows already
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
-import json
-import os
-import signal
-import subprocess
-import sys
-import traceback
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch, InputSpec
-from tna_onnx.errors import INTERNAL_ERROR, DeviceError, TnaError, UnsupportedModel
-from tna_onnx.extraction.position_rows import PositionSession
+from tna_onnx.data import Batch, InputSpec, Source
+from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
+from tna_onnx.errors import DataError
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.files import temporary_folder, write_new
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import real_places
-from tna_onnx.graph.head import find_heads
-from tna_onnx.graph.load import Model, checker_complaint, load_model, model_bytes
-from tna_onnx.graph.options import ModelLimits, ModelOptions, ModelSource
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, output_of
-from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Head, Layout, Readout
 from tna_onnx.graph.tensors import pieces
-from tna_onnx.runtime import AT_ONCE, Device, Session, open_session, runtime_version
+from tna_onnx.runtime import AT_ONCE, Device, Session, open_session
+
+# Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.
+_CHECKED = 2**22
+_MIN_ROWS = 64
 
 
 @dataclass(eq=False)
@@ -192,151 +183,6 @@ def open_part(
     return open_session(b"".join(parts), model.name, device, folder=folder, fixed_batch=fixed_batch, at_once=at_once)
 
 
-STARTED = b"started\n"
-"""What the child says when all of it is loaded, and nothing of the model is."""
-
-# Isolated (-I), so that neither the current folder nor PYTHONPATH adds modules: the path is this process's own.
-_PROGRAM = """
-import json, sys
-sys.path[:] = json.loads(sys.argv[1])
-from tna_onnx.extraction.sessions import main
-main(sys.argv[2])
-"""
-
-# For the interpreter and its modules, which a cold disk may take long to give.
-_START_SECONDS = 60.0
-
-
-def open_source(source: ModelSource, options: ModelOptions) -> Model:
-    """Read a model, after a child process has opened it if `options.isolate` says so.
-
-    Raises:
-        UsageError, UnsupportedModel: see `tna_onnx.graph.load.load_model`; or the child crashed, or took too long.
-        DeviceError: the child does not start.
-        RuntimeError: it met a bug of this package.
-    """
-    if options.isolate:
-        _try(source, options)
-    return load_model(source, options.model_limits)
-
-
-def _try(source: ModelSource, options: ModelOptions) -> None:
-    """Open a model in a child process.
-
-    Raises:
-        UnsupportedModel: the child crashed, or took too long.
-        DeviceError: it does not start.
-    """
-    file = Path(source) if isinstance(source, (str, Path)) else None
-    limits = options.model_limits
-    words = {
-        "path": None if file is None else str(file),
-        "limits": dataclasses.asdict(limits),
-        "head": options.head,
-        "output_name": options.output_name,
-        "output_kind": options.output_kind,
-    }
-    name = file or "the model in memory"
-    try:
-        done = subprocess.run(  # noqa: S603 - this interpreter and this package
-            [sys.executable, "-I", "-c", _PROGRAM, json.dumps(sys.path), json.dumps(words)],
-            input=b"" if file else model_bytes(source),
-            capture_output=True,
-            check=False,
-            timeout=_START_SECONDS + limits.isolate_seconds,
-        )
-    except subprocess.TimeoutExpired:
-        raise _too_long(name, limits.isolate_seconds) from None
-    if not done.stdout.startswith(STARTED):
-        lines = done.stderr.decode("utf-8", "replace").split("\n")
-        reason = next((line for line in reversed(lines) if line.strip()), _ending(done.returncode))
-        raise DeviceError(f"the child process of --isolate does not start ({sys.executable}: {reason})")
-    if hasattr(signal, "SIGALRM") and done.returncode == -signal.SIGALRM:
-        raise _too_long(name, limits.isolate_seconds)
-    if done.returncode == INTERNAL_ERROR:
-        raise RuntimeError(f"in the child process of --isolate:\n{done.stderr.decode('utf-8', 'replace')}")
-    if done.returncode:
-        raise UnsupportedModel(
-            f"{name}: ONNX or ONNX Runtime crashed on it ({_ending(done.returncode)}, in the child process of "
-            "--isolate); the file is damaged or hostile, and was not opened here"
-        )
-
-
-def _too_long(name: Path | str, seconds: float) -> UnsupportedModel:
-    return UnsupportedModel(
-        f"{name}: ONNX and ONNX Runtime did not open it within {seconds:g} seconds (in the child process of --isolate)"
-        "; if it is sound, raise --model-limit isolate-seconds=NUMBER"
-    )
-
-
-def _ending(code: int) -> str:
-    """Say how a process ended: by a signal, or with an exit code."""
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"exit code {code:#x}"
-
-
-# What the parent process refuses the model for too, in words of its own, and what the machine lacks.
-_REFUSED = (TnaError, MemoryError, OSError)
-
-
-def main(words: str) -> None:
-    """Open a model.
-
-    Args:
-        words: JSON with `path`, which is null for bytes on standard input; `limits`; and fields of `ModelOptions`.
-    """
-    given = json.loads(words)
-    limits = ModelLimits(**given["limits"])
-    source = sys.stdin.buffer.read() if given["path"] is None else Path(given["path"])
-    # loaded before anything of the model is: what fails here is not the model's fault
-    with contextlib.suppress(TnaError):
-        runtime_version()
-    os.write(1, STARTED)
-    report = os.dup(2)
-    _keep_to_itself(limits.isolate_seconds)
-    try:
-        _open(load_model(source, limits), given)
-    except _REFUSED:
-        pass
-    except Exception:  # noqa: BLE001 - a bug, which the parent process reports
-        os.write(report, traceback.format_exc().encode("utf-8", "replace"))
-        sys.exit(INTERNAL_ERROR)
-
-
-def _keep_to_itself(seconds: float) -> None:
-    """Print nothing and leave no core file; end in time even if the parent process is gone."""
-    silence = os.open(os.devnull, os.O_RDWR)
-    os.dup2(silence, 1)
-    os.dup2(silence, 2)
-    with contextlib.suppress(ImportError, OSError):  # not on Windows
-        import resource  # noqa: PLC0415
-
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # ends the process even in a loop of native code
-        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
-
-
-def _open(model: Model, given: dict[str, str | None]) -> None:
-    checker_complaint(model.path or model.proto)
-    # what one way is refused for says nothing about the next
-    with contextlib.suppress(*_REFUSED):
-        open_model(model, Device("cpu"))
-    for readout in _readouts(model, given):
-        with contextlib.suppress(*_REFUSED):
-            _ = OpenModel(model, readout, Device("cpu")).session
-
-
-def _readouts(model: Model, given: dict[str, str | None]) -> Iterator[Readout]:
-    heads, _ = find_heads(model)
-    yield from heads
-    if not heads:
-        with contextlib.suppress(*_REFUSED):
-            yield find_readout(model, given["head"], given["output_name"], given["output_kind"])
-
-
 class Runner:
     """A session whose inputs go by the samples' names; without one, an output is what the samples hold already."""
 
@@ -363,3 +209,134 @@ class Runner:
         if self._names is None:
             return self._session.run(outputs, batch)
         return self._session.run(outputs, {self._names[name]: array for name, array in batch.items()})
+
+
+class PositionSession(Session):
+    """A session whose tensors come as rows: those positions of its samples that a batch names.
+
+    Args:
+        whole: a session on the model.
+        class_axis: where the classes are, if a tensor's shape leaves that open; 1 or -1.
+        needed: tensors that have to have values for each position; others are returned as they are.
+        name: of the model, for messages.
+        wide: those of them that hold more than one number a position.
+
+    Attributes:
+        layouts: of the tensors that were run.
+    """
+
+    def __init__(
+        self, whole: Session, class_axis: int, needed: Iterable[str], name: str, wide: Iterable[str] = ()
+    ) -> None:
+        self._whole = whole
+        self._class_axis = class_axis
+        self._needed = frozenset(needed)
+        self._wide = frozenset(wide)
+        self._name = name
+        self.provider = whole.provider
+        self.fallback = whole.fallback
+        self.elsewhere = whole.elsewhere
+        self.device = whole.device
+        self.inputs = whole.inputs
+        self.fixed_batch = whole.fixed_batch
+        self.at_once = whole.at_once
+        self.layouts: dict[str, Layout] = {}
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Names of the outputs."""
+        return self._whole.outputs
+
+    def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Run a batch of samples with their positions (`tna_onnx.data.positions`); return the rows that it names.
+
+        Raises:
+            DataError: as a session; or a needed tensor has other positions than the labels.
+        """
+        feeds = dict(feeds)
+        places = feeds.pop(POSITIONS)
+        shape = tuple(feeds.pop(SHAPE).tolist())
+        samples = len(next(iter(feeds.values())))
+        values = self._whole.run(outputs, feeds)
+        return [self._rows(name, each, samples, shape, places) for name, each in zip(outputs, values, strict=True)]
+
+    def in_rows(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return the arrays of a batch as rows, where they have the positions: a head may read an input."""
+        shape = tuple(batch[SHAPE].tolist())
+        samples = len(next(array for name, array in batch.items() if name not in (POSITIONS, SHAPE)))
+        places = batch[POSITIONS]
+        own = (POSITIONS, SHAPE)
+        return {
+            name: each if name in own else self._rows(name, each, samples, shape, places)
+            for name, each in batch.items()
+        }
+
+    def _rows(
+        self, name: str, values: NDArray[Any], samples: int, shape: tuple[int, ...], places: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        layout = layout_of(values.shape, samples, shape, self._class_axis)
+        if layout is None or (layout.class_axis == 0 and name in self._wide):
+            if name not in self._needed:
+                return values
+            raise DataError(
+                f"{self._name}: '{name}' has shape {values.shape} for {samples} samples, and their labels have shape "
+                f"{(samples, *shape)}; expected a label for each position of '{name}'"
+            )
+        self.layouts[name] = layout
+        return rows_of(values, layout)[places]
+
+
+def batch_in_rows(session: Session | None, batch: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return a new batch whose arrays are rows, if those of the session are; else a copy."""
+    if isinstance(session, PositionSession):
+        return session.in_rows(batch)
+    return dict(batch)
+
+
+def sample_shape(session: Session | None, tensor: str, values: NDArray[Any]) -> tuple[int, ...] | Layout:
+    """Return the shape that one sample has in a tensor which was run; the layout, if it has several predictions."""
+    if isinstance(session, PositionSession):
+        return session.layouts[tensor]
+    return values.shape[1:]
+
+
+def first_rows(n_classes: int, source: Source, batch_size: int) -> NDArray[np.int64] | None:
+    """Return rows of the samples of the first batch, where these may have too many to compare; None for all of them."""
+    if not isinstance(source, PositionSource):
+        return None
+    return source.first_rows(batch_size, max(_MIN_ROWS, _CHECKED // n_classes))
+
+
+def layout_of(values: tuple[int, ...], samples: int, positions: tuple[int, ...], class_axis: int) -> Layout | None:
+    """Return how a tensor of a shape holds its positions; None if it has others.
+
+    Args:
+        values: shape of the tensor.
+        samples: number of samples in it.
+        positions: number of positions of a sample along each axis.
+        class_axis: decides where both could be the class axis.
+
+    >>> layout_of((8, 5, 32, 32), 8, (32, 32), -1).class_axis
+    1
+    """
+    axes = len(positions) + 2
+    if values == (samples, *positions):
+        return Layout(axes - 1, 0)
+    first = len(values) == axes and values[0] == samples and values[2:] == positions
+    last = len(values) == axes and values[:-1] == (samples, *positions)
+    if first and (class_axis == CLASSES_FIRST or not last):
+        return Layout(axes, CLASSES_FIRST)
+    if last:
+        return Layout(axes, CLASSES_LAST)
+    if len(values) == 2 and values[0] == samples * math.prod(positions):
+        return Layout(2, CLASSES_LAST)
+    return None
+
+
+def rows_of(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
+    """Return all positions of a tensor as rows, (N P, C), or (N P,) of one number a position."""
+    if layout.class_axis == 0:
+        return values.reshape(-1)
+    if layout.class_axis == CLASSES_FIRST:
+        values = np.moveaxis(values, 1, -1)
+    return values.reshape(-1, values.shape[-1])

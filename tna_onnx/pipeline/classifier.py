@@ -18,8 +18,9 @@ from tna_onnx.data.sources.feature_files import refuse_feature_files
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, choose_batch_size
 from tna_onnx.extraction.independence import require_independence
+from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model, open_source
+from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output

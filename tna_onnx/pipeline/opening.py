@@ -19,8 +19,9 @@ from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import Samples, open_samples
-from tna_onnx.extraction.sessions import OpenModel, open_source
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import NoHead, choose_head
 from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model

@@ -15,8 +15,8 @@ import tna_onnx
 from tests.graph.samples import CASES, FEATURES
 from tests.support import PLAIN, run, words_of
 from tna_onnx.errors import DeviceError, TnaError, UnsupportedModel, UsageError
-from tna_onnx.extraction import sessions as isolated
-from tna_onnx.extraction.sessions import open_source
+from tna_onnx.extraction import isolation as isolated
+from tna_onnx.extraction.isolation import open_source
 from tna_onnx.graph.options import ModelLimits, ModelOptions
 
 ISOLATE = ModelOptions(isolate=True)
