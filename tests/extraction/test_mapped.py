@@ -15,9 +15,8 @@ from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.data import mapped as mapped_module
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.mapped import ReadOnce, allocate, release
+from tna_onnx.data.mapped import ReadOnce, TemporaryRows, allocate, release
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.store import TemporaryRows
 
 
 def resident(array: np.memmap) -> int:

@@ -6,7 +6,7 @@ import math
 import mmap
 import os
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -65,6 +65,24 @@ def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     if math.prod(shape) * dtype.itemsize <= _IN_MEMORY:
         return np.empty(shape, dtype)
     return allocate(None, shape, dtype)
+
+
+@dataclass(eq=False)
+class TemporaryRows:
+    """Arrays of N rows in unnamed temporary files, which the system removes with the process."""
+
+    samples: int
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return the rows of one tensor, (N, *shape), mapped for writing.
+
+        Raises:
+            UsageError: no room in the folder for temporary files.
+        """
+        if name not in self.arrays:
+            self.arrays[name] = allocate(None, (self.samples, *shape), dtype)
+        return self.arrays[name]
 
 
 def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:

@@ -35,6 +35,7 @@ from tna_onnx.data.digest import stream_sha256
 from tna_onnx.data.files import open_regular
 from tna_onnx.data.mapped import allocate, release
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
+from tna_onnx.files import remove_leftovers, write_file
 from tna_onnx.graph.load import Model
 
 _LABELS = "labels.npy"
@@ -135,8 +136,8 @@ class DiskStore:
         manifest["sha256"] = json_digest(manifest)
         lines = "".join(f"{checksum}\n" for checksum in self.checksums)
         # first: these lines are right under the manifest that is there, too
-        _replace_file(self.folder / _CHECKSUMS, lines.encode("ascii"))
-        _replace_file(self.folder / _MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+        write_file(self.folder / _CHECKSUMS, lines.encode("ascii"))
+        write_file(self.folder / _MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
 
     def restore(self, mode: Literal["r", "r+"]) -> None:
         """Take over the finished chunks of an earlier run; a note says where they end early."""
@@ -186,10 +187,14 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            _remove_leftovers(cache)
+            # of runs that were killed, in the stores of other keys too
+            for place in cache.iterdir():
+                remove_leftovers(place)
             stack.enter_context(_locked(folder))  # rule 4, before anything of the store is read
             store.restore("r+")
-            _replace_file(folder / _LABELS, _npy(labels))
+            npy = io.BytesIO()
+            np.save(npy, labels.astype("<i8"))
+            write_file(folder / _LABELS, npy.getvalue())
             store.begin()  # from here on, a folder without rows is known to be a store
         except OSError as error:
             raise _cannot_write(folder, error) from error
@@ -333,11 +338,6 @@ def _read_checksums(folder: Path) -> list[str]:
 
 
 def _labels_shape(manifest: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the shape of a store's labels.
-
-    Raises:
-        ValueError: the manifest says something that is none.
-    """
     n_labels = manifest["key"].get(N_LABELS)
     if n_labels is None:
         return (manifest["samples"],)
@@ -347,11 +347,6 @@ def _labels_shape(manifest: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _read_labels(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Read the last int64 of the labels.
-
-    Raises:
-        ValueError: there are fewer.
-    """
     size = 8 * math.prod(shape)
     # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
     with open_regular(folder / _LABELS) as file:
@@ -371,46 +366,9 @@ def _rows_checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:
     return digest.hexdigest()
 
 
-def _as_json(key: Mapping[str, Any]) -> dict[str, Any]:
+def _as_json(key: Mapping[str, Any]) -> Any:
     """Return a key as it comes back from the manifest: tuples are lists there."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(key)))
-    return plain
-
-
-def _npy(labels: NDArray[np.int64]) -> bytes:
-    """Return the content of a `.npy` file."""
-    file = io.BytesIO()
-    np.save(file, labels.astype("<i8"))
-    return file.getvalue()
-
-
-def _replace_file(path: Path, content: bytes) -> None:
-    """Write a file in one step: the old content stays until the new one is on disk.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            # Without this a crash of the machine could leave the new name with no content.
-            os.fsync(file.fileno())
-        # a rename: a reader finds the old file or the new one, never a part
-        temporary.replace(path)
-    except OSError:  # a full disk; a process that is killed leaves it to `_remove_leftovers`
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
-def _remove_leftovers(cache: Path) -> None:
-    """Remove temporary files of processes that were killed, from all stores of a cache that nobody fills now."""
-    leftovers = [path for name in (_LABELS, _CHECKSUMS, _MANIFEST) for path in cache.glob(f"*/.{name}.tmp")]
-    for path in leftovers:
-        with contextlib.suppress(OSError, UsageError), _locked(path.parent):
-            path.unlink(missing_ok=True)
+    return json.loads(json.dumps(dict(key)))
 
 
 @contextlib.contextmanager
@@ -437,24 +395,6 @@ def _locked(folder: Path) -> Iterator[None]:
 
 def _cannot_write(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"{folder}: cannot be written: {error.strerror}; choose another --cache")
-
-
-@dataclass(eq=False)
-class TemporaryRows:
-    """Arrays of N rows in unnamed temporary files, which the system removes with the process."""
-
-    samples: int
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the rows of one tensor, (N, *shape), mapped for writing.
-
-        Raises:
-            UsageError: no room in the folder for temporary files.
-        """
-        if name not in self.arrays:
-            self.arrays[name] = allocate(None, (self.samples, *shape), dtype)
-        return self.arrays[name]
 
 
 N_LABELS = "n_labels"
