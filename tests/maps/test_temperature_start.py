@@ -46,23 +46,3 @@ def test_the_slope_vanishes_there(samples: int, classes: int, dtype: type, bound
     expected = least(logits, labels)
     for cuts in ((), (samples // 2,), tuple(range(100, samples, samples // 7))):
         assert Temperature.fit(reduce_of(logits, labels, cuts=cuts)).temperature == pytest.approx(expected, rel=bound)
-
-
-@pytest.mark.parametrize("right", [True, False])
-def test_samples_that_are_fitted_first_and_have_no_temperature(right: bool) -> None:
-    """Every 16th row has the largest logit at its label, or the smallest: the others decide."""
-    logits, labels = problem(2**16, 32)
-    chosen = slice(None, None, 16)
-    labels[chosen] = logits[chosen].argmax(axis=1) if right else logits[chosen].argmin(axis=1)
-    found = Temperature.fit(reduce_of(logits, labels)).temperature
-    assert found == pytest.approx(least(logits, labels), rel=1e-9)
-
-
-def test_many_chunks_give_no_more_samples_than_a_few() -> None:
-    """The first fit's samples are halved as they add up: 14 chunks of 120,000 logits are more than the limit."""
-    logits, labels = problem(2**16, 24)
-    cuts = tuple(range(5000, 2**16, 5000))
-    found = Temperature.fit(reduce_of(logits, labels, cuts=cuts)).temperature
-    assert found == pytest.approx(least(logits, labels), rel=1e-9)
-    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    assert Temperature.fit(reduce_of(torch.from_numpy(logits), labels)).temperature == pytest.approx(found, rel=1e-9)

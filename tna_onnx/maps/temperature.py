@@ -6,8 +6,7 @@ With beta = 1/T and p = softmax(beta s), the mean NLL is convex in beta:
     d2 NLL / d beta2 = mean_i Var_p[s_i] >= 0
     d3 NLL / d beta3 = mean_i E_p[(s_i - E_p[s_i])^3]
 
-so the fit is the root of an increasing function. Of many samples, some are fitted first: all need one pass less from
-there than from T = 1, or two. Sums over classes are in the dtype of the logits (the errors of a row
+so the fit is the root of an increasing function. Sums over classes are in the dtype of the logits (the errors of a row
 are those of its logits), sums over samples float64. Source: Guo et al. (2017), section 4.2.
 
 Ensemble temperature scaling (ETS): a mixture of the scaled, the plain and the uniform distribution.
@@ -64,10 +63,6 @@ _MAX_BETA = 1e6
 _REACH = 3.0
 _SCANNED = 33
 _SCANS = 3
-
-# Logits that a chunk gives to the first fit, and all chunks together at most.
-_SAMPLED = 2**17
-_MAX_SAMPLED = 2**20
 
 
 class Tempered(Protocol):
@@ -127,7 +122,7 @@ class Temperature(CalibrationMap):
                 less than nothing about the labels (T -> infinity).
         """
         reduce = _in_two_classes(reduce)
-        first = _first_beta(reduce) if start is None else 1 / start.temperature
+        first = 1.0 if start is None else 1 / start.temperature
         # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
         root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
         if root.status == "upper":
@@ -244,46 +239,6 @@ def _narrow_moments(beta: float, shifted: NDArray[Any]) -> tuple[Any, ...]:
         weights *= by_class
         sums.append(weights.sum(axis=0))
     return tuple(sums)
-
-
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """Some of the samples: (B, C) logits and (B,) labels on the host; `thinned` if others were left out."""
-
-    logits: NDArray[Any]
-    labels: NDArray[np.int64]
-    thinned: bool
-
-    @classmethod
-    def of(cls, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Sample:
-        """Take evenly spaced rows of a chunk."""
-        step = max(1, logits.shape[0] * logits.shape[1] // _SAMPLED)
-        return cls(np.array(to_host(logits[::step])), labels[::step], step > 1)
-
-    def __add__(self, other: _Sample) -> _Sample:
-        logits = np.concatenate([self.logits, other.logits])
-        labels = joined_labels([self.labels, other.labels])
-        # so that the memory of any number of chunks is that of a few
-        if logits.size > _MAX_SAMPLED:
-            return _Sample(logits[::2].copy(), labels[::2], True)
-        return _Sample(logits, labels, self.thinned or other.thinned)
-
-
-def _first_beta(reduce: Reduce) -> float:
-    """Return 1/T of some of the samples; 1 where these are all, or have none."""
-    sample: _Sample = reduce(_Sample.of)
-    if not sample.thinned:
-        return 1.0
-
-    def some(of: Any, *_: NDArray[Any]) -> Any:
-        return of(sample.logits, sample.labels)
-
-    try:
-        # as many digits as the samples tell
-        root = increasing_root(functools.partial(_slope, some), _MIN_BETA, _MAX_BETA, tolerance=1e-3)
-    except DataError:
-        return 1.0
-    return root.value if root.status == "converged" else 1.0
 
 
 # A weight that no probability in float32 shows.
