@@ -23,7 +23,7 @@ def test_importing_the_package_or_the_command_line_loads_nothing_heavy() -> None
 
 
 def test_calibrate_does_not_need_training_frameworks_or_plots() -> None:
-    heavy = loaded("import tna_onnx; tna_onnx.calibrate; import tna_onnx.render.text")
+    heavy = loaded("import tna_onnx; tna_onnx.calibrate; import tna_onnx.render.terminal")
     assert heavy & {"torch", "ray", "matplotlib", "sklearn", "onnxruntime", "PIL"} == set()
 
 

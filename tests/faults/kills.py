@@ -36,7 +36,7 @@ import tna_onnx.api.features
 import tna_onnx.api.guard
 import tna_onnx.cli.show
 import tna_onnx.render.html.page
-import tna_onnx.render.text  # noqa: F401 - loaded before the fork
+import tna_onnx.render.terminal  # noqa: F401 - loaded before the fork
 from tests.conftest import ROOT, Demo
 from tests.support import PLAIN, words_of
 from tna_onnx.cli import main as command_line

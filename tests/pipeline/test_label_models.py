@@ -312,7 +312,7 @@ def test_labels_that_do_not_hold_are_not_drawn_as_errors(searched: Report, tmp_p
     drawn = (tmp_path / "confidence.svg").read_text("utf-8")
     assert ">does not hold<" in drawn
     assert ">wrong<" not in drawn
-    assert "probability too high" in (tmp_path / "reliability.svg").read_text("utf-8")
+    assert "frequency without bins" in (tmp_path / "reliability.svg").read_text("utf-8")
 
 
 def names(folder: Path) -> Path:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.numerics.bernoulli import confidences, scores
-from tna_onnx.render.text import bin_free_lines, bin_free_rows, bin_free_sentence
+from tna_onnx.render.rows import bin_free_lines, bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree
 
 

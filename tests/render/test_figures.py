@@ -21,8 +21,8 @@ from tests.conftest import Small
 from tests.support import PLAIN, TILTED, WALKED, cli, words_of
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render import figures
-from tna_onnx.render.figures import Panel, draw_reliability, write_figures
-from tna_onnx.render.reliability import bars
+from tna_onnx.render.charts import bars, reliability_chart
+from tna_onnx.render.figures import write_figures
 from tna_onnx.results.report import Report
 
 # A search whose steps and members there is something to draw of.
@@ -90,8 +90,8 @@ def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
     words = texts(files / "reliability.svg")
     for bins, name in ((details.before, "before"), (details.after, "after")):
         assert f"{name}: ECE {100 * bins.ece:.2f} %" in words
-        assert {str(count) for count in bins.count if count} <= set(words)
-    assert {"confidence", "accuracy", "samples", "confidence too high"} <= set(words)
+    assert {"confidence", "accuracy", "bins, 95 % interval", "accuracy without bins"} <= set(words)
+    assert {"samples, %", "right", "wrong"} <= set(texts(files / "confidence.svg"))
     assert f"before: mean {100 * details.risk_before.area:.2f} %" in texts(files / "risk-coverage.svg")
     assert f"chosen: {report.angle:g}°" in texts(files / "search.svg")
     assert "held-out, 64 members" in texts(files / "search.svg")
@@ -102,12 +102,10 @@ def test_text_is_text_and_says_the_numbers(report: Report, files: Path) -> None:
 
 @needs_matplotlib
 def test_nothing_is_told_by_colour_alone(files: Path) -> None:
-    for name in ("risk-coverage", "search", "members", "angles"):
+    for name in ALL:
         drawing = (files / f"{name}.svg").read_text("utf-8")
         lines = set(re.findall(r"stroke-dasharray: ?([0-9. ,]+)", drawing))
         assert lines, name  # dashes beside the solid lines
-    for name in ("reliability", "confidence"):
-        assert "<pattern" in (files / f"{name}.svg").read_text("utf-8"), name  # hatches
 
 
 def drawn(report: Report, name: str) -> Any:
@@ -115,7 +113,7 @@ def drawn(report: Report, name: str) -> Any:
     details = report.details
     assert details is not None
     figure = importlib.import_module("matplotlib.figure").Figure()
-    figures._figures(report, details)[name](figure)
+    figures._draw_abreast(figure, figures._figures(report, details)[name])
     return figure
 
 
@@ -253,18 +251,16 @@ def test_matplotlib_loads_only_for_figures(small: Small, tmp_path: Path) -> None
     assert done.stdout.strip() == ""
 
 
-def test_bars_have_the_intervals_of_the_page() -> None:
+def test_bins_have_the_intervals_of_the_page() -> None:
     bins = Bins((0, 4, 250, 1000), (0.0, 0.4, 0.7, 0.95), (0.0, 0.5, 0.5, 0.9))
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    draw_reliability(figure, [Panel("model", bins, bins.ece)])
+    figures._draw_abreast(figure, [reliability_chart("model", bins, bins.ece)])
     diagram = figure.axes[0]
-    [errors] = [each for each in diagram.containers if type(each).__name__ == "ErrorbarContainer"]
-    drawn = [segment[:, 1] for segment in errors[2][0].get_segments()]
+    strokes, band = diagram.collections
     filled = [bar for bar in bars(bins) if bar.count]
-    np.testing.assert_allclose(drawn, [bar.interval for bar in filled], atol=1e-12)
-    [ranges] = [each for each in diagram.containers if each.get_label().startswith("consistent")]
-    found = [(patch.get_y(), patch.get_y() + patch.get_height()) for patch in ranges]
-    np.testing.assert_allclose(found, [bar.consistent for bar in filled], atol=1e-12)
-    [accuracy] = [each for each in diagram.containers if each.get_label() == "accuracy"]
-    assert [patch.get_alpha() is not None for patch in accuracy] == [bar.weak for bar in bars(bins)]
-    assert "95 % interval" in diagram.get_legend_handles_labels()[1]
+    np.testing.assert_allclose([line[:, 1] for line in strokes.get_segments()], [bar.interval for bar in filled])
+    corners = band.get_paths()[0].vertices
+    for bar in filled:
+        ends = corners[np.isclose(corners[:, 0], bar.confidence), 1]
+        assert (ends.min(), ends.max()) == pytest.approx(bar.consistent)
+    assert "bins, 95 % interval" in diagram.get_legend_handles_labels()[1]

@@ -170,8 +170,7 @@ def test_a_page_without_details_says_what_the_long_one_says(results: dict[str, A
 def test_figures_are_reliability_diagrams(results: dict[str, Any], kind: str, panels: int, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     figure = results[kind].plot()
-    # a diagram and its strip
-    assert len(figure.axes) == 2 * panels
+    assert len(figure.axes) == panels
     assert sum("ECE" in axes.get_title() for axes in figure.axes) == panels
     figure.savefig(tmp_path / "f.png")
 

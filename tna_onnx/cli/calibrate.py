@@ -205,7 +205,7 @@ def calibrate(
     from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import finish_gated, json_step, page_step, ready, run_gated  # noqa: PLC0415
     from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
-    from tna_onnx.render.text import report_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
     extras = Extras(figures, mlflow)
     # before the work: a mistyped path must not cost a run
@@ -276,7 +276,7 @@ def fit(**arguments: Any) -> None:
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrator import fit as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
-    from tna_onnx.render.text import report_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
     carry_out(run, report_text, arguments, ".onnx")
 
@@ -348,7 +348,7 @@ def features(**arguments: Any) -> None:
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.features import features as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
-    from tna_onnx.render.text import collection_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import collection_text  # noqa: PLC0415
 
     carry_out(run, collection_text, arguments)
 

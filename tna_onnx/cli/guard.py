@@ -82,7 +82,7 @@ def guard(**arguments: Any) -> None:
         raise click.UsageError("Missing data. Give them behind the model, or as --calib DATA.")
     from tna_onnx.api.guard import guard as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
-    from tna_onnx.render.guard_text import guard_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import guard_text  # noqa: PLC0415
 
     carry_out(run, guard_text, arguments, ".guard.onnx")
 
@@ -149,6 +149,6 @@ def shift(**arguments: Any) -> None:
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.shift import shift as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
-    from tna_onnx.render.guard_text import shift_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import shift_text  # noqa: PLC0415
 
     carry_out(run, shift_text, arguments, ".shift.onnx")

@@ -48,7 +48,7 @@ def evaluate(**arguments: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""
     from tna_onnx.api.evaluate import evaluate as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
-    from tna_onnx.render.text import evaluation_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import evaluation_text  # noqa: PLC0415
 
     carry_out(run, evaluation_text, arguments)
 
@@ -85,7 +85,7 @@ def compare(page: str | None, **arguments: Any) -> None:
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import Step, carry_out, command_line, page_step  # noqa: PLC0415
-    from tna_onnx.render.text import model_comparison_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import model_comparison_text  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
     # before any model runs

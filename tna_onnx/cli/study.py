@@ -95,7 +95,7 @@ def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: boo
     from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
     from tna_onnx.render.figures import figure_step, require_formats  # noqa: PLC0415
     from tna_onnx.render.html.comparison import study_page  # noqa: PLC0415
-    from tna_onnx.render.text import study_text  # noqa: PLC0415
+    from tna_onnx.render.terminal import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
     check_figure_folder(arguments["out"], *named_files(arguments))

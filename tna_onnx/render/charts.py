@@ -1,7 +1,10 @@
-"""The line charts of a calibration, as values that both the page (`html/svg.py`) and `figures.py` draw.
+"""The figures of results as data: the page draws them as SVG (`html/svg.py`), files are drawn by matplotlib.
 
 A line of rank k has the k-th colour and marker, and is dashed where another one of its colour is not, so that nothing
 depends on colour alone. The search is drawn as far as it is near the original weight; the rest is in the table.
+
+In a reliability diagram, bar j of B stands for j/B < confidence <= (j+1)/B, as the bins do. Its height is the accuracy;
+its gap is mean confidence - accuracy, above zero where confidence is too high.
 """
 
 from __future__ import annotations
@@ -10,7 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from tna_onnx.numerics.conformal import consistent_range, wilson_interval
+from tna_onnx.numerics.corp import BAND_LEVEL, Curve
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.details import Details, Scored, Step
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Line
@@ -45,6 +51,7 @@ class MarkedChart(Chart):
         horizontal: values of y to mark, and their texts.
         rings: points (x, y) to mark.
         text_on_top: whether the text of `vertical` stands there, and not at the bottom.
+        whiskers: whether the intervals of marked points are strokes; a band otherwise.
     """
 
     x_range: tuple[float, float] | None = None
@@ -52,6 +59,7 @@ class MarkedChart(Chart):
     horizontal: tuple[tuple[float, str], ...] = ()
     rings: tuple[tuple[float, float], ...] = ()
     text_on_top: bool = False
+    whiskers: bool = False
 
 
 def log_ticks(chart: Chart) -> list[float]:
@@ -249,3 +257,174 @@ def angle_charts(details: Details) -> tuple[MarkedChart, MarkedChart]:
         MarkedChart("Angles to the predicted class", "angle, degrees", label, lines(predicted), x_range=ends),
         MarkedChart("Angles to all other classes", "angle, degrees", label, lines(others), x_range=ends),
     )
+
+
+FEW = 10
+"""Bins with fewer samples are drawn pale: their interval is wider than half of the axis."""
+
+
+@dataclass(frozen=True)
+class DiagramWords:
+    """What bins hold: their height, what it stands against, what is counted, and which of it is true and which not."""
+
+    what: str
+    against: str
+    counted: str
+    sides: tuple[str, str] = ("right", "wrong")
+
+
+OF_CLASSES = DiagramWords("accuracy", "confidence", "samples")
+"""The predicted class: whether it is right."""
+
+OF_EACH = DiagramWords("frequency", "probability", "samples")
+"""One class or label: whether it holds, for each of its probabilities."""
+
+# a label that rightly does not hold is no error
+OF_LABELS = DiagramWords("frequency", "probability", "labels of samples", ("holds", "does not hold"))
+"""All labels of samples that may have several, together."""
+
+
+def words_of(several: object) -> DiagramWords:
+    """Return the words for samples that may have several labels, if that is so, or for classes."""
+    if several:
+        return OF_LABELS
+    return OF_CLASSES
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One bar of a reliability diagram; all but the count are fractions.
+
+    Attributes:
+        left: lower end of its confidences.
+        right: upper end of its confidences.
+        count: samples in it.
+        confidence: their mean confidence; 0 without samples.
+        height: their accuracy; 0 without samples.
+    """
+
+    left: float
+    right: float
+    count: int
+    confidence: float
+    height: float
+
+    @property
+    def width(self) -> float:
+        """Range of confidences."""
+        return self.right - self.left
+
+    @property
+    def middle(self) -> float:
+        """Centre of the bar."""
+        return (self.left + self.right) / 2
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence - accuracy."""
+        return self.confidence - self.height
+
+    @property
+    def sign(self) -> int:
+        """1 if confidence is too high, -1 if it is too low, 0 if it is the accuracy.
+
+        >>> Bar(0.5, 1.0, 10, 0.9, 0.7).sign
+        1
+        """
+        return (self.confidence > self.height) - (self.confidence < self.height)
+
+    @property
+    def weak(self) -> bool:
+        """Whether there are few samples."""
+        return self.count < FEW
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Wilson's 95 % interval of the accuracy; there is a sample."""
+        return wilson_interval(self.height, self.count)
+
+    @property
+    def consistent(self) -> tuple[float, float]:
+        """Where the accuracy is in 95 % of cases if confidences are right; there is a sample."""
+        # a mean of rounded probabilities may end above 1
+        return consistent_range(min(1.0, self.confidence), self.count)
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """Ends of the gap, the lower one first."""
+        return min(self.confidence, self.height), max(self.confidence, self.height)
+
+
+def bars(bins: Bins) -> tuple[Bar, ...]:
+    """Return the bars of a diagram from low to high confidence, those without samples too.
+
+    >>> [(bar.left, bar.count, bar.height) for bar in bars(Bins((1, 3), (0.4, 0.8), (0.0, 1.0)))]
+    [(0.0, 1, 0.0), (0.5, 3, 1.0)]
+    """
+    total = len(bins.count)
+    rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
+    return tuple(Bar(j / total, (j + 1) / total, *row) for j, row in enumerate(rows))
+
+
+def bins_line(name: str, bins: Bins, rank: int, *, least: int = 1, dashed: bool = False) -> Line:
+    """Return a point for each bin with at least `least` samples: mean confidence, accuracy and its interval."""
+    filled = [bar for bar in bars(bins) if bar.count >= least]
+    x, y = tuple(bar.confidence for bar in filled), tuple(bar.height for bar in filled)
+    low, high = (tuple(bar.interval[k] for bar in filled) for k in (0, 1))
+    return Line(name, x, y, low, high, rank, dashed=dashed)
+
+
+def reliability_chart(
+    title: str, bins: Bins, ece: float, words: DiagramWords = OF_CLASSES, curve: Curve | None = None
+) -> MarkedChart:
+    """Return a reliability diagram as lines: bins with their intervals, the fit without bins, and where both would lie.
+
+    Args:
+        title: what it is of.
+        bins: of the diagram.
+        ece: to name in the title, a fraction.
+        words: names of the axes.
+        curve: the fit without bins, if there is one.
+    """
+    filled = [bar for bar in bars(bins) if bar.count]
+    level, x = 0.95, tuple(bar.confidence for bar in filled)
+    low, high = (tuple(bar.consistent[k] for bar in filled) for k in (0, 1))
+    lines = [bins_line("bins, 95 % interval", bins, 2)]
+    if curve is not None:
+        level, x, low, high = BAND_LEVEL, curve.confidence, curve.low, curve.high
+        lines.append(Line(f"{words.what} without bins", x, curve.accuracy, rank=RANKS, marked=False))
+    lines.append(Line(f"consistent with calibration ({100 * level:g} %)", x, x, low, high, rank=0, marked=False))
+    lines.append(Line(f"{words.against} = {words.what}", (0.0, 1.0), (0.0, 1.0), rank=0, dashed=True, marked=False))
+    title = f"{title}: ECE {100 * ece:.2f} %"
+    return MarkedChart(title, words.against, words.what, tuple(lines), y_range=(0, 1), x_range=(0, 1), whiskers=True)
+
+
+def confidence_charts(details: Details, words: DiagramWords) -> tuple[MarkedChart, MarkedChart]:
+    """Return the share of the samples in each bin of confidence, before and after: right ones, and wrong ones."""
+    # one axis for both, so that their heights can be compared
+    sides = {"before": details.before, "after": details.after}
+    highest = max(max(bins.count) / max(1, sum(bins.count)) for bins in sides.values())
+    before, after = (
+        MarkedChart(
+            title,
+            words.against,
+            f"{words.counted}, %",
+            tuple(
+                Line(name, middles, tuple(100 * share for share in shares), rank=rank, dashed=rank == 1)
+                for name, middles, shares, rank in _confidence_lines(bins, words)
+            ),
+            y_range=(0, 108 * highest or 1.0),
+            x_range=(0, 1),
+        )
+        for title, bins in sides.items()
+    )
+    return before, after
+
+
+def _confidence_lines(bins: Bins, words: DiagramWords) -> Iterable[tuple[str, tuple[float, ...], list[float], int]]:
+    """Yield name, middles of the bins, shares and rank of what is right and of what is wrong."""
+    total = max(1, sum(bins.count))
+    middles = tuple(bar.middle for bar in bars(bins))
+    for name, rank in zip(words.sides, (2, 1), strict=True):
+        hits = [bar.height if rank == 2 else 1 - bar.height for bar in bars(bins)]
+        yield name, middles, [bar.count * hit / total for bar, hit in zip(bars(bins), hits, strict=True)], rank

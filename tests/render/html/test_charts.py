@@ -8,9 +8,17 @@ import pytest
 
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import MarkedChart
-from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram, confidence_histogram, reliability_diagram
 from tna_onnx.render.html.page import environment
-from tna_onnx.render.html.svg import Frame, LineChart, line_chart, ticks
+from tna_onnx.render.html.svg import (
+    Frame,
+    Histogram,
+    LineChart,
+    ReliabilityDiagram,
+    confidence_histogram,
+    line_chart,
+    reliability_diagram,
+    ticks,
+)
 from tna_onnx.results.study import Chart, Line
 
 MACROS = {ReliabilityDiagram: "reliability", Histogram: "histogram", LineChart: "chart"}

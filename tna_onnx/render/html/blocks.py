@@ -13,18 +13,19 @@ from tna_onnx.numerics.corp import BAND_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.html.diagrams import Histogram, ReliabilityDiagram
+from tna_onnx.render.charts import FEW, OF_CLASSES, DiagramWords, bars
 from tna_onnx.render.html.svg import (
+    Histogram,
     IntervalBar,
     LineChart,
+    ReliabilityDiagram,
     interval_bar,
     line_chart,
     line_look,
     line_marker,
     marker_path,
 )
-from tna_onnx.render.reliability import FEW, OF_CLASSES, DiagramWords, bars
-from tna_onnx.render.text import SUBGROUP_COLUMNS, subgroup_row
+from tna_onnx.render.rows import SUBGROUP_COLUMNS, subgroup_row
 from tna_onnx.results.study import Chart, Line
 from tna_onnx.results.subgroups import Subgroup
 from tna_onnx.results.verdict import Word, changed

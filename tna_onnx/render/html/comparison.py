@@ -30,7 +30,7 @@ from tna_onnx.render.html.sections.classes import compared_reliability
 from tna_onnx.render.html.sections.decisions import decided
 from tna_onnx.render.html.sections.result import model_terms
 from tna_onnx.render.html.svg import IntervalBar
-from tna_onnx.render.lines import size_text
+from tna_onnx.render.rows import size_text
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.study import Chart, Studies, Study
 

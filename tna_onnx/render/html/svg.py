@@ -1,4 +1,4 @@
-"""Geometry of the drawings and charts on a page: scales, ticks, bars, lines and points as plain values, in pixels.
+"""Geometry of the drawings on a page: scales, ticks, bars, lines and points as plain values, in pixels.
 
 `templates/drawings.html` writes them as inline SVG. Colours and fonts are classes of the page's style sheet, which
 fields called `look` name; series also differ by dashes and markers, for readers who see no colours. A chart has a title
@@ -11,7 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tna_onnx.render.charts import MarkedChart, log_ticks
+from tna_onnx.numerics.corp import Curve
+from tna_onnx.numerics.reliability import Bins
+from tna_onnx.render.charts import OF_CLASSES, Bar, DiagramWords, MarkedChart, bars, log_ticks
 from tna_onnx.results.study import Chart, Line
 
 MARKERS = ("circle", "square", "triangle", "diamond", "cross")
@@ -397,3 +399,167 @@ def _described(line: Line, x_label: str, y_label: str) -> str:
         f"{line.name}: {y_label} {min(line.y):.4g} to {max(line.y):.4g} "
         f"over {x_label} {line.x[0]:.4g} to {line.x[-1]:.4g}"
     )
+
+
+_FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
+# Narrower bars have no room for the digits of their count; page.js has the same limit, 20 bins.
+_MIN_COUNTED_WIDTH = 0.05
+# Half the length of the strokes that end an interval, pixels.
+_CAP = 2.5
+
+
+@dataclass(frozen=True)
+class ReliabilityDiagram:
+    """Bars of accuracy per bin with their gaps and intervals, and a strip below that counts the samples.
+
+    `band` and `curve` are the points of the area of calibrated models and of the fit without bins; empty for none.
+    """
+
+    title: str
+    description: str
+    axes: Axes
+    strip: Axes
+    marks: tuple[Mark, ...]
+    diagonal: Segment
+    band: str = ""
+    curve: str = ""
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """Stacked bars."""
+
+    title: str
+    description: str
+    axes: Axes
+    marks: tuple[Mark, ...]
+
+
+def reliability_diagram(
+    bins: Bins, title: str, words: DiagramWords = OF_CLASSES, curve: Curve | None = None
+) -> ReliabilityDiagram:
+    """Share that came true against confidence, per bin, with the gap to the diagonal and the samples of each bin.
+
+    Args:
+        bins: to draw.
+        title: of the drawing.
+        words: names of the axes, and of what is counted.
+        curve: the same without bins.
+    """
+    frame = Frame((0, 1), (0, 1), bottom=236)
+    # Without any samples the strip still needs a scale. Above it there is a line of counts.
+    strip = Frame((0, 1), (0, max(bins.count) or 1), top=262, bottom=292)
+    # an empty bin has no accuracy: a bar of height 0 would claim one
+    filled = [bar for bar in bars(bins) if bar.count]
+    total = sum(bins.count)
+    listed = "; ".join(f"{_range(bar)}: {bar.count:,} {words.counted}, {words.what} {bar.height:.2f}" for bar in filled)
+    return ReliabilityDiagram(
+        title,
+        f"Bars of {words.what} per bin of {words.against}. {listed}.",
+        frame.axes("", words.what, y_ticks=_FIFTHS),
+        strip.axes(words.against, "", x_ticks=_FIFTHS),
+        tuple(_reliability_mark(frame, strip, bar, total, words, not curve) for bar in filled),
+        frame.segment("diagonal", (0, 0), (1, 1)),
+        frame.area(curve.confidence, curve.low, curve.high) if curve else "",
+        frame.line(curve.confidence, curve.accuracy) if curve else "",
+    )
+
+
+def _reliability_mark(frame: Frame, strip: Frame, bar: Bar, total: int, words: DiagramWords, consistent: bool) -> Mark:
+    """Draw a bar with its gap and interval; `consistent` adds where calibration would put it."""
+    sides = (bar.left, bar.right)
+    # The hit area comes first: it is as high as the axes, so that small bars can be hovered.
+    rects = [frame.rect("hit-area", sides, 0, 1)]
+    if consistent:
+        # behind the bars, so that their colours stay; its border lies before them
+        rects.append(frame.rect("consistent", sides, *bar.consistent))
+    rects += [
+        frame.rect("accuracy", sides, 0, bar.height),
+        frame.rect("over" if bar.sign > 0 else "under", sides, *bar.span),
+        strip.rect("count", sides, 0, bar.count),
+    ]
+    if consistent:
+        rects.append(frame.rect("consistent-border", sides, *bar.consistent))
+    low, high = bar.interval
+    hover = (
+        f"{words.against} {_range(bar)}: {bar.count:,} {words.counted} ({bar.count / total:.1%}), "
+        f"mean {words.against} {bar.confidence:.3f}, {words.what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
+    )
+    count = ""
+    if bar.width >= _MIN_COUNTED_WIDTH:
+        count = short_count(bar.count)
+    lines = _whisker(frame, bar)
+    return Mark(hover, tuple(rects), lines, count, strip.at_x(bar.middle), bar.weak)
+
+
+def short_count(number: int) -> str:
+    """Write a count in at most four characters.
+
+    >>> [short_count(n) for n in (999, 1_901, 9_999, 84_210, 1_234_567)]
+    ['999', '1.9k', '10k', '84k', '1.2M']
+    """
+    for factor, suffix in ((1, ""), (1_000, "k"), (1_000_000, "M")):
+        # 999.5 thousand is a million, not 1000 thousand
+        if round(number / factor) < 1_000:
+            return _short(number / factor) + suffix
+    return f"{number:.0e}"
+
+
+def _short(number: float) -> str:
+    """Write a number below 1,000 with one digit behind the point where there is room: below 10, if it has one."""
+    text = f"{number:.1f}"
+    if len(text) > len("9.9") or text.endswith(".0"):
+        return f"{number:.0f}"
+    return text
+
+
+def _whisker(frame: Frame, bar: Bar) -> tuple[Segment, ...]:
+    """Return the interval of a bar's height, and the two strokes that end it."""
+    x = frame.at_x(bar.middle)
+    low, high = map(frame.at_y, bar.interval)
+    ends = tuple(Segment("whisker", x - _CAP, y, x + _CAP, y) for y in (low, high))
+    return (Segment("whisker", x, low, x, high), *ends)
+
+
+def confidence_histogram(
+    bins: Bins,
+    title: str,
+    highest: float,
+    words: DiagramWords = OF_CLASSES,
+) -> Histogram:
+    """Share of the samples in each bin of confidence: right predictions below, wrong ones on top.
+
+    Args:
+        bins: to draw.
+        title: of the drawing.
+        highest: percentage up to which the axis goes, so that two drawings can have the same.
+        words: names of what is drawn.
+    """
+    top = range_from_zero(highest)
+    frame = Frame((0, 1), (0, top))
+    total = sum(bins.count)
+    right = round(sum(bar.count * bar.height for bar in bars(bins)))
+    return Histogram(
+        title,
+        f"{total:,} {words.counted}, {right:,} of them: {words.sides[0]}.",
+        frame.axes(words.against, f"{words.counted}, %", x_ticks=_FIFTHS, y_ticks=ticks(0, top)),
+        tuple(_histogram_mark(frame, bar, total, words) for bar in bars(bins) if bar.count),
+    )
+
+
+def _histogram_mark(frame: Frame, bar: Bar, total: int, words: DiagramWords) -> Mark:
+    sides = (bar.left, bar.right)
+    right = round(bar.count * bar.height)
+    share = 100 * bar.count / total
+    share_right = 100 * right / total
+    rects = (
+        frame.rect("hit-area", sides, *frame.y),
+        frame.rect("accuracy", sides, 0, share_right),
+        frame.rect("over", sides, share_right, share),
+    )
+    names = words.sides
+    return Mark(f"{words.against} {_range(bar)}: {right:,} {names[0]}, {bar.count - right:,} {names[1]}", rects)
+
+
+def _range(bar: Bar) -> str:
+    return f"{bar.left:.2f} to {bar.right:.2f}"

@@ -7,10 +7,11 @@ largest gaps where there are many.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.charts import RANKS, MarkedChart, risk_chart
+from tna_onnx.render.charts import OF_EACH, OF_LABELS, RANKS, DiagramWords, MarkedChart, bins_line, risk_chart, words_of
 from tna_onnx.render.html.blocks import (
     CONSISTENT_KEY,
     Column,
@@ -25,11 +26,9 @@ from tna_onnx.render.html.blocks import (
     key_of,
     table,
 )
-from tna_onnx.render.html.diagrams import confidence_histogram, reliability_diagram
 from tna_onnx.render.html.sections.result import data_text
-from tna_onnx.render.html.svg import line_chart
-from tna_onnx.render.reliability import OF_CLASSES, OF_EACH, OF_LABELS, DiagramWords, words_of
-from tna_onnx.render.text import bin_free_rows, bin_free_sentence
+from tna_onnx.render.html.svg import confidence_histogram, line_chart, reliability_diagram
+from tna_onnx.render.rows import bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Sample
 from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
@@ -142,12 +141,7 @@ _MIN_TIED = 0.02
 
 def confidence(report: Report, details: Details) -> SimpleNamespace:
     """Return the values of the section."""
-    words = OF_CLASSES
-    sides = ("right", "wrong")
-    if report.labels:
-        # a label that rightly does not hold is no error
-        words = OF_LABELS
-        sides = ("holds", "does not hold")
+    words = words_of(report.labels)
     # One axis for both, so that their heights can be compared.
     highest = 100 * max(max(bins.count) / sum(bins.count) for bins in (details.before, details.after))
     curves = {"before": details.risk_before, "after": details.risk_after}
@@ -155,13 +149,13 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
     return SimpleNamespace(
         several=bool(report.labels),
         keys=(
-            area_key("accuracy", sides[0]),
-            area_key("over", sides[1]),
+            area_key("accuracy", words.sides[0]),
+            area_key("over", words.sides[1]),
             *map(key_of, risk.lines),
         ),
         histograms=(
-            Figure(confidence_histogram(details.before, "Confidences before", highest, words, sides), "Before"),
-            Figure(confidence_histogram(details.after, "Confidences after", highest, words, sides), "After"),
+            Figure(confidence_histogram(details.before, "Confidences before", highest, words), "Before"),
+            Figure(confidence_histogram(details.after, "Confidences after", highest, words), "After"),
         ),
         tied=tuple(text for word, curve in curves.items() for text in _tied(word, curve)),
         risk=chart_figure(risk),
@@ -248,12 +242,10 @@ def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
     return _diagrams(parts, words, comparison.data, overlay=overlay)
 
 
-def _bins_line(rank: int, model: ComparedModel) -> Line:
-    bins = model.reliability
-    rows = zip(bins.count, bins.confidence, bins.accuracy, strict=True)
-    points = [(confidence, accuracy) for count, confidence, accuracy in rows if count >= _MIN_SAMPLES]
-    x, y = (tuple(point[k] for point in points) for k in (0, 1))
-    return Line(model.name, x, y, rank=rank % RANKS, dashed=rank >= RANKS)
+def _bins_line(place: int, model: ComparedModel) -> Line:
+    """Return the bins of a model as a line; intervals of all models would hide each other."""
+    line = bins_line(model.name, model.reliability, place % RANKS, least=_MIN_SAMPLES, dashed=place >= RANKS)
+    return replace(line, low=(), high=())
 
 
 def _diagrams(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import SimpleNamespace
 
 from tna_onnx.render.charts import MarkedChart, curve
-from tna_onnx.render.guard_text import between, cost_lines, off, per_cent
 from tna_onnx.render.html.blocks import Column, Table, chart_figure, key_of, table
+from tna_onnx.render.rows import between, cost_lines, decision_parts, per_cent
 from tna_onnx.results.details import RiskCoverage
 from tna_onnx.results.guarding import (
     ClassDecision,
@@ -51,6 +50,7 @@ def _default(dial: GuardInput) -> str:
 def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) -> SimpleNamespace:
     """Return what a section shows of the decisions of one file."""
     fresh = {True: ", held-out samples", False: ", from which the thresholds come: no test of the promises", None: ""}
+    measured = [(name.rstrip(":,"), text) for name, text in decision_parts(decisions)]
     curves = []
     if decisions.risk_coverage is not None:
         curves.append(_risk_curve(decisions, decisions.risk_coverage))
@@ -63,43 +63,12 @@ def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) 
         title=title,
         data=f"{decisions.data}: {decisions.n:,} samples{fresh[decisions.fresh]}.",
         promises=promises,
-        figures=table(("", Column("", wraps=True)), [*_figures(decisions)], "What the file decides"),
+        figures=table(("", Column("", wraps=True)), measured, "What the file decides"),
         groups=_groups(decisions),
         classes=(*_classes(decisions), *_decided_classes(decisions.decision)),
         keys=(key_of(curves[0].lines[0]),) if curves else (),
         curves=tuple(map(chart_figure, curves)),
     )
-
-
-def _figures(decisions: Decisions) -> Iterator[tuple[str, str]]:
-    if decisions.calibration is not None:
-        yield "calibration of the confidence", off(decisions.calibration)
-    if decisions.accepted is not None:
-        yield "accepted", per_cent(decisions.accepted)
-    if decisions.risk is not None and decisions.risk_interval is not None:
-        yield "of these wrong", f"{per_cent(decisions.risk)} {between(decisions.risk_interval)}"
-        yield "wrong without accept", per_cent(1 - decisions.accuracy)
-    if decisions.coverage is not None and decisions.coverage_interval is not None:
-        yield "sets that hold the class", f"{per_cent(decisions.coverage)} {between(decisions.coverage_interval)}"
-        yield "classes in a set", f"{decisions.mean_set_size:.2f} on average"
-        yield "sets of one class", per_cent(decisions.single_sets)
-        yield "empty sets", per_cent(decisions.empty_sets)
-        yield "vacuous sets, of all classes", per_cent(decisions.full_sets)
-    if decisions.decision is not None:
-        scores = decisions.decision
-        yield "balanced accuracy of the decision", per_cent(scores.balanced_accuracy)
-        yield "macro F1 and MCC of the decision", f"{scores.macro_f1:.4f}, {scores.mcc:.4f}"
-        if scores.undecided:
-            yield "undecided", per_cent(scores.undecided)
-        if scores.cost is not None:
-            yield "cost of a sample", f"{scores.cost:.4g}"
-    if decisions.alarms is not None:
-        yield "alarms", per_cent(decisions.alarms)
-    if decisions.detection is not None:
-        detection = decisions.detection
-        yield "unknown samples", f"{detection.data}: {detection.n:,}"
-        yield "of these alarms", f"{per_cent(detection.detected)} {between(detection.detected_interval)}"
-        yield "AUROC", f"{detection.auroc:.4f}"
 
 
 def _groups(decisions: Decisions) -> tuple[Table, ...]:

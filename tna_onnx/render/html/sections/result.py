@@ -28,8 +28,7 @@ from tna_onnx.render.html.blocks import (
     versions_text,
 )
 from tna_onnx.render.html.svg import IntervalBar, interval_bar
-from tna_onnx.render.lines import size_text, tied
-from tna_onnx.render.text import (
+from tna_onnx.render.rows import (
     METHOD_HEADS,
     best_methods,
     change_text,
@@ -38,6 +37,8 @@ from tna_onnx.render.text import (
     label_rows,
     map_text,
     method_rows,
+    size_text,
+    tied,
     weight_text,
 )
 from tna_onnx.results.as_json import to_json

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.reliability import Bar, bars
+from tna_onnx.render.charts import Bar, bars
 
 
 @given(st.integers(1, 60), st.integers(0, 2**32 - 1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tna_onnx.render.guard_text import off
+from tna_onnx.render.rows import off
 from tna_onnx.results.guarding import ConfidenceCalibration
 
 

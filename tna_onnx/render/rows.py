@@ -1,0 +1,395 @@
+"""Rows and lines of results that the terminal and the page share: each number is put into words once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.render.lines import count_text
+from tna_onnx.results.details import BinFree, LabelMetrics
+from tna_onnx.results.guarding import ClassDecision, ConfidenceCalibration, Decisions, DecisionScores, OperatingPoint
+from tna_onnx.results.report import MethodScores, Report, Verification
+from tna_onnx.results.subgroups import Estimate, Subgroup
+
+
+def size_text(metrics: Metrics) -> str:
+    """Write what metrics are made of, samples, groups, bins: `N = 200 in 40 groups (design effect 3.1), 15 bins`."""
+    groups = "" if metrics.groups is None else f" in {count_text(metrics.groups, 'group')}"
+    if metrics.design_effect is not None:
+        groups += f" (design effect {metrics.design_effect:.2g})"
+    if metrics.effective_n is not None:
+        groups += f", by weight worth {metrics.effective_n:,.0f}"
+    return f"N = {metrics.n:,}{groups}, {metrics.bins} bins"
+
+
+def tied(checked: Verification) -> str:
+    """Say how many samples the file gives another first class than the numerics, within the bound."""
+    if not checked.other_class:
+        return ""
+    return f"; {count_text(checked.other_class, 'sample')} with another first class, tied to within the bound,"
+
+
+def change_text(name: str, d: Interval) -> str:
+    """Write the difference of a metric and its interval."""
+    metric = METRICS[name]
+    return f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
+
+
+_SHOWN = ("accuracy", "ece", "nll", "brier")
+
+
+# Whether a map by label shares its numbers for a label.
+_FITS = {True: "shared", False: "own"}
+
+
+def label_heads(labels: Sequence[LabelMetrics]) -> tuple[str, ...]:
+    """Return the heads of the columns."""
+    if labels[0].after is None:
+        return ("label", "N with it", *(METRICS[name].title for name in _SHOWN))
+    pairs = (f"{METRICS[name].title}: {when}" for name in _SHOWN[1:3] for when in ("before", "after"))
+    heads = ("label", "N with it", *pairs)
+    return (*heads, "fit") if _some_shared(labels) else heads
+
+
+def label_rows(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> list[tuple[str, ...]]:
+    """Return a row for each label; of more than `max_rows` those with the largest ECE before, in the model's order."""
+    rows = list(range(len(labels)))
+    if max_rows is not None and len(labels) > max_rows:
+        rows = sorted(sorted(rows, key=lambda c: -labels[c].before.ece)[:max_rows])
+    shared = _some_shared(labels)
+    return [_row(labels[c], shared=shared) for c in rows]
+
+
+def label_title(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> str:
+    """Return what stands over the table."""
+    title = f"each label, {labels[0].before.bins} bins"
+    if max_rows is not None and len(labels) > max_rows:
+        title += f"; the {max_rows} of {len(labels):,} with the largest ECE before"
+    return title
+
+
+def _some_shared(labels: Sequence[LabelMetrics]) -> bool:
+    return any(label.shared for label in labels)
+
+
+def _row(label: LabelMetrics, *, shared: bool) -> tuple[str, ...]:
+    cells = [label.label, f"{label.positives:,} of {label.before.n:,}"]
+    if label.after is None:
+        return (*cells, *(METRICS[name].number(getattr(label.before, name)) for name in _SHOWN))
+    for name in _SHOWN[1:3]:
+        cells += [METRICS[name].number(getattr(side, name)) for side in (label.before, label.after)]
+    if shared:
+        cells.append(_FITS[label.shared])
+    return tuple(cells)
+
+
+# p-values below it are called more than chance.
+_LEVEL = 0.05
+
+
+Row = tuple[str, Callable[[BinFree], str]]
+
+
+def p_text(p: float | None) -> str:
+    """Write a p-value in two digits; below a thousandth none of them matters.
+
+    >>> p_text(0.0421), p_text(1e-9), p_text(None)
+    ('0.042', '< 0.001', 'none')
+    """
+    if p is None:
+        return "none"
+    if p < 0.001:
+        return "< 0.001"
+    return f"{p:.2g}"
+
+
+def bin_free_lines(*stages: BinFree) -> list[str]:
+    """Return two lines; what chance alone gives is that of the last stage."""
+
+    def listed(write: Callable[[BinFree], str]) -> str:
+        return " -> ".join(map(write, stages))
+
+    kuiper = listed(lambda it: f"{_percent(it.cumulative.kuiper)} %")
+    p_value = _p_values(*stages)
+    ece = listed(lambda it: f"{_percent(it.ece_debiased)} %")
+    lost = listed(lambda it: _nats(it.corp.nll.miscalibration))
+    last = stages[-1]
+    return [
+        f"bin-free Kuiper {kuiper} (p {p_value}); ECE with less bias {ece}, by chance alone "
+        f"{_percent(last.ece_expected)} %",
+        f"NLL      of it miscalibrated confidence {lost} nats, by chance alone {_nats(last.corp.nll.expected)}",
+    ]
+
+
+def _p_values(*stages: BinFree) -> str:
+    p_values = [p_text(it.cumulative.kuiper_p) for it in stages if it.cumulative.kuiper_p is not None]
+    if not p_values:
+        return "not defined"
+    # cross-fitted scores have none
+    if len(p_values) < len(stages):
+        return f"{p_values[0]} before"
+    return " -> ".join(p_values)
+
+
+def bin_free_sentence(bin_free: BinFree, *, cross_fitted: bool) -> str:
+    """Say whether confidence and accuracy differ by more than chance, with the p-value of Kuiper's test.
+
+    Without a p-value, say why: the scores are `cross_fitted`, or a sample has several predictions.
+    """
+    p = bin_free.cumulative.kuiper_p
+    if p is None and not cross_fitted:
+        return "there is no p-value, because the predictions of one sample depend on one another"
+    if p is None:
+        return "cross-fitted samples have no p-value, because the errors of the folds partly cancel"
+    text = p_text(p)
+    if p >= 0.001:
+        # three digits: 0.0496 must not read 0.05 beside a level of 0.05
+        text = f"= {p:.3f}"
+    if p < _LEVEL:
+        return f"confidence and accuracy differ by more than chance explains (p {text})"
+    return f"chance explains the differences between confidence and accuracy (p {text})"
+
+
+_ROWS: tuple[Row, ...] = (
+    ("ECE with less bias, %", lambda it: _percent(it.ece_debiased)),
+    ("ECE by chance alone, %", lambda it: _percent(it.ece_expected)),
+    ("Kuiper, %", lambda it: _percent(it.cumulative.kuiper)),
+    ("p-value of Kuiper", lambda it: p_text(it.cumulative.kuiper_p)),
+    ("Kolmogorov-Smirnov, %", lambda it: _percent(it.cumulative.kolmogorov_smirnov)),
+    ("p-value of Kolmogorov-Smirnov", lambda it: p_text(it.cumulative.kolmogorov_smirnov_p)),
+    ("NLL: miscalibration, nats", lambda it: _nats(it.corp.nll.miscalibration)),
+    ("NLL: miscalibration by chance alone, nats", lambda it: _nats(it.corp.nll.expected)),
+    ("NLL: discrimination, nats", lambda it: _nats(it.corp.nll.discrimination)),
+    ("NLL: uncertainty, nats", lambda it: _nats(it.corp.nll.uncertainty)),
+    ("NLL: among the other classes, nats", lambda it: _nats(it.corp.others)),
+)
+
+
+def bin_free_rows(*stages: BinFree) -> list[tuple[str, ...]]:
+    """Return the rows of a table: what it is, then its value in each stage."""
+    return [(title, *map(write, stages)) for title, write in _ROWS]
+
+
+def _percent(value: float) -> str:
+    """Write a fraction in per cent, without the sign."""
+    return METRICS["ece"].number(value)
+
+
+def _nats(value: float) -> str:
+    return METRICS["nll"].number(value)
+
+
+METHOD_HEADS = ("method", "NLL", "± error", "predictions", "in the file", "left out, as it")
+"""Columns of a table of methods."""
+
+
+# The last may also cost a class recall.
+_LEFT_OUT = {"": "", "accuracy": "costs accuracy", "error": "raises the ECE", "predictions": "changes predictions"}
+
+
+def method_rows(report: Report) -> list[tuple[str, ...]]:
+    """Return a row for each method that was compared, the lowest NLL first; of a path, that of its best strength."""
+    rows: list[tuple[str, ...]] = []
+    for method in best_methods(report):
+        chosen = " (chosen)" if method.method == report.method else ""
+        rows.append(
+            (
+                f"{method.words}{chosen}",
+                METRICS["nll"].number(method.metrics.nll),
+                METRICS["nll"].number(method.error),
+                "kept" if method.keeps_predictions else "may change",
+                "folded" if method.folds else "nodes",
+                _LEFT_OUT[method.left_out],
+            )
+        )
+    return rows
+
+
+def best_methods(report: Report) -> list[MethodScores]:
+    """Return the methods from the lowest NLL on; of a path of strengths the chosen one, or else the best."""
+    by_kind: dict[str, MethodScores] = {}
+    for method in sorted(report.methods, key=lambda method: (method.method != report.method, method.metrics.nll)):
+        by_kind.setdefault(method.words.partition(", strength")[0], method)
+    return sorted(by_kind.values(), key=lambda method: method.metrics.nll)
+
+
+# Values of a fitted parameter that are listed.
+_MAX_VALUES = 4
+
+
+# Where a map went, by whether it was folded.
+_PLACES = {True: "folded into weight and bias", False: "appended as nodes"}
+
+
+def head_text(report: Report) -> str:
+    """Write the head and the shape of its weight."""
+    if not report.head:
+        return "none"
+    return f"{report.head}: weight ({report.classes}, {report.features})"
+
+
+def weight_text(report: Report) -> str:
+    """Write what became of the weight."""
+    if report.angle == 0:
+        return "original weight"
+    rotation = f"mRC {report.reached:.3g} degrees"
+    if not report.ensemble_size:
+        return f"{rotation}, the limit of many members"
+    return f"{rotation}, {report.ensemble_size} members, {report.rotations:.0f} rotations each"
+
+
+def map_text(report: Report) -> str:
+    """Write the map, where it went and what was fitted."""
+    text = report.map
+    if report.map != "none":
+        text += f", {_PLACES[report.folded]}"
+    fitted = ", ".join(f"{name} {_parameter(value)}" for name, value in report.parameters.items())
+    return f"{text} ({fitted})" if fitted else text
+
+
+def _parameter(value: float | list[float]) -> str:
+    if not isinstance(value, list):
+        return f"{value:.4g}"
+    if len(value) > _MAX_VALUES:
+        return f"of {len(value)} values"
+    return ", ".join(f"{v:.4g}" for v in value)
+
+
+SUBGROUP_COLUMNS = {name: METRICS[name].title for name in ("accuracy", "ece", "nll")} | {
+    "slope": "slope",
+    "intercept": "intercept",
+}
+"""Columns of a table of subgroups: what each holds, and its head."""
+
+
+def subgroup_row(part: Subgroup, kind: str, names: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of a subgroup: its name and size, and each estimate or difference with its interval."""
+    size = f"{part.metrics.n:,}" + (f" in {part.metrics.groups:,}" if part.metrics.groups else "")
+    cells = [part.name, size]
+    for name in names:
+        if kind == "differences":
+            cells.append(change_text(name, part.differences[name]))
+            continue
+        estimate = part.estimates.get(name)
+        write = METRICS[name].number if name in METRICS else "{:.2f}".format
+        cells.append("-" if estimate is None else estimate_text(estimate, write))
+    return tuple(cells)
+
+
+def estimate_text(estimate: Estimate, write: Callable[[float], str]) -> str:
+    """Write a value and the ends of its interval."""
+    return f"{write(estimate.value)} {_ends(write, estimate.low, estimate.high)}"
+
+
+def slope_text(estimates: Mapping[str, Estimate]) -> str:
+    """Write slope and intercept of calibration with their intervals."""
+    words = {"slope": "of calibration", "intercept": "intercept"}
+    parts = [f"{word} {estimate_text(estimates[name], '{:.2f}'.format)}" for name, word in words.items()]
+    return f"{', '.join(parts)}; calibrated: 1 and 0"
+
+
+def _ends(write: Callable[[float], str], low: float | None, high: float | None) -> str:
+    if low is None or high is None:
+        return "(no interval)"
+    return f"({write(low)} to {write(high)})"
+
+
+def cost_lines(point: OperatingPoint) -> Iterator[str]:
+    """What thresholds by counting and by probability cost, and whether they disagree."""
+    if point.probability_cost is None or point.cost_gain is None or point.lowest_cost is None:
+        return
+    places = ("", "")
+    if point.by_probability is not None and point.by_counting is not None:
+        places = (f" (threshold {point.by_probability:.4g})", f" (threshold {point.by_counting:.4g})")
+    for name, cost, place in (
+        ("probability", point.probability_cost, places[0]),
+        ("counting, cross-fitted,", point.counting_cost, places[1]),
+    ):
+        if cost is not None:
+            regret = max(0.0, cost - point.lowest_cost)
+            yield f"by {name}{place}: {cost:.4g} a sample, {regret:.4g} above the lowest that thresholds reach here"
+    low, high = point.cost_gain
+    words = "disagree" if low > 0 else "counting is worse" if high < 0 else "agree"
+    if low == high == 0:
+        yield "no test of the probabilities: counting finds no other decisions than theirs"
+        return
+    yield f"both {words}: counting costs {low:.3g} to {high:.3g} less"
+
+
+def decision_parts(decisions: Decisions) -> Iterator[tuple[str, str]]:
+    """Yield what a file decides on samples: what is measured, and the numbers. Classes and groups have tables."""
+    if decisions.calibration is not None:
+        yield "confidence:", off(decisions.calibration)
+    if decisions.accepted is not None:
+        text = f"{per_cent(decisions.accepted)} of samples"
+        if decisions.risk is not None and decisions.risk_interval is not None:
+            text += f", of which {per_cent(decisions.risk)} wrong {between(decisions.risk_interval)}; without accept "
+            text += per_cent(1 - decisions.accuracy)
+        yield "accepted", text
+    if decisions.coverage is not None and decisions.coverage_interval is not None:
+        yield (
+            "sets",
+            f"hold the true class of {per_cent(decisions.coverage)} {between(decisions.coverage_interval)}; "
+            f"{decisions.mean_set_size:.2f} classes on average, one in {per_cent(decisions.single_sets)}, "
+            f"none in {per_cent(decisions.empty_sets)}",
+        )
+        if decisions.full_sets:
+            share = per_cent(decisions.full_sets)
+            yield "vacuous:", f"{share} of the sets hold all classes, which is true and says nothing"
+    if decisions.decision is not None:
+        yield "decision:", _scores_text(decisions.decision)
+    if decisions.alarms is not None:
+        yield "alarm", f"in {per_cent(decisions.alarms)}"
+    if decisions.detection is not None:
+        detection = decisions.detection
+        yield (
+            "unknown samples,",
+            f"{detection.data}: alarm in {per_cent(detection.detected)} {between(detection.detected_interval)}; "
+            f"AUROC {detection.auroc:.4f}",
+        )
+
+
+def _scores_text(scores: DecisionScores) -> str:
+    text = f"macro F1 {scores.macro_f1:.4f}, balanced accuracy {per_cent(scores.balanced_accuracy)}, MCC "
+    text += f"{scores.mcc:.4f}"
+    if scores.undecided:
+        text += f", undecided {per_cent(scores.undecided)}"
+    if scores.cost is not None:
+        text += f", cost {scores.cost:.4g} a sample"
+    return text
+
+
+def recall_words(decided: ClassDecision) -> str:
+    """Write recall, precision and false positive rate of a class."""
+    parts = [
+        f"{name} {per_cent(share)}" + (f" {between(interval)}" if interval is not None else "")
+        for name, share, interval in (
+            ("recall", decided.recall, decided.recall_interval),
+            ("precision", decided.precision, decided.precision_interval),
+            ("false positives", decided.false_positives, None),
+        )
+    ]
+    return f"{', '.join(parts)}; {decided.samples:,} samples have it, {decided.decided:,} are decided so"
+
+
+def off(calibration: ConfidenceCalibration) -> str:
+    """Say how far the confidence is off."""
+    ece = "(one sample: no interval)"
+    if calibration.ece_interval is not None:
+        ece = between(calibration.ece_interval)
+    nll = "(too few errors for an interval)"
+    if calibration.nll_interval is not None:
+        low, high = calibration.nll_interval
+        nll = f"({low:.4f} to {high:.4f})"
+    return f"ECE {per_cent(calibration.ece)} {ece}, NLL of being right {calibration.nll:.4f} {nll}"
+
+
+def per_cent(share: float | None) -> str:
+    """Write a share in per cent; a dash where there is none."""
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def between(interval: tuple[float, float]) -> str:
+    """Write the ends of an interval in per cent."""
+    return f"({100 * interval[0]:.2f} to {100 * interval[1]:.2f})"

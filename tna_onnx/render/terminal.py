@@ -1,0 +1,470 @@
+"""Results of every command but `verify` and `inspect` as text for a terminal or a pipe, by rich."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.table import Table
+from rich.text import Text
+
+from tna_onnx.files import printable
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval
+from tna_onnx.render.lines import lines_text, note_lines
+from tna_onnx.render.rows import (
+    METHOD_HEADS,
+    SUBGROUP_COLUMNS,
+    bin_free_lines,
+    change_text,
+    cost_lines,
+    decision_parts,
+    head_text,
+    label_heads,
+    label_rows,
+    label_title,
+    map_text,
+    method_rows,
+    per_cent,
+    recall_words,
+    size_text,
+    slope_text,
+    subgroup_row,
+    tied,
+    weight_text,
+)
+from tna_onnx.results.details import LabelMetrics
+from tna_onnx.results.evaluation import Collection, Evaluation
+from tna_onnx.results.guarding import ClassDecision, Decisions, Guard, GuardInput
+from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
+from tna_onnx.results.recall import Recall
+from tna_onnx.results.report import Comparison, Report, Taught
+from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
+from tna_onnx.results.study import Studies
+from tna_onnx.results.subgroups import Subgroup
+from tna_onnx.results.verdict import Word, changed
+
+# Rows of a table in a terminal; a page and `--json` have all of them.
+_MAX_ROWS = 20
+
+
+# Columns that every table fits into.
+_MIN_WIDTH = 132
+
+
+# Colours of a difference by its standing: significantly better, open, worse.
+_STYLES = {1: "green", 0: "", -1: "red"}
+
+
+_WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "", "worse": "red"}
+
+
+class _Table(Table):
+    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
+
+    least = _MIN_WIDTH
+
+    def __init__(self, heads: Sequence[str], right: Sequence[int] | None = None) -> None:
+        """Make the columns; those of `right` are numbers, or all but the first."""
+        super().__init__(pad_edge=False)
+        for k, head in enumerate(heads):
+            numbers = k > 0 if right is None else k in right
+            self.add_column(head, justify="right" if numbers else "left", no_wrap=True)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # no rule in a pipe, where other programs read
+        self.box = box.SIMPLE_HEAD if console.is_terminal else None
+        yield from super().__rich_console__(console, options.update_width(max(options.max_width, self.least)))
+
+
+def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
+    """A sentence, a table, notes, and what to do next.
+
+    Args:
+        report: of `calibrate`.
+        detailed: whether the methods that were compared, what was fitted and how it was checked are shown too.
+    """
+    lines: list[str] = []
+    if report.teacher:
+        lines += _teacher_lines(report.teacher)
+    if detailed:
+        lines += _detail_lines(report)
+    if report.guard:
+        lines += guard_lines(report.guard)
+    lines += [*note_lines(report.notes), f"wrote    {report.output or 'nothing'}"]
+    if not report.missed:
+        lines.append(f"next     {_next_step(report)}")
+    summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.standing.word]}".strip())
+    if report.missed:
+        # the error that follows is red, and green above it would contradict it
+        summary.stylize("not bold default")
+    tables: list[RenderableType] = [*_comparison_table(report.comparison, report.recall), *_label_table(report.labels)]
+    if detailed and report.methods:
+        tables += [Text(), *_methods_table(report)]
+    return Group(summary, Text(), *tables, Text(), lines_text(lines))
+
+
+def _teacher_lines(taught: Taught) -> list[str]:
+    """Say how the model follows its teacher, and how good that is."""
+    low, high = taught.kl_change
+    lines = [
+        f"teacher  {taught.model}, {taught.samples:,} samples: KL {taught.kl_before:.4f} -> {taught.kl_after:.4f} nats "
+        f"({low:+.4f} to {high:+.4f})",
+    ]
+    accuracy = METRICS["accuracy"]
+    number = accuracy.number
+    least, most = map(accuracy.change, taught.agreement_change)
+    same = f"{number(taught.agreement_before)} -> {number(taught.agreement_after)} % ({least} to {most} points)"
+    lines.append(f"         the same class {same}")
+    if taught.top5_before is not None and taught.top5_after is not None:
+        lines[-1] += f"; the same five {number(taught.top5_before)} -> {number(taught.top5_after)} %"
+    if taught.metrics is not None:
+        values = (
+            f"{METRICS[name].title} {METRICS[name].number(getattr(taught.metrics, name))}"
+            for name in ("accuracy", "ece", "nll")
+        )
+        lines.append(f"         the teacher on the same samples: {', '.join(values)}")
+    return lines
+
+
+def _detail_lines(report: Report) -> list[str]:
+    """Say what was fitted, how the file was checked, and what the metrics of the table leave out."""
+    checked = report.verification
+    return [
+        f"head     {head_text(report)}",
+        f"weight   {weight_text(report)}",
+        f"map      {map_text(report)}",
+        f"checked  {checked.samples:,} samples: largest |p - p'| {checked.max_difference:.1e} "
+        f"(bound {checked.bound:.1e}){tied(checked)} on {report.provider}",
+        *bin_free_lines(report.bin_free_before, report.bin_free_after),
+        *_recall_lines(report),
+        f"verdict  {report.verdict}",
+    ]
+
+
+def _recall_lines(report: Report) -> tuple[str, ...]:
+    """Say which class loses most recall, where predictions change."""
+    recall = report.recall
+    lowest = recall.lowest
+    if lowest.difference.difference >= 0:
+        return ()
+    one, kind = ("label", "labels") if report.labels else ("class", "classes")
+    chance = "" if lowest.loses else ", which may be chance"
+    return (f"recall   most is lost, of {len(recall.classes):,} {kind}, by {one} {lowest.text()}{chance}",)
+
+
+def _next_step(report: Report) -> str:
+    """Say in one line what to do with the result."""
+    if report.dry_run:
+        return "run it again without --dry-run to write the file"
+    if not report.output:
+        return "keep the new model, which is in memory"
+    if report.already_calibrated:
+        return "keep the model that you have: the file is a copy of it"
+    if report.standing.word == "worse":
+        return "keep the model that you have: the new one is worse"
+    return f"use it in place of {report.model}: inputs and outputs are the same; -v shows how it was made"
+
+
+def _methods_table(report: Report) -> tuple[RenderableType, ...]:
+    """Title and table of the methods that were compared."""
+    table = _Table(METHOD_HEADS, right=(1, 2))
+    for row in method_rows(report):
+        table.add_row(*map(printable, row), style="bold" if "(chosen)" in row[0] else "")
+    return lines_text(["methods, cross-validated; the error is that of the difference to the lowest NLL"]), table
+
+
+def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
+    """Title, and a table of before, after and the paired difference with its interval."""
+    level = c.differences["ece"].level
+    # N and bins beside every ECE: without them it means nothing
+    title = f"{c.data}, {c.how}: {size_text(c.before)}"
+    table = _Table(("", "before", "after", f"difference ({100 * level:g}% interval)"))
+    for name, metric in METRICS.items():
+        sides = (getattr(c.before, name), getattr(c.after, name))
+        table.add_row(*_change_row(metric.title, name, *sides, c.differences[name]))
+        if name == "accuracy":
+            sides = (recall.balanced_before, recall.balanced_after)
+            table.add_row(*_change_row("balanced accuracy, %", name, *sides, recall.balanced))
+    return lines_text([title]), table
+
+
+def _change_row(title: str, name: str, before: float, after: float, d: Interval) -> tuple[str | Text, ...]:
+    metric = METRICS[name]
+    change = change_text(name, d)
+    # by the rule of the verdict, so that both have one colour
+    return title, metric.number(before), metric.number(after), Text(change, style=_STYLES[changed(name, d)])
+
+
+def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
+    """Title and table of each label; nothing for one class a sample."""
+    if not labels:
+        return ()
+    table = _Table(label_heads(labels))
+    for row in label_rows(labels, _MAX_ROWS):
+        table.add_row(*map(printable, row))
+    return Text(), lines_text([label_title(labels, _MAX_ROWS)]), table
+
+
+def evaluation_text(evaluation: Evaluation) -> RenderableType:
+    """Metrics of one model."""
+    metrics = evaluation.metrics
+    title = lines_text([f"{evaluation.model} on {evaluation.data}: {size_text(metrics)}"])
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column(justify="right", no_wrap=True)
+    for name, metric in METRICS.items():
+        table.add_row(metric.title, metric.number(getattr(metrics, name)))
+    lines = bin_free_lines(evaluation.bin_free)
+    if evaluation.subgroups and "slope" in evaluation.estimates and "intercept" in evaluation.estimates:
+        lines.append(f"slope    {slope_text(evaluation.estimates)}")
+    if evaluation.decisions:
+        lines += decision_lines(evaluation.decisions)
+    lines += note_lines(evaluation.notes)
+    parts = _subgroup_tables("subgroups", evaluation.subgroups)
+    if parts:
+        parts.append(Text())
+    return Group(title, table, *_label_table(evaluation.labels), *parts, lines_text(lines))
+
+
+def _subgroup_tables(title: str, subgroups: Sequence[Subgroup]) -> list[RenderableType]:
+    """Title and table of the subgroups with their estimates, and of their differences to a baseline; none for none."""
+    if not subgroups:
+        return []
+    kinds = {"estimates": "the worst ECE first"}
+    if any(part.differences for part in subgroups):
+        kinds["differences"] = "differences to the baseline"
+    blocks: list[RenderableType] = []
+    for kind, what in kinds.items():
+        names = [name for name in SUBGROUP_COLUMNS if kind == "estimates" or name in METRICS]
+        table = _Table(("", "N", *(SUBGROUP_COLUMNS[name] for name in names)))
+        table.least = _MIN_WIDTH + max(len(part.name) for part in subgroups) + 80
+        for part in subgroups:
+            table.add_row(*map(printable, subgroup_row(part, kind, names)))
+        blocks += [Text(), lines_text([f"{title}: {what}"]), table]
+    return blocks
+
+
+def collection_text(collection: Collection) -> RenderableType:
+    """What a feature store holds, and where it lies."""
+    source = f"output   {collection.tensor}"
+    kind = "logits"
+    if collection.head:
+        source = f"head     {collection.head}"
+        kind = "features"
+    lines = [
+        f"data     {collection.data}",
+        source,
+        f"kept     {kind} '{collection.tensor}' {collection.shape}, {collection.dtype}, "
+        f"computed on {collection.provider}",
+        *note_lines(collection.notes),
+        f"store    {collection.folder}",
+    ]
+    return lines_text(lines)
+
+
+def model_comparison_text(comparison: ModelComparison) -> RenderableType:
+    """Metrics of every model, paired differences to the baseline, notes, one verdict a model."""
+    size = size_text(comparison.models[0].metrics)
+    blocks: list[RenderableType] = [lines_text([f"{comparison.data}: {size}"]), _metrics_table(comparison)]
+    for model in comparison.others:
+        title = f"{model.name} minus {comparison.baseline}"
+        blocks += [Text(), lines_text([title]), _difference_table(model, comparison)]
+    for model in comparison.models:
+        blocks += _subgroup_tables(f"subgroups, {model.name}", model.subgroups)
+    blocks.append(Text())
+    lines: list[str] = []
+    for model in comparison.models:
+        if model.decisions is not None:
+            lines += [f"decisions of {model.name}", *decision_lines(model.decisions)]
+    lines += note_lines(comparison.notes)
+    if lines:
+        blocks.append(lines_text(lines))
+    # last: where the reader of a terminal is when the command ends
+    verdicts = lines_text([f"{model.name}: {model.verdict}" for model in comparison.others])
+    verdicts.stylize("bold")
+    return Group(*blocks, verdicts)
+
+
+def _metrics_table(comparison: ModelComparison) -> Table:
+    table = _Table(("", *(metric.title for metric in METRICS.values()), "agree, %"))
+    for model in comparison.models:
+        values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
+        agreement = f"{100 * model.agreement:.2f}"
+        if model.name == comparison.baseline:
+            agreement = "baseline"
+        table.add_row(printable(model.name), *values, agreement)
+    return table
+
+
+def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Table:
+    table = _Table(("", "difference", f"{comparison.confidence_level:g}% interval"))
+    for name, metric in METRICS.items():
+        d = model.differences[name]
+        table.add_row(metric.title, metric.change(d.difference), f"{metric.change(d.low)} to {metric.change(d.high)}")
+    return table
+
+
+def study_text(studies: Studies) -> RenderableType:
+    """Say what each study found, and where the files are."""
+    calibration, held_out = studies.samples
+    head = (
+        f"{studies.model}: n = {studies.features:,}, {studies.classes:,} classes; {calibration:,} calibration and "
+        f"{held_out:,} held-out samples"
+    )
+    width = max(len(study.name) for study in studies.studies)
+    lines = [f"{study.name:<{width}}  {study.sentence}" for study in studies.studies]
+    lines += [f"note: {note}" for note in studies.notes]
+    if studies.folder:
+        lines.append(f"wrote {studies.folder}: index.html")
+    return lines_text([head, "", *lines])
+
+
+_MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
+
+
+_FEW_CLASSES = 5  # with the lowest coverage, that are listed
+
+
+# By whether no threshold was chosen on the samples.
+_FRESH = {
+    True: ", held-out",
+    False: ", the same samples, so no test of the promises; give --eval",
+    None: "",
+}
+
+
+def guard_text(result: Guard) -> RenderableType:
+    """What was added, what it promises, and what it decides on samples."""
+    lines = [f"model    {result.model}, output '{result.class_output}'", *guard_lines(result)]
+    changed = "no value changed"
+    if result.max_change:
+        changed = f"values changed by {result.max_change:.1e} at most"
+    lines.append(f"checked  {changed} in other outputs; {result.nodes} nodes, {result.bytes:,} bytes more")
+    return lines_text([*lines, *note_lines(result.notes), f"wrote    {result.output or 'nothing'}"])
+
+
+def guard_lines(result: Guard) -> list[str]:
+    """What thresholds come from, what was added, and what it decides."""
+    source = f"data     {result.data}: thresholds from {result.samples:,} samples"
+    if result.fitted_on:
+        source += f"; what is fitted for them saw {result.fitted_on:,} others"
+    lines = [source]
+    for output in result.outputs:
+        limit = ""
+        if len(output.threshold) == 1 and output.threshold[0] is not None:
+            limit = f" (threshold {output.threshold[0]:.6g})"
+        lines.append(f"added    {output.name}: {output.promise}{limit}")
+    if result.operating_point is not None:
+        lines += [f"cost     {line}" for line in cost_lines(result.operating_point)]
+    lines += [f"dial     {dial.name}: {_range(dial)}" for dial in result.inputs]
+    return [*lines, *decision_lines(result.decisions)]
+
+
+def _range(dial: GuardInput) -> str:
+    if dial.role == "threshold":
+        return "an input that may be left out; what a probability has to reach, by default the thresholds above"
+    if dial.lowest is None:
+        return "an input that may be left out; a positive number for each class, by default how frequent it is here"
+    return (
+        f"an input that may be left out; {dial.default:g} by default, tells levels from {dial.lowest:.3g} to "
+        f"{dial.highest:.4g} apart"
+    )
+
+
+def decision_lines(decisions: Decisions) -> list[str]:
+    """Say what a file decides on samples."""
+    lines = [f"on {decisions.data}{_FRESH[decisions.fresh]}"]
+    lines += [f"{name} {text}" for name, text in decision_parts(decisions)]
+    if decisions.class_coverage:
+        covered = [(share, k) for k, share in enumerate(decisions.class_coverage) if share is not None]
+        lowest = ", ".join(f"{k}: {per_cent(share)}" for share, k in sorted(covered)[:_FEW_CLASSES])
+        lines.append(f"lowest coverage by class: {lowest}")
+    lines += [
+        f"at a confidence of {group.low:.4f} to {group.high:.4f}, sets hold the true class of "
+        f"{per_cent(group.coverage)}; {group.mean_set_size:.2f} classes on average"
+        for group in decisions.by_confidence or ()
+    ]
+    if decisions.decision is not None:
+        lines += _class_decision_lines(decisions.decision.classes)
+    return [f"measured {line}" for line in lines]
+
+
+def _class_decision_lines(classes: Sequence[ClassDecision]) -> list[str]:
+    # a class without samples has no recall, and comes last
+    by_recall = sorted(classes, key=lambda decided: 2.0 if decided.recall is None else decided.recall)
+    lines = [f"decision {decided.name}: {recall_words(decided)}" for decided in by_recall[:_MAX_DECIDED]]
+    if len(classes) > _MAX_DECIDED:
+        lines.append(f"{len(classes) - _MAX_DECIDED:,} further classes have a higher recall")
+    return lines
+
+
+_MAX_CLASSES = 20  # of more, those that change most
+
+
+_METHODS = {
+    "em": "estimated by EM",
+    "bbse": "estimated by the black box",
+    "given": "as given",
+}
+
+
+_PLACES = {"bias": "in the bias of the head; no node is new", "nodes": "in nodes behind the scores"}
+
+
+def shift_text(result: Shift) -> RenderableType:
+    """Which frequencies, how sure they are, and what they do."""
+    lines = [f"model    {result.model}, output '{result.class_output}'", f"source   {result.data}"]
+    if result.target_data:
+        lines.append(f"target   {result.target_data}: class frequencies {_METHODS[result.method]}")
+    else:
+        lines.append(f"target   class frequencies {_METHODS[result.method]}")
+    lines += [f"class    {line}" for line in _class_lines(result.classes)]
+    if result.evidence is not None:
+        lines += [f"tested   {line}" for line in _evidence_lines(result.evidence)]
+    if result.effect is not None:
+        lines += [f"measured {line}" for line in _effect_lines(result.effect)]
+    lines.append(f"checked  {_PLACES[result.placed]}; probabilities within {result.max_difference:.1e} of the formula")
+    return lines_text([*lines, *note_lines(result.notes), f"wrote    {result.output or 'nothing'}"])
+
+
+def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
+    listed = list(frequencies)
+    if len(frequencies) > _MAX_CLASSES:
+        listed = sorted(frequencies, key=lambda frequency: -abs(frequency.target - frequency.source))[:_MAX_CLASSES]
+        yield f"the {_MAX_CLASSES} of {len(frequencies):,} that change most"
+    width = max(len(frequency.name) for frequency in listed)
+    for frequency in listed:
+        text = f"{frequency.name:{width}}  {per_cent(frequency.source)} -> {per_cent(frequency.target)}"
+        if frequency.interval is not None:
+            text += f" ({100 * frequency.interval[0]:.2f} to {100 * frequency.interval[1]:.2f})"
+        yield text
+
+
+def _evidence_lines(evidence: ShiftEvidence) -> Iterator[str]:
+    yield f"noise alone makes as large a change of frequencies with p = {evidence.changed_p:.2g}"
+    if evidence.disagreement is not None and evidence.disagreement_p is not None:
+        yield (
+            f"EM and the black box differ by {100 * evidence.disagreement:.2f} points in all (p = "
+            f"{evidence.disagreement_p:.2g})"
+        )
+    yield (
+        f"mean confidence less what the classes explain: {100 * evidence.surprise:+.2f} points "
+        f"(p = {evidence.surprise_p:.2g})"
+    )
+
+
+def _effect_lines(effect: ShiftEffect) -> Iterator[str]:
+    yield f"on {effect.data}, which must come from the target"
+    yield (
+        f"accuracy {per_cent(effect.before.accuracy)} -> {per_cent(effect.after.accuracy)} "
+        f"({_between(effect.accuracy, 100, 2)} points)"
+    )
+    yield f"NLL {effect.before.nll:.4f} -> {effect.after.nll:.4f} ({_between(effect.nll, 1, 4)})"
+    yield f"ECE {per_cent(effect.before.ece)} -> {per_cent(effect.after.ece)}"
+    yield f"its labels have other frequencies than the ones written by {100 * effect.distance:.2f} points in all"
+
+
+def _between(interval: Interval, factor: float, digits: int) -> str:
+    return f"{factor * interval.low:+.{digits}f} to {factor * interval.high:+.{digits}f}"
