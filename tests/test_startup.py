@@ -94,7 +94,7 @@ def test_a_command_loads_without_the_options_of_the_others(words: tuple[str, ...
 
 def test_inspecting_loads_no_report_and_no_runtime() -> None:
     modules = loaded(code_of("inspect", str(DIGITS / "model.onnx")))
-    assert "tna_onnx.results.evaluation" in modules
+    assert "tna_onnx.results.inspection" in modules
     assert modules.isdisjoint({"onnxruntime", "scipy", "tna_onnx.results.report", "tna_onnx.render.terminal"})
 
 

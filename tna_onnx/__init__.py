@@ -39,12 +39,11 @@ if TYPE_CHECKING:
     from tna_onnx.guarding.guard_settings import GuardSettings
     from tna_onnx.pipeline.settings import PAPER, Settings
     from tna_onnx.results.as_json import json_schema
-    from tna_onnx.results.evaluation import Collection, Evaluation, Inspection, ModelDifference
     from tna_onnx.results.gates import GateMissed, Gates
-    from tna_onnx.results.guarding import Guard
-    from tna_onnx.results.model_comparison import ModelComparison
+    from tna_onnx.results.inspection import Collection, Inspection, ModelDifference
+    from tna_onnx.results.measured import Evaluation, ModelComparison
+    from tna_onnx.results.outcomes import Guard, Shift
     from tna_onnx.results.report import Card, Report
-    from tna_onnx.results.shifting import Shift
     from tna_onnx.results.study import Studies, Study
     from tna_onnx.shifting.shift_settings import ShiftSettings
 
@@ -106,23 +105,23 @@ _HOMES = {
     "PRESETS": "data",
     "Settings": "pipeline.settings",
     "Recipe": "data",
-    "Collection": "results.evaluation",
-    "Evaluation": "results.evaluation",
+    "Collection": "results.inspection",
+    "Evaluation": "results.measured",
     "GateMissed": "results.gates",
     "FeatureExtractor": "extraction.extractor",
     "features": "api.features",
     "fit": "api.calibrator",
-    "Guard": "results.guarding",
+    "Guard": "results.outcomes",
     "GuardSettings": "guarding.guard_settings",
     "guard": "api.guard",
     "Report": "results.report",
-    "Shift": "results.shifting",
+    "Shift": "results.outcomes",
     "ShiftSettings": "shifting.shift_settings",
     "Studies": "results.study",
     "Study": "results.study",
-    "Inspection": "results.evaluation",
-    "ModelComparison": "results.model_comparison",
-    "ModelDifference": "results.evaluation",
+    "Inspection": "results.inspection",
+    "ModelComparison": "results.measured",
+    "ModelDifference": "results.inspection",
     "apply": "api.apply",
     "calibrate": "api.calibrate",
     "Calibrator": "api.calibrator",

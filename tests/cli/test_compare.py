@@ -27,7 +27,7 @@ from tna_onnx.extraction import classifier as opening
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.render.html.comparison import comparison_page
+from tna_onnx.render.html.pages import comparison_page
 
 N = 600
 

@@ -14,7 +14,7 @@ from tests.support import cli
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.numerics.slope import event_of, slope_and_intercept
-from tna_onnx.results.subgroups import MIN_SAMPLES, estimates_of, subgroups_of
+from tna_onnx.results.measured import MIN_SAMPLES, estimates_of, subgroups_of
 
 
 def drawn(n: int, factor: float, seed: int = 0, classes: int = 4) -> SampleScores:

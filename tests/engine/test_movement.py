@@ -19,7 +19,7 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.progress import silent
-from tna_onnx.results.evaluation import OutputDifference
+from tna_onnx.results.inspection import OutputDifference
 
 X = inputs(50)
 LABELS = np.arange(50) % 3

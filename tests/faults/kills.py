@@ -35,7 +35,7 @@ import tna_onnx.api.calibrate
 import tna_onnx.api.features
 import tna_onnx.api.guard
 import tna_onnx.cli.show
-import tna_onnx.render.html.page
+import tna_onnx.render.html.pages
 import tna_onnx.render.terminal  # noqa: F401 - loaded before the fork
 from tests.conftest import ROOT, Demo
 from tests.support import PLAIN, words_of

@@ -22,8 +22,7 @@ from tests.support import cli
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.store import json_digest
 from tna_onnx.render.figures import write_figures
-from tna_onnx.render.html.comparison import comparison_page
-from tna_onnx.render.html.page import evaluation_page, to_html
+from tna_onnx.render.html.pages import comparison_page, evaluation_page, to_html
 from tna_onnx.results.report import Report
 
 N_FEATURES, LABELS = 8, 4

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tna_onnx.render.rows import off
-from tna_onnx.results.guarding import ConfidenceCalibration
+from tna_onnx.results.outcomes import ConfidenceCalibration
 
 
 def test_a_confidence_without_intervals() -> None:

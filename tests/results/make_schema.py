@@ -39,12 +39,11 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.results.as_json import SCHEMA
 from tna_onnx.results.details import Angles
-from tna_onnx.results.evaluation import Collection, Evaluation, HeadInfo, Inspection, ModelDifference, OutputDifference
 from tna_onnx.results.gates import Gates
-from tna_onnx.results.guarding import Guard
-from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
+from tna_onnx.results.inspection import Collection, HeadInfo, Inspection, ModelDifference, OutputDifference
+from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
+from tna_onnx.results.outcomes import Guard, Shift
 from tna_onnx.results.report import Comparison, CurvePoint, Report
-from tna_onnx.results.shifting import Shift
 from tna_onnx.results.study import Studies, Study
 from tna_onnx.search.candidates import SearchSettings
 from tna_onnx.studies.settings import StudySettings

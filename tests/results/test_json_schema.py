@@ -28,9 +28,9 @@ from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results import details
 from tna_onnx.results.as_json import json_schema, to_json
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.evaluation import (
+from tna_onnx.results.gates import Gates
+from tna_onnx.results.inspection import (
     Collection,
-    Evaluation,
     HeadInfo,
     Inspection,
     ModelDifference,
@@ -38,9 +38,10 @@ from tna_onnx.results.evaluation import (
     OutputDifference,
     ScoresInfo,
 )
-from tna_onnx.results.gates import Gates
-from tna_onnx.results.guarding import (
+from tna_onnx.results.measured import ComparedModel, Estimate, Evaluation, ModelComparison, Subgroup
+from tna_onnx.results.outcomes import (
     ClassDecision,
+    ClassFrequency,
     ConfidenceCalibration,
     ConfidenceGroup,
     DecisionCurve,
@@ -51,8 +52,10 @@ from tna_onnx.results.guarding import (
     GuardInput,
     GuardOutput,
     OperatingPoint,
+    Shift,
+    ShiftEffect,
+    ShiftEvidence,
 )
-from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
 from tna_onnx.results.recall import ClassRecall, Recall
 from tna_onnx.results.report import (
     Changes,
@@ -64,9 +67,7 @@ from tna_onnx.results.report import (
     Taught,
     Verification,
 )
-from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Studies, Study
-from tna_onnx.results.subgroups import Estimate, Subgroup
 from tna_onnx.search.candidates import SearchSettings
 from tna_onnx.studies.settings import StudySettings
 

@@ -17,7 +17,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.save import check_output, file_beside, pending
 from tna_onnx.pipeline.settings import check_patch_name
-from tna_onnx.results.evaluation import Inspection, ModelDifference
+from tna_onnx.results.inspection import Inspection, ModelDifference
 
 
 def apply(

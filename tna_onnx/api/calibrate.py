@@ -187,7 +187,7 @@ def _write(result: Report, page: str | Path | None, figures: str | Path | None, 
         write_bytes(patch, result.patch)
     # what draws loads only where it is asked for
     if page is not None:
-        from tna_onnx.render.html.page import to_html  # noqa: PLC0415
+        from tna_onnx.render.html.pages import to_html  # noqa: PLC0415
 
         write_text(page, to_html(result))
     if figures is not None:

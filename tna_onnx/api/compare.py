@@ -48,9 +48,16 @@ from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree
-from tna_onnx.results.guarding import Decisions
-from tna_onnx.results.model_comparison import ComparedModel, ModelComparison, multiplicity_note, verdict_text
-from tna_onnx.results.subgroups import Subgroup, subgroup_notes, subgroups_of
+from tna_onnx.results.measured import (
+    ComparedModel,
+    ModelComparison,
+    Subgroup,
+    multiplicity_note,
+    subgroup_notes,
+    subgroups_of,
+    verdict_text,
+)
+from tna_onnx.results.outcomes import Decisions
 from tna_onnx.runtime import Device, parse_device
 
 
@@ -396,7 +403,7 @@ def compare(
     )
     kept(json, result)
     if report is not None:
-        from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415 - only if it is asked for
+        from tna_onnx.render.html.pages import comparison_page  # noqa: PLC0415 - only if it is asked for
 
         write_text(report, comparison_page(result))
     return result

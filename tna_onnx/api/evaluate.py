@@ -40,11 +40,10 @@ from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
 from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.evaluation import Evaluation
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.guarding import Decisions
+from tna_onnx.results.measured import Evaluation, estimates_of, subgroup_notes, subgroups_of
+from tna_onnx.results.outcomes import Decisions
 from tna_onnx.results.recall import Recall
-from tna_onnx.results.subgroups import estimates_of, subgroup_notes, subgroups_of
 from tna_onnx.runtime import Device, parse_device
 
 _log = logging.getLogger("tna_onnx")

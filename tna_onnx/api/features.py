@@ -62,7 +62,7 @@ from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import Progress
-from tna_onnx.results.evaluation import Collection
+from tna_onnx.results.inspection import Collection
 from tna_onnx.runtime import parse_device
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from tna_onnx.api.arguments import (
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.results.guarding import Guard
+from tna_onnx.results.outcomes import Guard
 
 
 def guard(

@@ -13,7 +13,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import behind_outputs
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.graph.walk.steps import Refusal
-from tna_onnx.results.evaluation import LABELS, HeadInfo, Inspection, ScoresInfo
+from tna_onnx.results.inspection import LABELS, HeadInfo, Inspection, ScoresInfo
 
 
 def inspect(

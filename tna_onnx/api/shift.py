@@ -18,7 +18,7 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
-from tna_onnx.results.shifting import Shift
+from tna_onnx.results.outcomes import Shift
 from tna_onnx.shifting.shift_settings import ShiftSettings
 
 

@@ -39,8 +39,8 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.pipeline.change import Proof
 from tna_onnx.progress import Progress
-from tna_onnx.results.evaluation import ModelDifference, OutputDifference
 from tna_onnx.results.gates import Gates
+from tna_onnx.results.inspection import ModelDifference, OutputDifference
 from tna_onnx.runtime import Device, parse_device
 
 # Of the calibration errors that gates look at.

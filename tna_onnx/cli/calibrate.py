@@ -243,7 +243,7 @@ def _check_paths(json_file: str | None, page: str | None, extras: Extras, argume
 
 def _page(report: Any) -> str:
     from tna_onnx.cli.show import command_line  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.render.html.page import to_html  # noqa: PLC0415
+    from tna_onnx.render.html.pages import to_html  # noqa: PLC0415
 
     return to_html(report, command_line(), sources=setting_sources())
 

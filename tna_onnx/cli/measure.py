@@ -94,7 +94,7 @@ def compare(page: str | None, **arguments: Any) -> None:
     def steps(comparison: Any) -> list[Step]:
         if page is None:
             return []
-        from tna_onnx.render.html.comparison import comparison_page  # noqa: PLC0415 - only if it is asked for
+        from tna_onnx.render.html.pages import comparison_page  # noqa: PLC0415 - only if it is asked for
 
         return [page_step(page, lambda: comparison_page(comparison, command_line()))]
 

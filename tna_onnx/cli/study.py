@@ -94,7 +94,7 @@ def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: boo
     from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
     from tna_onnx.render.figures import figure_step, require_formats  # noqa: PLC0415
-    from tna_onnx.render.html.comparison import study_page  # noqa: PLC0415
+    from tna_onnx.render.html.pages import study_page  # noqa: PLC0415
     from tna_onnx.render.terminal import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run

@@ -22,7 +22,7 @@ from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import UNTOLD
 from tna_onnx.numerics.scores import SampleScores, distributions
 from tna_onnx.progress import Progress
-from tna_onnx.results.evaluation import OtherOutput, OutputDifference
+from tna_onnx.results.inspection import OtherOutput, OutputDifference
 from tna_onnx.runtime import Device, Session
 
 

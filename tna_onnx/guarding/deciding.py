@@ -34,7 +34,7 @@ from tna_onnx.numerics.operating_points import (
     needed_for,
     reachable_bound,
 )
-from tna_onnx.results.guarding import ClassDecision, DecisionCurve, DecisionScores, OperatingPoint
+from tna_onnx.results.outcomes import ClassDecision, DecisionCurve, DecisionScores, OperatingPoint
 
 Floats = NDArray[np.float32]
 

@@ -55,7 +55,7 @@ from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
-from tna_onnx.results.guarding import Decisions, Guard
+from tna_onnx.results.outcomes import Decisions, Guard
 from tna_onnx.results.report import Report
 from tna_onnx.runtime import Session, open_session, parse_device
 

@@ -30,7 +30,7 @@ from tna_onnx.numerics.outliers import area_under, roc_points
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import RiskCoverage
-from tna_onnx.results.guarding import ConfidenceCalibration, ConfidenceGroup, Decisions, Detection
+from tna_onnx.results.outcomes import ConfidenceCalibration, ConfidenceGroup, Decisions, Detection
 from tna_onnx.runtime import Session
 
 _GROUPS = 5  # of samples by confidence, equally large: enough to see where sets are large

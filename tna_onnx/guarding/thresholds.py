@@ -39,7 +39,7 @@ from tna_onnx.numerics.conformal import (
 from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.prior_shift import smoothed
 from tna_onnx.progress import Progress
-from tna_onnx.results.guarding import GuardInput, GuardOutput
+from tna_onnx.results.outcomes import GuardInput, GuardOutput
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,10 +11,8 @@ from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
 from tna_onnx.render.charts import MarkedChart, reliability_chart, words_of
 from tna_onnx.render.figures import figure_of
-from tna_onnx.render.html.comparison import comparison_page, study_page
-from tna_onnx.render.html.page import evaluation_page, to_html
-from tna_onnx.results.evaluation import Evaluation
-from tna_onnx.results.model_comparison import ModelComparison
+from tna_onnx.render.html.pages import comparison_page, evaluation_page, study_page, to_html
+from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Studies, Study
 

@@ -8,9 +8,9 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.render.lines import count_text
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.guarding import ClassDecision, ConfidenceCalibration, Decisions, DecisionScores, OperatingPoint
+from tna_onnx.results.measured import Estimate, Subgroup
+from tna_onnx.results.outcomes import ClassDecision, ConfidenceCalibration, Decisions, DecisionScores, OperatingPoint
 from tna_onnx.results.report import MethodScores, Report, Verification
-from tna_onnx.results.subgroups import Estimate, Subgroup
 
 
 def size_text(metrics: Metrics) -> str:

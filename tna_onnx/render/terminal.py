@@ -35,14 +35,21 @@ from tna_onnx.render.rows import (
     weight_text,
 )
 from tna_onnx.results.details import LabelMetrics
-from tna_onnx.results.evaluation import Collection, Evaluation
-from tna_onnx.results.guarding import ClassDecision, Decisions, Guard, GuardInput
-from tna_onnx.results.model_comparison import ComparedModel, ModelComparison
+from tna_onnx.results.inspection import Collection
+from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison, Subgroup
+from tna_onnx.results.outcomes import (
+    ClassDecision,
+    ClassFrequency,
+    Decisions,
+    Guard,
+    GuardInput,
+    Shift,
+    ShiftEffect,
+    ShiftEvidence,
+)
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report, Taught
-from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.study import Studies
-from tna_onnx.results.subgroups import Subgroup
 from tna_onnx.results.verdict import Word, changed
 
 # Rows of a table in a terminal; a page and `--json` have all of them.

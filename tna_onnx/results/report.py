@@ -16,7 +16,7 @@ from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
-from tna_onnx.results.guarding import Guard
+from tna_onnx.results.outcomes import Guard
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.verdict import Standing, copied_sentence, result_sentence
 

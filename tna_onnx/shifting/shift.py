@@ -59,8 +59,8 @@ from tna_onnx.pipeline.checking import casts_behind, check_file
 from tna_onnx.pipeline.sample_checks import digests_in_file
 from tna_onnx.pipeline.steps import Added, Change
 from tna_onnx.progress import Progress
+from tna_onnx.results.outcomes import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.results.report import MovedOutput
-from tna_onnx.results.shifting import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
 from tna_onnx.runtime import Session, open_session
 from tna_onnx.shifting.shift_job import ShiftJob, ShiftSamples, off_centre, open_shift, read_prior, restricted
 from tna_onnx.shifting.shift_settings import ShiftSettings

@@ -19,7 +19,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Demo
-from tna_onnx.render.html.page import to_html
+from tna_onnx.render.html.pages import to_html
 
 webdriver = pytest.importorskip("selenium.webdriver")
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.ui").WebDriverWait

@@ -33,7 +33,7 @@ from tests.support import PLAIN, TILTED
 from tna_onnx.cli.command import group
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.metrics import ece
-from tna_onnx.render.html.page import to_html
+from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.details import Bins, Details, RiskCoverage
 from tna_onnx.results.report import Report
 from tna_onnx.search.candidates import Candidate, SearchSettings, candidate_weight

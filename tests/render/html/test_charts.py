@@ -8,7 +8,7 @@ import pytest
 
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import MarkedChart
-from tna_onnx.render.html.page import environment
+from tna_onnx.render.html.pages import environment
 from tna_onnx.render.html.svg import (
     Frame,
     Histogram,

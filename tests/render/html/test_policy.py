@@ -8,7 +8,7 @@ import re
 
 import tna_onnx
 from tests.conftest import Small
-from tna_onnx.render.html.page import to_html
+from tna_onnx.render.html.pages import to_html
 
 
 def test_a_page_allows_its_own_style_and_script_alone(small: Small) -> None:

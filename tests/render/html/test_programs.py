@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.conftest import Small
 from tests.runtimes.matrix import node_modules
-from tna_onnx.render.html.sections.use import use
+from tna_onnx.render.html.programs import use
 from tna_onnx.results.report import Report
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")

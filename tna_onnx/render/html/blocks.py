@@ -26,8 +26,8 @@ from tna_onnx.render.html.svg import (
     marker_path,
 )
 from tna_onnx.render.rows import SUBGROUP_COLUMNS, subgroup_row
+from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.study import Chart, Line
-from tna_onnx.results.subgroups import Subgroup
 from tna_onnx.results.verdict import Word, changed
 
 

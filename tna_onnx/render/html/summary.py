@@ -1,4 +1,4 @@
-"""Sections on the result: the verdict with metrics and notes, changes in the file, and the provenance of the run."""
+"""Sections on the result: the verdict with metrics and notes, what changed in the file, and how it was made."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ from tna_onnx.render.rows import (
 )
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details, Made
-from tna_onnx.results.evaluation import Evaluation
-from tna_onnx.results.model_comparison import ComparedModel
+from tna_onnx.results.measured import ComparedModel, Evaluation
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report
 

@@ -8,7 +8,7 @@ from tna_onnx.render.charts import MarkedChart, curve
 from tna_onnx.render.html.blocks import Column, Table, chart_figure, key_of, table
 from tna_onnx.render.rows import between, cost_lines, decision_parts, per_cent
 from tna_onnx.results.details import RiskCoverage
-from tna_onnx.results.guarding import (
+from tna_onnx.results.outcomes import (
     ClassDecision,
     DecisionCurve,
     Decisions,

@@ -1,0 +1,370 @@
+"""Pages from templates: one HTML file with style, script and drawings inside, for each kind of result.
+
+Nothing is loaded, and everything can be read without JavaScript; figures have their numbers in tables. Python computes
+plain values; markup is only in `templates/`, where autoescape is on, so text from outside (names, paths, notes) is
+escaped. The only text that is not escaped is this package's own style sheet and script.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import PurePath
+from types import SimpleNamespace
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from tna_onnx.files import printable
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.render.html.blocks import (
+    LOOKS,
+    Column,
+    Strong,
+    Table,
+    Term,
+    chart_figure,
+    interval_cell,
+    key_of,
+    metric_title,
+    plain,
+    reach_of,
+    subgroup_table,
+    table,
+    versions_text,
+)
+from tna_onnx.render.html.guarded import decided, promised
+from tna_onnx.render.html.predictions import (
+    angles,
+    compared_reliability,
+    confidence,
+    measured_reliability,
+    reliability,
+    samples,
+    search,
+)
+from tna_onnx.render.html.programs import use
+from tna_onnx.render.html.summary import changes, choice, measured, measured_run, model_terms, result, run
+from tna_onnx.render.html.svg import IntervalBar
+from tna_onnx.render.rows import size_text
+from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
+from tna_onnx.results.report import Report
+from tna_onnx.results.study import Chart, Studies, Study
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section of a page.
+
+    Attributes:
+        name: its id, which links lead to.
+        title: its heading.
+        template: macro of `templates/sections.html` that writes `values`.
+        values: what it shows; None leaves the section out.
+        folds: whether it can be folded, and is on a small screen.
+    """
+
+    name: str
+    title: str
+    template: str
+    values: object
+    folds: bool = False
+
+
+def render_page(title: str, sections: Sequence[Section], version: str, facts: Sequence[tuple[str, str]] = ()) -> str:
+    """Return a whole page.
+
+    Args:
+        title: of the page.
+        sections: in their order; the first is the result.
+        version: of this package, for the last line.
+        facts: what stands below the title: texts, each with a class of the style sheet, or none.
+    """
+    # Style and script are read here, not at import: a run without a page does not need them.
+    folder = files("tna_onnx.render.html")
+    style, script = (folder.joinpath(name).read_text("utf-8") for name in ("page.css", "page.js"))
+    return (
+        environment()
+        .get_template("page.html")
+        .render(
+            title=title,
+            facts=facts,
+            sections=[section for section in sections if section.values is not None],
+            version=version,
+            style=style,
+            script=script,
+            policy=_policy(style, script),
+        )
+    )
+
+
+def _policy(style: str, script: str) -> str:
+    """Return the Content-Security-Policy: this style and this script, pictures inside the page, and nothing else.
+
+    Markup that a name brings in, if it were not escaped, could neither run nor load anything.
+    """
+    hashes = []
+    for text in (style, script):
+        # as the element holds it: the template begins a line, and a browser reads every end of a line as \n
+        content = "\n" + text.replace("\r\n", "\n")
+        hashes.append(b64encode(hashlib.sha256(content.encode()).digest()).decode())
+    return (
+        f"default-src 'none'; style-src 'sha256-{hashes[0]}'; script-src 'sha256-{hashes[1]}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _finalized(value: Any) -> Any:
+    """Escape text that came from anywhere; markup is this package's own."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return printable(value, lines=True)
+    return value
+
+
+@cache
+def environment() -> Environment:
+    """Return the environment of the templates; a name that a template gets wrong is an error."""
+    templates = Environment(
+        loader=PackageLoader("tna_onnx.render.html"),
+        # names, paths and notes come from outside
+        autoescape=True,
+        # a change of the writing direction in a name would act on the rest of the line
+        finalize=_finalized,
+        # a name that is wrong would otherwise print nothing
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    # A page holds the bins of every class as JSON: spaces would be a fifth of it.
+    templates.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return templates
+
+
+def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
+    """Write a report as a page; a report without details has fewer sections.
+
+    Args:
+        report: of `calibrate`.
+        command: command line that made it, if there was one.
+        sources: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
+    """
+    sections = sections_of(report, command, sources)
+    version = report.versions.get("tna-onnx", "")
+    return render_page(f"Calibration of {PurePath(report.model).name}", sections, version, _facts(report))
+
+
+def _facts(report: Report) -> list[tuple[str, str]]:
+    """Return date, samples and verdict."""
+    c = report.comparison
+    word = "refused" if report.missed else report.standing.word
+    facts = [("", f"{c.before.n:,} {c.samples} samples"), ("", f"{report.classes:,} classes")]
+    if report.details is not None:
+        facts.insert(0, ("", report.details.made.date[:10]))
+    look = "worse" if report.missed else LOOKS[report.standing.word]
+    return [(look, word), *facts]
+
+
+def sections_of(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> list[Section]:
+    """Return the sections of the page; the arguments are those of `to_html`."""
+    details = report.details
+    parts: list[tuple[str, str, object]] = [("result", "Result", result(report))]
+    if report.methods:
+        parts.append(("choice", "Methods compared", choice(report)))
+    if report.guard is not None:
+        parts.append(("decisions", "Decisions", promised(report.guard)))
+    parts.append(("reliability", "Reliability", reliability(report, details)))
+    if details is not None:
+        # a file that was not written has not changed
+        changes_title = "What changed in the file" if report.output else "What the new file changes"
+        parts += [
+            ("confidence", "Confidence", confidence(report, details)),
+            ("search", "Search over the angle", search(report, details)),
+            ("angles", "Angles between features and class vectors", angles(report, details)),
+            ("samples", "Samples to look at", samples(details)),
+            ("use", "Use it", use(report, details)),
+            ("changes", changes_title, changes(report, details)),
+        ]
+    parts.append(("run", "How it was made", run(report, details, command, sources)))
+    return [
+        Section(name, title, f"calibration_{name}", values, folds=name not in _ALWAYS_OPEN)
+        for name, title, values in parts
+    ]
+
+
+# Sections that a small screen shows too.
+_ALWAYS_OPEN = ("result", "choice", "decisions", "reliability")
+
+
+def evaluation_page(evaluation: Evaluation) -> str:
+    """Write an evaluation as a page."""
+    name = PurePath(evaluation.model).name
+    sections = [
+        Section("result", "Result", "evaluation_result", measured(evaluation)),
+        Section("reliability", "Reliability", "calibration_reliability", measured_reliability(evaluation)),
+        Section("run", "How it was made", "calibration_run", measured_run(evaluation)),
+    ]
+    return render_page(f"Evaluation of {name}", sections, "")
+
+
+def comparison_page(comparison: ModelComparison, command: str = "") -> str:
+    """Write a comparison as a page.
+
+    Args:
+        comparison: result of `compare`.
+        command: command line that made it, if there was one.
+    """
+    guarded = tuple(decided(model.decisions, model.name) for model in comparison.models if model.decisions is not None)
+    sections = [
+        Section("result", "Result", "comparison_result", _result(comparison)),
+        Section("differences", "Differences", "comparison_differences", _differences(comparison)),
+        Section("reliability", "Reliability", "calibration_reliability", compared_reliability(comparison)),
+        Section("decisions", "Decisions", "comparison_decisions", guarded or None),
+        Section("run", "How it was made", "comparison_run", _provenance(comparison, command)),
+    ]
+    return render_page(
+        f"Comparison of {len(comparison.models)} models", sections, comparison.versions.get("tna-onnx", "")
+    )
+
+
+def _result(comparison: ModelComparison) -> SimpleNamespace:
+    metrics = comparison.models[0].metrics
+    heads = ("model", *map(metric_title, METRICS), "Agreement, %")
+    caption = f"{comparison.data}: {size_text(metrics)}"
+    rows = [_metrics_row(model, comparison.baseline) for model in comparison.models]
+    return SimpleNamespace(
+        verdicts=tuple(
+            SimpleNamespace(name=model.name, text=model.verdict, look=LOOKS[model.word]) for model in comparison.others
+        ),
+        metrics=table(heads, rows, caption),
+        baseline=comparison.baseline,
+        notes=comparison.notes,
+    )
+
+
+def _metrics_row(model: ComparedModel, baseline: str) -> tuple[str, ...]:
+    values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
+    agreement = f"{100 * model.agreement:.2f}"
+    if model.name == baseline:
+        agreement = "baseline"
+    return model.name, *values, agreement
+
+
+def _differences(comparison: ModelComparison) -> SimpleNamespace:
+    """One table, the models of a metric below each other and on one scale."""
+    rows = []
+    for name in METRICS:
+        # one scale a metric, so that models can be compared by eye
+        reach = reach_of(*(model.differences[name] for model in comparison.others))
+        rows += [_difference_row(name, model, reach) for model in comparison.others]
+    interval = f"{comparison.confidence_level:g}% interval"
+    heads = ("metric", Column("model", wraps=True), "difference", interval, "better | worse")
+    intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
+    parts = [subgroup_table(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
+    return SimpleNamespace(
+        baseline=comparison.baseline, intervals=intervals, subgroups=tuple(part for part in parts if part is not None)
+    )
+
+
+def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str | IntervalBar, ...]:
+    metric = METRICS[name]
+    d = model.differences[name]
+    return (
+        metric_title(name),
+        model.name,
+        metric.change(d.difference),
+        f"{metric.change(d.low)} to {metric.change(d.high)}",
+        interval_cell(name, d, reach, "no significant difference"),
+    )
+
+
+def _provenance(comparison: ModelComparison, command: str) -> SimpleNamespace:
+    terms = [Term("Data", comparison.data), Term("Versions", versions_text(comparison.versions))]
+    if command:
+        terms.insert(0, Term("Command", command, code=True))
+    return SimpleNamespace(
+        terms=tuple(terms), models=tuple((model.name, model_terms(model)) for model in comparison.models)
+    )
+
+
+# Rows of a table that stand open on the page; longer ones are folded away.
+_OPEN_ROWS = 40
+
+
+def study_page(result: Studies | Study, command: str = "") -> str:
+    """Write studies, or one of them, as a page.
+
+    Args:
+        result: of `study`.
+        command: command line that made it, if there was one.
+    """
+    if isinstance(result, Study):
+        section = Section(result.name, result.title, "study", _section(result, linked=False))
+        return render_page(result.title, [section], "")
+    linked = bool(result.folder)
+    sections = [Section("overview", "Overview", "study_overview", _overview(result, command))]
+    sections += [Section(study.name, study.title, "study", _section(study, linked)) for study in result.studies]
+    return render_page(f"Studies of {result.model}", sections, result.versions.get("tna-onnx", ""))
+
+
+def _overview(studies: Studies, command: str) -> SimpleNamespace:
+    calibration, held_out = studies.samples
+    terms = [
+        Term("Model", studies.model),
+        Term("SHA-256", studies.model_sha256, code=True),
+        Term("Head", f"{studies.features:,} features, {studies.classes:,} classes"),
+        Term("Calibration", f"{studies.calibration}: N = {calibration:,}"),
+        Term("Held-out", f"{studies.held_out}: N = {held_out:,}"),
+        Term("Settings", ", ".join(f"{name} {plain(value)}" for name, value in studies.settings.items())),
+        Term("Versions", versions_text(studies.versions)),
+    ]
+    if command:
+        terms.insert(0, Term("Command", command, code=True))
+    findings = tuple((study.name, study.title, study.sentence) for study in studies.studies)
+    return SimpleNamespace(findings=findings, terms=tuple(terms), notes=studies.notes)
+
+
+def _section(study: Study, linked: bool) -> SimpleNamespace:
+    files: tuple[str, ...] = ()
+    if linked:
+        files = tuple(f"{study.name}.{ending}" for ending in ("csv", "json", "tex"))
+    return SimpleNamespace(
+        sentence=study.sentence,
+        element=study.element,
+        charts=tuple(map(_drawn, study.charts)),
+        numbers=_numbers(study),
+        folded=len(study.rows) > _OPEN_ROWS,
+        notes=(*(f"{footnote.mark} {footnote.text}" for footnote in study.footnotes), *study.notes),
+        files=files,
+    )
+
+
+def _numbers(study: Study) -> Table:
+    columns = study.shown
+    best = {column.name: study.best(column) for column in columns}
+    rows = []
+    for k in range(len(study.rows)):
+        cells: list[str | Strong] = []
+        for column in columns:
+            text = study.text(k, column)
+            if column is columns[0] and (marks := study.marks(k)):
+                text += f" {marks}"
+            cells.append(Strong(text) if k in best[column.name] else text)
+        rows.append(cells)
+    heads = [Column(column.title, wraps=k > 0 and _is_text(study, column.name)) for k, column in enumerate(columns)]
+    return table(heads, rows, f"{study.title}: {len(rows):,} rows", "numbers")
+
+
+def _is_text(study: Study, name: str) -> bool:
+    return any(isinstance(value, str) for value in study.values(name))
+
+
+def _drawn(chart: Chart) -> SimpleNamespace:
+    # a line alone needs no legend
+    keys = tuple(map(key_of, chart.lines)) if len(chart.lines) > 1 else ()
+    return SimpleNamespace(figure=chart_figure(chart), keys=keys)

@@ -1,0 +1,372 @@
+"""Results of `evaluate` and `compare`: models measured on the same samples, and on parts of them.
+
+A part of the samples, each site, device or age group by a column of the data, needs enough samples for its bins and its
+intervals. The worst comes first: the one whose ECE is surely largest, by the lower end of its interval. Every interval
+stands for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data.images.recipes import RecipeSearch
+from tna_onnx.numerics.checks import MAX_LEVEL
+from tna_onnx.numerics.corp import MIN_EACH
+from tna_onnx.numerics.intervals import paired_differences, quantile
+from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Interval, Metrics, effective_size
+from tna_onnx.numerics.reliability import Bins
+from tna_onnx.numerics.residuals import cluster_sums, mean_and_error
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.slope import event_of, slope_and_intercept
+from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record, values_text
+from tna_onnx.results.details import BinFree, LabelMetrics
+from tna_onnx.results.outcomes import Decisions
+from tna_onnx.results.verdict import Standing, Word, changed
+
+MIN_SAMPLES = 50
+"""Fewer samples of a part tell nothing of its calibration."""
+
+_ERRORS = ("ece", "adaece", "nll", "brier")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number and its interval.
+
+    Attributes:
+        value: as measured, in the unit of the metric; slope and intercept have no unit.
+        low: lower end of the interval, in the unit of the metric; null where too few samples are right, or wrong.
+        high: upper end of the interval, in the unit of the metric; null likewise.
+        level: level of the interval, a fraction.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    level: float
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """A part of the samples.
+
+    Attributes:
+        name: value of the column.
+        metrics: of these samples.
+        estimates: accuracy, ECE, AdaECE, NLL, Brier, slope and intercept of calibration with their intervals; those of
+            calibration errors are for the error without what noise adds. Slope and intercept are left out where few
+            samples are right, or wrong.
+        differences: to the baseline on the same samples for each metric; empty where one model is measured.
+    """
+
+    name: str
+    metrics: Metrics
+    estimates: dict[str, Estimate]
+    differences: dict[str, Interval] = field(default_factory=dict)
+
+
+def estimates_of(scores: SampleScores, classes: int, bins: int = 15, level: float = 0.95) -> dict[str, Estimate]:
+    """Return metrics, slope and intercept of scores with their intervals.
+
+    Args:
+        scores: of N >= 2 samples; with their labels where there are two classes.
+        classes: number of classes C.
+        bins: of ECE and AdaECE.
+        level: of the intervals, a fraction.
+    """
+    nothing = np.zeros_like(scores.nll)
+    # a model that states what came true: its errors are zero, and differences to it the errors themselves
+    perfect = replace(scores, confidence=scores.hit.astype(np.float32), nll=nothing, brier=nothing)
+    found = paired_differences(perfect, scores, bins, level=level)
+    estimates = {"accuracy": _share(scores, level)}
+    for name in _ERRORS:
+        d = found[name]
+        estimates[name] = Estimate(d.difference, max(0.0, d.low), max(0.0, d.high), level)
+    if not _enough(scores):
+        return estimates | {name: Estimate(estimates[name].value, None, None, level) for name in ("nll", "brier")}
+    p, event = event_of(scores, classes)
+    z = quantile((1 + level) / 2, scores.clusters, scores.weights)
+    together = scores.pooled()
+    for name, line in slope_and_intercept(p, event, z, together.clusters, together.weights).items():
+        if line is not None:
+            estimates[name] = Estimate(*line, level)
+    return estimates
+
+
+def _enough(scores: SampleScores) -> bool:
+    """Whether ten samples are right and ten wrong, or as many groups have one: else too few decide a log loss."""
+    together = scores.pooled()
+    if together.weights is not None:
+        return all(effective_size(weights) >= MIN_EACH for weights in _weights_by_side(together))
+    owners = np.arange(len(together)) if together.clusters is None else together.clusters
+    return all(len(np.unique(owners[side])) >= MIN_EACH for side in (together.hit, ~together.hit))
+
+
+def _weights_by_side(scores: SampleScores) -> Iterator[NDArray[np.float64]]:
+    """Yield the weights, of clusters, of what is right and of what is wrong."""
+    for side in (scores.hit, ~scores.hit):
+        own = scores.take(side)
+        if own.clusters is None or own.weights is None or not own.total:
+            yield np.ones(1)
+        else:
+            yield cluster_sums(own.weights, own.clusters)
+
+
+def _share(scores: SampleScores, level: float) -> Estimate:
+    """Return the accuracy with Wilson's interval, of as many samples as they are worth in clusters."""
+    hits = scores.hit.reshape(len(scores), -1).mean(axis=1)
+    share = weighted_mean(hits, scores.weights)
+    n = float(len(hits))
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    if scores.clusters is not None or scores.predicted is not None:
+        _, error = mean_and_error(hits, scores.clusters, scores.weights)
+        z = quantile((1 + level) / 2, scores.clusters, scores.weights)
+        groups = n if scores.clusters is None else float(len(np.unique(scores.clusters)))
+        n = min(n, share * (1 - share) / error**2) if error > 0 else groups
+    weight = z * z / n
+    middle = (share + weight / 2) / (1 + weight)
+    reach = np.sqrt(weight * share * (1 - share) + weight * weight / 4) / (1 + weight)
+    return Estimate(share, max(0.0, float(middle - reach)), min(1.0, float(middle + reach)), level)
+
+
+def subgroups_of(
+    scores: SampleScores,
+    parts: NDArray[Any],
+    classes: int,
+    bins: int = 15,
+    level: float = 0.95,
+    baseline: SampleScores | None = None,
+) -> tuple[Subgroup, ...]:
+    """Return each part with enough samples, the worst first.
+
+    Args:
+        scores: of N samples; with their labels where there are two classes.
+        parts: value of the column for each sample, texts (N,).
+        classes: number of classes C.
+        bins: of ECE and AdaECE.
+        level: of the intervals, a fraction.
+        baseline: scores of another model on the same samples, if there is one.
+    """
+    subgroups = []
+    for name in np.unique(parts).tolist():
+        rows = np.flatnonzero(parts == name)
+        own = scores.take(rows)
+        if (
+            len(rows) < max(MIN_SAMPLES, bins)
+            or not own.total
+            or (own.clusters is not None and len(np.unique(own.clusters)) < 2)
+        ):
+            continue
+        differences: Mapping[str, Interval] = {}
+        if baseline is not None:
+            differences = paired_differences(baseline.take(rows), own, bins, level=level)
+        estimates = estimates_of(own, classes, bins, level)
+        subgroups.append(Subgroup(name, Metrics.of(own, bins), estimates, dict(differences)))
+    return tuple(
+        sorted(subgroups, key=lambda part: (-(part.estimates["ece"].low or 0.0), -part.metrics.ece, part.name))
+    )
+
+
+def subgroup_notes(parts: NDArray[Any], subgroups: Sequence[Subgroup], level: float = 95.0) -> tuple[str, ...]:
+    """Say how many parts are too small, and that intervals (level in per cent) are not corrected for their number."""
+    names = np.unique(parts)
+    small = len(names) - len(subgroups)
+    notes = []
+    if small:
+        notes.append(f"{small:,} of {len(names):,} subgroups have fewer than {MIN_SAMPLES} samples and are left out")
+    if len(subgroups) > 1:
+        notes.append(
+            f"each {level:g}% interval of a subgroup stands for itself; they are not corrected for "
+            f"{len(subgroups):,} subgroups, of which the worst looks worse than it is by chance"
+        )
+    return tuple(notes)
+
+
+@dataclass(frozen=True)
+class Evaluation(Shown):
+    """The result of `evaluate`: metrics of one model on samples.
+
+    Attributes:
+        model: path of the model.
+        model_sha256: SHA-256 of its file.
+        output: graph output that classifies.
+        output_kind: what that output holds.
+        data: what the samples are, in one line.
+        metrics: metrics of the model on the data.
+        reliability: top-label reliability diagram on the data, with the bins of the ECE.
+        bin_free: calibration of the top label without bins.
+        preprocessing: what was done to the images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
+        notes: what the user should know, in sentences.
+        missed: gates that the model missed, a line each.
+        decisions: what a guarded model decides; None where it decides nothing.
+        labels: each label of a model with several a sample; empty for others.
+        recipe_search: how the preprocessing of images was found by their labels; None where something says what it is.
+        estimates: metrics, and slope and intercept of calibration, with their intervals.
+        subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
+    """
+
+    model: str
+    model_sha256: str
+    output: str
+    output_kind: str
+    data: str
+    metrics: Metrics
+    reliability: Bins
+    bin_free: BinFree
+    preprocessing: dict[str, object] | None
+    provider: str
+    notes: tuple[str, ...] = ()
+    missed: tuple[str, ...] = ()
+    decisions: Decisions | None = None
+    labels: tuple[LabelMetrics, ...] = ()
+    recipe_search: RecipeSearch | None = None
+    estimates: dict[str, Estimate] = field(default_factory=dict)
+    subgroups: tuple[Subgroup, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line what was measured."""
+        return f"<Evaluation of {PurePath(self.model).name}: {values_text(self.metrics)}; {self.metrics.n:,} samples>"
+
+    def records(self) -> list[Record]:
+        """Return a row for each metric, with its unit."""
+        return [metric_record(name, value=getattr(self.metrics, name)) for name in METRICS]
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """One of the compared models.
+
+    Attributes:
+        name: what reports call it: the file's name, with folders where two would be the same.
+        model: path of the file.
+        model_sha256: SHA-256 of the file.
+        output: graph output that was read.
+        output_kind: what that output holds.
+        metrics: metrics on the samples.
+        reliability: top-label reliability diagram, with the bins of the ECE.
+        bin_free: calibration of the top label without bins.
+        agreement: share of samples for which it predicts the class that the baseline predicts, or each of the labels, a
+            fraction.
+        differences: this model minus the baseline for each metric, paired, with an interval; empty for the baseline.
+        verdict: the differences in words; empty for the baseline.
+        preprocessing: what was done to its images; None where values are used as they are.
+        provider: execution provider of ONNX Runtime that was obtained.
+        decisions: what a guarded model decides; None where it decides nothing.
+        subgroups: parts of the samples with enough of them, the worst first; empty where none are asked for.
+    """
+
+    name: str
+    model: str
+    model_sha256: str
+    output: str
+    output_kind: str
+    metrics: Metrics
+    reliability: Bins
+    bin_free: BinFree
+    agreement: float
+    differences: dict[str, Interval]
+    verdict: str
+    preprocessing: dict[str, object] | None
+    provider: str
+    decisions: Decisions | None = None
+    subgroups: tuple[Subgroup, ...] = ()
+
+    @property
+    def word(self) -> Word:
+        """What accuracy, NLL and ECE come to against the baseline."""
+        return Standing.of(self.differences).word
+
+
+@dataclass(frozen=True)
+class ModelComparison(Shown):
+    """What `compare` measured: several models on the same samples.
+
+    Attributes:
+        data: what the samples are, in one line.
+        baseline: name of the model that the others are compared with.
+        confidence_level: level of each interval on its own, per cent.
+        models: the models, in the order given.
+        versions: versions of what computed the numbers, by package.
+        notes: what the user should know, in sentences.
+    """
+
+    data: str
+    baseline: str
+    confidence_level: float
+    models: tuple[ComparedModel, ...]
+    versions: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Say in one line what was compared."""
+        words = "; ".join(f"{model.name}: {model.word}" for model in self.others)
+        return f"<ModelComparison with {self.baseline}: {words}; {self.models[0].metrics.n:,} samples>"
+
+    def records(self) -> list[Record]:
+        """Return a row for each model and metric, with its unit; the baseline has no differences."""
+        return [
+            {
+                "model": model.name,
+                **metric_record(name, value=getattr(model.metrics, name)),
+                **difference_record(name, model.differences),
+            }
+            for model in self.models
+            for name in METRICS
+        ]
+
+    @property
+    def others(self) -> tuple[ComparedModel, ...]:
+        """All models but the baseline."""
+        return tuple(model for model in self.models if model.name != self.baseline)
+
+
+def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: float, same: str = "class") -> str:
+    """Say in words how a model differs from the baseline: by what counts, what it comes to first.
+
+    `same` is what samples have to have the same of, to agree.
+
+    >>> worse = {name: Interval(0.1, 0.05, 0.2, 0.95) for name in ("ece", "nll")}
+    >>> verdict_text("a.onnx", worse | {"accuracy": Interval(0.0, -0.1, 0.1, 0.95)}, 0.987)
+    'worse than a.onnx in ECE, NLL; no significant difference in accuracy; the same class for 98.70 % of samples'
+    """
+    names: dict[int, list[str]] = {1: [], -1: [], 0: []}
+    for name, metric in METRICS.items():
+        if name in differences:
+            names[changed(name, differences[name])].append(metric.label)
+    agreed = f"the same {same} for {100 * agreement:.2f} % of samples"
+    # nothing is significant: a list of every metric would say no more
+    if not names[1] and not names[-1]:
+        return f"no significant difference from {baseline}; {agreed}"
+    sides = [(1, "better"), (-1, "worse")]
+    if Standing.of(differences).word == "worse":
+        sides.reverse()
+    parts = [f"{word} than {baseline} in {', '.join(names[side])}" for side, word in sides if names[side]]
+    if names[0]:
+        parts.append(f"no significant difference in {', '.join(names[0])}")
+    return "; ".join([*parts, agreed])
+
+
+def multiplicity_note(n_comparisons: int, level: float) -> str:
+    """Say that intervals are not corrected, and which level corrects them (Bonferroni).
+
+    Args:
+        n_comparisons: comparisons, at least 2.
+        level: of the intervals, in per cent.
+    """
+    text = f"each {level:g}% interval stands for itself; they are not corrected for {n_comparisons} comparisons"
+    together = 100 - (100 - level) / n_comparisons
+    # no advice that is refused
+    if together > MAX_LEVEL:
+        return text
+    return (
+        f"{text}: with --confidence-level {together:.4g} those of one metric hold together at {level:g}% (Bonferroni)"
+    )
