@@ -13,7 +13,7 @@ from tests.data.samples import spec
 from tna_onnx.data import open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.labelfile import find_label_column
-from tna_onnx.data.sources.delimited import read_columns
+from tna_onnx.data.sources.inmemory import read_columns
 from tna_onnx.errors import DataError, UsageError
 
 LABELS = [0, 1, 2, 0, 1]

@@ -256,6 +256,11 @@ def whole_numbers(values: Sequence[int]) -> NDArray[Any]:
     return np.array([float(value) if abs(value) < 2**1000 else np.inf for value in values])
 
 
+def cell_array(values: Sequence[Any]) -> NDArray[Any]:
+    """Return values as an array of objects (N,), one for each, lists too."""
+    return np.array([*values, None], object)[:-1]  # None keeps NumPy from making axes of nested lists
+
+
 def reason(error: BaseException) -> str:
     """Return the first line of an error's message, shortened.
 

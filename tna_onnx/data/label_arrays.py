@@ -66,11 +66,7 @@ def marked_labels(values: AnyArray, n_samples: int, n_labels: int, where: str) -
 
 
 def _two_axes(values: AnyArray, n_labels: int, where: str) -> AnyArray:
-    """Return an array with two axes of numbers.
-
-    Raises:
-        DataError: the values are something else.
-    """
+    """Return an array with two axes of numbers."""
     if values.dtype == object and values.ndim == 1 and len(values):
         cells = values.tolist()
         lengths = {len(cell) if isinstance(cell, (list, tuple, np.ndarray)) else 0 for cell in cells}
@@ -92,11 +88,7 @@ def _two_axes(values: AnyArray, n_labels: int, where: str) -> AnyArray:
 
 
 def _check_values(stored: AnyArray, where: str) -> None:
-    """Refuse values other than 0 and 1.
-
-    Raises:
-        DataError: such a value.
-    """
+    """Refuse values other than 0 and 1."""
     wrong = np.argwhere((stored != 0) & (stored != 1))
     if not len(wrong):
         return

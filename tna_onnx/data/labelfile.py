@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import parse_json, parsing, read_text, text_lines
+from tna_onnx.data.files import cell_array, parse_json, parsing, read_text, text_lines
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.array_files import map_npy
 from tna_onnx.errors import DataError, UsageError
@@ -46,7 +46,7 @@ _PATH = (
     ("file", "filename", "file_name", "filepath", "file_path", "image", "image_path", "img", "img_path"),
 )
 
-_DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_ROWS = (".csv", ".tsv")
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,13 +91,48 @@ def read_label_file(
     text = read_text(path, limits)
     if suffix == ".txt":
         return _from_lines(path, text, is_path)
-    if suffix in _DELIMITERS:
-        return _from_rows(path, text, _DELIMITERS[suffix], label_column)
-    if suffix == ".jsonl":
-        lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
-        objects = [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]
-        return _from_json(path, objects, label_column)
-    return _from_json(path, parse_json(text, str(path)), label_column)
+    if suffix in _ROWS:
+        return _from_rows(path, text_rows(path, text), label_column)
+    return _from_json(path, text_json(path, text), label_column)
+
+
+def text_rows(path: Path, text: str) -> list[list[str]]:
+    """Return the rows of a text of CSV or TSV that have cells, the first one with all others.
+
+    The separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma.
+
+    Raises:
+        DataError: there are none, or they differ in length.
+    """
+    delimiter = "\t"
+    if path.suffix.lower() == ".csv":
+        first = text.partition("\n")[0]
+        delimiter = next((sign for sign in (",", ";", "\t") if sign in first), ",")
+    with parsing(str(path), "cannot be read as a table", "write it again"):
+        # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        rows = [[cell.strip() for cell in row] for row in reader if row]
+    if not rows:
+        raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
+    wrong = next((number for number, row in enumerate(rows) if len(row) != len(rows[0])), None)
+    if wrong is not None:
+        raise DataError(
+            f"{path}: expected {len(rows[0])} cells in each row ({listed(rows[0])}), found {len(rows[wrong])} in row "
+            f"{wrong} below the first; put text that holds {delimiter!r} in double quotes"
+        )
+    return rows
+
+
+def text_json(path: Path, text: str) -> Any:
+    """Return the value of a text of JSON; of JSON Lines, the list of the values of its lines.
+
+    Raises:
+        DataError: it is none.
+    """
+    if path.suffix.lower() != ".jsonl":
+        return parse_json(text, str(path))
+    lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
+    return [parse_json(line, f"{path}: line {number}") for number, line in lines if line.strip()]
 
 
 def find_label_column(
@@ -157,11 +192,7 @@ def holds_classes(values: AnyArray, request: Request) -> bool:
 
 
 def _check_y(names: Sequence[str], label: str, where: str) -> None:
-    """Refuse `y` as the label where it may be a coordinate: next to an `x`, or among other columns.
-
-    Raises:
-        DataError: it may be.
-    """
+    """Refuse `y` as the label where it may be a coordinate: next to an `x`, or among other columns."""
     named = [name for name in names if str(name).strip()]
     if str(label).strip().lower() != "y" or len(named) < 3:
         return
@@ -208,13 +239,8 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
     return LabelFile(None, _values([line.strip() for line in lines]))
 
 
-def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) -> LabelFile:
-    with parsing(str(path), "cannot be read as a table", "write it again"):
-        # strict: a quote that is left open would take the rows below it into its cell.
-        rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True) if row]
-    if not rows:
-        raise DataError(f"{path}: is empty; write one row per sample, path and label")
-    header = [cell.strip() for cell in rows[0]]
+def _from_rows(path: Path, rows: list[list[str]], label_column: str | None) -> LabelFile:
+    header = rows[0]
     if label_column is None and not (_named(header, _LABEL) or _named(header, _PATH)):
         # No known name: the first row is a sample.
         if len(header) > 2:
@@ -225,14 +251,7 @@ def _from_rows(path: Path, text: str, delimiter: str, label_column: str | None) 
         header = ["label"] if len(header) == 1 else ["path", "label"]
     else:
         rows = rows[1:]
-    wrong = next((number for number, row in enumerate(rows, 1) if len(row) != len(header)), None)
-    if wrong is not None:
-        raise DataError(
-            f"{path}: expected {len(header)} cells in each row ({listed(header)}), found {len(rows[wrong - 1])} in row "
-            f"{wrong} below the header; put text that holds {delimiter!r} in double quotes"
-        )
-    columns = {name: [row[i].strip() for row in rows] for i, name in enumerate(header)}
-    return _from_columns(path, columns, label_column)
+    return _from_columns(path, {name: [row[i] for row in rows] for i, name in enumerate(header)}, label_column)
 
 
 def _from_json(path: Path, value: Any, label_column: str | None) -> LabelFile:
@@ -274,4 +293,4 @@ def _values(labels: list[Any]) -> AnyArray:
     """Return labels as an array: numbers if all are numbers, else objects, which `label_indices` checks."""
     if all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in labels):
         return np.array(labels)
-    return np.array([*labels, None], object)[:-1]  # None keeps NumPy from making axes of nested lists
+    return cell_array(labels)

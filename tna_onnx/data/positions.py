@@ -249,11 +249,7 @@ def _batch_samples(source: Source, n_classes: int) -> int:
 
 
 def _last_positions(batch: Batch) -> tuple[IntArray, int]:
-    """Return the last position of each sample, (B,), and the number of positions.
-
-    Raises:
-        DataError: no input tells how long the samples are.
-    """
+    """Return the last position of each sample, (B,), and the number of positions."""
     mask: Any = batch.get("attention_mask")
     if mask is not None and mask.ndim == 2:
         # padding may be on either side

@@ -246,11 +246,7 @@ def _kind_of(readout: Readout) -> Kind:
 def _columns_of(
     inputs: Sequence[InputSpec], columns: Sequence[str], batch: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the columns of a batch that fill each input.
-
-    Raises:
-        DataError: there are no such columns, or not one for each input.
-    """
+    """Return the columns of a batch that fill each input."""
     names = tuple(columns) or tuple(spec.name for spec in inputs)
     missing = [name for name in names if name not in batch]
     if missing:

@@ -62,12 +62,7 @@ def open_source(source: ModelSource, options: ModelOptions) -> Model:
 
 
 def _try(source: ModelSource, options: ModelOptions) -> None:
-    """Open a model in a child process.
-
-    Raises:
-        UnsupportedModel: the child crashed, or took too long.
-        DeviceError: it does not start.
-    """
+    """Open a model in a child process."""
     file = Path(source) if isinstance(source, (str, Path)) else None
     limits = options.model_limits
     words = {

@@ -10,7 +10,7 @@ import pytest
 from tests.data.samples import gather, spec
 from tna_onnx.data import open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.sources.delimited import read_columns
+from tna_onnx.data.sources.inmemory import read_columns
 from tna_onnx.errors import DataError, UsageError
 
 X = np.random.default_rng(0).random((6, 3))
@@ -130,7 +130,7 @@ def test_a_recipe_is_refused(tmp_path: Path) -> None:
     ("name", "text", "pattern"),
     [
         ("t.csv", "", "is empty"),
-        ("t.csv", "a,b\n1,2\n3", "expected 2 cells in each row .* found 1 in row 1"),
+        ("t.csv", "a,b\n1,2\n3", "expected 2 cells in each row .* found 1 in row 2 below the first"),
         ("t.csv", "a,a\n1,2", "several columns are called 'a'"),
         ("t.csv", 'a,b\n"1,2', "cannot be read as a table"),
         ("t.json", "[1, 2]", "expected an object with the names of the columns"),

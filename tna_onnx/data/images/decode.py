@@ -154,11 +154,7 @@ def _opened(file: Path | BinaryIO, where: str, limits: Limits) -> BinaryIO:
 
 
 def _image(stream: BinaryIO, where: str, limits: Limits) -> Image:
-    """Read the header of an image.
-
-    Raises:
-        DataError: it has too many pixels (rule 6).
-    """
+    """Read the header of an image."""
     from PIL import Image  # noqa: PLC0415  (optional: extra `images`)
 
     # Pillow has a limit of its own, for the whole process; it moves only where the user asks for more.

@@ -311,11 +311,7 @@ def _is_mapped(batch: Any, source: Any) -> bool:
 
 
 def _spooled(pa: Any, schema: Any, columns: Sequence[str], batches: Iterator[Any], file: Path, max_bytes: int) -> Any:
-    """Write record batches into a temporary file and map it.
-
-    Raises:
-        DataError: they take more than `max_bytes`: a few bytes of Parquet can stand for any number of equal values.
-    """
+    """Write record batches into a temporary file and map it."""
     schema = pa.schema([schema.field(name) for name in columns], schema.metadata)
     handle, name = tempfile.mkstemp(prefix="tna-onnx-", suffix=".arrow")
     os.close(handle)

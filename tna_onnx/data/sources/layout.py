@@ -195,11 +195,7 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
 
 
 def _check_ids(where: str, numbers: Sequence[str], spec: InputSpec) -> None:
-    """Refuse columns named like row numbers as features of an input that accepts any number of columns.
-
-    Raises:
-        DataError: there is such a column.
-    """
+    """Refuse columns named like row numbers as features of an input that accepts any number of columns."""
     rows = [name for name in numbers if _ID.fullmatch(name.strip())]
     if rows and spec.shape[1] is None:
         raise DataError(

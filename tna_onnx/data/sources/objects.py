@@ -46,8 +46,7 @@ from tna_onnx.data.source import shape_text
 from tna_onnx.data.sources.array_files import any_array, numeric_array
 from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
-from tna_onnx.data.sources.delimited import aligned
-from tna_onnx.data.sources.inmemory import open_in_memory, plain_column
+from tna_onnx.data.sources.inmemory import aligned, open_in_memory, plain_column
 from tna_onnx.data.sources.tables import open_table
 from tna_onnx.errors import DataError, TnaError, UsageError
 
@@ -322,11 +321,7 @@ def _open_mapping(data: Mapping[str, Any], request: Request) -> Source:
 
 
 def _in_one_order(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert {column: {row: value}}, the form of `DataFrame.to_dict`, to lists in one row order.
-
-    Raises:
-        DataError: the columns have different rows.
-    """
+    """Convert {column: {row: value}}, the form of `DataFrame.to_dict`, to lists in one row order."""
     if not data or not all(isinstance(column, Mapping) for column in data.values()):
         return data
     if any(any(isinstance(cell, (Mapping, list, np.ndarray)) for cell in column.values()) for column in data.values()):

@@ -226,11 +226,7 @@ class _Transfer:
     outcome: list[tuple[Any, BaseException | None]] = field(default_factory=list)
 
     def result(self, url: str) -> Any:
-        """Return what the work returns, or raise what it raises.
-
-        Raises:
-            DataError: the server is too slow (rule 1); the thread ends with the process.
-        """
+        """Return what the work returns, or raise what it raises."""
         thread = threading.Thread(target=self._run, name="tna-onnx-web", daemon=True)
         thread.start()
         since, before = time.monotonic(), 0
@@ -360,11 +356,7 @@ def download(url: str, target: Path, max_bytes: int) -> int:
 
 
 def _announced(url: str, response: HTTPResponse, max_bytes: int) -> int | None:
-    """Return the size that the server announces, or None.
-
-    Raises:
-        DataError: it is too large, or what comes is a page (rule 4).
-    """
+    """Return the size that the server announces, or None."""
     kind = response.headers.get_content_type()
     if kind == "text/html":
         raise DataError(f"{url}: is a web page (text/html), not data; give the address of the file itself")

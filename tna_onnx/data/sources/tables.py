@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import check_inside, foreign_json, read_text, whole_numbers
+from tna_onnx.data.files import cell_array, check_inside, foreign_json, read_text, whole_numbers
 from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.sources.arrow import (
@@ -33,9 +33,8 @@ from tna_onnx.data.sources.arrow import (
     table_schema,
 )
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
-from tna_onnx.data.sources.delimited import DELIMITED, open_delimited
 from tna_onnx.data.sources.images import ImageSource, open_image_files
-from tna_onnx.data.sources.inmemory import open_in_memory, plain_column, token_columns
+from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory, plain_column, token_columns
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, plain_kinds, texts_of
 from tna_onnx.data.sources.tokens import with_tokenizer
 from tna_onnx.errors import DataError
@@ -139,7 +138,7 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
     if column.null_count:
         row = next(row for row, value in enumerate(column) if not value.is_valid)
         raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
-    values = _cells(column.to_pylist())
+    values = cell_array(column.to_pylist())
     if not all(isinstance(value, int) for value in values):
         if all(isinstance(value, (int, float)) for value in values):
             return values.astype(np.float64)
@@ -272,12 +271,12 @@ class _Table:
         if self.kinds[name] not in ("number", "text"):
             return False
         values = map_table(self.files, [name], self.request.limits).column(name).unique().to_pylist()
-        return holds_classes(plain_column(_cells(values)), self.request)
+        return holds_classes(plain_column(cell_array(values)), self.request)
 
     def in_memory(self, columns: list[str]) -> ArraySource:
         """Read columns into memory, for text, lists of different lengths, and samples with several label columns."""
         table, stored, beside = self._map(columns)
-        values = {name: plain_column(_cells(table.column(name).to_pylist())) for name in columns}
+        values = {name: plain_column(cell_array(table.column(name).to_pylist())) for name in columns}
         request = self.request
         if self.label is not None and stored is not None:
             values[self.label] = stored
@@ -338,13 +337,9 @@ class _Table:
         # These columns only: Parquet and compressed files are copied to disk.
         read = dict.fromkeys([*columns, *([] if self.label is None else [self.label]), *further])
         table = map_table(self.files, list(read), self.request.limits)
-        beside = {name: _cells(table.column(name).to_pylist()) for name in further}
+        beside = {name: cell_array(table.column(name).to_pylist()) for name in further}
         stored = None if self.label is None else stored_labels(table, self.label, self.path, self.request)
         return table, stored, beside
-
-
-def _cells(values: list[Any]) -> AnyArray:
-    return np.array([*values, None], object)[:-1]  # None keeps NumPy from making axes of nested lists
 
 
 def _kind(pyarrow: Any, kind: Any) -> Kind:

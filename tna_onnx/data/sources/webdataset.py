@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import check_inside, foreign_json, open_regular, parsing
+from tna_onnx.data.files import cell_array, check_inside, foreign_json, open_regular, parsing
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.sources.images import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError, UsageError
@@ -273,6 +273,5 @@ def _labels(values: list[Any]) -> AnyArray:
     """Return labels as numbers where all are, else as objects, for `label_indices` to judge."""
     if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
         return np.array(values)
-    # A number among texts, as .json and .cls can be mixed, is the same index written otherwise. None keeps NumPy from
-    # making axes of nested lists.
-    return np.array([*(str(v) if isinstance(v, int) else v for v in values), None], object)[:-1]
+    # A number among texts, as .json and .cls can be mixed, is the same index written otherwise.
+    return cell_array([str(value) if isinstance(value, int) else value for value in values])
