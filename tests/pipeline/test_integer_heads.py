@@ -14,6 +14,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.extraction import head_check
 
 quantization = pytest.importorskip("onnxruntime.quantization")
 
@@ -56,7 +57,9 @@ def quantized(form: str, folder: Path) -> Path:
     source, target = plain(folder), folder / "model.onnx"
     per_channel = "per channel" in form
     if form.startswith("dynamic"):
-        quantization.quantize_dynamic(source, target, per_channel=per_channel)
+        quantization.quantize_dynamic(
+            source, target, per_channel=per_channel, reduce_range=True
+        )  # no overflow on any CPU
         return target
     if form == "4 bits":
         tools = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
@@ -131,3 +134,50 @@ def test_probabilities_in_integers_are_no_logits(tmp_path: Path) -> None:
     onnx.save(proto, path)
     _, report = calibrated(path, search="none", map="ts")
     assert report.comparison.before.ece < 0.15  # read as logits, they would be far too uncertain
+
+
+@pytest.fixture
+def four_bits(tmp_path: Path) -> Path:
+    """A head whose weight comes from blocks of 4 bits, behind DequantizeLinear."""
+    tools = pytest.importorskip("onnxruntime.quantization.matmul_nbits_quantizer")
+    proto = onnx.load(plain(tmp_path))
+    proto.opset_import[0].version, proto.ir_version = 21, 10
+    config = tools.DefaultWeightOnlyQuantConfig(block_size=16, quant_format=quantization.QuantFormat.QDQ)
+    tool = tools.MatMulNBitsQuantizer(proto, algo_config=config, nodes_to_exclude=["first"])
+    tool.process()
+    onnx.save(tool.model.model, tmp_path / "model.onnx")
+    assert "DequantizeLinear" in operators(tmp_path / "model.onnx")
+    return tmp_path / "model.onnx"
+
+
+@pytest.mark.parametrize("settings", [{}, {"search": "none", "map": "ts"}, {"search": "none", "map": "refit"}])
+def test_a_weight_of_four_bits_stays(four_bits: Path, settings: dict[str, Any]) -> None:
+    written, report = calibrated(four_bits, **settings)
+    assert report.comparison.after.nll < report.comparison.before.nll
+    assert any("stays as it is" in note for note in report.notes)
+    assert operators(written)[:4] == operators(four_bits)[:4]
+    names = {each.name for each in onnx.load(written).graph.initializer}
+    assert "tna_onnx/weight" not in names  # in float it would be eight times as large
+
+
+def test_a_weight_of_four_bits_is_written_in_float_where_that_is_asked_for(four_bits: Path) -> None:
+    written, report = calibrated(four_bits, search="none", map="ts", quantized_head="float")
+    assert report.folded
+    assert "tna_onnx/weight" in {each.name for each in onnx.load(written).graph.initializer}
+
+
+def test_a_map_goes_behind_logits_that_the_weight_does_not_give(tmp_path: Path, monkeypatch: Any) -> None:
+    """As on CPUs where 8-bit products overflow, which the one of this test may not be."""
+    path = quantized("QDQ", tmp_path)
+
+    def differs(*_: Any, **__: Any) -> None:
+        raise head_check.HeadDiffers(f"{path}: other logits")
+
+    monkeypatch.setattr(head_check, "check_tail", differs)
+    monkeypatch.setattr(head_check, "_check_linear", differs)
+    _, report = calibrated(path)
+    assert (report.head, report.folded) == ("", False)
+    assert report.comparison.after.nll < report.comparison.before.nll
+    assert any("other logits than its weight" in note for note in report.notes)
+    with pytest.raises(UnsupportedModel, match="other logits"):
+        tna_onnx.calibrate(path, samples(3), method="tna", dry_run=True)

@@ -35,6 +35,10 @@ from tna_onnx.numerics.scores import NotProbabilities
 from tna_onnx.runtime import Device, Session
 
 
+class HeadDiffers(UnsupportedModel):
+    """The runtime computes other logits than the head's weight gives; a map behind the logits needs no head."""
+
+
 class Tail:
     """The sub-graph from the features to the logits, for heads that only the graph can compute.
 
@@ -121,14 +125,15 @@ def check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDAr
     """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone.
 
     Raises:
-        UnsupportedModel: one of them does not hold.
+        HeadDiffers: the sub-graph gives other logits.
+        UnsupportedModel: a class vector moves other logits too, or none.
     """
     computed = tail.logits(None)(sample)
     tolerance = _TAIL_TOLERANCE * max(1.0, _largest(logits)) + 2 * head.step
     if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
-        raise UnsupportedModel(
+        raise HeadDiffers(
             f"{model.name}: the nodes from head '{head.node}' to '{head.logits}' do not give the model's logits; "
-            "use --search none"
+            "use --search none --output-kind logits"
         )
     original = tail.logits(head.weight)(sample)
     moved = [_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)]
@@ -409,7 +414,7 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
         shown = "as probabilities"
     error = np.abs(expected - logits)
     if np.any(error > moved):
-        raise UnsupportedModel(
+        raise HeadDiffers(
             f"{model.name}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
             f"from '{head.logits}' by up to {error.max():.3g} ({shown}); use --search none --output-kind {head.holds}"
         )

@@ -389,7 +389,7 @@ class Head(Readout):
 
     def kept_in_float(self) -> Head:
         """Return the same head with a weight that is written as floats where the file has it quantised."""
-        stored = replace(self.stored_weight, shared=True, quantized=None)
+        stored = replace(self.stored_weight, shared=True, quantized=None, packed=False)
         return replace(self, stored_weight=stored)
 
     def _scaled(self, vectors: NDArray[Any]) -> NDArray[Any]:

@@ -25,9 +25,14 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.constants import NotConstant, Quantized, constant_value, read_quantized
+from tna_onnx.graph.constants import NotConstant, Quantized, constant_value, made_from_constants, read_quantized
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import FLOAT_TYPES, rounded, type_name
+
+_SMALL_INTEGERS = {
+    onnx.TensorProto.INT8, onnx.TensorProto.UINT8, onnx.TensorProto.INT4, onnx.TensorProto.UINT4,
+    onnx.TensorProto.INT2, onnx.TensorProto.UINT2,
+}  # fmt: skip
 
 
 class Refused(Exception):
@@ -139,6 +144,7 @@ class Stored:
         shared: the node is given a tensor of its own for a new value, in the layout that it reads: someone outside this
             path reads the stored tensor, or one on the path, too; or it is computed in a way that cannot be undone.
         quantized: how the tensor is quantised, if it is and can be requantised.
+        packed: the value is computed from integers of at most 8 bits that cannot be requantised: blocks of 4 bits, say.
         attribute: the constant is this attribute of the node.
     """
 
@@ -150,7 +156,13 @@ class Stored:
     reader: int
     shared: bool = False
     quantized: Quantized | None = None
+    packed: bool = False
     attribute: str = ""
+
+    @property
+    def integers(self) -> bool:
+        """Whether the file has the value as integers."""
+        return self.packed or self.quantized is not None
 
     @property
     def overwritten(self) -> bool:
@@ -199,7 +211,15 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
             raise Refused(str(error) or str(reason)) from error  # the reason nearer to the constant
     if value.dtype.name not in FLOAT_TYPES.values():
         raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_listed()}")
-    return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
+    packed = _reads_small_integers(model, tensor)
+    return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True, packed=packed)
+
+
+def _reads_small_integers(model: Model, tensor: str) -> bool:
+    """Whether nodes make a constant tensor of integers of at most 8 bits."""
+    nodes = (model.proto.graph.node[k] for k in made_from_constants(model, tensor) or ())
+    constants = (model.constant_tensor(name) for node in nodes for name in node.input)
+    return any(each is not None and each.data_type in _SMALL_INTEGERS for each in constants)
 
 
 def _dense(model: Model, sparse: onnx.SparseTensorProto) -> NDArray[Any]:
@@ -245,6 +265,7 @@ class _Follow:
             reader=self._reader,
             shared=self._shared,
             quantized=None if self._shared else self._quantized,  # a tensor of its own is float
+            packed=self._shared and self._quantized is not None,
         )
 
     def _value(self, tensor: str, reader: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:

@@ -18,7 +18,7 @@ from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
 from tna_onnx.extraction.collect import collect_features
-from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import Samples, open_samples
 from tna_onnx.extraction.sessions import OpenModel
@@ -114,7 +114,19 @@ def open_task(job: Job, progress: Progress) -> Task:
     leaks = check_leaks(model, calib_digests, judging, job.calib.limits, logits=readout.logits)
 
     session = opened.session_from(samples.given)
-    probed, size, more = _probed(job, opened, samples, session)
+    try:
+        probed, size, more = _probed(job, opened, samples, session)
+    except HeadDiffers:
+        if job.needs_head or samples.given or training is not None:
+            raise
+        opened = replace(opened, readout=readout.without_head())
+        samples = replace(samples, readout=opened.readout)
+        held_out = None if held_out is None else replace(held_out, readout=opened.readout)
+        probed, size, more = _probed(job, opened, samples, session)
+        more += (
+            "the last layer stays as it is: ONNX Runtime gives other logits than its weight times the features, as "
+            "8-bit products that overflow do on some CPUs (U8S8; reduce_range=True in the quantiser avoids that)",
+        )
     provider, fallback = _provider(session)
     network = Network(opened, probed, size, progress)
     calibration = network.collect(samples, "calibration data", job.folder)
@@ -294,7 +306,7 @@ def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
     """Decide how a new weight of a quantised head will be stored."""
     if choice == "requantize":
         return requantized(model, head)
-    if head.stored_weight.quantized:
+    if head.stored_weight.integers:
         return head.kept_in_float()
     return head
 

@@ -154,7 +154,7 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
     return Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,
-        search=settings.resolved_search,
+        search="none" if settings.resolved_search == "auto" and _is_packed(task) else settings.resolved_search,
         map=settings.resolved_map,
         settings=settings.for_search,
         allowed=tuple(choices),
@@ -162,6 +162,11 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
         predictions=settings.predictions,
         part=_part_seen(task, settings.seed),
     )
+
+
+def _is_packed(task: Task) -> bool:
+    """Whether a tilted weight would be a float one in place of integers, which is done only where it is asked for."""
+    return task.head is not None and task.head.stored_weight.packed
 
 
 def _reads_training(names: Iterable[str]) -> bool:

@@ -307,7 +307,7 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     # the output of an unchanged model is its input, functions and all
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
-    notes += _head_notes(task, drift)
+    notes += _head_notes(task, outcome.weight, drift)
     if task.readout.slack and not outcome.unchanged:
         notes.append(
             f"a Clip or constant behind the probabilities of '{task.readout.output}' stays: it moves a calibrated one "
@@ -444,19 +444,20 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
     ]
 
 
-def _head_notes(task: Task, drift: float | None) -> list[str]:
+def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) -> list[str]:
     if task.head is None:
         return [f"output '{task.readout.output}' is calibrated as it is ({task.readout.holds}), without a linear head"]
     stored = task.head.stored_weight
+    if stored.integers and weight is task.weight:
+        what = "" if stored.quantized is None else f" ({stored.quantized.dtype})"
+        return [f"the weight is quantised in the file{what} and stays as it is"]
     if stored.quantized is not None:
         kind = "per class" if stored.quantized.axis is not None else "with one scale"
-        if drift is None:
-            return [f"the weight is quantised in the file ({stored.quantized.dtype}) and stays as it is"]
         return [
             f"the weight was quantised anew ({stored.quantized.dtype}, {kind}): that moves a probability by at most "
-            f"{drift:.2g}; --quantized-head float keeps it in float"
+            f"{drift or 0:.2g}; --quantized-head float keeps it in float"
         ]
-    if stored.shared and drift is None and task.model.initializers.get(stored.name) is None and stored.steps:
+    if stored.shared and task.model.initializers.get(stored.name) is None and stored.steps:
         return [f"'{stored.read_as}' is quantised in the file; the head was given a float tensor of its own"]
     if stored.shared:
         return [f"'{stored.read_as}' is read elsewhere too, or computed: the head was given a tensor of its own"]

@@ -147,7 +147,7 @@ class Writing:
         if outcome.fitted is None or head is None or not self._folds(outcome.map):
             return None
         # a quantised weight that stays as it is keeps its integers
-        if head.stored_weight.quantized is not None and outcome.chosen.angle == 0:
+        if head.stored_weight.integers and outcome.chosen.angle == 0:
             return None
         return outcome.fitted.folded()
 
@@ -219,7 +219,7 @@ class Writing:
     def _always_folds(self, name: str) -> bool:
         """Whether a map goes into weight and bias with the original weight too, so that no node reads the features."""
         head = self.task.head
-        return head is not None and head.stored_weight.quantized is None and self._folds(name)
+        return head is not None and not head.stored_weight.integers and self._folds(name)
 
     def _folds(self, name: str) -> bool:
         """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
