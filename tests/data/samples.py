@@ -10,7 +10,7 @@ from PIL import Image
 
 from tna_onnx.data import InputSpec, IntArray, Recipe, Source
 from tna_onnx.data.request import Request
-from tna_onnx.data.sources.images import FolderImages, ImageSource, open_folder
+from tna_onnx.data.sources.image_files import FolderImages, ImageSource, open_folder
 
 
 def spec(name: str = "x", shape: tuple[int | None, ...] = (None, 4), dtype: npt.DTypeLike = np.float32) -> InputSpec:

@@ -20,7 +20,7 @@ from tests.support import cli
 from tna_onnx import files
 from tna_onnx.data import InputSpec, Recipe, read_recipe
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.files import foreign_json
+from tna_onnx.data.foreign import foreign_json
 from tna_onnx.data.sources.webdataset import expanded
 from tna_onnx.errors import DataError, TnaError, UsageError
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tna_onnx.data.files import optional
+from tna_onnx.data.foreign import optional
 from tna_onnx.errors import UsageError
 
 

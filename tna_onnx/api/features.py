@@ -30,14 +30,14 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.data import Recipe, Source, open_precomputed
 from tna_onnx.data.choices import BatchSize, EngineFields
-from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
-from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.sources.slices import (
     Slice,
     chosen_rows,

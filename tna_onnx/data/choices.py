@@ -67,9 +67,9 @@ ROWS: dict[Format, Row] = {
     "webdataset": Row("webdataset:open_webdataset", files=(".tar",), in_folder=(".tar",)),
     "table": Row("tables:open_table", files=_TABLES, in_folder=(*_TABLES, "state.json", "dataset_dict.json")),
     "hdf5": Row("arrays:open_hdf5", files=(".h5", ".hdf5")),
-    "manifest": Row("images:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
+    "manifest": Row("image_files:open_manifest", files=(".csv", ".tsv", ".json", ".jsonl", ".txt")),
     # What a folder is if none of the others fits.
-    "folder": Row("images:open_folder"),
+    "folder": Row("image_files:open_folder"),
     # Never recognised: code runs only when the user asks for it.
     "loader": Row("objects:open_loader"),
 }

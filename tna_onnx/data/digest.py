@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from tna_onnx.data.files import open_regular
+from tna_onnx.data.foreign import open_regular
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import FORMATS, ROWS
-from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.labels import check_labels
 from tna_onnx.data.positions import PositionSource

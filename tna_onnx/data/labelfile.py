@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import cell_array, parse_json, parsing, read_text, text_lines
+from tna_onnx.data.foreign import cell_array, parse_json, parsing, read_text, text_lines
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.array_files import map_npy
 from tna_onnx.errors import DataError, UsageError

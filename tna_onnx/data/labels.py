@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import foreign_json, parse_json, read_text, text_lines
+from tna_onnx.data.foreign import foreign_json, parse_json, read_text, text_lines
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import IGNORED, POSITION_WORDS, DataFields, Limits
-from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.label_arrays import Several

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.data.files import optional
+from tna_onnx.data.foreign import optional
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.slices import Slice
 from tna_onnx.errors import DeviceError, TnaError, UsageError

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256, sample_form
-from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.mapped import ReadOnce

@@ -29,7 +29,7 @@ from tna_onnx.data.images.recipes import (
 )
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, InputSpec, Source
-from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import other_scale, takes_images
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.recipe_trials import (

@@ -28,7 +28,7 @@ from tna_onnx.data.choices import Color
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.data.images.recipes import NamedRecipe, RecipeScore
 from tna_onnx.data.source import InputSpec
-from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import Suspicion, label_suspicion
 from tna_onnx.errors import DataError
 from tna_onnx.graph.outputs import ClassOutput

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.digest import stream_sha256
-from tna_onnx.data.files import open_regular
+from tna_onnx.data.foreign import open_regular
 from tna_onnx.data.mapped import allocate, release
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.files import remove_leftovers, write_file

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.files import read_text
+from tna_onnx.data.foreign import read_text
 from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.graph.outputs import ClassOutput

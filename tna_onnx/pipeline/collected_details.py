@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
-from tna_onnx.data.sources.images import ImageSource
+from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS

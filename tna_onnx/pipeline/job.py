@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
-from tna_onnx.data.sources.images import FolderImages, ImageSource
+from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import UnsupportedModel, UsageError

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from tna_onnx.data.files import optional
+from tna_onnx.data.foreign import optional
 from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
 from tna_onnx.render.charts import (

@@ -27,7 +27,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tna_onnx.data.files import optional
+from tna_onnx.data.foreign import optional
 from tna_onnx.errors import TrackingError
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import provenance

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Source
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import overlap_of, read_sketch, sketch_overlap
-from tna_onnx.data.files import parse_json, read_text, text_lines
+from tna_onnx.data.foreign import parse_json, read_text, text_lines
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import source_notes

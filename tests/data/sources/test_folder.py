@@ -23,7 +23,7 @@ from tests.data.samples import (
 )
 from tna_onnx.data import Recipe, Source, open_source
 from tna_onnx.data.request import Request
-from tna_onnx.data.sources.images import open_folder
+from tna_onnx.data.sources.image_files import open_folder
 from tna_onnx.errors import DataError, UsageError
 
 IMAGE = spec("image", (None, 3, 5, 6))

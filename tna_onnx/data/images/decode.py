@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import open_regular, parsing
+from tna_onnx.data.foreign import open_regular, parsing
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import foreign_json, parse_json, read_text
+from tna_onnx.data.foreign import foreign_json, parse_json, read_text
 from tna_onnx.data.images.preprocess import FILTERS, MAX_SIDE, PRESETS, Recipe
 from tna_onnx.errors import DataError, UsageError
 

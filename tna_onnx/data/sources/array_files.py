@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256, stream_sha256
-from tna_onnx.data.files import cell_array, check_inside, open_regular, optional, parsing, regular_size
+from tna_onnx.data.foreign import cell_array, check_inside, open_regular, optional, parsing, regular_size
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:

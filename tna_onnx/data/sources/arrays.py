@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tna_onnx.data.files import is_url, local_path
+from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 from tna_onnx.data.sources.array_files import (

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS
-from tna_onnx.data.files import (
+from tna_onnx.data.foreign import (
     check_inside,
     file_system,
     foreign_json,

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import file_system, foreign_json, is_url, local_path, parsing, reason
+from tna_onnx.data.foreign import file_system, foreign_json, is_url, local_path, parsing, reason
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.mapped import release, room
 from tna_onnx.data.request import Request

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.files import cell_array, parse_json, read_text, whole_numbers
+from tna_onnx.data.foreign import cell_array, parse_json, read_text, whole_numbers
 from tna_onnx.data.label_arrays import joined_columns, marked_labels
 from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart, text_json, text_rows
 from tna_onnx.data.labels import listed

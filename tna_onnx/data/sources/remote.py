@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.files import file_system, reason
+from tna_onnx.data.foreign import file_system, reason
 from tna_onnx.data.sources.webdataset import expanded
 from tna_onnx.errors import DataError, TnaError, UsageError
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.digest import tree_sha256
-from tna_onnx.data.files import file_system, parsing
+from tna_onnx.data.foreign import file_system, parsing
 from tna_onnx.data.labels import folder_labels
 from tna_onnx.data.sources.arrow import (
     TableFiles,
@@ -26,7 +26,7 @@ from tna_onnx.data.sources.arrow import (
     row_groups,
     table_batches,
 )
-from tna_onnx.data.sources.images import SUFFIXES, FolderImages, ImageSource, open_image_files
+from tna_onnx.data.sources.image_files import SUFFIXES, FolderImages, ImageSource, open_image_files
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:

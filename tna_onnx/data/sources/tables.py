@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import cell_array, check_inside, foreign_json, read_text, whole_numbers
+from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, read_text, whole_numbers
 from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.sources.arrow import (
@@ -33,7 +33,7 @@ from tna_onnx.data.sources.arrow import (
     table_schema,
 )
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
-from tna_onnx.data.sources.images import ImageSource, open_image_files
+from tna_onnx.data.sources.image_files import ImageSource, open_image_files
 from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory, plain_column, token_columns
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, plain_kinds, texts_of
 from tna_onnx.data.sources.tokens import with_tokenizer

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.files import foreign_json, optional, parsing, read_text
+from tna_onnx.data.foreign import foreign_json, optional, parsing, read_text
 from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 

@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.files import cell_array, check_inside, foreign_json, open_regular, parsing
+from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, open_regular, parsing
 from tna_onnx.data.labels import label_indices, listed
-from tna_onnx.data.sources.images import SUFFIXES, ImageSource, open_image_files
+from tna_onnx.data.sources.image_files import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:

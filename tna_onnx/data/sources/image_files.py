@@ -22,7 +22,7 @@ import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import short_digests, stream_sha256, tree_sha256
-from tna_onnx.data.files import check_inside
+from tna_onnx.data.foreign import check_inside
 from tna_onnx.data.images.decode import WORKERS, open_image_file, read_ahead, read_image
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, label_indices, listed

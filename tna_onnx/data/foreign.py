@@ -1,4 +1,4 @@
-"""Safe access to files that the user or the data name, and to their contents.
+"""Safe access to foreign files: those that the user or the data name, and their contents.
 
 - Only regular files are opened, and only up to a size limit: a pipe, socket or device could block the process or feed
   it without end.
