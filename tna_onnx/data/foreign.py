@@ -220,7 +220,7 @@ def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
         DataError: it is not JSON, is nested too deeply, or holds a key twice in one object.
     """
 
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(pairs)
         if len(mapping) < len(pairs):
             names = [name for name, _ in pairs]
@@ -229,7 +229,7 @@ def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
         return mapping
 
     with parsing(where, "is not JSON", advice):
-        return foreign_json(text, once)
+        return foreign_json(text, without_repeats)
 
 
 def text_lines(text: str) -> list[str]:

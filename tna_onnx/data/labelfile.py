@@ -170,13 +170,13 @@ def find_label_column(
     if len(candidates) != 1:
         problem = "several columns can hold the labels" if candidates else "no column is called 'label' or the like"
         fitting = [name for name in candidates or names if classes_in is not None and classes_in(name)]
-        shown = candidates or [*fitting, *(name for name in names if name not in fitting)]
+        columns = candidates or [*fitting, *(name for name in names if name not in fitting)]
         advice = "name the one with --label-column"
         if len(fitting) == 1:
             advice = f"{fitting[0]!r} alone holds the model's classes: add --label-column {fitting[0]}"
         elif len(texts) == 1 and not candidates:
             advice = f"if {texts[0]!r} does, which is the only column of text, add --label-column {texts[0]}"
-        raise DataError(f"{where}: {problem} ({listed(shown)}); {advice}")
+        raise DataError(f"{where}: {problem} ({listed(columns)}); {advice}")
     _check_y(names, candidates[0], where)
     return candidates[0]
 

@@ -174,9 +174,9 @@ class _Reduction:
             weights = weights[self.rows]
         for logits, labels, z in self.logits.chunks(self.rows, features=self.features):
             stop = start + len(labels)
-            known: Any = labels if weights is None else WeightedLabels(labels, weights[start:stop])
+            passed: Any = labels if weights is None else WeightedLabels(labels, weights[start:stop])
             slices = (array[start:stop] for array in aligned)
-            yield (logits, known, z, *slices)
+            yield (logits, passed, z, *slices)
             start = stop
 
 
@@ -333,13 +333,13 @@ class KeptChunks:
             release(self._mapped, rows, stays=0)
 
 
-def score_all(several: Sequence[Logits]) -> list[SampleScores]:
+def score_all(tables: Sequence[Logits]) -> list[SampleScores]:
     """Score all samples under each of several weights over one table; heads read its features once for all."""
     # the other kinds have no features that they could read together
-    heads = [logits for logits in several if isinstance(logits, HeadLogits)]
+    heads = [logits for logits in tables if isinstance(logits, HeadLogits)]
     # one of another kind: all of them one after the other
-    if len(heads) < len(several) or not heads:
-        return [logits.scores() for logits in several]
+    if len(heads) < len(tables) or not heads:
+        return [logits.scores() for logits in tables]
     of = Blocked(SampleScores.of_logits)
     chunks = [[of(logits.head(features), labels) for logits in heads] for features, labels in heads[0].placed()]
     return [heads[0]._clustered(SampleScores.concatenate([*scores])) for scores in zip(*chunks, strict=True)]

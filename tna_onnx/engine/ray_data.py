@@ -79,18 +79,18 @@ def check_ray(address: str | None, options: Mapping[str, Any]) -> str:
     stated = address or os.environ.get("RAY_ADDRESS") or None
     if stated == "local":
         return stated
-    found = stated or _running()
-    if found is None:
+    running = stated or _running()
+    if running is None:
         return "local"
-    refusal = _refusal(found)
+    refusal = _refusal(running)
     if refusal is None:
-        return found
+        return running
     advice = "check the address and that the cluster runs"
     if stated is None:
         advice = (
             "it is the Ray of this machine; end it with `ray stop`, or name another: --engine ray:ADDRESS, ray:local"
         )
-    raise DeviceError(f"{found}: cannot be used ({refusal}); {advice}")
+    raise DeviceError(f"{running}: cannot be used ({refusal}); {advice}")
 
 
 def _running() -> str | None:
@@ -116,13 +116,13 @@ def _refusal(address: str) -> str | None:
             if child.poll() is None:
                 os.killpg(child.pid, signal.SIGKILL)
     lines = output.strip().splitlines()
-    found = json.loads(lines[-1]) if lines else {"error": "Ray", "text": f"ended with {child.returncode}"}
-    if "error" not in found:
+    answer = json.loads(lines[-1]) if lines else {"error": "Ray", "text": f"ended with {child.returncode}"}
+    if "error" not in answer:
         return None
-    lines = found["text"].strip().splitlines() or [""]
-    if "Authentication" in found["error"]:
+    lines = answer["text"].strip().splitlines() or [""]
+    if "Authentication" in answer["error"]:
         return f"{lines[0]}; set RAY_AUTH_TOKEN to the token of the cluster"
-    return f"{found['error']}: {lines[0][:200]}"
+    return f"{answer['error']}: {lines[0][:200]}"
 
 
 def features_by_ray(
@@ -256,11 +256,11 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 def _cause(error: BaseException) -> TnaError:
     """Return what ended a task, as an error of ours."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, TnaError):
-            return _plain(seen)
-        seen = getattr(seen, "cause", None) or seen.__cause__
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, TnaError):
+            return _plain(link)
+        link = getattr(link, "cause", None) or link.__cause__
     lines = str(error).strip().splitlines()
     return DeviceError(f"Ray has given up: {lines[-1] if lines else type(error).__name__}")
 

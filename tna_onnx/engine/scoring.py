@@ -188,13 +188,13 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         DataError: an output of the wrong shape, or NaN or infinite values in that of the original.
         NotFinite: such values in that of the new file.
     """
-    other = in_rows(open_model(both.new, device), both.output, both.new.name)
+    new_session = in_rows(open_model(both.new, device), both.output, both.new.name)
     # outputs that only the new file has are no obstacle
-    if input_specs(both.session) != input_specs(other) or not {*both.old.outputs} <= {*both.new.outputs}:
+    if input_specs(both.session) != input_specs(new_session) or not {*both.old.outputs} <= {*both.new.outputs}:
         raise UnsupportedModel(f"{both.new.name}: other inputs or outputs than {both.old.name}")
     output = both.output
     notes: list[str] = []
-    for model, session in ((both.old, both.session), (both.new, other)):
+    for model, session in ((both.old, both.session), (both.new, new_session)):
         notes += require_independence(model, session, output, source, batch_size)
     sums = _Sums()
     scores: tuple[list[SampleScores], list[SampleScores]] = ([], [])
@@ -205,7 +205,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         labels = source.labels[done : done + len(next(iter(batch.values())))]
         # both files on one batch: the samples are read once
         before = both.session.run(names, batch)
-        after = other.run(names, batch)
+        after = new_session.run(names, batch)
         p = _probabilities(before[0], output, len(labels), f"{both.old.name}: sample {done} and following")
         if after[0].size == before[0].size and not np.all(np.isfinite(after[0])):
             where = f"{both.new.name}: sample {done} and following"
@@ -236,7 +236,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
             OtherOutput(name, name in downstream, t.values, t.differing, t.largest) for name, t in tallies.items()
         ),
         preprocessing=source.recipe(),
-        provider=other.provider,
+        provider=new_session.provider,
     )
     return Moved(outputs, before_scores, after_scores, tuple(notes))
 
@@ -321,6 +321,6 @@ def _downstream(model: Model, readouts: tuple[Readout, ...]) -> set[str]:
     if not readouts:
         return {*model.outputs}
     firsts: set[int] = set()
-    for each in readouts:
-        firsts.update(each.readers if isinstance(each, Head) else (model.producers.get(each.logits, -1),))
+    for readout in readouts:
+        firsts.update(readout.readers if isinstance(readout, Head) else (model.producers.get(readout.logits, -1),))
     return {name for name in model.outputs if not ancestors(model, name).isdisjoint(firsts)}

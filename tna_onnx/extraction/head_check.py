@@ -168,15 +168,15 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
     moved = tail.logits(changed)(sample).astype(np.float64) - original
     if head.holds == "probabilities" and moved.shape[1] > 1:
         moved -= np.delete(moved, k, axis=1)[:, :1]  # dividing by the sum moves all others by the same
-    own = np.abs(moved[:, k]).max()
-    others = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
-    if others > _TAIL_TOLERANCE * max(own, _largest(original)) + 2 * head.step:
+    own_moved = np.abs(moved[:, k]).max()
+    rest_moved = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
+    if rest_moved > _TAIL_TOLERANCE * max(own_moved, _largest(original)) + 2 * head.step:
         raise UnsupportedModel(
             f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
             "not the classifier's own layer"
         )
     # a change within one step may be the quantisation's
-    return bool(own > head.step)
+    return bool(own_moved > head.step)
 
 
 # |features @ weight.T + bias - logits| may reach this many units of rounding of sum |z||w| + |b|: the runtime sums in
@@ -404,19 +404,19 @@ def _check_linear(model: Model, head: Head, features: NDArray[Any], logits: NDAr
         size[:, block] = np.abs(z) @ np.abs(w, out=w).T + np.abs(head.bias[block])
     # the coarsest of the three types decides how far rounding reaches
     types = (head.stored_weight.value.dtype, features.dtype, logits.dtype)
-    step = max(epsilon(each.name) for each in types)
+    step = max(epsilon(dtype.name) for dtype in types)
     if tf32 and features.dtype == np.float32:
         step = max(step, TF32_EPSILON)
     moved = _ROUNDINGS * step * size + head.step
-    shown = f"largest logit {np.abs(logits).max():.3g}"
+    largest = f"largest logit {np.abs(logits).max():.3g}"
     if head.holds == "probabilities":
         expected, logits, moved = _as_probabilities(head, expected, logits, moved)
-        shown = "as probabilities"
+        largest = "as probabilities"
     error = np.abs(expected - logits)
     if np.any(error > moved):
         raise HeadDiffers(
             f"{model.name}: head '{head.node}' does not give the model's logits: features @ weight.T + bias differs "
-            f"from '{head.logits}' by up to {error.max():.3g} ({shown}); use --search none --output-kind {head.holds}"
+            f"from '{head.logits}' by up to {error.max():.3g} ({largest}); use --search none --output-kind {head.holds}"
         )
 
 

@@ -107,18 +107,20 @@ class Preparation:
         if not names or not _labelled(source, self._output) or data.expect_accuracy is not None:
             return
         factors: dict[str, float] = {}
-        own: list[NDArray[np.float64]] = []
-        other: list[NDArray[np.float64]] = []
+        as_stored: list[NDArray[np.float64]] = []
+        rescaled: list[NDArray[np.float64]] = []
         labels: list[NDArray[np.int64]] = []
         for rows in _growing(len(source)):
             for batch in source.batches(FIRST, rows):
                 factors = factors or {name: other_scale(batch[name]) for name in names if name in batch}
                 if all(factor == 1 for factor in factors.values()):
                     return
-                own.append(self._logs(batch))
-                other.append(self._logs({name: _times(each, factors.get(name, 1.0)) for name, each in batch.items()}))
+                as_stored.append(self._logs(batch))
+                rescaled.append(
+                    self._logs({name: _times(values, factors.get(name, 1.0)) for name, values in batch.items()})
+                )
             labels.append(source.labels[rows])
-            trial = _Scales(np.concatenate(own), np.concatenate(other), np.concatenate(labels))
+            trial = _Scales(np.concatenate(as_stored), np.concatenate(rescaled), np.concatenate(labels))
             if trial.wrong:
                 name, factor = next((name, factor) for name, factor in factors.items() if factor != 1)
                 raise DataError(f"{source.describe()}: {name!r} {trial.text(factor)}")
@@ -176,26 +178,26 @@ class _Scales:
     """What a model says of stored images as they are, and on another scale.
 
     Attributes:
-        own: log-probabilities, or logits, of the images as they are, (N, C).
-        other: of the same on the other scale.
+        as_stored: log-probabilities, or logits, of the images as they are, (N, C).
+        rescaled: of the same on the other scale.
         labels: class indices (N,).
     """
 
-    own: NDArray[np.float64]
-    other: NDArray[np.float64]
+    as_stored: NDArray[np.float64]
+    rescaled: NDArray[np.float64]
     labels: NDArray[np.int64]
 
     @property
     def losses(self) -> tuple[float, float]:
         """NLL at the model's own temperature on both scales."""
-        return nll_of(self.own, self.labels), nll_of(self.other, self.labels)
+        return nll_of(self.as_stored, self.labels), nll_of(self.rescaled, self.labels)
 
     @property
     def gain(self) -> NDArray[np.float64]:
         """By how much the other scale has each sample right, (N,)."""
-        hits = self.own.argmax(axis=1) == self.labels
-        others = self.other.argmax(axis=1) == self.labels
-        gain: NDArray[np.float64] = others.astype(np.float64) - hits
+        hits = self.as_stored.argmax(axis=1) == self.labels
+        hits_rescaled = self.rescaled.argmax(axis=1) == self.labels
+        gain: NDArray[np.float64] = hits_rescaled.astype(np.float64) - hits
         return gain
 
     @property
@@ -207,26 +209,25 @@ class _Scales:
     def wrong(self) -> bool:
         """Whether the other scale is the model's: clearly more accurate, or the NLL is none of a trained model."""
         gain = float(self.gain.mean())
-        nonsense = worse_than_guessing(*self.losses, self.own.shape[1])
+        nonsense = worse_than_guessing(*self.losses, self.as_stored.shape[1])
         return gain > max(_MIN_GAIN, CLEAR * self.error) or (gain >= 0 and nonsense)
 
     @property
     def right(self) -> bool:
         """Whether no more samples are needed to know that they are as the model takes them."""
         gain = float(self.gain.mean())
-        own, other = self.losses
-        return gain < -CLEAR * self.error or (gain <= 0 and own <= other)
+        nll, rescaled_nll = self.losses
+        return gain < -CLEAR * self.error or (gain <= 0 and nll <= rescaled_nll)
 
     def text(self, factor: float) -> str:
         """Say what is wrong, and what to do."""
         size, how = ("small", "times") if factor > 1 else ("large", "divided by")
-        hits, others = (float(np.mean(logs.argmax(axis=1) == self.labels)) for logs in (self.own, self.other))
-        own, other = self.losses
+        accuracies = [float(np.mean(logs.argmax(axis=1) == self.labels)) for logs in (self.as_stored, self.rescaled)]
+        stored, rescaled = (f"{share:.1%} and {nll:.3g}" for share, nll in zip(accuracies, self.losses, strict=True))
         return (
-            f"seems to be 255 times too {size} for this model: on {len(self.labels):,} samples its accuracy is "
-            f"{hits:.1%} and its NLL {own:.3g}, and {how} 255 they are {others:.1%} and {other:.3g}; store the samples "
-            f"as the model was trained on them, or say that this is what the model has: --expect-accuracy "
-            f"{100 * hits:.0f}"
+            f"seems to be 255 times too {size} for this model: on {len(self.labels):,} samples its accuracy and NLL "
+            f"are {stored}, and {how} 255 {rescaled}; store the samples as the model was trained on them, or say "
+            f"that this is what the model has: --expect-accuracy {100 * accuracies[0]:.0f}"
         )
 
 
@@ -253,7 +254,9 @@ def _spec_of(info: Any) -> InputSpec:
 def _require_size(resolved: ResolvedRecipe, path: Any) -> None:
     size = resolved.crop or resolved.resize
     takes = (resolved.height, resolved.width)
-    if isinstance(size, tuple) and any(side not in (None, made) for side, made in zip(takes, size, strict=True)):
+    if isinstance(size, tuple) and any(
+        taken_side not in (None, side) for taken_side, side in zip(takes, size, strict=True)
+    ):
         raise DataError(f"{path}: makes images of {size[0]} x {size[1]}, which the model does not take")
 
 
@@ -286,15 +289,15 @@ def _search(images: TrialImages, stated: Recipe) -> tuple[Recipe | None, RecipeS
     Raises:
         DataError: the labels do not tell.
     """
-    shapes, others = _shapes(images, stated)
+    shapes, later_shapes = _shapes(images, stated)
     trials = [images.trial(named) for shape in shapes for named in _candidates(images, stated, shape)]
-    if len(trials) + len(others) < 2:
+    if len(trials) + len(later_shapes) < 2:
         return None, None
     ran = list(trials)
     ranked = race(images, trials)
     best = _informative(images, ranked, ran)
-    if others:
-        variants = [images.trial(_shaped(best.named, shape)) for shape in others]
+    if later_shapes:
+        variants = [images.trial(_shaped(best.named, shape)) for shape in later_shapes]
         ran += variants
         reshaped = race(images, [best, *variants])[0]
         # what hardly differed under another size may be better under this one
@@ -351,12 +354,12 @@ def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tupl
 def _candidates(images: TrialImages, stated: Recipe, shape: dict[str, Any]) -> list[NamedRecipe]:
     """Return the known recipes for the input in one size, with what is stated."""
     resolved = stated.resolve(images.spec)
-    known = known_recipes(len(resolved.mean), float_input=images.spec.dtype.kind == "f")
+    recipes = known_recipes(len(resolved.mean), float_input=images.spec.dtype.kind == "f")
     fixed = _geometry_and_order(stated)
     color = fixed.pop("color", None)
     return [
         _shaped(named, {**fixed, **shape, "interpolation": stated.interpolation})
-        for named in known
+        for named in recipes
         if color in (None, named.recipe.color)
     ]
 
@@ -403,8 +406,8 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
     shapes = [{"resize": (height, width)}]
     if height == width:
         shapes = [{"crop_pct": share} for share in _SHARES] + shapes
-    first, *others = [{**shape, "interpolation": name} for name in ("bilinear", "bicubic") for shape in shapes]
-    return [first], others
+    first, *rest = [{**shape, "interpolation": name} for name in ("bilinear", "bicubic") for shape in shapes]
+    return [first], rest
 
 
 def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> list[str]:
@@ -413,8 +416,8 @@ def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> li
     Raises:
         DataError: the model is hardly better than chance under it, and clearly better under another.
     """
-    own = images.trial(NamedRecipe("the stated recipe", stated))
-    images.run([own], FIRST)
+    base = images.trial(NamedRecipe("the stated recipe", stated))
+    images.run([base], FIRST)
     shape = {name: value for name, value in _shape_of(stated).items() if value is not None}
     plain = replace(stated, scale=None, mean=None, std=None, color=None)
     rivals = []
@@ -422,40 +425,40 @@ def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> li
         name, _, order = named.name.partition(";")[0].partition(", ")
         trial = images.trial(named)
         usual = name in COARSE and order in ("", "RGB", "BGR") and (name != "mnist" or not order)
-        if usual and not hardly_differ(images, trial, own):
+        if usual and not hardly_differ(images, trial, base):
             rivals.append(trial)
-    tried = [own, *rivals]
+    tried = [base, *rivals]
     count = FIRST
-    best = own
+    best = base
     while count <= min(SAMPLES, max(FIRST, len(images.rows))) and rivals:
-        images.run([own, *rivals], count)
-        best = best_of([own, *rivals])
-        if best is own and count >= _ENOUGH:
+        images.run([base, *rivals], count)
+        best = best_of([base, *rivals])
+        if best is base and count >= _ENOUGH:
             break
         rivals = [trial for trial in rivals if trial.z(best) <= DROPPED]
         count *= 2
     labels = images.labels
     plain_best = min(tried, key=lambda trial: trial.plain_nll(labels))
-    enough = len(own) >= FIRST  # a few images tell nothing of a mean
-    nonsense = enough and worse_than_guessing(own.plain_nll(labels), plain_best.plain_nll(labels), own.logs.shape[1])
-    if nonsense and plain_best.accuracy(labels) >= own.accuracy(labels):
+    enough = len(base) >= FIRST  # a few images tell nothing of a mean
+    nonsense = enough and worse_than_guessing(base.plain_nll(labels), plain_best.plain_nll(labels), base.logs.shape[1])
+    if nonsense and plain_best.accuracy(labels) >= base.accuracy(labels):
         best = plain_best
-    elif best is own or own.z(best) <= CLEAR:
+    elif best is base or base.z(best) <= CLEAR:
         return []
     text = (
-        f"the model seems to be trained with another preprocessing: accuracy is {own.accuracy(labels):.1%} with the "
+        f"the model seems to be trained with another preprocessing: accuracy is {base.accuracy(labels):.1%} with the "
         f"stated one and {best.accuracy(labels):.1%} with {best.named.name} ({best.named.flags}), on "
-        f"{len(own):,} images"
+        f"{len(base):,} images"
     )
-    suspicion = own.suspicion(labels)
+    suspicion = base.suspicion(labels)
     if insisted or (not nonsense and (suspicion is None or suspicion.kind == "order")):
         return [f"WARNING: {text}"]
     why = "next to chance with the stated one"
     if nonsense:
-        why = f"with an NLL of {own.plain_nll(labels):.3g} and {plain_best.plain_nll(labels):.3g}"
+        why = f"with an NLL of {base.plain_nll(labels):.3g} and {plain_best.plain_nll(labels):.3g}"
     raise DataError(
         f"{images.source.describe()}: {text}, {why}; state the other, or say that this is what the model has: "
-        f"--expect-accuracy {100 * own.accuracy(labels):.0f}"
+        f"--expect-accuracy {100 * base.accuracy(labels):.0f}"
     )
 
 

@@ -259,14 +259,14 @@ def nll_of(logs: FloatArray, labels: NDArray[np.int64]) -> float:
     return float(np.mean(sums - shifted[np.arange(len(shifted)), labels]))
 
 
-def worse_than_guessing(own: float, other: float, n_classes: int) -> bool:
+def worse_than_guessing(nll: float, reference: float, n_classes: int) -> bool:
     """Tell whether an NLL at the model's own temperature is none of a trained model, and another one is.
 
     Overconfident models lose a few times what guessing loses, log C; where pixels are 255 times too large, so are
     logits, as the layers of most networks are nearly linear that far out, and the accuracy may be as it was.
     """
     guess = math.log(n_classes)
-    return own > _WORSE * guess and other < guess
+    return nll > _WORSE * guess and reference < guess
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:
@@ -281,19 +281,19 @@ def is_harmless(images: TrialImages, trial: Trial, best: Trial) -> bool:
     return mean + CLEAR * error <= _HARMLESS or hardly_differ(images, trial, best)
 
 
-def hardly_differ(images: TrialImages, one: Trial, other: Trial) -> bool:
+def hardly_differ(images: TrialImages, first: Trial, second: Trial) -> bool:
     """Whether two recipes differ little in what they make of pixels, in whatever size."""
-    if one.resolved.color != other.resolved.color:
-        return _is_grey(images, one) and _distance(one.resolved, other.resolved) <= _HARDLY
-    return _distance(one.resolved, other.resolved) <= _HARDLY
+    if first.resolved.color != second.resolved.color:
+        return _is_grey(images, first) and _distance(first.resolved, second.resolved) <= _HARDLY
+    return _distance(first.resolved, second.resolved) <= _HARDLY
 
 
-def _distance(one: ResolvedRecipe, other: ResolvedRecipe) -> float:
+def _distance(first: ResolvedRecipe, second: ResolvedRecipe) -> float:
     """Return the root mean square of the difference that two recipes make of usual pixels, in standard deviations."""
     mean, deviation = _USUAL
     squares, spreads = [], []
-    for k in range(len(one.mean)):
-        slopes, offsets = zip(*((r.scale * 255 / r.std[k], r.mean[k] / r.std[k]) for r in (one, other)), strict=True)
+    for k in range(len(first.mean)):
+        slopes, offsets = zip(*((r.scale * 255 / r.std[k], r.mean[k] / r.std[k]) for r in (first, second)), strict=True)
         slope, offset = slopes[0] - slopes[1], offsets[0] - offsets[1]
         squares.append((slope * mean - offset) ** 2 + (slope * deviation) ** 2)
         spreads.append(sum(slopes) / 2 * deviation)

@@ -69,8 +69,8 @@ class OpenModel:
         """
         if self._whole is None:
             cut = cut_at(self.model, self._tensors(), self.readout.joined)
-            whole = open_part(self.model, cut, self.device, at_once=AT_ONCE)
-            self._whole = in_rows(whole, self.readout, self.model.name, self._tensors())
+            session = open_part(self.model, cut, self.device, at_once=AT_ONCE)
+            self._whole = in_rows(session, self.readout, self.model.name, self._tensors())
         return self._whole
 
     def close(self) -> None:
@@ -99,26 +99,26 @@ class OpenModel:
             self._inputs = input_specs(self.session)
         return self._inputs
 
-    def session_from(self, given: Mapping[str, np.dtype[Any]]) -> Session | None:
-        """Return a session from tensors that are given, of some dtypes, to the logits.
+    def session_from(self, held: Mapping[str, np.dtype[Any]]) -> Session | None:
+        """Return a session from tensors that samples hold, of some dtypes, to the logits.
 
-        None if the logits are given; the whole session if nothing is, or nothing but the model's inputs.
+        None if these are the logits; the whole session if they are nothing, or nothing but the model's inputs.
 
         Raises:
             DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
         """
-        if set(given) <= set(self.model.inputs):
+        if set(held) <= set(self.model.inputs):
             return self.session
-        if self.readout.logits in given:
+        if self.readout.logits in held:
             return None
-        cut = cut_between(self.model.proto, given, [self.readout.logits], self.readout.joined)
+        cut = cut_between(self.model.proto, held, [self.readout.logits], self.readout.joined)
         return open_part(self.model, cut, self.device)
 
     def computed(self, names: Iterable[str]) -> list[str]:
         """Return those of some tensors that nodes compute, each once; the others are inputs or constants."""
         # one tensor can be the logits and the output
-        made = (self.model.producers, self.readout.joined)
-        return list(dict.fromkeys(name for name in names if any(name in each for each in made)))
+        computing = (self.model.producers, self.readout.joined)
+        return list(dict.fromkeys(name for name in names if any(name in nodes for nodes in computing)))
 
     def _tensors(self) -> list[str]:
         names = [self.readout.logits, self.readout.output]
@@ -215,7 +215,7 @@ class PositionSession(Session):
     """A session whose tensors come as rows: those positions of its samples that a batch names.
 
     Args:
-        whole: a session on the model.
+        network: a session on the model.
         class_axis: where the classes are, if a tensor's shape leaves that open; 1 or -1.
         needed: tensors that have to have values for each position; others are returned as they are.
         name: of the model, for messages.
@@ -226,26 +226,26 @@ class PositionSession(Session):
     """
 
     def __init__(
-        self, whole: Session, class_axis: int, needed: Iterable[str], name: str, wide: Iterable[str] = ()
+        self, network: Session, class_axis: int, needed: Iterable[str], name: str, wide: Iterable[str] = ()
     ) -> None:
-        self._whole = whole
+        self._network = network
         self._class_axis = class_axis
         self._needed = frozenset(needed)
         self._wide = frozenset(wide)
         self._name = name
-        self.provider = whole.provider
-        self.fallback = whole.fallback
-        self.elsewhere = whole.elsewhere
-        self.device = whole.device
-        self.inputs = whole.inputs
-        self.fixed_batch = whole.fixed_batch
-        self.at_once = whole.at_once
+        self.provider = network.provider
+        self.fallback = network.fallback
+        self.elsewhere = network.elsewhere
+        self.device = network.device
+        self.inputs = network.inputs
+        self.fixed_batch = network.fixed_batch
+        self.at_once = network.at_once
         self.layouts: dict[str, Layout] = {}
 
     @property
     def outputs(self) -> tuple[str, ...]:
         """Names of the outputs."""
-        return self._whole.outputs
+        return self._network.outputs
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run a batch of samples with their positions (`tna_onnx.data.positions`); return the rows that it names.
@@ -257,18 +257,18 @@ class PositionSession(Session):
         places = feeds.pop(POSITIONS)
         shape = tuple(feeds.pop(SHAPE).tolist())
         samples = len(next(iter(feeds.values())))
-        values = self._whole.run(outputs, feeds)
-        return [self._rows(name, each, samples, shape, places) for name, each in zip(outputs, values, strict=True)]
+        values = self._network.run(outputs, feeds)
+        return [self._rows(name, array, samples, shape, places) for name, array in zip(outputs, values, strict=True)]
 
     def in_rows(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the arrays of a batch as rows, where they have the positions: a head may read an input."""
         shape = tuple(batch[SHAPE].tolist())
         samples = len(next(array for name, array in batch.items() if name not in (POSITIONS, SHAPE)))
         places = batch[POSITIONS]
-        own = (POSITIONS, SHAPE)
+        of_batch = (POSITIONS, SHAPE)
         return {
-            name: each if name in own else self._rows(name, each, samples, shape, places)
-            for name, each in batch.items()
+            name: array if name in of_batch else self._rows(name, array, samples, shape, places)
+            for name, array in batch.items()
         }
 
     def _rows(

@@ -197,7 +197,7 @@ def read_ahead(
             for group in groups:
                 size = max(1, len(group) // (_RUNS * workers))
                 runs = (group[start : start + size] for start in range(0, len(group), size))
-                loads = [pool.submit(_each, load, run, closed) for run in runs]
+                loads = [pool.submit(_load_run, load, run, closed) for run in runs]
                 # The pool starts tasks in the order of submission: when this one waits for the loads of its group,
                 # other threads have begun all of them.
                 joined = pool.submit(_gather, join, group, loads)
@@ -216,7 +216,7 @@ def read_ahead(
                     future.cancel()
 
 
-def _each(load: Callable[[T], P], run: Sequence[T], closed: threading.Event) -> list[P]:
+def _load_run(load: Callable[[T], P], run: Sequence[T], closed: threading.Event) -> list[P]:
     loaded = []
     for item in run:
         if closed.is_set():  # nobody will see these

@@ -247,7 +247,7 @@ class Recipe:
     def _check_sizes(self) -> None:
         for flag, size in [("--resize", self.resize), ("--crop", self.crop)]:
             if size is not None and not 1 <= min(_height_width(size)) <= max(_height_width(size)) <= MAX_SIDE:
-                raise UsageError(f"{flag} must be 1 to {MAX_SIDE:,} pixels on each side, got {_shown(size)}")
+                raise UsageError(f"{flag} must be 1 to {MAX_SIDE:,} pixels on each side, got {_number_text(size)}")
 
     def _sizes(
         self, spec: InputSpec, height: int | None, width: int | None
@@ -259,7 +259,7 @@ class Recipe:
         if self.crop_pct is None:
             return self.resize, crop
         if not 0 < self.crop_pct <= 1:
-            raise UsageError(f"--crop-pct must be above 0 and at most 1, got {_shown(self.crop_pct)}")
+            raise UsageError(f"--crop-pct must be above 0 and at most 1, got {_number_text(self.crop_pct)}")
         if self.resize is not None:
             raise UsageError("--resize and --crop-pct both say to what size images are brought; leave one out")
         sides = crop or (height, width)
@@ -284,11 +284,11 @@ class Recipe:
         mean = _per_channel("--mean", self.mean, 0.0, n_channels)
         std = _per_channel("--std", self.std, 1.0, n_channels)
         if not (math.isfinite(scale) and scale != 0):
-            raise UsageError(f"--scale must be a finite number other than 0, got {_shown(self.scale)}")
+            raise UsageError(f"--scale must be a finite number other than 0, got {_number_text(self.scale)}")
         if not all(map(math.isfinite, mean)):
-            raise UsageError(f"--mean must be finite, got {_shown(self.mean)}")
+            raise UsageError(f"--mean must be finite, got {_number_text(self.mean)}")
         if not all(math.isfinite(value) and value > 0 for value in std):
-            raise UsageError(f"--std must be finite and above 0, got {_shown(self.std)}")
+            raise UsageError(f"--std must be finite and above 0, got {_number_text(self.std)}")
         # An input of half precision overflows at 65504, which pixels of 255 reach with a small --std.
         if is_float:
             _check_overflow(spec, scale, mean, std)
@@ -380,7 +380,7 @@ def _float(value: float) -> float:
     return float(value) if np.float32(value) else 0.0
 
 
-def _shown(value: object) -> str:
+def _number_text(value: object) -> str:
     """Write a number, or two, for a message."""
     return f"{value}"[:80]
 

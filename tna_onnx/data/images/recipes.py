@@ -106,7 +106,7 @@ class _Reader:
         shape = self.config.get("input_size")
         if not isinstance(shape, (list, tuple)) or len(shape) != 3 or shape[0] not in (1, 3):
             raise self.refusal("input_size", "channels (1 or 3), height and width")
-        size = (self.whole(shape[1], "input_size"), self.whole(shape[2], "input_size"))
+        size = (self.pixels(shape[1], "input_size"), self.pixels(shape[2], "input_size"))
         share = self.number("crop_pct")
         mode = self.config["crop_mode"]
         interpolation = self.config["interpolation"]
@@ -192,12 +192,12 @@ class _Reader:
         """Return the shorter side, or (height, width)."""
         value = self.config.get(key)
         if isinstance(value, dict) and set(value) == {"shortest_edge"}:
-            return self.whole(value["shortest_edge"], key)
+            return self.pixels(value["shortest_edge"], key)
         if isinstance(value, dict) and set(value) == {"height", "width"}:
-            return self.whole(value["height"], key), self.whole(value["width"], key)
+            return self.pixels(value["height"], key), self.pixels(value["width"], key)
         if isinstance(value, (list, tuple)) and len(value) == 2:
-            return self.whole(value[1], key), self.whole(value[0], key)  # legacy: (width, height)
-        side = self.whole(value, key)
+            return self.pixels(value[1], key), self.pixels(value[0], key)  # legacy: (width, height)
+        side = self.pixels(value, key)
         if bare == "shorter":
             return side
         return side, side
@@ -235,7 +235,7 @@ class _Reader:
             raise self.refusal(key, "a list of numbers, one per channel")
         return tuple(float(part) for part in value)
 
-    def whole(self, value: object, key: str) -> int:
+    def pixels(self, value: object, key: str) -> int:
         """Return a number of pixels."""
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIDE:
             raise self.refusal(key, f"a positive number of pixels, at most {MAX_SIDE:,},")

@@ -158,8 +158,8 @@ def open_in_memory(
     label = None
     if request.labels is None:
         inputs = [spec.name for spec in request.inputs]
-        taken = (*inputs, *request.columns, *request.no_inputs)
-        rest = {name: kind for name, kind in kinds.items() if name not in taken}
+        not_labels = (*inputs, *request.columns, *request.no_inputs)
+        rest = {name: kind for name, kind in kinds.items() if name not in not_labels}
 
         def classes_in(name: str) -> bool:
             return holds_classes(columns[name], request)

@@ -261,8 +261,8 @@ class _Table:
         request = self.request
         if request.labels is not None:
             return None
-        taken = (*(spec.name for spec in request.inputs), *request.columns, *request.no_inputs)
-        rest = {name: kind for name, kind in self.kinds.items() if name not in taken}
+        not_labels = (*(spec.name for spec in request.inputs), *request.columns, *request.no_inputs)
+        rest = {name: kind for name, kind in self.kinds.items() if name not in not_labels}
         return find_label_column(
             [*rest], request.label_column, str(self.path), texts_of(rest), classes_in=self._classes_in
         )
@@ -304,7 +304,9 @@ class _Table:
         used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
         table, stored, beside = self._map(used)
         columns = {name: ArrowColumn(table.column(name), f"{where}: column {name!r}") for name in used}
-        parts = {name: each.texts() if self.kinds[name] == "text" else each.numbers() for name, each in columns.items()}
+        parts = {
+            name: column.texts() if self.kinds[name] == "text" else column.numbers() for name, column in columns.items()
+        }
         arrays: dict[str, Column] = {}
         for spec in request.inputs:
             names = layout.columns[spec.name]
