@@ -1,10 +1,13 @@
-"""`.npz` files: what is read, what is refused, and that the message says file, expected and found."""
+"""Arrays in `.npz`, `.npy` and HDF5 files: what is read, what is refused, and what messages say."""
 
 import contextlib
 import io
+import sys
 import warnings
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.samples import gather, spec, write_npz
-from tna_onnx.data import InputSpec
+from tna_onnx.data import InputSpec, Recipe, open_source
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.arrays import open_arrays
-from tna_onnx.errors import DataError
+from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.errors import DataError, UsageError
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 LABELS = np.array([0, 1, 2])
@@ -117,26 +121,53 @@ def test_broken_files_are_read_or_refused(
             gather(open_arrays(path, Request([spec()], 3)), 2)
 
 
-# ---- names ----
+# ---- all formats ----
 
 
-def test_missing_input_lists_what_is_wanted_and_found(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "z": X, "labels": LABELS})
-    message = refusal(path, spec("x"), spec("y"))
-    assert "no array for the model's input 'y'" in message
-    assert "wants 'x', 'y'" in message
-    assert "has 'x', 'z', 'labels'" in message
+def write_npy(folder: Path, arrays: dict[str, Any]) -> Path:
+    for name, values in arrays.items():
+        np.save(folder / f"{name}.npy", values)
+    return folder
+
+
+def write_hdf5(folder: Path, arrays: dict[str, Any]) -> Path:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(folder / "calib.h5", "w") as file:
+        for name, values in arrays.items():
+            file[name] = values
+    return folder / "calib.h5"
+
+
+WRITERS: list[Callable[[Path, dict[str, Any]], Path]] = [
+    lambda folder, arrays: write_npz(folder / "calib.npz", arrays), write_npy, write_hdf5,
+]  # fmt: skip
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    (
+        {"x": X, "classes": LABELS},
+        r"no (array|data set|\.npy file) 'labels'; the file has '(x|classes)', '(x|classes)'",
+    ),
+    ({"a": X, "b": X, "labels": LABELS}, "for the model's input 'x'; the model wants 'x', the file has"),
+    ({"x": X[:2], "labels": LABELS}, "3 labels for 2 samples"),
+    ({"x": X.astype(np.float64), "labels": LABELS}, "'x': expected dtype float32, found float64"),
+    ({"x": X[:, :3], "labels": LABELS}, r"'x': expected shape \(N, 4\), found \(3, 3\)"),
+    ({"x": X[:0], "labels": LABELS[:0]}, "no samples"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "pattern"), REFUSED)
+@pytest.mark.parametrize("write", WRITERS, ids=["npz", "npy", "hdf5"])
+def test_refusals_of_every_format(
+    tmp_path: Path, write: Callable[[Path, dict[str, Any]], Path], arrays: dict[str, Any], pattern: str
+) -> None:
+    with pytest.raises(DataError, match=pattern) as caught:
+        open_source(write(tmp_path, arrays), [spec()], 3)
+    assert str(tmp_path) in str(caught.value)
 
 
 def test_the_only_other_array_is_suggested(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "calib.npz", {"images": X, "labels": LABELS})
     assert "if 'images' is that input, rename it to 'x'" in refusal(path)
-
-
-def test_missing_labels(tmp_path: Path) -> None:
-    message = refusal(write_npz(tmp_path / "calib.npz", {"x": X, "classes": LABELS}))
-    assert "no array 'labels'" in message
-    assert "has 'x', 'classes'" in message
 
 
 @pytest.mark.parametrize("name", ["label", "y", "target", "targets"])
@@ -234,8 +265,7 @@ def test_other_casts_are_refused(tmp_path: Path, stored: str, wanted: str) -> No
 # ---- values ----
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32])
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(("bad", "dtype"), [(np.nan, np.float32), (np.inf, np.float16), (-np.inf, np.float32)])
 def test_values_that_are_not_finite(tmp_path: Path, bad: float, dtype: npt.DTypeLike) -> None:
     values = np.zeros((6, 4), dtype)
     values[[3, 4], 2] = bad
@@ -247,3 +277,92 @@ def test_values_that_are_not_finite(tmp_path: Path, bad: float, dtype: npt.DType
         next(batches)
     with pytest.raises(DataError, match="row 4 "):
         list(source.batches(6, np.array([0, 4, 3])))
+
+
+# ---- .npy ----
+
+
+@pytest.mark.parametrize("name", ["x", "images"])
+def test_the_only_other_file_is_the_only_input(tmp_path: Path, name: str) -> None:
+    source = open_source(write_npy(tmp_path, {name: X, "labels": LABELS}), [spec()], 3)
+    np.testing.assert_array_equal(gather(source, 2)["x"], X, strict=True)
+    assert source.describe() == f"arrays {tmp_path.name} (3 samples, 3 classes)"
+    assert source.recipe() is None
+
+
+def test_files_are_mapped(tmp_path: Path) -> None:
+    source = open_source(write_npy(tmp_path, {"x": X, "labels": LABELS}), [spec()], 3)
+    assert isinstance(source, ArraySource)
+    assert isinstance(source.columns["x"], np.memmap)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files are not sparse by default")
+def test_more_than_memory(tmp_path: Path) -> None:
+    """A sparse file of 256 GiB can be opened and read at its end."""
+    shape = (2**19, 2**17)
+    file = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float32, shape)
+    file[-1, -1] = 7
+    del file
+    labels = np.arange(len(np.load(tmp_path / "x.npy", mmap_mode="r")), dtype=np.int8) % 2
+    np.save(tmp_path / "labels.npy", labels)
+    source = open_source(tmp_path, [spec("x", (None, shape[1]))], 2)
+    assert gather(source, 2, np.array([0, -1]))["x"][1, -1] == 7
+
+
+def test_one_file_with_labels_apart(tmp_path: Path) -> None:
+    write_npy(tmp_path, {"anything": X, "y": LABELS})
+    for labels in (tmp_path / "y.npy", str(tmp_path / "y.npy"), LABELS, [0, 1, 2]):
+        source = open_source(tmp_path / "anything.npy", [spec()], 3, labels=labels)
+        np.testing.assert_array_equal(source.labels, LABELS)
+    with pytest.raises(DataError, match="without labels; give them with --labels"):
+        open_source(tmp_path / "anything.npy", [spec()], 3)
+    with pytest.raises(DataError, match=r"one array for a model with 2 inputs; .* x\.npy, y\.npy and labels\.npy"):
+        open_source(tmp_path / "anything.npy", [spec("x"), spec("y")], 3)
+
+
+@pytest.mark.parametrize("content", [b"not an array", b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', ", "cut off"])
+def test_broken_npy_files(tmp_path: Path, content: Any) -> None:
+    file = write_npy(tmp_path, {"x": X, "labels": LABELS}) / "x.npy"
+    file.write_bytes(file.read_bytes()[:-1] if content == "cut off" else content)
+    with pytest.raises(DataError, match=r"x\.npy: cannot be read"):
+        open_source(tmp_path, [spec()], 3)
+
+
+def test_objects_in_npy_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"x\.npy: cannot be read .* never unpickled"):
+        open_source(write_npy(tmp_path, {"x": np.array(["a", {}, 3], object), "labels": LABELS}), [spec()], 3)
+
+
+def test_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="preprocessing applies to images only"):
+        open_source(write_npy(tmp_path, {"x": X, "labels": LABELS}), [spec()], 3, Recipe(scale=1.0))
+
+
+# ---- HDF5 ----
+
+
+@pytest.mark.parametrize(("suffix", "options"), [("h5", {}), ("hdf5", {"chunks": (2, 3), "compression": "gzip"})])
+def test_values_of_hdf5(tmp_path: Path, suffix: str, options: dict[str, Any]) -> None:
+    h5py = pytest.importorskip("h5py")
+    x = np.random.default_rng(0).random((7, 4), np.float32)
+    path = tmp_path / f"calib.{suffix}"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=x, **options)
+        file["labels"] = np.array(["cat", "cow", "dog"], object)[np.arange(7) % 3]
+        file["group/x"] = x
+    source = open_source(path, [spec()], 3)
+    np.testing.assert_array_equal(gather(source, 3)["x"], x, strict=True)
+    rows = np.array([6, 0, 3, 3, -1])
+    np.testing.assert_array_equal(gather(source, 5, rows)["x"], x[rows], strict=True)
+    assert source.describe() == f"arrays calib.{suffix} (7 samples, 3 classes)"
+    np.testing.assert_array_equal(source.labels, np.arange(7) % 3)
+    labels = np.arange(7) % 2
+    np.testing.assert_array_equal(open_source(path, [spec()], 3, labels=labels).labels, labels)
+
+
+@pytest.mark.parametrize("content", [b"", b"nothing of the kind"])
+def test_broken_hdf5_files(tmp_path: Path, content: bytes) -> None:
+    pytest.importorskip("h5py")
+    (tmp_path / "a.h5").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.h5: cannot be read as HDF5"):
+        open_source(tmp_path / "a.h5", [spec()], 3)
