@@ -19,13 +19,14 @@ from tna_onnx.errors import CheckFailed, DataError, DeviceError, TnaError, Unsup
 from tna_onnx.errors import in_words_of_python as _in_words_of_python
 
 if TYPE_CHECKING:
-    from tna_onnx.api.apply import apply, edit_decision, guard
+    from tna_onnx.api.apply import apply, edit_decision
     from tna_onnx.api.calibrate import calibrate
     from tna_onnx.api.calibrator import Calibrator, fit
     from tna_onnx.api.card import card
     from tna_onnx.api.compare import compare
     from tna_onnx.api.evaluate import evaluate
     from tna_onnx.api.features import features
+    from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
     from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study

@@ -104,7 +104,7 @@ def test_verbose_says_where_settings_come_from(small: Small, folder: Path, monke
     ]
 
 
-def test_of_two_settings_that_exclude_each_other_the_nearer_wins(
+def test_a_preset_is_a_name_or_a_file_and_the_nearer_wins(
     small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from PIL import Image
@@ -123,15 +123,14 @@ def test_of_two_settings_that_exclude_each_other_the_nearer_wins(
 
     assert cli(*command).exit_code == 0
     assert mean() == [0.1307]
-    result = cli(*command, "--preprocessing", "p.json")
+    result = cli(*command, "--preset", "p.json")
     assert result.exit_code == 0, result.output
     assert mean() == [0.25]
-    monkeypatch.setenv("TNA_ONNX_PREPROCESSING", "p.json")
+    monkeypatch.setenv("TNA_ONNX_PRESET", "p.json")
     assert cli(*command).exit_code == 0
     assert mean() == [0.25]
     assert cli(*command, "--preset", "mnist").exit_code == 0
     assert mean() == [0.1307]
-    assert cli(*command, "--preset", "mnist", "--preprocessing", "p.json").exit_code == 2
 
 
 # Values

@@ -686,14 +686,12 @@ def test_a_preprocessing_file_is_the_same_as_its_recipe(animals: Animals, tmp_pa
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(rng.integers(0, 256, (12, 15, 3), dtype=np.uint8)).save(path)
     (tmp_path / name).write_text(json.dumps(config))
-    found = evaluated(animals.model, [tmp_path / "photos"], tmp_path, "--preprocessing", tmp_path / name)
+    found = evaluated(animals.model, [tmp_path / "photos"], tmp_path, "--preset", tmp_path / name)
     words = {"device": "cpu", "preprocessing": recipe}
     expected = tna_onnx.evaluate(animals.model, tmp_path / "photos", **words).to_dict()
     assert found["metrics"] == expected["metrics"]
     assert found["preprocessing"]["interpolation"] in ("bicubic", "lanczos")
-    flagged = evaluated(
-        animals.model, [tmp_path / "photos"], tmp_path, "--preprocessing", tmp_path / name, "--mean", "1,2,3"
-    )
+    flagged = evaluated(animals.model, [tmp_path / "photos"], tmp_path, "--preset", tmp_path / name, "--mean", "1,2,3")
     assert flagged["preprocessing"] == {**found["preprocessing"], "mean": [1.0, 2.0, 3.0]}  # flags win
 
 
@@ -709,8 +707,7 @@ WRONG: dict[str, tuple[list[object], int, str]] = {
     "no such loader": (["M/none.py:load", "--format", "loader"], 2, "no such file"),
     "no labels file": (["D", "--labels", "none.csv"], 2, "none.csv: no such file"),
     "no classes file": (["D", "--classes", "none.txt"], 2, "none.txt: no such file"),
-    "no preprocessing file": (["D", "--preprocessing", "none.json"], 2, "none.json"),
-    "preset and file": (["D", "--preset", "clip", "--preprocessing", "x.json"], 2, "give one of them"),
+    "no preprocessing file": (["D", "--preset", "none.json"], 2, "none.json"),
     "arrays with a recipe": (["D", "--scale", "1"], 2, "images only"),
     "said to be another": (["D", "--format", "hdf5"], 4, "data.npz"),
     "unknown format": (["D", "--format", "tiff"], 2, "tiff"),

@@ -13,12 +13,14 @@ import pytest
 from onnx import helper
 from scipy.special import softmax
 
+import tna_onnx
 from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.results.test_json_schema import valid
 from tests.support import cli
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
+from tna_onnx.errors import DataError
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.thresholds import Values, choose_thresholds
 from tna_onnx.numerics.conformal import coverage_band
@@ -222,8 +224,10 @@ def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, as
     assert names == {"logits", *({"set"} if "set" in asked else ())}
     assert cli("verify", small.model, tmp_path / "m.onnx").exit_code == 0
     (tmp_path / "m.onnx").unlink()
-    done = cli("calibrate", small.model, small.calib, *words, "--if-unreachable", "fail")
-    assert (done.exit_code, (tmp_path / "m.onnx").exists()) == (4, False), done.output
+    more = {"add": asked.split(","), "risk": 0.01, "if_unreachable": "fail", "search": "none", "map": "isotonic"}
+    with pytest.raises(DataError, match="risk"):
+        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "m.onnx", device="cpu", **more)
+    assert not (tmp_path / "m.onnx").exists()
 
 
 def test_samples_that_gave_the_thresholds_are_told(small: Small, tmp_path: Path) -> None:

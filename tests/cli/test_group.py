@@ -1,4 +1,4 @@
-"""The table of commands is complete: each is a file of `tna_onnx/cli` and a function of the package."""
+"""The table of commands is complete: each is a command of a file of `tna_onnx/cli`, and a function of the package."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from tna_onnx.cli.command import Command, group
 def test_every_command_of_the_folder_is_in_the_group() -> None:
     commands = {}
     for module in pkgutil.iter_modules(tna_onnx.cli.__path__):
-        command = getattr(importlib.import_module(f"tna_onnx.cli.{module.name}"), module.name, None)
-        if isinstance(command, Command):
-            commands[module.name] = command
+        members = vars(importlib.import_module(f"tna_onnx.cli.{module.name}"))
+        commands |= {name: member for name, member in members.items() if isinstance(member, Command)}
     assert commands == group.commands
 
 

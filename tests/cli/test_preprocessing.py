@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from tna_onnx.cli.options import take_recipe
+from tna_onnx.cli.options import PresetPath, take_recipe
 from tna_onnx.data import PRESETS, Recipe
-from tna_onnx.errors import UsageError
 
-PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation", "preprocessing")
+PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
 
 
 def arguments(**values: object) -> dict[str, Any]:
@@ -31,11 +31,12 @@ def test_flags_override_a_preset_and_a_file(tmp_path: Path) -> None:
     assert take_recipe("mnist", arguments()) == PRESETS["mnist"]
     assert take_recipe("mnist", arguments(crop=20)) == PRESETS["mnist"].override(crop=20)
     assert take_recipe(None, arguments(scale=1.0)) == Recipe().override(scale=1.0)
-    recipe = take_recipe(None, arguments(preprocessing=str(file), std=(0.125,)))
+    recipe = take_recipe(str(file), arguments(std=(0.125,)))
     assert recipe is not None
     assert (recipe.mean, recipe.std) == ((0.25,), (0.125,))
 
 
-def test_a_preset_and_a_file_exclude_each_other() -> None:
-    with pytest.raises(UsageError, match="give one of them"):
-        take_recipe("mnist", arguments(preprocessing="p.json"))
+@pytest.mark.parametrize("value", ["imagnet", "none.json"])
+def test_a_preset_that_is_no_name_and_no_file_is_refused(value: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"'{value}' is no file, and none of imagenet"):
+        PresetPath().convert(value, None, None)

@@ -95,7 +95,7 @@ LONG = "a" * 300
         ["model.onnx", "--data", f"file://{LONG}"],
         ["model.onnx", "--data", LONG + "/{0..3}.tar"],
         *(["model.onnx", "--data", "data.npz", option, LONG] for option in ("--labels", "--classes", "--json")),
-        ["model.onnx", "--data", "data.npz", "--preprocessing", LONG],
+        ["model.onnx", "--data", "data.npz", "--preset", LONG],
         ["model.onnx", "--data", "data.npz", "--data-root", LONG],
     ],
 )

@@ -69,8 +69,8 @@ def apply(
     of_model = target if checkpoint is None else None
     with pending(source, file.proto, of_model, verbatim=file is source, apart=file.apart) as path:
         result = verify(source.path or model, path)
-        if adapter and all(each.part == "input" for each in result.differences):
-            inputs = tuple(replace(each, explained="with a default") for each in result.differences)
+        if adapter and all(difference.part == "input" for difference in result.differences):
+            inputs = tuple(replace(difference, explained="with a default") for difference in result.differences)
             result = replace(result, differences=inputs, intact=True, reason="", notes=())
         if not result.intact:
             raise CheckFailed(f"{name}: the file that it gives is not {source.name} and a change: {result.reason}")

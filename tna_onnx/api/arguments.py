@@ -79,77 +79,77 @@ class GuardWords(_WithHeldOut, DecisionWords, total=False):
 V = TypeVar("V", bound="DataclassInstance")
 
 
-def with_words(value: V, words: Mapping[str, Any]) -> V:
+def with_words(value: V, keywords: Mapping[str, Any]) -> V:
     """Replace those fields of a value that are named by words.
 
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
     fields = {field.name for field in dataclasses.fields(value)}
-    return dataclasses.replace(value, **{name: word for name, word in words.items() if name in fields})
+    return dataclasses.replace(value, **{name: word for name, word in keywords.items() if name in fields})
 
 
-def guard_settings_of(words: Mapping[str, Any], given: GuardSettings | None = None) -> GuardSettings:
+def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | None = None) -> GuardSettings:
     """Make the settings of `guard`.
 
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
-    if given is not None:
-        return with_words(given, words)
+    if settings is not None:
+        return with_words(settings, keywords)
     # not of the defaults: what is added without a word depends on whether there is a decision
     names = {field.name for field in dataclasses.fields(GuardSettings)}
-    fields = {name: word for name, word in words.items() if name in names}
+    fields = {name: word for name, word in keywords.items() if name in names}
     return GuardSettings(**{**fields, "add": tuple(fields.get("add", ()))})
 
 
-def gates_of(words: Mapping[str, Any], settings: Settings, given: Gates | None = None) -> Gates:
+def gates_of(keywords: Mapping[str, Any], settings: Settings, gates_given: Gates | None = None) -> Gates:
     """Make the gates; the largest loss of accuracy is that of the settings, unless gates are given that say another.
 
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
     # `max_accuracy_drop` is a field of both: a limit of the search, and a gate on its result
-    gates = with_words(given or Gates(), words)
+    gates = with_words(gates_given or Gates(), keywords)
     if gates.max_accuracy_drop is None:
         gates = dataclasses.replace(gates, max_accuracy_drop=settings.max_accuracy_drop)
     return gates
 
 
-def beside_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | None:
+def beside_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data | None:
     """Make further samples that are read like the calibration data, but for labels, groups and weights of those.
 
     Raises:
         UsageError: a value of the wrong type.
     """
     nothing: dict[str, Any] = dict.fromkeys(("groups", "group_column", "by", "weights", "weight_column"))
-    return held_out_of(samples, dataclasses.replace(calib, **nothing), {**words, **nothing, "eval_labels": None})
+    return held_out_of(samples, dataclasses.replace(calib, **nothing), {**keywords, **nothing, "eval_labels": None})
 
 
-def model_options_of(words: Mapping[str, Any]) -> ModelOptions:
+def model_options_of(keywords: Mapping[str, Any]) -> ModelOptions:
     """Make the options on head and output.
 
     Raises:
         UsageError: a head or output that is not one name.
     """
-    for word in ("head", "output_name"):
-        value = words.get(word)
+    for keyword in ("head", "output_name"):
+        value = keywords.get(keyword)
         if value is not None and not isinstance(value, str):
-            raise UsageError(f"{word}: expected one name, got {value!r}")
-    return with_words(ModelOptions(), words)
+            raise UsageError(f"{keyword}: expected one name, got {value!r}")
+    return with_words(ModelOptions(), keywords)
 
 
-def data_of(samples: Any, words: Mapping[str, Any]) -> Data:
+def data_of(samples: Any, keywords: Mapping[str, Any]) -> Data:
     """Make labelled samples: of a `Data`, or of a path, arrays and so on.
 
     Raises:
         UsageError: a value of the wrong type.
     """
-    check_numbers("a number or None", expect_accuracy=words.get("expect_accuracy"))
-    return with_words(samples if isinstance(samples, Data) else Data(samples), words)
+    check_numbers("a number or None", expect_accuracy=keywords.get("expect_accuracy"))
+    return with_words(samples if isinstance(samples, Data) else Data(samples), keywords)
 
 
-def held_out_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | None:
+def held_out_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data | None:
     """Make held-out samples: they are read like the calibration data, unless they are a `Data` of their own.
 
     Raises:
@@ -157,35 +157,39 @@ def held_out_of(samples: Any, calib: Data, words: Mapping[str, Any]) -> Data | N
     """
     if samples is None:
         return None
-    labels = words.get("eval_labels")
-    for word in ("groups", "weights"):
-        if getattr(calib, word) is not None and getattr(samples, word, None) is None:
+    labels = keywords.get("eval_labels")
+    for keyword in ("groups", "weights"):
+        if getattr(calib, keyword) is not None and getattr(samples, keyword, None) is None:
             raise UsageError(
-                f"{word} are those of the calibration data; give those of eval too: eval=Data(..., {word}=...)"
+                f"{keyword} are those of the calibration data; give those of eval too: eval=Data(..., {keyword}=...)"
             )
     if not isinstance(samples, Data):
         # the accuracy that the user expects is measured once, on the calibration data
         return dataclasses.replace(calib, samples=samples, labels=labels, expect_accuracy=None)
     # these are about the calibration data
-    own = {name: word for name, word in words.items() if name not in ("labels", "groups", "weights", "expect_accuracy")}
+    keywords_of_eval = {
+        name: keyword
+        for name, keyword in keywords.items()
+        if name not in ("labels", "groups", "weights", "expect_accuracy")
+    }
     if labels is not None:
-        own["labels"] = labels
-    return data_of(samples, own)
+        keywords_of_eval["labels"] = labels
+    return data_of(samples, keywords_of_eval)
 
 
-def refuse_unknown(function: str, words: Mapping[str, Any], known: type) -> None:
+def refuse_unknown(function: str, keywords: Mapping[str, Any], allowed: type) -> None:
     """Refuse keywords that a function does not have, as Python does for plain signatures.
 
     Raises:
         TypeError: such a keyword.
     """
     # a TypedDict's annotations hold those that it inherits
-    names = [*known.__annotations__]
-    for word in words:
-        if word not in names:
-            close = difflib.get_close_matches(word, names, n=1)
+    names = [*allowed.__annotations__]
+    for keyword in keywords:
+        if keyword not in names:
+            close = difflib.get_close_matches(keyword, names, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument '{word}'{hint}")
+            raise TypeError(f"{function}() got an unexpected keyword argument '{keyword}'{hint}")
 
 
 ProgressWord = Progress | bool | None

@@ -409,8 +409,8 @@ def fit(
         CheckFailed: the file does not verify.
     """
     refuse_unknown("fit", words, FitWords)
-    found = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
-    values = checked_scores(found.values, found.kind)
-    labels, _ = column_numbers(found.labels, values)
-    run: dict[str, Any] = {"output": output, "json": json, "progress": progress, **found.beside}
-    return calibrated(values, labels, found.kind, **run, **words)
+    scores_of_file = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
+    values = checked_scores(scores_of_file.values, scores_of_file.kind)
+    labels, _ = column_numbers(scores_of_file.labels, values)
+    run: dict[str, Any] = {"output": output, "json": json, "progress": progress, **scores_of_file.beside}
+    return calibrated(values, labels, scores_of_file.kind, **run, **words)

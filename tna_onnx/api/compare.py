@@ -151,35 +151,35 @@ def _names(paths: Sequence[Path | None]) -> list[str]:
     >>> _names([Path("a/m.onnx"), Path("b/m.onnx"), Path("n.onnx"), None, Path("n.onnx")])
     ['a/m.onnx', 'b/m.onnx', 'n.onnx (1)', 'model in memory', 'n.onnx (2)']
     """
-    whole = [("model in memory",) if path is None else path.absolute().parts for path in paths]
+    parts_of = [("model in memory",) if path is None else path.absolute().parts for path in paths]
     names = []
-    for parts in whole:
+    for parts in parts_of:
         # equal paths cannot be told apart by folders: they are numbered below
-        rivals = {other for other in whole if other != parts}
-        depth = next(d for d in range(1, len(parts) + 1) if all(other[-d:] != parts[-d:] for other in rivals))
+        rivals = {rival for rival in parts_of if rival != parts}
+        depth = next(d for d in range(1, len(parts) + 1) if all(rival[-d:] != parts[-d:] for rival in rivals))
         names.append(Path(*parts[-depth:]).as_posix())
     return [f"{name} ({names[: k + 1].count(name)})" if names.count(name) > 1 else name for k, name in enumerate(names)]
 
 
-def position_of(baseline: str | int, given: Sequence[GivenModel]) -> int:
+def position_of(baseline: str | int, models: Sequence[GivenModel]) -> int:
     """Find the baseline: the first model of that name, else of that path, else the one at that position from 1.
 
     Raises:
         UsageError: there is none.
     """
     # names before positions: a file may be called 2
-    word = str(baseline)
-    for k, g in enumerate(given):
-        if word == g.name:
+    text = str(baseline)
+    for k, g in enumerate(models):
+        if text == g.name:
             return k
-    for k, g in enumerate(given):
-        if g.path is not None and (word == g.path.name or Path(word).absolute() == g.path.absolute()):
+    for k, g in enumerate(models):
+        if g.path is not None and (text == g.path.name or Path(text).absolute() == g.path.absolute()):
             return k
-    if word.isdecimal() and 1 <= int(word) <= len(given):
-        return int(word) - 1
+    if text.isdecimal() and 1 <= int(text) <= len(models):
+        return int(text) - 1
     raise UsageError(
-        f"baseline '{baseline}' is none of the models; expected {', '.join(g.name for g in given)}, or a position "
-        f"from 1 to {len(given)}"
+        f"baseline '{baseline}' is none of the models; expected {', '.join(g.name for g in models)}, or a position "
+        f"from 1 to {len(models)}"
     )
 
 
@@ -216,7 +216,7 @@ class RunSettings:
 
 
 def run_model(
-    given: GivenModel,
+    named: GivenModel,
     read: tuple[Model, ClassOutput],
     samples: ComparedSamples,
     settings: RunSettings,
@@ -226,7 +226,7 @@ def run_model(
     """Run one model over the samples; its session is closed with this call.
 
     Args:
-        given: the model and its name.
+        named: the model and its name.
         read: the model and its output.
         samples: for all models.
         settings: of the run.
@@ -244,7 +244,7 @@ def run_model(
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
-        settings.progress(given.name, done, total)
+        settings.progress(named.name, done, total)
 
     size, about_model = classifier.batch_size(settings.batch_size, source, outlier_scores(model, output))
     scores, classes, decisions = score_guarded(
@@ -254,7 +254,7 @@ def run_model(
     more = preprocessing_notes(source, classifier.inputs, data.preprocessing)
     more += decided_on(model, DigestedSamples.of(source), data.limits)
     return Run(
-        name=given.name,
+        name=named.name,
         model=model.name,
         model_sha256=model.sha256,
         output=output,
@@ -376,15 +376,15 @@ def compare(
     first = position_of(baseline, given)
     where = parse_device(device)
 
-    apart = beside_of(ood_data, labelled, {})
+    unknown = beside_of(ood_data, labelled, {})
     # all of them before the first one runs; none is kept
     _check_classes([(g, read_classifier(g.source, options)[1]) for g in given])
-    if apart is not None:
+    if unknown is not None:
         require_outlier_score(read_classifier(g.source, options)[0] for g in given)
     options = replace(options, isolate=False)  # each was opened in a child process above
     samples = ComparedSamples(labelled, bins)
     with shown(progress) as advance:
-        settings = RunSettings(where, batch_size, advance, confidence_level, apart)
+        settings = RunSettings(where, batch_size, advance, confidence_level, unknown)
         # one after the other: a session is closed before the next is opened
         runs = [
             run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
@@ -415,24 +415,24 @@ def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
     Raises:
         UsageError: two of them differ.
     """
-    (one, first), *others = read
-    for other, output in others:
+    (one, first), *rest = read
+    for model, output in rest:
         if output.multi_label != first.multi_label:
             raise UsageError(
-                f"of {other.name} (output '{output.name}') and {one.name} (output '{first.name}') one gives several "
+                f"of {model.name} (output '{output.name}') and {one.name} (output '{first.name}') one gives several "
                 "labels a sample, the other one class; only models of the same kind can be compared"
             )
         if output.n_classes != first.n_classes:
             raise UsageError(
-                f"{other.name} has {output.n_classes:,} classes (output '{output.name}') and {one.name} has "
+                f"{model.name} has {output.n_classes:,} classes (output '{output.name}') and {one.name} has "
                 f"{first.n_classes:,} (output '{first.name}'); only models of the same classes can be compared"
             )
 
 
-def _notes(given: Sequence[GivenModel], runs: Sequence[Run], first: Run, level: float) -> tuple[str, ...]:
+def _notes(models: Sequence[GivenModel], runs: Sequence[Run], first: Run, level: float) -> tuple[str, ...]:
     notes = [f"{run.name}: {note}" for run in runs for note in run.notes]
     # resolved: a link and what it points to are one file
-    resolved = [g.path.resolve() for g in given if g.path is not None]
+    resolved = [g.path.resolve() for g in models if g.path is not None]
     if len(set(resolved)) < len(resolved):
         notes.append("a file was given more than once")
     notes += [
@@ -440,7 +440,7 @@ def _notes(given: Sequence[GivenModel], runs: Sequence[Run], first: Run, level: 
         for run in runs
         if not np.array_equal(run.labels, first.labels)
     ]
-    others = len(runs) - 1
-    if others > 1:
-        notes.append(multiplicity_note(others, level))
+    compared = len(runs) - 1
+    if compared > 1:
+        notes.append(multiplicity_note(compared, level))
     return tuple(notes)

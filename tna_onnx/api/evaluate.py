@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -37,7 +36,7 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
-from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on, decided_thresholds
+from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import GateMissed, Gates
@@ -97,16 +96,14 @@ def evaluate(
     check_targets(json)
     labelled = data_of(data, words)
     opened = _open(model, labelled, model_options_of(words), parse_device(device), batch_size, bins)
-    labelled = opened.data
-    apart = beside_of(ood_data, labelled, {})
-    if apart is not None:
+    unknown_data = beside_of(ood_data, opened.data, {})
+    if unknown_data is not None:
         require_outlier_score([opened.model])
-    unknown = None if apart is None else opened.classifier.open_unknown(apart, opened.source)
+    unknown = None if unknown_data is None else opened.classifier.open_unknown(unknown_data, opened.source)
     with shown(progress) as advance:
-        scores, predicted, decisions = _scored(opened, labelled, unknown, advance)
-    suspicion = labelled.check(predicted, opened.source.labels, opened.classifier.names, opened.output.n_classes)
-    notes = (*opened.notes, *warnings_of(suspicion, opened.classifier.names))
-    evaluation = _evaluation(opened, labelled, scores, decisions, bins, gates, notes)
+        scores, predicted, decisions = _scored(opened, unknown, advance)
+    notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
+    evaluation = _evaluation(opened, scores, decisions, bins, gates, notes)
     recall = _recall(opened, scores, decisions) if min_recall else {}
     where = f"{evaluation.metrics.n:,} samples"
     evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
@@ -118,46 +115,30 @@ def evaluate(
     return evaluation
 
 
-def _recall(opened: _Opened, scores: SampleScores, decisions: Decisions | None) -> dict[str, float | None]:
+def _recall(opened: Opened, scores: SampleScores, decisions: Decisions | None) -> dict[str, float | None]:
     """Return the recall of each class: of the output `decision`, or of predictions where there is none."""
     if decisions is not None and decisions.decision is not None:
-        return {each.name: each.recall for each in decisions.decision.classes}
+        return {result.name: result.recall for result in decisions.decision.classes}
     names = opened.names
-    found = Recall.of(scores.labelled(opened.source.labels), scores, names, same_predictions=True)
-    return {each.name: each.after for each in found.classes}
-
-
-@dataclass(frozen=True, eq=False)
-class _Opened(Opened):
-    """A classifier, and the samples that it is measured on.
-
-    Attributes:
-        data: their description, with the preprocessing that was found for them.
-    """
-
-    data: Data
-
-    @functools.cached_property
-    def digested(self) -> DigestedSamples:
-        """What tells these samples from others."""
-        return DigestedSamples.of(self.source)
+    recall = Recall.of(scores.labelled(opened.source.labels), scores, names, same_predictions=True)
+    return {result.name: result.after for result in recall.classes}
 
 
 def _open(
-    given: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: BatchSize, bins: int
-) -> _Opened:
-    classifier = Classifier.of(*read_classifier(given, options), device, data)
+    model: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: BatchSize, bins: int
+) -> Opened:
+    classifier = Classifier.of(*read_classifier(model, options), device, data)
     data, source = classifier.open(data)
     require_samples(source, bins)
-    beside = outlier_scores(classifier.model, classifier.output)
-    size, notes = classifier.batch_size(batch_size, source, beside)
-    return _Opened(classifier, source, None, size, (*notes, *group_notes(source)), data)
+    outlier_outputs = outlier_scores(classifier.model, classifier.output)
+    size, notes = classifier.batch_size(batch_size, source, outlier_outputs)
+    return Opened(classifier, data, source, None, size, (*notes, *group_notes(source)))
 
 
 def _scored(
-    opened: _Opened, data: Data, unknown: Source | None, progress: Progress
+    opened: Opened, unknown: Source | None, progress: Progress
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
-    gave_thresholds = decided_thresholds(opened.model, opened.digested, data.limits)
+    gave_thresholds = decided_thresholds(opened.model, opened.digested, opened.data.limits)
     return score_guarded(
         opened.session,
         opened.model,
@@ -172,8 +153,7 @@ def _scored(
 
 
 def _evaluation(
-    opened: _Opened,
-    data: Data,
+    opened: Opened,
     scores: SampleScores,
     decisions: Decisions | None,
     bins: int,
@@ -201,8 +181,8 @@ def _evaluation(
         provider=opened.session.provider,
         notes=(
             *notes,
-            *preprocessing_notes(source, opened.classifier.inputs, data.preprocessing),
-            *decided_on(opened.model, opened.digested, data.limits),
+            *preprocessing_notes(source, opened.classifier.inputs, opened.data.preprocessing),
+            *decided_on(opened.model, opened.digested, opened.data.limits),
             *(() if parts is None else subgroup_notes(parts, subgroups)),
         ),
         missed=gates.limits_missed(metrics, ""),

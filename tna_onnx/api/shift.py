@@ -77,8 +77,8 @@ def shift(
     labelled.refuse_beside("shift")
     unlabelled = held_out_of(target, labelled, words)
     # the work loads with the first call, so that the name of the function is there at once
+    from tna_onnx.shifting.shift import ShiftJob  # noqa: PLC0415
     from tna_onnx.shifting.shift import shift as run  # noqa: PLC0415
-    from tna_onnx.shifting.shift_job import ShiftJob  # noqa: PLC0415
 
     job = ShiftJob(
         model=model,

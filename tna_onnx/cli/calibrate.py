@@ -152,9 +152,7 @@ _file_options = together(
 )
 
 # Half of the samples is kept for the thresholds; `guard` has the other settings.
-_decision_options = field_options(
-    GuardSettings, "add", "coverage", "risk", "decide", "positive", "if_unreachable", add=()
-)
+_decision_options = field_options(GuardSettings, "add", "coverage", "risk", "decide", "positive", add=())
 
 _result_options = together(
     click.option(
@@ -234,11 +232,11 @@ def calibrate(
 
 
 def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:
-    others = named_files(arguments, ".tna.onnx")
-    check_result_file(arguments["patch"], *others, json_file, page, kind="patch")
-    check_result_file(json_file, *others, page)
-    check_result_file(page, *others, kind="HTML")
-    extras.check(*others, json_file, page)
+    files = named_files(arguments, ".tna.onnx")
+    check_result_file(arguments["patch"], *files, json_file, page, kind="patch")
+    check_result_file(json_file, *files, page)
+    check_result_file(page, *files, kind="HTML")
+    extras.check(*files, json_file, page)
 
 
 def _page(report: Any) -> str:

@@ -26,7 +26,7 @@ from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 SECTIONS = {
     "Data": ("calib", "data", "eval", "labels", "eval_labels", "scores", "teacher"),
     "Images": (
-        "preset", "preprocessing", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color",
+        "preset", "resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color",
         "interpolation",
     ),
     "Results": (
@@ -72,21 +72,21 @@ def write_options(command: click.Command, ctx: click.Context, formatter: click.H
     """Write the options of a command in their sections: the common ones, or all where they are asked for."""
     everything = ctx.meta.get(_ALL, False)
     common = _COMMON | _COMMON_IN.get(command.name or "", set())
-    left = 0
+    hidden_options = 0
     hidden = []
     for title, params in _sections(command, ctx):
-        shown = [param for param in params if everything or param.name in common or title == ""]
-        left += len(params) - len(shown)
-        if len(shown) < len(params):
+        visible = [param for param in params if everything or param.name in common or title == ""]
+        hidden_options += len(params) - len(visible)
+        if len(visible) < len(params):
             hidden.append(title.lower())
-        records = [record for param in shown if (record := param.get_help_record(ctx)) is not None]
+        records = [record for param in visible if (record := param.get_help_record(ctx)) is not None]
         if records:
             with formatter.section(title or "Help"):
                 formatter.write_dl(records)
-    if left:
+    if hidden_options:
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(f"{left} more options ({', '.join(hidden)}): --help-all")
+            formatter.write_text(f"{hidden_options} more options ({', '.join(hidden)}): --help-all")
 
 
 def _sections(command: click.Command, ctx: click.Context) -> Iterator[tuple[str, list[click.Parameter]]]:
@@ -126,6 +126,7 @@ _FLAGS = {
     "class-names": ("classes",),
     "features": ("columns",),
     "normalize": ("mean", "preset"),
+    "preprocessing": ("preset",),
     "batch": ("batch-size",),
     "html": ("report",),
     "force": ("overwrite",),
@@ -147,7 +148,7 @@ _MEANT_COMMANDS = {
 }
 
 
-def joined_lists(words: Sequence[str], flags: Iterable[str]) -> list[str]:
+def joined_lists(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
     """Put commas between the numbers behind flags that take a list.
 
     >>> joined_lists(["--mean", "0.5", "0.4,", "0.3", "data/"], ["--mean"])
@@ -155,13 +156,13 @@ def joined_lists(words: Sequence[str], flags: Iterable[str]) -> list[str]:
     """
     lists = set(flags)
     joined: list[str] = []
-    todo = list(words)
+    todo = list(arguments)
     while todo:
-        word = todo.pop(0)
-        joined.append(word)
-        if word == "--":
+        argument = todo.pop(0)
+        joined.append(argument)
+        if argument == "--":
             return joined + todo
-        if word not in lists:
+        if argument not in lists:
             continue
         parts = []
         # a first value that is no number is for click to refuse
@@ -180,29 +181,29 @@ def meant_flag(command: click.Command, error: click.NoSuchOption, name: str) -> 
         error: of click, with what looks alike.
         name: of the command.
     """
-    word = error.option_name.lstrip("-").lower().replace("_", "-")
+    flag = error.option_name.lstrip("-").lower().replace("_", "-")
     long = [[opt for opt in param.opts if opt.startswith("--")] for param in command.params]
     flags = [opts[0] for opts in long if opts]  # not the further names of an option
-    if word == "model":
+    if flag == "model":
         return click.UsageError(
             f"No such option '{error.option_name}'. The model is the first word: tna-onnx {name} MODEL", error.ctx
         )
-    if word == "version":
+    if flag == "version":
         return click.UsageError("No such option '--version'. Did you mean 'tna-onnx --version'?", error.ctx)
-    for ours in _FLAGS.get(word, ()):
+    for ours in _FLAGS.get(flag, ()):
         if f"--{ours.partition(' ')[0]}" in flags:
             return click.UsageError(f"No such option '{error.option_name}'. Did you mean '--{ours}'?", error.ctx)
     # as it was meant to be typed: --label_column
-    if f"--{word}" in flags:
-        return click.UsageError(f"No such option '{error.option_name}'. Did you mean '--{word}'?", error.ctx)
+    if f"--{flag}" in flags:
+        return click.UsageError(f"No such option '{error.option_name}'. Did you mean '--{flag}'?", error.ctx)
     return error
 
 
-def meant_command(word: str, rest: Sequence[str]) -> str | None:
+def meant_command(name: str, rest: Sequence[str]) -> str | None:
     """Return the command line that an unknown command may stand for; None if there is no telling."""
-    ours = _MEANT_COMMANDS.get(word.lower())
-    if word.lower().endswith(".onnx"):
-        return f"tna-onnx calibrate {word} ..."
+    ours = _MEANT_COMMANDS.get(name.lower())
+    if name.lower().endswith(".onnx"):
+        return f"tna-onnx calibrate {name} ..."
     if ours == "--help" and rest:
         return f"tna-onnx {rest[0]} --help"
     if ours is None:

@@ -35,7 +35,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from tna_onnx.cli.options import PresetPath
 from tna_onnx.cli.terminal import complain, show_log
+from tna_onnx.data.choices import PRESET_FIELDS
 from tna_onnx.errors import UsageError
 from tna_onnx.files import open_regular
 
@@ -56,12 +58,6 @@ _TABLE = "tna-onnx"
 # In the text of every pyproject.toml that concerns us: the table, and the table with a wrong name.
 _MARKS = (b"tna-onnx", b"tool.tna_onnx")
 _MAX_BYTES = 2**20
-
-# Options that say the same thing. One that is set by a stronger source removes the others, which would contradict it.
-_EXCLUSIVE = ({"preset", "preprocessing"},)
-
-# Sources of a value that is no default, the weakest first.
-_SOURCES = (ParameterSource.DEFAULT_MAP, ParameterSource.ENVIRONMENT, ParameterSource.COMMANDLINE)
 
 
 @dataclass(frozen=True)
@@ -88,8 +84,6 @@ def config_options(command: F) -> F:
     @functools.wraps(command)  # click takes the help from the docstring
     def run(*args: Any, verbose: int, **arguments: Any) -> Any:
         ctx = click.get_current_context()
-        for name in _outranked(ctx):
-            arguments[name] = None  # the weaker one of two options that exclude each other
         quiet = arguments.get("quiet", False)
         if not quiet:
             for variable in ctx.meta.get(_UNKNOWN, ()):
@@ -151,16 +145,16 @@ def setting_sources() -> dict[str, str]:
 def setting_flags() -> list[str]:
     """Return what files and the environment set for the current command, as words of a command line."""
     ctx = click.get_current_context()
-    words: list[str] = []
+    flags: list[str] = []
     for option, setting in _applied(ctx):
         if not option.is_flag:
-            words += [f"--{_flag(option)}", setting.text]
+            flags += [f"--{_flag(option)}", setting.text]
         elif click.BOOL.convert(setting.value, option, ctx):
-            words.append(f"--{_flag(option)}")
+            flags.append(f"--{_flag(option)}")
         else:
             # a flag that is off and has no opposite is off anyway
-            words += option.secondary_opts[-1:]
-    return words
+            flags += option.secondary_opts[-1:]
+    return flags
 
 
 def configurable_commands(ctx: click.Context) -> dict[str, click.Command]:
@@ -198,11 +192,7 @@ def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None
     """
     settings = _from_pyproject(ctx)
     if path:
-        stronger = read_file(ctx, Path(path))
-        for names in _EXCLUSIVE:
-            if names & stronger.keys():
-                settings = {name: setting for name, setting in settings.items() if name not in names}
-        settings |= stronger
+        settings |= read_file(ctx, Path(path))
     # Shown only once the command runs, since --quiet may itself come from a setting.
     ctx.meta[_UNKNOWN] = _unknown_variables(ctx)
     ctx.meta[_SETTINGS] = settings
@@ -225,21 +215,10 @@ def _is_from(ctx: click.Context, option: click.Parameter, source: ParameterSourc
 
 
 def _applied(ctx: click.Context) -> list[tuple[click.Option, Setting]]:
-    """Return the settings that nothing stronger has replaced, with their options."""
-    outranked = _outranked(ctx)
+    """Return the settings that no flag has replaced, with their options."""
     options = [param for param in ctx.command.params if isinstance(param, click.Option)]
-    found = [(option, _setting_of(ctx, option)) for option in options if option.name not in outranked]
-    return [(option, setting) for option, setting in found if setting is not None]
-
-
-def _outranked(ctx: click.Context) -> list[str]:
-    """Return the options that another one of their exclusive group replaces, as it is set by a stronger source."""
-    names = []
-    for group in _EXCLUSIVE:
-        sources = {name: ctx.get_parameter_source(name) for name in sorted(group)}
-        ranks = {name: _SOURCES.index(source) for name, source in sources.items() if source in _SOURCES}
-        names += [name for name, rank in ranks.items() if rank < max(ranks.values())]
-    return names
+    settings = [(option, _setting_of(ctx, option)) for option in options]
+    return [(option, setting) for option, setting in settings if setting is not None]
 
 
 def _variables(command: str, flag: str) -> tuple[str, str]:
@@ -259,34 +238,36 @@ def _unknown_variables(ctx: click.Context) -> list[str]:
     # what could be meant are the options of all commands, and most runs need those of one
     if not present:
         return []
-    known = {
+    variables = {
         variable
         for name, command in configurable_commands(ctx).items()
         for flag in _all_options(command)
         for variable in _variables(name, flag)
     }
-    unknown = [name for name in present if name not in known]
+    unknown = [name for name in present if name not in variables]
     for variable in unknown:
-        meant = _meant(variable, known)
+        meant = _meant(variable, variables)
         if meant is not None:
             raise UsageError(f"{variable}: unknown setting; did you mean {meant}?")
     return unknown
 
 
-def _meant(variable: str, known: set[str]) -> str | None:
+def _meant(variable: str, variables: set[str]) -> str | None:
     # A switch is turned off by its value: NO_FOLD=1 is FOLD=0.
     positive = _PREFIX + variable.removeprefix(_PREFIX).replace("NO_", "", 1)
-    if positive in known:
+    if positive in variables:
         return positive
     # Without the prefix, which would make every two names look alike.
-    name = _closest(variable.removeprefix(_PREFIX), [other.removeprefix(_PREFIX) for other in known], _TYPO)
+    name = _closest(
+        variable.removeprefix(_PREFIX), [known_variable.removeprefix(_PREFIX) for known_variable in variables], _TYPO
+    )
     return None if name is None else _PREFIX + name
 
 
-def _closest(word: str, known: Iterable[str], likeness: float) -> str | None:
+def _closest(name: str, names: Iterable[str], likeness: float) -> str | None:
     """Return the known word that is most like `word`; None if none has the `likeness`, from 0 to 1."""
     # sorted: of equally close words it is the same one on every run
-    matches = difflib.get_close_matches(word, sorted(known), 1, likeness)
+    matches = difflib.get_close_matches(name, sorted(names), 1, likeness)
     return matches[0] if matches else None
 
 
@@ -392,7 +373,7 @@ def _settings(ctx: click.Context, path: Path, table: Any, place: str) -> dict[st
     tables = {key: value for key, value in table.items() if isinstance(value, dict)}
     every_flag = {flag for command in commands.values() for flag in options_by_flag(command)}
     # Tables of other commands are checked too: a typing error there would go unnoticed until that command runs.
-    own: dict[str, Any] = {}
+    values_of_command: dict[str, Any] = {}
     own_source = ""
     for name, inner in tables.items():
         if name not in commands:
@@ -400,17 +381,17 @@ def _settings(ctx: click.Context, path: Path, table: Any, place: str) -> dict[st
         inner_place = f"{place}.{name}" if place else name
         checked = _checked_keys(inner, set(options_by_flag(commands[name])), path, f" in [{inner_place}]")
         if name == ctx.info_name:
-            own = checked
+            values_of_command = checked
             own_source = f"{path} [{inner_place}]"
     top = {key: value for key, value in table.items() if key not in tables}
     general = _checked_keys(top, every_flag, path, f" in [{place}]" if place else "")
     # What is said for one command wins over what is said for all.
     values = {flag: (value, str(path)) for flag, value in general.items()}
-    values |= {flag: (value, own_source) for flag, value in own.items()}
+    values |= {flag: (value, own_source) for flag, value in values_of_command.items()}
     return _converted(ctx, values, path.parent)
 
 
-def _checked_keys(table: dict[str, Any], known: set[str], path: Path, where: str) -> dict[str, Any]:
+def _checked_keys(table: dict[str, Any], flags: set[str], path: Path, where: str) -> dict[str, Any]:
     """Return a table with the flags' own names as keys.
 
     Raises:
@@ -419,16 +400,16 @@ def _checked_keys(table: dict[str, Any], known: set[str], path: Path, where: str
     values: dict[str, Any] = {}
     for key, value in table.items():
         flag = key.replace("_", "-")  # Python and TOML writers prefer underscores
-        if flag not in known:
-            raise UsageError(f"{path}: unknown key '{key}'{where}{_hint(flag, known, repr('{}'))}")
+        if flag not in flags:
+            raise UsageError(f"{path}: unknown key '{key}'{where}{_hint(flag, flags, repr('{}'))}")
         if flag in values:
             raise UsageError(f"{path}: '{flag}'{where} is given twice, with a dash and with an underscore")
         values[flag] = value
     return values
 
 
-def _hint(word: str, known: Iterable[str], form: str) -> str:
-    match = _closest(word, known, _SIMILAR)
+def _hint(name: str, names: Iterable[str], form: str) -> str:
+    match = _closest(name, names, _SIMILAR)
     if match is None:
         return ""
     return f"; did you mean {form.format(match)}?"
@@ -461,6 +442,7 @@ def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
 
 def _word(option: click.Option, value: Any, folder: Path) -> str:
     # Relative to the file, so that it means the same in every working folder; a URL is not relative.
-    if isinstance(option.type, click.Path) and "://" not in str(value):
+    is_name = isinstance(option.type, PresetPath) and str(value).lower() in PRESET_FIELDS
+    if isinstance(option.type, click.Path) and "://" not in str(value) and not is_name:
         return str(folder / Path(str(value)).expanduser())
     return str(value)

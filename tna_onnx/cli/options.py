@@ -17,7 +17,6 @@ import click
 from click.core import ParameterSource
 
 from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, EngineFields, Interpolation, Layout
-from tna_onnx.errors import UsageError
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file
 from tna_onnx.graph.options import ModelOptions
@@ -41,9 +40,9 @@ class Number(click.FloatRange):
         return number
 
 
-def choice(words: Sequence[str]) -> click.Choice:  # type: ignore[type-arg]  # a generic only from click 8.2 on
+def choice(choices: Sequence[str]) -> click.Choice:  # type: ignore[type-arg]  # a generic only from click 8.2 on
     """Return the type of one of some words, in any case: NLL and nll are the same."""
-    return click.Choice(words, case_sensitive=False)
+    return click.Choice(choices, case_sensitive=False)
 
 
 class Words(click.Choice):  # type: ignore[type-arg]  # a generic only from click 8.2 on
@@ -56,6 +55,22 @@ class Words(click.Choice):  # type: ignore[type-arg]  # a generic only from clic
         return tuple(super(Words, self).convert(word, param, ctx) for word in words)
 
 
+class PresetPath(click.Path):
+    """The name of a preset, in any case, or the path of a file with a recipe."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Parse.
+
+        Raises:
+            click.BadParameter: neither of the two.
+        """
+        if str(value).lower() in PRESET_FIELDS:
+            return str(value).lower()
+        if not Path(value).is_file():
+            self.fail(f"'{value}' is no file, and none of {', '.join(PRESET_FIELDS)}.", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 def names(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
     """Parse names with commas between them; one that holds a comma stands in double quotes."""
     cells = [cell.strip() for row in csv.reader(texts, skipinitialspace=True) for cell in row]
@@ -65,16 +80,16 @@ def names(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) 
 def flat(_ctx: click.Context, _param: click.Parameter, groups: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
     """Return the words of all groups, each once, in the order of their first occurrence."""
     # a dict keeps the order of the first occurrence, which a set does not
-    return tuple(dict.fromkeys(word for group in groups for word in group))
+    return tuple(dict.fromkeys(item for group in groups for item in group))
 
 
-def one_head(_ctx: click.Context, _param: click.Parameter, words: tuple[str, ...]) -> str | None:
+def one_head(_ctx: click.Context, _param: click.Parameter, heads: tuple[str, ...]) -> str | None:
     """Return the only word, None for none; of two, click would take the last without a word."""
-    if len(words) > 1:
+    if len(heads) > 1:
         raise click.BadParameter(
-            f"expected one head, got {', '.join(words)}; calibrate one, and then the next on the file that this writes"
+            f"expected one head, got {', '.join(heads)}; calibrate one, and then the next on the file that this writes"
         )
-    return words[0] if words else None
+    return heads[0] if heads else None
 
 
 def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> tuple[float, ...] | None:
@@ -187,26 +202,26 @@ data_argument = click.argument(_WORD, metavar="[DATA]", required=False, expose_v
 _MODELS = (".onnx", ".ort")
 
 
-def last_word(words: Sequence[str], data: str | None) -> tuple[tuple[str, ...], str]:
+def last_word(arguments: Sequence[str], data: str | None) -> tuple[tuple[str, ...], str]:
     """Return the models and the data of a command that takes several models.
 
     Args:
-        words: as typed; without `--data` the last one is the data.
+        arguments: as typed; without `--data` the last one is the data.
         data: of the flag, or of a setting.
 
     Raises:
         UsageError: there are no data, or they are given twice.
     """
     ctx = click.get_current_context()
-    *models, last = words
+    *models, last = arguments
     is_model = last.lower().endswith(_MODELS)
     if ctx.get_parameter_source("data") is ParameterSource.COMMANDLINE and data is not None:
-        return tuple(words), data
+        return tuple(arguments), data
     # a setting gives way to what was typed
     if models and not is_model:
         return tuple(models), last
     if data is not None:
-        return tuple(words), data
+        return tuple(arguments), data
     raise click.UsageError("Missing data. Give them behind the models, or as --data DATA.", ctx)
 
 
@@ -216,12 +231,12 @@ class DataOption(click.Option):
     def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
         """Return the value, and where it comes from."""
         value, source = super().consume_value(ctx, opts)
-        word = opts.get(_WORD)
-        if not isinstance(word, str):  # click has a value of its own for what is not given
+        argument = opts.get(_WORD)
+        if not isinstance(argument, str):  # click has a value of its own for what is not given
             return value, source
         if source is ParameterSource.COMMANDLINE:
-            raise click.UsageError(f"the data are given twice, as '{word}' and as {self.opts[0]} '{value}'", ctx)
-        return word, ParameterSource.COMMANDLINE
+            raise click.UsageError(f"the data are given twice, as '{argument}' and as {self.opts[0]} '{value}'", ctx)
+        return argument, ParameterSource.COMMANDLINE
 
     def process_value(self, ctx: click.Context, value: Any) -> Any:
         """Return the value; say both ways to give it where there is none."""
@@ -276,15 +291,15 @@ def _field_option(cls: type, name: str, defaults: Mapping[str, Any]) -> Callable
     default = defaults.get(name, default)
     kind = plain_type(hints_of(cls)[name])
     flag = about.flag or name.replace("_", "-")
-    words = [f"--{flag}", name]
+    flags = [f"--{flag}", name]
     if kind is bool and (default or about.off):
-        words[0] += f"/--{about.off or f'no-{flag}'}"
+        flags[0] += f"/--{about.off or f'no-{flag}'}"
     text = f"{about.meaning}  [default: {about.note}]" if about.note else about.meaning
     typed = _typed(kind, default, about)
     shows = not about.note and typed.get("default") not in (None, "", ()) and not typed.get("is_flag")
     # a setting for Python alone that a command names all the same stands with the first ones of its class
-    section = about.section or next(other.section for _, other in settings_of(cls).values() if other.section)
-    option = click.option(*words, cls=FieldOption, help=text, **{"show_default": shows, **typed})
+    section = about.section or next(further.section for _, further in settings_of(cls).values() if further.section)
+    option = click.option(*flags, cls=FieldOption, help=text, **{"show_default": shows, **typed})
 
     def add(command: F) -> F:
         command = option(command)
@@ -445,15 +460,10 @@ _PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color
 preprocessing_options = together(
     click.option(
         "--preset",
-        metavar="NAME",
-        type=choice(tuple(PRESET_FIELDS)),
-        help=f"How images are preprocessed: {', '.join(PRESET_FIELDS)}. Flags such as --mean override parts of it.",
-    ),
-    click.option(
-        "--preprocessing",
-        type=click.Path(),
-        help="preprocessor_config.json (Hugging Face) or config.json (timm); flags such as --mean override parts of "
-        "it.",
+        metavar="NAME|FILE",
+        type=PresetPath(),
+        help=f"How images are preprocessed: {', '.join(PRESET_FIELDS)}, or the path of a preprocessor_config.json "
+        "(Hugging Face) or config.json (timm). Flags such as --mean override parts of it.",
     ),
     click.option("--resize", metavar="PIXELS", callback=size, help="Resize to this shorter side, or to HEIGHT,WIDTH."),
     click.option("--crop", metavar="PIXELS", callback=size, help="Crop the centre: side, or HEIGHT,WIDTH."),
@@ -488,23 +498,16 @@ def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
         The recipe; None if no option says how images are preprocessed.
 
     Raises:
-        UsageError: both a preset and a file are given, or the file cannot be read.
+        UsageError, DataError: the file cannot be read.
     """
     from tna_onnx.data import PRESETS, Recipe, read_recipe  # noqa: PLC0415 - NumPy loads only when a command runs
 
     # popped: what is left are the API's own keywords
     values = {name: arguments.pop(name) for name in _PARTS}
     parts = {name: value for name, value in values.items() if value is not None}
-    file = arguments.pop("preprocessing")
-    if preset is not None and file is not None:
-        raise UsageError("--preset and --preprocessing both say how images are preprocessed; give one of them")
+    if preset in PRESETS:
+        return PRESETS[preset].override(**parts)
+    if preset is not None:
+        return read_recipe(Path(preset)).override(**parts)
     # None, not an empty recipe: arrays are used as they are
-    if preset is None and file is None and not parts:
-        return None
-    if file:
-        base = read_recipe(Path(file))
-    elif preset:
-        base = PRESETS[preset]
-    else:
-        base = Recipe()
-    return base.override(**parts)
+    return Recipe().override(**parts) if parts else None

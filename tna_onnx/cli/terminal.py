@@ -220,7 +220,7 @@ _REQUIRED = (
 
 def shortage(error: BaseException) -> DeviceError | None:
     """Return an error that says what is missing and what to do, or None if the machine lacks nothing."""
-    text = next((text for said, text in _OF_TEXT.items() if said in str(error)), None)
+    text = next((text for fragment, text in _OF_TEXT.items() if fragment in str(error)), None)
     if isinstance(error, MemoryError):
         text = _MEMORY
     elif text is None and isinstance(error, ImportError):
@@ -375,5 +375,5 @@ def check_figure_folder(path: str, *files: str | None) -> None:
         raise UsageError(f"{path}: cannot be written; expected the name of a folder for the figures")
 
 
-def _is_one_of(path: Path, others: tuple[str | None, ...]) -> bool:
-    return any(other is not None and path.resolve() == Path(other).resolve() for other in others)
+def _is_one_of(path: Path, files: tuple[str | None, ...]) -> bool:
+    return any(file is not None and path.resolve() == Path(file).resolve() for file in files)

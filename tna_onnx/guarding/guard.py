@@ -27,7 +27,7 @@ from tna_onnx.extraction.sessions import OpenModel, open_model, open_part
 from tna_onnx.graph.decisions import Guarded, add_scores
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
-from tna_onnx.graph.save import file_beside, pending
+from tna_onnx.graph.save import pending
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import Operated, promise_of, rule_of
@@ -49,7 +49,7 @@ from tna_onnx.guarding.thresholds import (
     require_enough,
 )
 from tna_onnx.pipeline.change import write_decisions
-from tna_onnx.pipeline.checking import FinalFile, check_file
+from tna_onnx.pipeline.checking import FinalFile, checked_file
 from tna_onnx.pipeline.job import Job, refuse_finished, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.sample_checks import digests_in_file
@@ -57,7 +57,7 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.outcomes import Decisions, Guard
 from tna_onnx.results.report import Report
-from tna_onnx.runtime import Session, open_session, parse_device
+from tna_onnx.runtime import Session, parse_device
 
 _log = logging.getLogger("tna_onnx.guard")
 
@@ -103,7 +103,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     """
     opened = open_guard(job)
     model = opened.model
-    target = file_beside(model, job.output, ".guard.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
+    target = target_of(job, model, ".guard.onnx")
     if job.dry_run:
         target = None
     chosen = _choose(job, opened, progress)
@@ -112,9 +112,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     metadata = _metadata(job, opened, chosen)
     thresholds = chosen.thresholds
     proto = write_decisions(model, chosen.guarded, thresholds.values, settings.outputs, metadata, thresholds.dials)
-    with pending(model, proto, target) as path:
-        check_file(model, path)
-        written = open_session(path, path.name, opened.device)
+    with checked_file(model, proto, target, opened.device) as (path, written):
         change = _checked(opened, chosen, written, settings.outputs, progress)
         decisions = _measured(job, opened, chosen, written, progress)
         if check is not None:
@@ -199,8 +197,8 @@ def _checked(
     size = opened.batch_size
     # whole batches, the same as the scores were computed in
     first = np.arange(len(opened.source))[: max(size, _CHECKED // size * size)]
-    kept = _columns(names)
-    decided = collect_values(written, opened.output, kept, opened.source, size, progress, rows=first, stage="check")
+    columns = _columns(names)
+    decided = collect_values(written, opened.output, columns, opened.source, size, progress, rows=first, stage="check")
     scores = chosen.scores.take(slice(len(first)))
     check_decisions(decided, scores, chosen.thresholds, opened.source.describe(), chosen.guarded.decision)
     if "posterior" in names:
@@ -213,22 +211,22 @@ def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Ses
     """Measure what the written file decides."""
     names = _columns(job.settings.outputs)
     level = job.settings.confidence_level
-    shown = opened.shown
+    source_of_report = opened.shown
 
     def decided(source: Source) -> Values:
         return collect_values(written, opened.output, names, source, opened.batch_size, progress, stage="decide")
 
-    known = decided(shown)
+    in_distribution = decided(source_of_report)
     detection = None
     if opened.unknown is not None:
         unknown = decided(opened.unknown).values
         detection = measure_detection(
-            known.values["ood"], unknown["ood"], unknown["ood_alarm"], level, opened.unknown.describe()
+            in_distribution.values["ood"], unknown["ood"], unknown["ood_alarm"], level, opened.unknown.describe()
         )
     fresh = opened.held_out is not None
     rule = chosen.guarded.decision
     return measure(
-        known, opened.names, level, shown.describe(), fresh=fresh, detection=detection, rule=rule,
+        in_distribution, opened.names, level, source_of_report.describe(), fresh=fresh, detection=detection, rule=rule,
         cost=None if rule is None or not rule.cost.size else rule.cost,
     )  # fmt: skip
 
@@ -241,10 +239,10 @@ def _columns(names: dict[str, str]) -> dict[str, str]:
 def _metadata(job: GuardJob, opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     # which output classifies is not asked again: a reader need not tell it from the new ones
-    known = provenance(opened.model)
-    output = {key: value for key, value in opened.output.provenance.items() if key not in known}
+    entries = provenance(opened.model)
+    output = {key: value for key, value in opened.output.provenance.items() if key not in entries}
     return {
-        **known,
+        **entries,
         **output,
         **guard_entries(job.settings, chosen.guarded, chosen.thresholds.values, opened.names),
         "guard_data_sha256": opened.source.digest(),
@@ -289,7 +287,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     """
     model = open_source(job.model, job.options)
     refuse_finished(model, job.options)
-    target = target_of(job, model)
+    target = target_of(job, model, ".tna.onnx", in_memory=True)
     if target is None:
         raise UsageError("a model that is no file needs an output where decisions are added: the path of a file")
     options = job.options
@@ -334,7 +332,7 @@ class _Guarding:
         """
         job = self.job
         report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(job.gates)})
-        asked = GuardJob(
+        job_of_decisions = GuardJob(
             model=path,
             calib=replace(_data(job.calib, self.decide), expect_accuracy=None),
             held_out=job.held_out,
@@ -356,7 +354,7 @@ class _Guarding:
             reports.append(final.report(report, written))
 
         try:
-            result = guard(asked, self.progress, check)
+            result = guard(job_of_decisions, self.progress, check)
         except NotReached as error:
             if self.settings.if_unreachable == "fail" or self._gated:
                 raise
@@ -388,7 +386,7 @@ class _Guarding:
             return
         missed: tuple[str, ...] = ("--min-recall missed: no threshold keeps the bound, so that there is no decision",)
         if decisions.decision is not None:
-            recall = {each.name: each.recall for each in decisions.decision.classes}
+            recall = {class_result.name: class_result.recall for class_result in decisions.decision.classes}
             missed = self.job.gates.classes_missed(recall, f"{decisions.n:,} held-out samples")
         if missed:
             raise GateMissed(replace(report, missed=missed, output=""), "; no file was written")

@@ -34,14 +34,14 @@ from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
-from tna_onnx.pipeline.job import FileJob
+from tna_onnx.pipeline.job import ModelJob
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, decided_on
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
 
 @dataclass(frozen=True, eq=False)
-class GuardJob(FileJob):
+class GuardJob(ModelJob):
     """The request for decisions; the thresholds come from `calib`.
 
     Attributes:
@@ -111,7 +111,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
     model, output = read_classifier(job.model, job.options)
     check_output(model, output, job.settings)
     classifier = Classifier.of(model, output, parse_device(job.device), job.calib)
-    _, source = classifier.open(job.calib)
+    data, source = classifier.open(job.calib)
     fit = classifier.open_if(job.fit)
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
@@ -124,6 +124,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
     notes += _unseen_notes(source, output.n_classes, job.settings)
     return GuardSamples(
         classifier=classifier,
+        data=data,
         source=source,
         held_out=held_out,
         batch_size=size,
@@ -314,8 +315,8 @@ def set_score_of(
     labels = opened.fit.labels[rows]
     level = settings.coverage / 100
     if settings.set_temperature == "auto":
-        found = small_set_temperature(p, labels, level, score.name, allow_empty=score.allow_empty)
-        score = replace(score, temperature=found)
+        temperature = small_set_temperature(p, labels, level, score.name, allow_empty=score.allow_empty)
+        score = replace(score, temperature=temperature)
     if score.name == "raps":
         p = tempered(p, score.temperature)
         free, weight = small_set_penalty(p, labels, level, allow_empty=score.allow_empty)

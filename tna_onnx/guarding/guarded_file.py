@@ -265,9 +265,9 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
     return bool(np.all(true))
 
 
-def _same(values: NDArray[Any], others: NDArray[Any]) -> bool:
+def _same(values: NDArray[Any], expected: NDArray[Any]) -> bool:
     """Whether numbers are the same; those of large arrays, for which NaN stands, are in the file alone."""
-    return values.shape == others.shape and bool(np.all((values == others) | np.isnan(values) | np.isnan(others)))
+    return values.shape == expected.shape and bool(np.all((values == expected) | np.isnan(values) | np.isnan(expected)))
 
 
 _ADVICE = "start from the model without these outputs, and guard it again"

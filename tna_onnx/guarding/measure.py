@@ -80,8 +80,8 @@ def measure(
 
 
 def _calibrated(decided: Values, level: float) -> ConfidenceCalibration:
-    found = top_label_errors(decided.values["confidence"], decided.hit, level, decided.clusters)
-    return ConfidenceCalibration(found.ece, found.ece_interval, found.nll, found.nll_interval, level)
+    errors = top_label_errors(decided.values["confidence"], decided.hit, level, decided.clusters)
+    return ConfidenceCalibration(errors.ece, errors.ece_interval, errors.nll, errors.nll_interval, level)
 
 
 def _accepted(decided: Values, level: float) -> dict[str, Any]:
@@ -97,11 +97,11 @@ def _accepted(decided: Values, level: float) -> dict[str, Any]:
 
 
 def _covered(decided: Values, n_classes: int, level: float) -> dict[str, Any]:
-    held = decided.values["set"]
+    sets = decided.values["set"]
     return {
-        "coverage": float(held.mean()),
-        "coverage_interval": share_interval(held, level, decided.clusters),
-        "class_coverage": _by_class(held, decided.labels, n_classes),
+        "coverage": float(sets.mean()),
+        "coverage_interval": share_interval(sets, level, decided.clusters),
+        "class_coverage": _by_class(sets, decided.labels, n_classes),
         "class_set_size": _by_class(decided.sizes, decided.labels, n_classes),
         "by_confidence": tuple(_groups(decided)),
         "mean_set_size": float(decided.sizes.mean()),
@@ -114,14 +114,14 @@ def _covered(decided: Values, n_classes: int, level: float) -> dict[str, Any]:
 def _groups(decided: Values) -> list[ConfidenceGroup]:
     """Split samples by confidence into groups of the same size, the least sure first."""
     order = np.argsort(decided.confidence, kind="stable")
-    found = []
+    groups = []
     for rows in np.array_split(order, min(_GROUPS, len(order))):
         confidence = decided.confidence[rows]
-        held = decided.values["set"][rows]
+        sets = decided.values["set"][rows]
         size = float(decided.sizes[rows].mean())
         low, high = float(confidence[0]), float(confidence[-1])
-        found.append(ConfidenceGroup(min(low, 1.0), min(high, 1.0), len(rows), float(held.mean()), size))
-    return found
+        groups.append(ConfidenceGroup(min(low, 1.0), min(high, 1.0), len(rows), float(sets.mean()), size))
+    return groups
 
 
 def _by_class(values: NDArray[Any], labels: NDArray[np.int64], n_classes: int) -> tuple[float | None, ...]:
@@ -291,8 +291,8 @@ def check_decisions(
         expected["ood_alarm"] = scores.values["ood"] > level["ood"]
     if rule is not None:
         expected["decision"] = rule.decide(scores.values["decision"], level["decision"])
-    for role, found in decided.values.items():
-        different = np.flatnonzero((found != expected[role]).reshape(len(found), -1).any(axis=1))
+    for role, actual in decided.values.items():
+        different = np.flatnonzero((actual != expected[role]).reshape(len(actual), -1).any(axis=1))
         if role == "decision" and rule is not None and rule.cost.size:
             # sums of products are rounded in another order
             two = np.sort(rule.scores(scores.values["decision"], level["decision"])[different], axis=1)[:, -2:]
@@ -300,7 +300,7 @@ def check_decisions(
         if len(different):
             raise CheckFailed(
                 f"verification: output {role} of the written file is not what its scores say for {len(different):,} of "
-                f"{len(found):,} samples of {where}"
+                f"{len(actual):,} samples of {where}"
             )
 
 
@@ -310,8 +310,8 @@ def check_posterior(written: Runs, output: ClassOutput, name: str, batch: Batch)
     Raises:
         CheckFailed: they are others.
     """
-    found, values = written.run([name, output.name], batch)
-    change = float(np.max(np.abs(found - output.probabilities(values))))
+    posterior, values = written.run([name, output.name], batch)
+    change = float(np.max(np.abs(posterior - output.probabilities(values))))
     if not change <= _MAX_CHANGE:
         raise CheckFailed(f"verification: output '{name}' is {change:.3g} off the probabilities of '{output.name}'")
 

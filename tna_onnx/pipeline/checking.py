@@ -30,11 +30,13 @@ order of summation, and a softmax moves by at most half of what its logits move.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +52,7 @@ from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, quantization_step
+from tna_onnx.graph.save import pending
 from tna_onnx.graph.tensors import FLOAT_TYPES, TF32_EPSILON, epsilon, numpy_type
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.ops import to_host
@@ -60,8 +63,11 @@ from tna_onnx.pipeline.other_outputs import check_other_outputs, outputs_beside
 from tna_onnx.pipeline.patch import patch_of
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.results.report import Changes, Report, Verification
-from tna_onnx.runtime import trim_memory
+from tna_onnx.runtime import Device, Session, open_session, trim_memory
 from tna_onnx.runtime.session import CUDA
+
+if TYPE_CHECKING:
+    import onnx
 
 FloatArray = NDArray[np.float64]
 
@@ -132,13 +138,13 @@ def _cast_moves(task: Task, logits: FloatArray) -> FloatArray:
 def casts_behind(model: Model, readout: Readout) -> list[tuple[float, bool]]:
     """Return the unit of rounding of each cast between logits and output, and whether it is behind the activation."""
     before = ancestors(model, readout.logits)
-    found = []
+    casts = []
     for k in ancestors(model, readout.output) - before:
         node = model.proto.graph.node[k]
         types = [FLOAT_TYPES.get(a.i) for a in node.attribute if a.name == "to"] if node.op_type == "Cast" else []
         operators = {model.proto.graph.node[j].op_type for j in ancestors(model, node.output[0]) - before}
-        found += [(epsilon(name), bool(operators & {*_ACTIVATIONS})) for name in types if name is not None]
-    return found
+        casts += [(epsilon(name), bool(operators & {*_ACTIVATIONS})) for name in types if name is not None]
+    return casts
 
 
 def _features_moved(task: Task, head: Head) -> float:
@@ -219,8 +225,8 @@ def _magnified(
     # a fixed seed: the bound of a run is the same when it is repeated
     draws = np.random.default_rng(0)
     exact = task.readout.probabilities(apply_map(fitted, logits, features))
-    own = np.max(np.abs(_in_dtype(task, fitted, logits, features) - exact))
-    largest = np.full(len(logits), own)
+    rounding = np.max(np.abs(_in_dtype(task, fitted, logits, features) - exact))
+    largest = np.full(len(logits), rounding)
     for _ in range(_DRAWS):
         s = logits + moved * draws.choice([-1.0, 1.0], logits.shape)
         z = features * (1 + relative * draws.choice([-1.0, 1.0], features.shape))
@@ -305,8 +311,8 @@ def checked_samples(task: Task) -> Collected:
         enough = len(task.held_out.source) >= _SAMPLES
         sets.insert(0 if enough else 1, task.held_out)
     # data for the model's inputs show more than features: they run the whole file, and its other outputs
-    whole = [each for each in sets if not each.samples.given]
-    return (whole or sets)[0]
+    at_inputs = [collected for collected in sets if not collected.samples.given]
+    return (at_inputs or sets)[0]
 
 
 def check_file(model: Model, path: Path) -> bool:
@@ -326,6 +332,27 @@ def check_file(model: Model, path: Path) -> bool:
     return not complaint
 
 
+@contextlib.contextmanager
+def checked_file(
+    model: Model, proto: onnx.ModelProto, target: Path | None, device: Device, apart: Mapping[bytes, Any] | None = None
+) -> Iterator[tuple[Path, Session]]:
+    """Write a model under a temporary name, run checks 1 and 2, and open it; it gets its name when the block ends.
+
+    Args:
+        model: the source.
+        proto: the new model.
+        target: path to write; None for none.
+        device: of the session.
+        apart: large values that are not in `proto`.
+
+    Raises:
+        CheckFailed: see `check_file`; no file is written. So with every error of the block.
+    """
+    with pending(model, proto, target, apart=apart) as path:
+        check_file(model, path)
+        yield path, open_session(path, path.name, device)
+
+
 def require_intact(model: Model, path: Path) -> Proof:
     """Return the proof that a file is a source and a change.
 
@@ -334,7 +361,7 @@ def require_intact(model: Model, path: Path) -> Proof:
     """
     proof = prove(model, load_model(path, NO_MODEL_LIMITS))
     if not proof.intact:
-        wrong = [f"{each.part} {each.name}: {each.change}" for each in proof.unexplained]
+        wrong = [f"{difference.part} {difference.name}: {difference.change}" for difference in proof.unexplained]
         text = proof.reason or "; ".join(wrong)
         raise CheckFailed(f"verification: the written file is not {model.name} and a change: {text}")
     return proof
@@ -386,13 +413,13 @@ def check_probabilities(
         )
         for block in blocks
     ]
-    difference, bound, other = (np.concatenate(values) for values in zip(*parts, strict=True))
+    difference, bound, differs = (np.concatenate(values) for values in zip(*parts, strict=True))
     _check_each(task, checked, rows, difference, bound)
     # as for a quantised output: every sample is rounded there, and none of it averages out
     cast = float(np.mean(_cast_moves(task, np.asarray(shipped.logits.at(rows), np.float64))))
     _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack + cast)
     largest = int(np.argmax(difference))
-    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(other)))
+    return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(differs)))
 
 
 def _sizes(task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped) -> FloatArray | None:
@@ -416,10 +443,10 @@ def _differences(
     s = np.asarray(shipped.logits.at(rows), np.float64)
     expected = task.readout.probabilities(apply_map(shipped.fitted, s, z))
     bound = probability_bounds(task, z, s, shipped.fitted, shipped.logits, sizes)
-    other = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
+    differs = np.argmax(actual, axis=1) != np.argmax(expected, axis=1)
     if task.readout.multi_label:
-        other = np.any((actual > 0.5) != (expected > 0.5), axis=1)
-    return np.max(np.abs(actual - expected), axis=1, initial=0), bound, other
+        differs = np.any((actual > 0.5) != (expected > 0.5), axis=1)
+    return np.max(np.abs(actual - expected), axis=1, initial=0), bound, differs
 
 
 def _check_each(
@@ -514,17 +541,19 @@ class FinalFile:
             CheckFailed: the file differs in what nothing explains, or gives other probabilities.
         """
         task = self.task
-        found = require_intact(task.model, path).differences
+        differences = require_intact(task.model, path).differences
         verification = check_runs(task, self.checked, self.shipped, path, checker=report.verification.checker)
-        details = None if report.details is None else dataclasses.replace(report.details, changes=found)
-        changes = None if report.changes is None else _with_added(report.changes, found)
+        details = None if report.details is None else dataclasses.replace(report.details, changes=differences)
+        changes = None if report.changes is None else _with_added(report.changes, differences)
         changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
         return with_file(changed, path, task, self.patch)
 
 
-def _with_added(changes: Changes, found: tuple[Difference, ...]) -> Changes:
+def _with_added(changes: Changes, differences: tuple[Difference, ...]) -> Changes:
     def names(part: str) -> set[str]:
-        return {each.name for each in found if each.part == part and each.change == "added"}
+        return {
+            difference.name for difference in differences if difference.part == part and difference.change == "added"
+        }
 
     nodes = tuple(sorted({*changes.nodes} | names("node")))
     added = tuple(sorted({*changes.added} | names("tensor")))

@@ -6,15 +6,20 @@ images, the batch size, and whether the scores of a sample depend on the others 
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.data.sources.feature_files import refuse_feature_files
+from tna_onnx.data.suspicion import Suspicion
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, choose_batch_size
 from tna_onnx.extraction.independence import require_independence
@@ -24,6 +29,7 @@ from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.runtime import Device, Session
 
 _log = logging.getLogger("tna_onnx")
@@ -139,6 +145,7 @@ class Opened:
 
     Attributes:
         classifier: ready to run.
+        data: the description of `source`, with the preprocessing that was found for it.
         source: labelled samples that something is chosen, fitted or measured on.
         held_out: labelled samples for the report; None without.
         batch_size: samples per run.
@@ -146,6 +153,7 @@ class Opened:
     """
 
     classifier: Classifier
+    data: Data
     source: Source
     held_out: Source | None
     batch_size: int
@@ -170,6 +178,19 @@ class Opened:
     def device(self) -> Device:
         """Where to run."""
         return self.classifier.device
+
+    @functools.cached_property
+    def digested(self) -> DigestedSamples:
+        """What tells the samples of `source` from others."""
+        return DigestedSamples.of(self.source)
+
+    def suspicion(self, predicted: NDArray[np.int64]) -> Suspicion | None:
+        """Look at the labels of `source` beside the model's predictions.
+
+        Raises:
+            CheckFailed: the accuracy is more than two standard errors below the expected one.
+        """
+        return self.data.check(predicted, self.source.labels, self.classifier.names, self.output.n_classes)
 
     @property
     def names(self) -> tuple[str, ...]:

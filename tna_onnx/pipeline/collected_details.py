@@ -75,9 +75,9 @@ def feature_angles(
         for _, _, features in task.logits(head.weight, on=shown).chunks(rows, features=True):
             assert features is not None  # noqa: S101 - asked for
             totals += angle_counts(features, weight, bias)
-        predicted, others = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
+        predicted, remaining = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
         length = float(np.mean(np.linalg.norm(weight, axis=1)) / np.mean(np.linalg.norm(head.weight, axis=1)))
-        angles.append(Angles(name, tuple(predicted.tolist()), tuple(others.tolist()), length))
+        angles.append(Angles(name, tuple(predicted.tolist()), tuple(remaining.tolist()), length))
     return tuple(angles), int(rows.sum())
 
 
@@ -444,11 +444,11 @@ def _diagram(scores: SampleScores, settings: Settings) -> Bins:
 
 
 def _steps(view: _View, progress: Progress) -> tuple[Step, ...]:
-    others: dict[int, Scored] = {}
+    held_out: dict[int, Scored] = {}
     if view.held_out:
-        others.update(_on_held_out(view, progress))
+        held_out.update(_on_held_out(view, progress))
     return tuple(
-        Step(c.angle, c.reached, c.ensemble_size, view.scored(c.scores), others.get(k))
+        Step(c.angle, c.reached, c.ensemble_size, view.scored(c.scores), held_out.get(k))
         for k, c in enumerate(view.outcome.candidates)
     )
 

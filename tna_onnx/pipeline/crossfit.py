@@ -112,11 +112,16 @@ def cross_scores(
         remaining = ((method, path) for method, path in fits(k, train) if method not in lost)
         part, refused = _scores_of_fold(remaining, fold == k)
         parts.append(part)
-        failures = {**{each: f"without fold {k + 1} of {FOLDS}: {why}" for each, why in refused.items()}, **failures}
+        failures = {
+            **{method: f"without fold {k + 1} of {FOLDS}: {why}" for method, why in refused.items()},
+            **failures,
+        }
         if k == 0:
             lost = _lost(part, loss)
             # of very many samples, scores of methods that nobody asks for any more take gigabytes
-            parts = [{method: each for method, each in part.items() if dataclasses.replace(method, step=0) not in lost}]
+            parts = [
+                {method: after for method, after in part.items() if dataclasses.replace(method, step=0) not in lost}
+            ]
     shared = [method for method in parts[0] if all(method in part for part in parts)]
     if not shared:
         raise DataError(f"cross-fitting: {next(iter(failures.values()))}")
@@ -135,9 +140,9 @@ def _lost(scores: Scores, loss: Loss) -> set[Method]:
     def mean(losses: NDArray[np.float64]) -> float:
         return weighted_mean(losses, any_scores.weights)
 
-    for method, each in scores.items():
+    for method, after in scores.items():
         first = dataclasses.replace(method, step=0)
-        losses = loss(each)
+        losses = loss(after)
         if first not in families or mean(losses) < mean(families[first]):
             families[first] = losses
     best = min(families.values(), key=mean)
@@ -150,7 +155,7 @@ def _lost(scores: Scores, loss: Loss) -> set[Method]:
     return lost
 
 
-def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask) -> tuple[Scores, dict[Method, str]]:
+def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], rows: Mask) -> tuple[Scores, dict[Method, str]]:
     """Score the samples of one fold; also say which methods could not be fitted, and why."""
     scores: Scores = {}
     failed: dict[Method, str] = {}
@@ -158,7 +163,7 @@ def _scores_of_fold(fits: Iterable[tuple[Method, Iterable[Fit]]], held: Mask) ->
         last = math.inf
         try:
             for method, logits, fitted in path:
-                scores[method] = logits.mapped_scores(fitted, held)
+                scores[method] = logits.mapped_scores(fitted, rows)
                 # what the fits along a path minimise, whatever is chosen by: it is smooth in few samples, too
                 value = scores[method].mean("nll")
                 # further steps only follow the training samples closer
@@ -176,8 +181,8 @@ def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores,
     fold = folds(len(before), seed, before.clusters)
     chosen = []
     for k in range(FOLDS):
-        others = {method: each.take(fold != k) for method, each in scores.items()}
-        chosen.append(rule.choose(others, before.take(fold != k)))
+        outside = {method: after.take(fold != k) for method, after in scores.items()}
+        chosen.append(rule.choose(outside, before.take(fold != k)))
     return chosen
 
 
@@ -250,7 +255,7 @@ class MapFits:
             fitted = self.one("ts", logits, rows)
         except DataError:
             return False
-        before, after = (logits.mapped_scores(each, rows).nll for each in (None, fitted))
+        before, after = (logits.mapped_scores(fit, rows).nll for fit in (None, fitted))
         return 2 * float(np.sum(before - after, dtype=np.float64)) > _LIKELY
 
     def one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:

@@ -1,5 +1,5 @@
-"""The request for a new file, before anything is opened (`FileJob`, and `Job` for a recalibration), and a recalibration
-that is ready to start (`Task`): the model, its head, and what the network made of the samples.
+"""What a command is asked to do, before anything is opened (`ModelJob`, and `Job` for a recalibration), and a
+recalibration that is ready to start (`Task`): the model, its head, and what the network made of the samples.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tna_onnx.graph.nodes import RAW_LOGITS, calibrations, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
-from tna_onnx.graph.save import check_output
+from tna_onnx.graph.save import file_beside
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.pipeline.settings import Settings
@@ -42,8 +42,8 @@ from tna_onnx.runtime.session import CUDA
 
 
 @dataclass(frozen=True, eq=False)
-class FileJob:
-    """The request for a new file, before anything is opened: what `calibrate`, `guard` and `shift` have in common.
+class ModelJob:
+    """What a command is asked to do with a classifier and samples, before anything is opened.
 
     Attributes:
         model: the source.
@@ -69,7 +69,7 @@ class FileJob:
 
 
 @dataclass(frozen=True, eq=False)
-class Job(FileJob):
+class Job(ModelJob):
     """The request for a recalibration; without held-out data the report is cross-fitted.
 
     Attributes:
@@ -103,21 +103,26 @@ class Job(FileJob):
         return self.settings.resolved_search in ("sparse", "complete")
 
 
-def target_of(job: Job, model: Model) -> Path | None:
+def target_of(job: ModelJob, model: Model, ending: str, *, in_memory: bool = False) -> Path | None:
     """Return the path to write, and refuse one that would harm a file of the run.
 
+    Args:
+        job: what was asked for.
+        model: the source.
+        ending: of the name by default, such as `.tna.onnx`.
+        in_memory: whether a model in memory needs no path.
+
+    Returns:
+        The path; None where there is none and none is needed, also in a dry run.
+
     Raises:
-        UsageError: such a path.
+        UsageError: no path, or one that would harm a file.
     """
-    if job.output is not None:
-        target = Path(job.output)
-    elif model.path is not None:
-        target = model.path.with_suffix(".tna.onnx")
-    else:
+    if in_memory and job.output is None and model.path is None:
         return None
-    # a dry run beside a model in a read-only folder writes nothing there
-    if job.output is not None or not job.dry_run:
-        check_output(model, target, overwrite=job.overwrite)
+    target = file_beside(model, job.output, ending, overwrite=job.overwrite, dry_run=job.dry_run)
+    if target is None:
+        return None
     # writing the model over its own data would lose them
     for path in _data_files(job):
         if target.exists() and path.exists() and target.samefile(path):
@@ -125,10 +130,10 @@ def target_of(job: Job, model: Model) -> Path | None:
     return target
 
 
-def _data_files(job: Job) -> Iterator[Path]:
+def _data_files(job: ModelJob) -> Iterator[Path]:
     for data in (job.calib, job.held_out):
         if data is not None:
-            yield from (Path(each) for each in (data.samples, data.labels) if isinstance(each, (str, Path)))
+            yield from (Path(path) for path in (data.samples, data.labels) if isinstance(path, (str, Path)))
 
 
 def refuse_finished(model: Model, options: ModelOptions) -> None:

@@ -227,7 +227,7 @@ class Rule:
 
     def _raises_error(self, before: SampleScores, after: SampleScores) -> bool:
         """Rule 4."""
-        first, second = (sample_losses(each, "ece", self.bins) for each in (before, after))
+        first, second = (sample_losses(sample_scores, "ece", self.bins) for sample_scores in (before, after))
         worse, error = mean_and_error(second - first, before.clusters, before.weights)
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
 

@@ -138,8 +138,8 @@ def open_task(job: Job, progress: Progress) -> Task:
     teacher = None
     if job.teacher is not None:
         teacher, calibration, held_out_features = taught(job, opened, calibration, held_out_features, size, progress)
-    both = [calib_digests] if judging is None else [calib_digests, judging]
-    calibration, held_out_features, copies = grouped(calibration, held_out_features, both, job.calib.limits)
+    digested = [calib_digests] if judging is None else [calib_digests, judging]
+    calibration, held_out_features, copies = grouped(calibration, held_out_features, digested, job.calib.limits)
     return Task(
         opened=opened,
         probed=probed,
@@ -163,7 +163,7 @@ def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:
     """Return the model, its head and the path to write: a path that cannot be used costs no run."""
     model = open_source(job.model, job.options)
     refuse_finished(model, job.options)
-    target = target_of(job, model)
+    target = target_of(job, model, ".tna.onnx", in_memory=True)
     readout = _find_readout(job, model)
     refuse_readers(model, readout)
     return model, readout, target
@@ -266,8 +266,8 @@ def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -
         return None
     if data.classes is not None:
         readout = opened.readout
-        own = data.class_names(opened.model.said_of_classes, readout.labels, readout.n_classes)
-        if own != names:
+        class_names = data.class_names(opened.model.said_of_classes, readout.labels, readout.n_classes)
+        if class_names != names:
             raise UsageError(
                 "eval has other class names than calib; both must be the model's, in the order of its output"
             )

@@ -51,10 +51,10 @@ def check_other_outputs(
     Raises:
         CheckFailed: an output that followed the probabilities does not any more.
     """
-    others = outputs_beside(task, checked)
-    if not others:
+    outputs = outputs_beside(task, checked)
+    if not outputs:
         return tuple(_computed_from(task, ()))
-    names = [task.class_output.name, *others]
+    names = [task.class_output.name, *outputs]
     new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
     # one session at a time: two may not fit on a device
     runner.close()
@@ -63,7 +63,7 @@ def check_other_outputs(
     old = _outputs(source, names, checked.source.batches(task.batch_size, rows))
     p = task.class_output.probabilities(old[names[0]])
     q = task.class_output.probabilities(new[names[0]])
-    for name in others:
+    for name in outputs:
         if name not in old or name not in new:
             continue
         # only what held in the source must hold: other outputs are free
@@ -80,7 +80,7 @@ def check_other_outputs(
                 f"in {path.name}: it is computed around the head; use another --head, or --search none with a map that "
                 "keeps the order of the classes (ts, ets)"
             )
-    compared = [name for name in others if name in old and name in new]
+    compared = [name for name in outputs if name in old and name in new]
     moved = [_moved(name, old[name], new[name]) for name in compared]
     return (*(output for output in moved if output.moved), *_computed_from(task, compared))
 
@@ -187,8 +187,8 @@ def _holds(
     clear = top[:, -1] - top[:, -2] > _TIE
     first = q.argmax(axis=1)
     labels = new.reshape(len(q))
-    known = np.array([c in names for c in first.tolist()])
-    rows = np.flatnonzero(clear & known)
+    labelled = np.array([c in names for c in first.tolist()])
+    rows = np.flatnonzero(clear & labelled)
     return all(names[int(first[row])] == labels[row] for row in rows)
 
 
@@ -199,8 +199,8 @@ def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] |
     names: dict[int, Any] = {}
     agreeing = 0
     for c in np.unique(first).tolist():
-        own, counts = np.unique(labels[first == c], return_counts=True)
-        names[c] = own[counts.argmax()]
+        values_of_class, counts = np.unique(labels[first == c], return_counts=True)
+        names[c] = values_of_class[counts.argmax()]
         agreeing += int(counts.max())
     different = len({str(name) for name in names.values()}) == len(names) > 1
     if not different or agreeing < _MIN_AGREEMENT * len(p):
@@ -213,8 +213,8 @@ def _outputs(runner: Runs, names: list[str], batches: Iterable[Batch]) -> dict[s
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     for batch in batches:
         count = len(next(iter(batch.values())))
-        asked = list(parts)
-        for name, values in zip(asked, runner.run(asked, batch), strict=True):
+        remaining = list(parts)
+        for name, values in zip(remaining, runner.run(remaining, batch), strict=True):
             if values.ndim and len(values) == count:
                 parts[name].append(values)
             else:

@@ -198,9 +198,9 @@ def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
     # `numerics` knows neither files nor heads: name both here
     except UnsupportedModel as error:
         raise UnsupportedModel(f"{task.model.name}: {task.where}: {error}; use --search none") from error
-    for each in outcome.candidates:
-        _log.debug("search: %g degrees, %s members, accuracy %.4f", each.angle, each.ensemble_size or "many",
-                   each.scores.mean("hit"))  # fmt: skip
+    for candidate in outcome.candidates:
+        _log.debug("search: %g degrees, %s members, accuracy %.4f", candidate.angle, candidate.ensemble_size or "many",
+                   candidate.scores.mean("hit"))  # fmt: skip
     for method, scores in outcome.scores.items():
         _log.debug("choice: %s, cross-validated NLL %.4f", method.label, scores.mean("nll"))
     _log.info("search: %s, weights scored: %d", _weight(outcome), len(outcome.candidates))

@@ -303,7 +303,12 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     notes += labels
     notes += task.data_notes
-    notes += [note for each in (task.calibration, task.held_out) if each for note in _position_notes(each.source)]
+    notes += [
+        note
+        for collected in (task.calibration, task.held_out)
+        if collected
+        for note in _position_notes(collected.source)
+    ]
     # the output of an unchanged model is its input, functions and all
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
@@ -415,10 +420,10 @@ def _why(outcome: Outcome, settings: Settings) -> str:
     least = min(value for method, value in values.items() if method not in outcome.left_out)
     rule = "by their likelihood" if outcome.by_likelihood else "as the simplest within a standard error of the best"
     text = f"chosen of {len(outcome.scores)} methods, {rule}: {outcome.words}"
-    for reason, words in _REASONS.items():
+    for reason, verb in _REASONS.items():
         better = [each for each in ranked if outcome.left_out.get(each) == reason and values[each] < least]
         if better:
-            text += f"; left out, as it {words}: {', '.join(method.words for method in better[:_LISTED])}"
+            text += f"; left out, as it {verb}: {', '.join(method.words for method in better[:_LISTED])}"
     return text
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.digest import (
+    Overlap,
     overlap_of,
     read_sketch,
     repeats_of,
@@ -104,8 +105,8 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
     suspicion = job.calib.check(predicted, calibration_labels, names, classes)
     warnings += _trust(suspicion, names, "--calib", trusted=trusted)
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
-        others = "maps with numbers of their own for each class were left out; --trust-labels allows them"
-        warnings[0] = f"{warnings[0]}: {others}"
+        advice = "maps with numbers of their own for each class were left out; --trust-labels allows them"
+        warnings[0] = f"{warnings[0]}: {advice}"
     return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted)
 
 
@@ -151,11 +152,9 @@ def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, 
     return warnings
 
 
-SKETCH_MARGIN = 0.05
-"""A sketch tells a small share only roughly: an estimate may be above it by this much by chance."""
-
-MIN_SHARED_DIGESTS = 3
-"""Or by fewer samples than these."""
+# A sketch tells a small share only roughly: an estimate may be above it by this much by chance, or by fewer samples.
+_SKETCH_MARGIN = 0.05
+_MIN_SHARED_DIGESTS = 3
 
 # One equal sample is no leak, however few there are.
 _MIN_SHARED = 2
@@ -228,12 +227,12 @@ def check_leaks(
     if held_out is not None:
         sets.append(held_out)
     runs = [run for name, run in calibrations(model).items() if not (logits and name) or reads(model, name, logits)]
-    notes = [note for each in sets for run in runs for note in _refuse_earlier(model, run, each, limits)]
+    notes = [note for samples in sets for run in runs for note in _refuse_earlier(model, run, samples, limits)]
     for judging in sets[1:]:
         notes += _refuse_shared_groups(calib.source, judging.source, limits)
         notes += _refuse_shared(calib, judging, limits, cross_fits=cross_fits)
-    for each in sets:
-        notes += _repeats(each)
+    for samples in sets:
+        notes += _repeats(samples)
     return tuple(notes)
 
 
@@ -273,7 +272,7 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
         ]
     overlap = overlap_of(held_out.digests, calib.digests)
     what = f"{overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%})"
-    if 100 * overlap.share > limits.overlap and overlap.shared >= _MIN_SHARED:
+    if _is_beyond(overlap, limits):
         advice = "remove them, or leave out --eval to have the result cross-fitted"
         if not cross_fits:
             advice = "remove them"
@@ -287,44 +286,56 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
     return []
 
 
-def _refuse_earlier(model: Model, entries: Mapping[str, str], each: DigestedSamples, limits: Limits) -> list[str]:
+def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedSamples, limits: Limits) -> list[str]:
     """Refuse data that the model was recalibrated on before: it looks better on them than it is.
 
     Raises:
         DataError: such data.
     """
-    own = entries.get("calibration_sha256")
-    if own is None:
+    digest = entries.get("calibration_sha256")
+    if digest is None:
         return []
-    form = entries.get("calibration_form", each.form)
-    if form != each.form:
+    form = entries.get("calibration_form", samples.form)
+    if form != samples.form:
         return [
-            f"{each.name}: whether {model.name} was recalibrated on some of these samples is not known: it tells them "
-            f"apart by {form}, and these by {each.form}"
+            f"{samples.name}: whether {model.name} was recalibrated on some of these samples is not known: it tells "
+            f"them apart by {form}, and these by {samples.form}"
         ]
-    overlap = sketch_overlap(each.digests, read_sketch(entries.get("calibration_sketch", "")))
-    certain = 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN and overlap.shared >= MIN_SHARED_DIGESTS
+    overlap = sketch_overlap(samples.digests, read_sketch(entries.get("calibration_sketch", "")))
     # Files of earlier versions have no sketch.
-    if (certain or each.source.digest() == own) and limits.overlap < 100:
+    if (_is_certain(overlap, limits) or samples.source.digest() == digest) and limits.overlap < 100:
         raise DataError(
-            f"{each.name}: {model.name} was recalibrated on these data, and looks better on them than "
+            f"{samples.name}: {model.name} was recalibrated on these data, and looks better on them than "
             "it is; give others, or start from the original model"
         )
     if overlap.shared:
         share = f"about {overlap.share:.0%}"
-        return [f"{each.name}: {model.name} was recalibrated on some of these samples, {share}"]
+        return [f"{samples.name}: {model.name} was recalibrated on some of these samples, {share}"]
     return []
 
 
-def _repeats(each: DigestedSamples) -> list[str]:
+def _is_certain(overlap: Overlap, limits: Limits) -> bool:
+    """Whether samples are in a sketch by more than the limit and what a sketch tells by chance."""
+    share = 100 * overlap.share
+    return overlap.shared >= _MIN_SHARED_DIGESTS and share > limits.overlap + 100 * _SKETCH_MARGIN
+
+
+def _is_beyond(overlap: Overlap, limits: Limits) -> bool:
+    """Whether two sets share more samples than the limit allows."""
+    return overlap.shared >= _MIN_SHARED and 100 * overlap.share > limits.overlap
+
+
+def _repeats(samples: DigestedSamples) -> list[str]:
     """Say how many samples are copies of others, and how many of those have another label."""
-    repeats = repeats_of(each.digests, sample_labels(each.source))
+    repeats = repeats_of(samples.digests, sample_labels(samples.source))
     notes = []
     if repeats.copies:
-        notes.append(f"{each.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others")
+        notes.append(
+            f"{samples.name}: {repeats.copies:,} samples ({repeats.copies / repeats.n:.2%}) are copies of others"
+        )
     if repeats.contradicting:
         notes.append(
-            f"{each.name}: {repeats.contradicting:,} samples have an equal one with another label; correct them"
+            f"{samples.name}: {repeats.contradicting:,} samples have an equal one with another label; correct them"
         )
     return notes
 
@@ -334,48 +345,122 @@ def digests_in_file(source: Source, prefix: str) -> dict[str, str]:
     return {f"{prefix}_sketch": sketch_of(sample_digests(source)), f"{prefix}_form": sample_form(source)}
 
 
-def decided_thresholds(model: Model, each: DigestedSamples, limits: Limits) -> bool | None:
+def decided_thresholds(model: Model, samples: DigestedSamples, limits: Limits) -> bool | None:
     """Return whether samples gave the thresholds of a guarded model; None where nothing tells."""
-    return _among(provenance(model), "guard", each, limits)
+    return _among(provenance(model), "guard", samples, limits)
 
 
-def decided_on(model: Model, each: DigestedSamples, limits: Limits) -> tuple[str, ...]:
+def decided_on(model: Model, samples: DigestedSamples, limits: Limits) -> tuple[str, ...]:
     """Say which decisions of a file came from some of these samples, so that they are no test of them."""
     notes = []
-    if decided_thresholds(model, each, limits):
+    if decided_thresholds(model, samples, limits):
         notes.append(
-            f"{each.name}: the thresholds of {model.name} come from these samples, or from some of them: they are no "
-            "test of its promises; give others"
+            f"{samples.name}: the thresholds of {model.name} come from these samples, or from some of them: they are "
+            "no test of its promises; give others"
         )
     shifted = _shift_of(model)
     for prefix in ("calib", "target"):
-        if _among(shifted, prefix, each, limits):
+        if _among(shifted, prefix, samples, limits):
             what = "--calib" if prefix == "calib" else "--target-data"
             notes.append(
-                f"{each.name}: {model.name} was shifted with these samples, or with some of them ({what}): they are no "
-                "test of its class frequencies; give others"
+                f"{samples.name}: {model.name} was shifted with these samples, or with some of them ({what}): they are "
+                "no test of its class frequencies; give others"
             )
     return tuple(notes)
 
 
 def _shift_of(model: Model) -> dict[str, Any]:
     try:
-        found = json.loads(provenance(model).get("shift", "{}"))
+        entry = json.loads(provenance(model).get("shift", "{}"))
     except (ValueError, RecursionError):  # not written by this tool
         return {}
-    if not isinstance(found, dict):
+    if not isinstance(entry, dict):
         return {}
-    return found
+    return entry
 
 
-def _among(entries: dict[str, Any], prefix: str, each: DigestedSamples, limits: Limits) -> bool | None:
+def _among(entries: dict[str, Any], prefix: str, samples: DigestedSamples, limits: Limits) -> bool | None:
     text = entries.get(f"{prefix}_sketch")
-    if not isinstance(text, str) or entries.get(f"{prefix}_form") != each.form:
+    if not isinstance(text, str) or entries.get(f"{prefix}_form") != samples.form:
         return None
-    overlap = sketch_overlap(each.digests, read_sketch(text))
-    if overlap.n < MIN_SHARED_DIGESTS:  # a full sketch tells only of digests below its largest
+    overlap = sketch_overlap(samples.digests, read_sketch(text))
+    if overlap.n < _MIN_SHARED_DIGESTS:  # a full sketch tells only of digests below its largest
         return None
-    return overlap.shared >= MIN_SHARED_DIGESTS and 100 * overlap.share > limits.overlap + 100 * SKETCH_MARGIN
+    return _is_certain(overlap, limits)
+
+
+def check_target(
+    model: Model,
+    calib: DigestedSamples,
+    target: DigestedSamples | None,
+    held_out: DigestedSamples | None,
+    limits: Limits,
+) -> tuple[str, ...]:
+    """Refuse samples that serve two purposes of `shift` that exclude each other; return what to say of small overlaps.
+
+    Args:
+        model: to be shifted, which may have been recalibrated before.
+        calib: labelled samples, whose confusion matrix and frequencies are compared with the target.
+        target: samples without labels whose class frequencies are estimated; None where these are given.
+        held_out: labelled samples of the target, for the report.
+        limits: how much may be shared.
+
+    Raises:
+        DataError: more is shared than the limit allows, or a sample cannot be read.
+    """
+    notes = []
+    if target is not None:
+        notes += _confusion_notes(model, calib, limits)
+        _refuse_common(target, calib, limits, "labelled samples of --calib, so they tell nothing of a target")
+        if _was_fitted_on(model, target, limits):
+            raise DataError(f"{target.name}: {model.name} was recalibrated on these samples; give those of the target")
+    if held_out is not None:
+        reason = "samples of --calib too; --eval must come from the target, as its samples will"
+        _refuse_common(held_out, calib, limits, reason)
+        if target is not None and overlap_of(held_out.digests, target.digests).shared:
+            notes.append(f"{held_out.name}: some of these samples gave the class frequencies too, without their labels")
+    return tuple(notes)
+
+
+def _confusion_notes(model: Model, calib: DigestedSamples, limits: Limits) -> list[str]:
+    """Look for samples that the model was recalibrated on: their confusion matrix looks better than it is.
+
+    Raises:
+        DataError: the recalibration fitted more than a number for each class.
+    """
+    if not _was_fitted_on(model, calib, limits):
+        return []
+    entries = provenance(model)
+    name = entries.get("map", "")
+    is_simple = name == "none" or (name in MAPS and MAPS[name].few_parameters)
+    if is_simple and entries.get("angle_degrees") in ("0", "0.0"):
+        return [
+            f"{calib.name}: {model.name} was recalibrated on these samples, by one number a class at most; other ones "
+            "would be better"
+        ]
+    raise DataError(
+        f"{calib.name}: {model.name} was recalibrated on these samples ({entries.get('method', '')}), and looks better "
+        "on them than it is, so their confusion matrix is not that of new samples; give others, or calibrate with "
+        "--map bias"
+    )
+
+
+def _was_fitted_on(model: Model, samples: DigestedSamples, limits: Limits) -> bool:
+    entries = provenance(model)
+    if entries.get("calibration_form", samples.form) != samples.form or limits.overlap >= 100:
+        return False
+    return _is_certain(sketch_overlap(samples.digests, read_sketch(entries.get("calibration_sketch", ""))), limits)
+
+
+def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Limits, reason: str) -> None:
+    if samples.form != calib.form:
+        return
+    overlap = overlap_of(samples.digests, calib.digests)
+    if _is_beyond(overlap, limits):
+        raise DataError(
+            f"{samples.name}: {overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%}) are {reason}; remove "
+            "them. Where equal samples are to be expected, --data-limit overlap=PERCENT allows them"
+        )
 
 
 def grouped(
@@ -397,23 +482,23 @@ def grouped(
     """
     sets = [calib] if held_out is None else [calib, held_out]
     # predictions for parts of one sample are a cluster already
-    if any(isinstance(each.source, PositionSource) for each in sets):
+    if any(isinstance(collected.source, PositionSource) for collected in sets):
         return calib, held_out, ()
     near, across = _near_pairs(sets)
     notes = []
     if held_out is not None and len(across):
         notes += _near_leak(held_out, digested[-1], digested[0], across, limits)
     clustered = []
-    for each, digests, pairs in zip(sets, (each.digests for each in digested), near, strict=True):
-        n = len(each.table)
+    for collected, digests, pairs in zip(sets, (samples.digests for samples in digested), near, strict=True):
+        n = len(collected.table)
         equal = equal_pairs(digests)
-        if "group" in source_beside(each.source):
-            notes += _across_groups(each, pairs)
-            clustered.append(each)
+        if "group" in source_beside(collected.source):
+            notes += _across_groups(collected, pairs)
+            clustered.append(collected)
             continue
         clusters = connected(n, np.concatenate([equal, pairs]))
         count = len(np.unique(clusters))
-        name = each.source.describe()
+        name = collected.source.describe()
         similar = len(np.unique(connected(n, equal))) - count
         if similar:
             notes.append(
@@ -428,26 +513,26 @@ def grouped(
                 f"{name}: copies share a fold, and count as one in intervals; --group-column says which samples belong "
                 "together"
             )
-            each = replace(each, table=replace(each.table, clusters=clusters))  # noqa: PLW2901
-        clustered.append(each)
+            collected = replace(collected, table=replace(collected.table, clusters=clusters))  # noqa: PLW2901
+        clustered.append(collected)
     return clustered[0], clustered[-1] if held_out is not None else None, tuple(notes)
 
 
-def _across_groups(each: Collected, pairs: NDArray[np.int64]) -> list[str]:
+def _across_groups(collected: Collected, pairs: NDArray[np.int64]) -> list[str]:
     """Say how many samples are near copies of samples of other groups: these are not independent then."""
-    groups = source_beside(each.source)["group"]
-    apart = pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]]
-    if not len(apart):
+    groups = source_beside(collected.source)["group"]
+    across = pairs[groups[pairs[:, 0]] != groups[pairs[:, 1]]]
+    if not len(across):
         return []
     return [
-        f"{each.source.describe()}: {len(np.unique(apart)):,} samples are near copies of samples of another group by "
-        "their features; check the groups"
+        f"{collected.source.describe()}: {len(np.unique(across)):,} samples are near copies of samples of another "
+        "group by their features; check the groups"
     ]
 
 
 def _near_pairs(sets: Sequence[Collected]) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
     """Return pairs (P, 2) of near copies in each of one or two sets, and the rows of the second near the first."""
-    features = [_searched(each) for each in sets]
+    features = [_searched(collected) for collected in sets]
     n = len(features[0])
     if len(sets) == 2 and sum(map(len, features)) <= _MOST_SEARCHED and features[0].shape[1] == features[1].shape[1]:
         pairs = near_copies(np.concatenate(features))
@@ -458,10 +543,10 @@ def _near_pairs(sets: Sequence[Collected]) -> tuple[list[NDArray[np.int64]], NDA
     return each_alone, none[:, 0]
 
 
-def _searched(each: Collected) -> NDArray[Any]:
+def _searched(collected: Collected) -> NDArray[Any]:
     """Return the features in which near copies are looked for, (N, n): none where there is no linear head, n = 0."""
-    features = each.table.features
-    if not isinstance(each.samples.readout, Head):
+    features = collected.table.features
+    if not isinstance(collected.samples.readout, Head):
         return features.reshape(len(features), -1)[:, :0]
     return features.reshape(len(features), -1)
 

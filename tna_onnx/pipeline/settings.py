@@ -145,7 +145,6 @@ class Settings:
         "debiased",
         "Interval of the differences of ECE and AdaECE, which verdict and gates go by. debiased: without the bias of "
         "binned errors; bootstrap: BCa, as other tools have it, which is too narrow.",
-        section="Results",
     )
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
@@ -176,8 +175,8 @@ class Settings:
     @property
     def resolved_map(self) -> MapChoice:
         """The map after `method` and the search."""
-        given = self.method == "tna" or self.search == "complete"
-        if self.map == "auto" and given:
+        sets_map = self.method == "tna" or self.search == "complete"
+        if self.map == "auto" and sets_map:
             return "ts"
         return self.map
 

@@ -302,9 +302,9 @@ class Strategy:
         """
         if not {INPUT, _TS} <= set(scores) or _TS in left_out or method not in (INPUT, _TS):
             return None
-        known = scores[INPUT]
-        alike = known.clusters is None and known.weights is None and known.predicted is None
-        if len(known) >= _FEW or not alike or self.settings.objective != "nll":
+        input_scores = scores[INPUT]
+        alike = input_scores.clusters is None and input_scores.weights is None and input_scores.predicted is None
+        if len(input_scores) >= _FEW or not alike or self.settings.objective != "nll":
             return None
         return _TS if self._map_fits.temperature_helps(self._original, rows) else INPUT
 
@@ -432,15 +432,15 @@ class Strategy:
             return [self.weight] * FOLDS
         weights: list[NDArray[Any] | None] = []
         # folds often choose the same
-        made: dict[tuple[float, int], NDArray[Any] | None] = {}
+        weight_of: dict[tuple[float, int], NDArray[Any] | None] = {}
         logits = self._original
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
             candidates = self._search(self._among_seen(fold != k), lambda done, total: None)  # noqa: ARG005 - a fold is one step
             chosen = candidates[choose(candidates, self.settings)]
-            if (key := (chosen.angle, chosen.ensemble_size)) not in made:
-                made[key] = self._weight_of(chosen)
-            weights.append(made[key])
+            if (key := (chosen.angle, chosen.ensemble_size)) not in weight_of:
+                weight_of[key] = self._weight_of(chosen)
+            weights.append(weight_of[key])
             progress("search in folds", k + 1, FOLDS)
         return weights
 
@@ -479,16 +479,16 @@ class Strategy:
         if all(self._tilts):
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
-            each = tilted if method.tilted else original
-            yield method, each.scored(self._map_fits.path(method, each.seen, rows))
+            logits_pair = tilted if method.tilted else original
+            yield method, logits_pair.scored(self._map_fits.path(method, logits_pair.seen, rows))
             progress("cross-validate", done, FOLDS * len(methods))
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
 
     def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[_UnderOneWeight]:
         """Return the logits under the weight for each fold; folds with one weight share them."""
-        made = {id(weight): self._under(weight) for weight in weights}
-        return [made[id(weight)] for weight in weights]
+        by_weight = {id(weight): self._under(weight) for weight in weights}
+        return [by_weight[id(weight)] for weight in weights]
 
     def _under(self, weight: NDArray[Any] | None) -> _UnderOneWeight:
         whole = self.logits_of(weight)
@@ -500,4 +500,4 @@ def _with_final(
 ) -> tuple[tuple[Candidate, ...], Candidate]:
     """Return the candidates and the chosen one with a map in place of that of its search."""
     final = replace(chosen, fitted=fitted)
-    return tuple(final if each is chosen else each for each in candidates), final
+    return tuple(final if candidate is chosen else candidate for candidate in candidates), final

@@ -108,10 +108,14 @@ class Writing:
             UnsupportedModel: the graph cannot hold it.
         """
         if self.task.teacher is not None and name not in ("auto", "none") and not MAPS[name].soft:
-            soft = ", ".join(each for each in self.maps if each != "none" and MAPS[each].soft)
+            soft = ", ".join(
+                name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].soft
+            )
             raise UnsupportedModel(f"map {name} is fitted to labels, not to those of a teacher; use --map {soft}")
         if self._weighted and name not in ("auto", "none") and not MAPS[name].weighted:
-            those = ", ".join(each for each in self.maps if each != "none" and MAPS[each].weighted)
+            those = ", ".join(
+                name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].weighted
+            )
             raise UnsupportedModel(f"map {name} is fitted to samples that all count the same; use --map {those}")
         # `auto` takes from `choices`, all of which can be written
         if name == "auto" or name in self.maps:
@@ -128,15 +132,15 @@ class Writing:
             what = f"the features '{task.head.features}'"
         raise UnsupportedModel(
             f"{task.model.name}: map {name} reads {what} in the graph and expects one vector a sample, (N, n); "
-            f"use --map {', '.join(each for each in self.choices if each not in ('none', name))}"
+            f"use --map {', '.join(name_of_map for name_of_map in self.choices if name_of_map not in ('none', name))}"
         )
 
     def _against(self, name: str) -> str:
         """Why a map is not for models like this one, and which is."""
         classes = self.task.readout.n_classes
         if self.task.readout.multi_label:
-            others = ", ".join(maps_of(classes, labels=True))
-            return f"is for one class a sample, and this model gives {classes} labels by themselves; use --map {others}"
+            maps = ", ".join(maps_of(classes, labels=True))
+            return f"is for one class a sample, and this model gives {classes} labels by themselves; use --map {maps}"
         if not MAPS[name].for_classes:
             return "is for several labels a sample, each with a Sigmoid of its own, and this model gives one class"
         return f"is for two classes, and this model has {classes}; use --map bias, svs or sms, which are for any number"

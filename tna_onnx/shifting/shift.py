@@ -1,69 +1,157 @@
-"""The steps of `shift`: probabilities on all samples, class frequencies, a new bias, checks of the file, the effect.
+"""What happens inside `shift`, in order: open, class frequencies, a new bias, checks of the file, the effect.
 
 New class frequencies change the logits by one number a class, s' = s + d. Where the head has a float bias for each
 class, and nothing else reads its scores, the bias alone changes. Elsewhere one Add node follows the logits; if the
 graph has probabilities only, the new nodes are log p + d and a Softmax.
-
-Class frequencies estimated from predictions on unlabelled samples, and tests that only they have changed.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Source
-from tna_onnx.data.labels import listed
+from tna_onnx.data.options import Data
+from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import Runs, probabilities_of, score_model
-from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
-from tna_onnx.extraction.head_check import Probed
+from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
+from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
+from tna_onnx.extraction.head_check import Probed, check_readout
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
-from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.graph.readout import Head
+from tna_onnx.graph.options import ModelOptions
+from tna_onnx.graph.outputs import ClassOutput, require_one_prediction
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import Rewritten
-from tna_onnx.graph.save import file_beside, pending
-from tna_onnx.graph.scores import CannotInsert, can_scale
+from tna_onnx.graph.scores import CannotInsert, can_scale, find_readout
 from tna_onnx.graph.tensors import epsilon
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.prior_shift import (
     RULED_OUT,
-    Draws,
     Observed,
-    black_box,
-    conditional,
     disagreement,
-    fit_em,
-    invertible,
     log_ratio,
-    p_of_distance,
-    p_of_normal,
-    redraw,
     smoothed,
-    surprise,
-    unexplained,
 )
 from tna_onnx.pipeline.change import write_change
-from tna_onnx.pipeline.checking import casts_behind, check_file
-from tna_onnx.pipeline.sample_checks import digests_in_file
+from tna_onnx.pipeline.checking import casts_behind, checked_file
+from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
+from tna_onnx.pipeline.job import ModelJob, target_of
+from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
 from tna_onnx.pipeline.steps import Added, Change
 from tna_onnx.progress import Progress
-from tna_onnx.results.outcomes import ClassFrequency, Shift, ShiftEffect, ShiftEvidence
+from tna_onnx.results.outcomes import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.results.report import MovedOutput
-from tna_onnx.runtime import Session, open_session
-from tna_onnx.shifting.shift_job import ShiftJob, ShiftSamples, off_centre, open_shift, read_prior, restricted
+from tna_onnx.runtime import Session, parse_device
+from tna_onnx.shifting.frequencies import Estimated, estimate, off_centre, read_prior, restricted, source_counts
 from tna_onnx.shifting.shift_settings import ShiftSettings
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftJob(ModelJob):
+    """The request for new class frequencies: `calib` is like the training data, `held_out` like the data to come.
+
+    Attributes:
+        target: samples without labels of the data to come; None where their frequencies are given.
+        settings: where the frequencies come from.
+
+    Raises:
+        UsageError: frequencies that are both given and to be estimated, or neither.
+    """
+
+    target: Data | None = None
+    settings: ShiftSettings = field(default_factory=ShiftSettings)
+
+    def __post_init__(self) -> None:
+        ways = (self.target is not None, self.settings.target_prior is not None, bool(self.settings.only))
+        if sum(ways) != 1:
+            raise UsageError(
+                "expected either class frequencies (--target-prior FILE or uniform), samples without labels to "
+                "estimate them on (--target-data), or the classes that can occur (--only CLASS,...)"
+            )
+
+
+# What the graph does not show behind an appended map; provenance tells.
+_KINDS = {"logits": "logits", "positive_logit": "logit"}
+
+
+@dataclass(frozen=True, eq=False)
+class ShiftSamples(Opened):
+    """The model, and labelled samples of the data that it was made for, as `source`.
+
+    Attributes:
+        probed: where its scores are.
+        unlabelled: samples of the target without labels; None where its frequencies are given.
+    """
+
+    probed: Probed
+    unlabelled: Source | None
+
+
+def open_shift(job: ShiftJob) -> ShiftSamples:
+    """Open model and data, cheapest first.
+
+    Raises:
+        UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.shift`.
+    """
+    check_batch_size(job.batch_size)
+    model, output = read_classifier(job.model, job.options)
+    _refuse_earlier_work(model)
+    require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
+    readout = _readout(model, job.options, output)
+    device = parse_device(job.device)
+    opened = OpenModel(model, readout, device)
+    names = job.calib.class_names(model.said_of_classes, output.labels, output.n_classes)
+    classifier = Classifier(model, output, device, opened.session, opened.inputs, names, opened.preparation)
+    data, source = classifier.open(job.calib)
+    # labels that the samples of the target bring are not read: an estimate must not know them
+    unlabelled = classifier.open_if(job.target, labels=False)
+    held_out = classifier.open_if(job.held_out)
+    digested = [
+        None if source_of_set is None else DigestedSamples.of(source_of_set) for source_of_set in (unlabelled, held_out)
+    ]
+    notes = (*check_target(model, DigestedSamples.of(source), *digested, job.calib.limits), *source_notes(source))
+    if unlabelled is not None:
+        notes += source_notes(unlabelled)
+    size = choose_batch_size(job.batch_size, opened.session, [output.name], source)
+    notes += batch_size_notes(job.batch_size, size)
+    probed = check_readout(opened, readout, opened.session, source, size)
+    notes += probed.notes
+    return ShiftSamples(classifier, data, source, held_out, size, notes, probed, unlabelled)
+
+
+def _refuse_earlier_work(model: Model) -> None:
+    entries = provenance(model)
+    if "guard" in entries:
+        raise UnsupportedModel(
+            f"{model.name}: has been guarded already, with thresholds for its probabilities as they are; shift the "
+            "model without these outputs, and guard the result with samples of the target"
+        )
+    if "shift" in entries:
+        raise UnsupportedModel(f"{model.name}: has been shifted already; start from the model before that shift")
+
+
+def _readout(model: Model, options: ModelOptions, output: ClassOutput) -> Readout:
+    """Return where the scores are, also behind a map that this package added."""
+    kind = options.output_kind
+    name = options.output_name
+    if any(tensor.startswith(f"{PREFIX}/") for tensor in model.producers):
+        kind = kind or _KINDS.get(output.kind)  # type: ignore[assignment]  # words of the same choice
+        name = name or output.name
+    # the word names a head by its output, which leads to the scores behind a map too
+    head = None if options.head == output.name else options.head
+    return find_readout(model, head, name, kind)
+
 
 FloatArray = NDArray[np.float64]
 
@@ -127,49 +215,36 @@ def _has_map(model: Model) -> bool:
 
 
 def check_result(
-    model: Model,
-    rewritten: Rewritten,
-    path: Path,
-    session: Runs,
-    output: ClassOutput,
-    source: Source,
-    batch_size: int,
-    old: NDArray[Any],
-    change: FloatArray,
+    opened: ShiftSamples, rewritten: Rewritten, session: Runs, old: NDArray[Any], change: FloatArray
 ) -> float:
-    """Compare the written file with the source and the formula; return the largest difference of a probability.
+    """Compare the written file with the formula; return the largest difference of a probability.
 
     Args:
-        model: the source.
-        rewritten: what was meant.
-        path: the file.
+        opened: the source, and samples.
+        rewritten: the new model.
         session: on the file.
-        output: the output that classifies.
-        source: samples.
-        batch_size: samples per run.
-        old: (R, C) probabilities that the source gives the first R of them.
+        old: (R, C) probabilities that the source gives the first R samples.
         change: (C,) what its logits change by.
 
     Raises:
-        CheckFailed: the file differs in something else, or a probability is off by more than rounding.
+        CheckFailed: a probability is off by more than rounding.
     """
-    check_file(model, path)
-    rows = np.arange(len(old), dtype=np.int64)
-    batches = source.batches(batch_size, rows)
+    output = opened.output
+    batches = opened.source.batches(opened.batch_size, np.arange(len(old), dtype=np.int64))
     actual = output.probabilities(np.concatenate([session.run([output.name], batch)[0] for batch in batches]))
     expected, total = shifted(old, change)
     ruled_out = change == RULED_OUT
     # where little is left of the old probabilities, that much is known of their ratios
-    known = total if ruled_out.any() else np.ones_like(total)
-    largest = float(np.max(np.abs(actual - expected) * known, initial=0))
-    left = float(np.max(actual[:, ruled_out], initial=0))
-    if left > _NOTHING:
+    certainty = total if ruled_out.any() else np.ones_like(total)
+    largest = float(np.max(np.abs(actual - expected) * certainty, initial=0))
+    remaining = float(np.max(actual[:, ruled_out], initial=0))
+    if remaining > _NOTHING:
         raise CheckFailed(
-            f"verification: a class that cannot occur has a probability of up to {left:.3g} in the written file, as "
-            "what follows its scores cannot hold numbers so far apart; take its probability out in the program"
+            f"verification: a class that cannot occur has a probability of up to {remaining:.3g} in the written file, "
+            "as what follows its scores cannot hold numbers so far apart; take its probability out in the program"
         )
     readout = rewritten.readout
-    casts = casts_behind(model, readout)
+    casts = casts_behind(opened.model, readout)
     coarsest = max([epsilon(readout.logits_type), *(eps for eps, behind in casts if not behind)])
     if isinstance(readout, Head) and readout.stored_bias is not None and readout.stored_bias.quantized is None:
         coarsest = max(coarsest, epsilon(readout.stored_bias.value.dtype.name))
@@ -220,19 +295,16 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     """
     opened = open_shift(job)
     model = opened.model
-    target = file_beside(model, job.output, ".shift.onnx", overwrite=job.overwrite, dry_run=job.dry_run)
+    target = target_of(job, model, ".shift.onnx")
     if job.dry_run:
         target = None
     estimated = _frequencies(job, opened, progress)
     change = log_ratio(estimated.source, estimated.target)
     rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated))
-    with pending(model, rewritten.proto, target, apart=rewritten.apart) as path:
-        session = open_session(path, path.name, opened.device)
+    with checked_file(model, rewritten.proto, target, opened.device, rewritten.apart) as (_, session):
         # whole batches: a model may quantise each in its own way
         rows = max(opened.batch_size, _CHECKED // opened.batch_size * opened.batch_size)
-        old = estimated.old[:rows]
-        size = opened.batch_size
-        largest = check_result(model, rewritten, path, session, opened.output, opened.source, size, old, change)
+        largest = check_result(opened, rewritten, session, estimated.old[:rows], change)
         effect = _effect(job, opened, session, estimated.target, progress)
     evidence = None
     if estimated.estimated is not None:
@@ -261,8 +333,8 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
 def _moved_notes(opened: ShiftSamples) -> list[str]:
     """Name the other outputs that are computed from the scores."""
     scores = opened.probed.readout.logits
-    others = [name for name in opened.model.outputs if name != opened.output.name]
-    return [MovedOutput(name).text for name in others if reads(opened.model, name, scores)]
+    outputs = [name for name in opened.model.outputs if name != opened.output.name]
+    return [MovedOutput(name).text for name in outputs if reads(opened.model, name, scores)]
 
 
 def _method(job: ShiftJob) -> str:
@@ -291,9 +363,8 @@ def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Es
     if settings.only:
         details["target"] = restricted(source, settings.only, opened.classifier.names)
     old = probabilities_of(opened.session, opened.output, opened.source, opened.batch_size, "source", progress)
-    suspicion = job.calib.check(old.argmax(axis=1), labels, opened.classifier.names, classes)
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
-    warnings = checked_warnings(suspicion, opened.classifier.names, where)
+    warnings = checked_warnings(opened.suspicion(old.argmax(axis=1)), opened.classifier.names, where)
     note = "" if settings.only else off_centre(old, labels, source, opened.names)
     notes = tuple(filter(None, (*warnings, note)))
     if opened.unlabelled is None:
@@ -365,149 +436,3 @@ def _metadata(job: ShiftJob, opened: ShiftSamples, estimated: _Estimate) -> dict
         entries |= digests_in_file(opened.unlabelled, "target")
     output = {**opened.output.provenance, "output_kind": opened.output.kind}
     return {**provenance(opened.model), **output, "shift": json.dumps(entries)}
-
-
-# Below this, frequencies are mostly noise: a class of average frequency is known to a third of itself.
-_MIN_A_CLASS = 10
-
-# A difference counts if noise alone makes it once in a hundred times, and if it is large enough to matter:
-# frequencies that differ by 5 points in all, confidence by 2.
-_LEVEL = 0.01
-_LARGE_DISAGREEMENT = 0.05
-_LARGE_SURPRISE = 0.02
-
-
-@dataclass(frozen=True, eq=False)
-class Estimated:
-    """Estimated class frequencies of unlabelled samples.
-
-    Attributes:
-        prior: (C,) what is written: the estimate with half a sample more in each class.
-        interval: (C, 2) bootstrap interval.
-        evidence: what else the samples say.
-        notes: what the user should know, in sentences.
-    """
-
-    prior: FloatArray
-    interval: FloatArray
-    evidence: ShiftEvidence
-    notes: tuple[str, ...]
-
-
-def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -> FloatArray:
-    """Return the (C,) frequencies of labels, smoothed by half a sample per class.
-
-    Raises:
-        DataError: a class without a sample.
-    """
-    counts = np.bincount(labels, minlength=len(names))
-    absent = [names[k] for k in np.flatnonzero(counts == 0).tolist()]
-    if absent:
-        raise DataError(
-            f"{where}: no sample of the classes {listed(absent)}, so their frequency is not known; give samples of "
-            "them, or say the frequencies with --source-prior"
-        )
-    return smoothed(counts / len(labels), len(labels))
-
-
-def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str = "") -> Estimated:
-    """Estimate the frequencies, and test what the estimate assumes.
-
-    Args:
-        observed: what the model says of both sets of samples.
-        settings: how.
-        where: what the samples without labels are, for messages.
-        off: what speaks against the calibration of the model, in a sentence; empty for nothing.
-
-    Raises:
-        DataError: too few samples, or a confusion matrix that cannot be inverted where it must be.
-        CheckFailed: more than the frequencies has changed, and that is not to be ignored.
-    """
-    n, classes = observed.probabilities.shape
-    if n < _MIN_A_CLASS * classes:
-        raise DataError(
-            f"{where}: {n:,} samples for {classes:,} classes; expected at least {_MIN_A_CLASS * classes:,}, as "
-            "frequencies of fewer are mostly noise; give more, or say the frequencies with --target-prior"
-        )
-    against = invertible(observed, settings.seed)
-    if against and settings.estimator == "bbse":
-        raise DataError(f"{where}: --estimator bbse cannot be used: {against}; use em, or give more --calib")
-    fit = fit_em(observed.probabilities, observed.source)
-    em = fit.priors[0]
-    drawn = redraw(observed, em, settings.draws, settings.seed, with_black_box=not against)
-    if drawn.black_box is None and not against:
-        against = "the confusion matrix is singular in some of the bootstrap samples; give more --calib"
-    if against and settings.estimator == "bbse":
-        raise DataError(f"{where}: --estimator bbse cannot be used: {against}")
-    box = None if against else _black_box(observed)
-    evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
-    notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
-    notes += _judged(evidence, where, off)
-    estimate_q = em
-    spread = drawn.em
-    if settings.estimator == "bbse" and box is not None and drawn.black_box is not None:
-        estimate_q = box
-        spread = drawn.black_box
-    tail = (1 - settings.confidence_level / 100) / 2
-    interval = np.quantile(spread, [tail, 1 - tail], axis=0).T
-    return Estimated(smoothed(estimate_q, n), interval, evidence, tuple(notes))
-
-
-def _black_box(observed: Observed) -> FloatArray:
-    predicted = observed.probabilities.argmax(axis=1)
-    shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
-    return black_box(conditional(observed.joint), shares)
-
-
-def _evidence(
-    observed: Observed, gain: float, em: FloatArray, box: FloatArray | None, drawn: Draws, settings: ShiftSettings
-) -> ShiftEvidence:
-    from scipy.special import chdtrc  # noqa: PLC0415 - heavy
-
-    n, classes = observed.probabilities.shape
-    alternative = box if settings.estimator == "em" else em
-    distance = None
-    apart_p = None
-    if box is not None and drawn.unexplained is not None:
-        distance = disagreement(em, box)
-        apart_p = p_of_distance(unexplained(observed, em), drawn.unexplained)
-    surprise_value = surprise(observed, em)
-    return ShiftEvidence(
-        # twice the log-likelihood ratio has a chi-squared distribution
-        changed_p=float(chdtrc(classes - 1, 2 * n * max(gain, 0.0))),
-        gain=max(gain, 0.0),
-        other=None if alternative is None else tuple(alternative.tolist()),
-        disagreement=distance,
-        disagreement_p=apart_p,
-        surprise=surprise_value,
-        surprise_p=p_of_normal(surprise_value, drawn.surprise),
-        trusted=settings.trust_shift,
-    )
-
-
-def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
-    """Return the evidence against a change of frequencies alone, as notes.
-
-    Raises:
-        CheckFailed: something does, it is large, and it is not to be ignored.
-    """
-    small: list[str] = []
-    large: list[str] = []
-    distance = evidence.disagreement
-    if distance is not None and evidence.disagreement_p is not None and evidence.disagreement_p < _LEVEL:
-        text = f"EM and the black box differ by {100 * distance:.1f} points in all"
-        (large if distance > _LARGE_DISAGREEMENT else small).append(text)
-    if evidence.surprise_p < _LEVEL:
-        text = f"the mean confidence is {100 * evidence.surprise:+.1f} points off what the classes explain"
-        (large if abs(evidence.surprise) > _LARGE_SURPRISE else small).append(text)
-    if large and not evidence.trusted:
-        # a model that is off before any shift is the likelier reason
-        advice = off or "calibrate with --map bias, or on labelled samples of the target"
-        raise CheckFailed(
-            f"{where}: more than class frequencies has changed since --calib, or the model is not calibrated: "
-            f"{'; '.join([*large, *small])}; {advice}; --trust-shift writes the result all the same"
-        )
-    notes = [f"{text}, which label shift does not explain" for text in [*large, *small]]
-    if evidence.changed_p > 0.05:
-        notes.append(f"noise alone explains the change of frequencies (p = {evidence.changed_p:.2g})")
-    return notes

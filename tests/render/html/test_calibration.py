@@ -518,7 +518,7 @@ def test_the_page_says_what_came_from_files_and_the_environment(
     assert set(said) == {f"max-nll 50 ({tmp_path / 'tna.toml'} [calibrate])", "seed 4 (TNA_ONNX_SEED)"}  # no flag won
 
 
-@pytest.mark.parametrize("flags", [[], ["--preset", "clip"], ["--preprocessing", "p.json"]], ids=str)
+@pytest.mark.parametrize("flags", [[], ["--preset", "clip"], ["--preset", "p.json"]], ids=str)
 def test_a_setting_that_a_flag_replaces_is_not_said(
     report: Report, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tna_onnx.data.choices import Limits
 from tna_onnx.errors import DataError
-from tna_onnx.shifting.shift_job import read_prior
+from tna_onnx.shifting.frequencies import read_prior
 
 NAMES = ("cat", "cow", "dog")
 
