@@ -171,15 +171,16 @@ def document(head: dict[str, Any], cells: Cells, pairs: Sequence[Pair]) -> str:
         "Pairs with something to gain; those with drawn labels are left out. A gain is positive where the result is "
         "better. *Sees* says what is fitted on, besides labels: the features of the last layer, or its logits alone. "
         "*A class loses* is the share of runs in which the recall of a class falls by more than 10 points and three "
-        "standard errors. Brackets hold 95 % intervals of the mean over pairs (bootstrap over pairs). *Worse* is the share of runs whose test log loss or accuracy is significantly worse "
-        "than the input's (paired z-test, one-sided 2.5 %), with the exact 95 % interval of a share. The splits of a "
+        "standard errors. Brackets hold 95 % intervals of the mean over pairs (bootstrap over pairs). *Worse* is the "
+        "share of runs whose test log loss or accuracy is significantly worse than the input's (paired z-test, one-sided 2.5 %), with the exact 95 % interval of a share. The splits of a "
         "pair share samples, so that interval is somewhat too narrow. *Time* is the median over pairs of the CPU time "
         "to fit and apply, relative to `ts`.",
         _gain_table(cells, with_gain),
         "## How to make it",
         "```text\npython benchmarks/harm.py --cifar10 FOLDER --workers 2\n```",
         "[The JSON file](harm.json) has means and counts for every pair and method, with balanced accuracy, the lowest "
-        "recall of a class and the share of changed predictions, and says why a method did not run on a pair. Made with " + ", ".join(f"{name} {number}" for name, number in head["versions"].items()) + ".",
+        "recall of a class and the share of changed predictions, and says why a method did not run on a pair. Made "
+        "with " + ", ".join(f"{name} {number}" for name, number in head["versions"].items()) + ".",
     ]
     return "\n\n".join(sections) + "\n"
 

@@ -7,24 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+
+from markupsafe import Markup
 
 from tna_onnx.numerics.corp import BAND_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, OF_CLASSES, DiagramWords, bars
-from tna_onnx.render.html.svg import (
-    Histogram,
-    IntervalBar,
-    LineChart,
-    ReliabilityDiagram,
-    interval_bar,
-    line_chart,
-    line_look,
-    line_marker,
-    marker_path,
-)
+from tna_onnx.render.html.svg import element, interval_bar, line_chart, line_look, line_marker, marker_path
 from tna_onnx.render.rows import SUBGROUP_COLUMNS, subgroup_row
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.study import Chart, Line
@@ -39,15 +30,9 @@ class Column:
     wraps: bool = False
 
 
-@dataclass(frozen=True)
-class Strong:
-    """A cell that stands out."""
-
-    strong: str
-
-
-Cell: TypeAlias = str | Strong | IntervalBar
-"""A cell of a table."""
+def strong(text: str) -> Markup:
+    """Return a cell that stands out."""
+    return element("strong", text)
 
 
 @dataclass(frozen=True)
@@ -56,14 +41,14 @@ class Table:
 
     Attributes:
         columns: their heads.
-        rows: cells of each row, as text, as text that stands out, or as an interval.
+        rows: cells of each row: text, or markup of `strong` or `interval_cell`.
         caption: also the name of the region that scrolls.
         look: class of the style sheet.
         chosen: index of the row that stands out; None for none.
     """
 
     columns: tuple[Column, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[str, ...], ...]
     caption: str
     look: str = ""
     chosen: int | None = None
@@ -71,7 +56,7 @@ class Table:
 
 def table(
     columns: Sequence[str | Column],
-    rows: Iterable[Sequence[Cell]],
+    rows: Iterable[Sequence[str]],
     caption: str,
     look: str = "",
     chosen: int | None = None,
@@ -100,7 +85,7 @@ def _column(head: str | Column) -> Column:
 class Figure:
     """A drawing with a caption above; empty for none."""
 
-    drawing: ReliabilityDiagram | Histogram | LineChart
+    drawing: Markup
     caption: str = ""
 
 
@@ -218,7 +203,7 @@ def bins_table(bins: Bins, caption: str, words: DiagramWords = OF_CLASSES) -> Ta
     return table(("bin", words.counted, f"mean {words.against}", words.what, "95 % interval"), rows, caption)
 
 
-def interval_cell(name: str, d: Interval, reach: float, open_word: str, *, wide: bool = False) -> IntervalBar:
+def interval_cell(name: str, d: Interval, reach: float, open_word: str, *, wide: bool = False) -> Markup:
     """Draw the interval of a metric's difference so that left and green are better, whatever the metric.
 
     Args:

@@ -25,7 +25,6 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.render.html.blocks import (
     LOOKS,
     Column,
-    Strong,
     Table,
     Term,
     chart_figure,
@@ -34,6 +33,7 @@ from tna_onnx.render.html.blocks import (
     metric_title,
     plain,
     reach_of,
+    strong,
     subgroup_table,
     table,
     versions_text,
@@ -50,7 +50,6 @@ from tna_onnx.render.html.predictions import (
 )
 from tna_onnx.render.html.programs import use
 from tna_onnx.render.html.summary import changes, choice, measured, measured_run, model_terms, result, run
-from tna_onnx.render.html.svg import IntervalBar
 from tna_onnx.render.rows import size_text
 from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
 from tna_onnx.results.report import Report
@@ -271,7 +270,7 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
     )
 
 
-def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str | IntervalBar, ...]:
+def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str, ...]:
     metric = METRICS[name]
     d = model.differences[name]
     return (
@@ -349,12 +348,12 @@ def _numbers(study: Study) -> Table:
     best = {column.name: study.best(column) for column in columns}
     rows = []
     for k in range(len(study.rows)):
-        cells: list[str | Strong] = []
+        cells: list[str] = []
         for column in columns:
             text = study.text(k, column)
             if column is columns[0] and (marks := study.marks(k)):
                 text += f" {marks}"
-            cells.append(Strong(text) if k in best[column.name] else text)
+            cells.append(strong(text) if k in best[column.name] else text)
         rows.append(cells)
     heads = [Column(column.title, wraps=k > 0 and _is_text(study, column.name)) for k, column in enumerate(columns)]
     return table(heads, rows, f"{study.title}: {len(rows):,} rows", "numbers")

@@ -27,7 +27,7 @@ from tna_onnx.render.html.blocks import (
     table,
     versions_text,
 )
-from tna_onnx.render.html.svg import IntervalBar, interval_bar
+from tna_onnx.render.html.svg import interval_bar
 from tna_onnx.render.rows import (
     METHOD_HEADS,
     best_methods,
@@ -119,7 +119,7 @@ def choice(report: Report) -> Table:
     ends = [end for m in near for end in (m.metrics.nll - m.error, m.metrics.nll + m.error)]
     room = 0.03 * (max(ends) - min(ends)) or 0.01
     reach = (min(ends) - room, max(ends) + room)
-    rows: list[tuple[str | IntervalBar, ...]] = []
+    rows: list[tuple[str, ...]] = []
     for method, (name, nll, error, *rest) in zip(methods, method_rows(report), strict=True):
         look = looks.get(method.method, "open")
         loss = losses[method.method]
@@ -138,7 +138,7 @@ def choice(report: Report) -> Table:
     return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
 
 
-def _row(title: str, name: str, before: float, after: float, d: Interval) -> tuple[str | IntervalBar, ...]:
+def _row(title: str, name: str, before: float, after: float, d: Interval) -> tuple[str, ...]:
     """Return a row of a metric, or of what is measured as it is."""
     metric = METRICS[name]
     return (

@@ -1,16 +1,19 @@
-"""Geometry of the drawings on a page: scales, ticks, bars, lines and points as plain values, in pixels.
+"""The drawings of a page as inline SVG: reliability diagrams, histograms of the confidence, line charts, intervals.
 
-`templates/drawings.html` writes them as inline SVG. Colours and fonts are classes of the page's style sheet, which
-fields called `look` name; series also differ by dashes and markers, for readers who see no colours. A chart has a title
-and a description for screen readers; its points have a text that browsers show on hover.
+Colours and fonts are classes of the page's style sheet; series also differ by dashes and markers, for readers who see
+no colours. A drawing has a title and a description for screen readers; its marks and points have a text that browsers
+show on hover. Coordinates are pixels, with two digits at most.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from markupsafe import Markup, escape
+
+from tna_onnx.files import printable
 from tna_onnx.numerics.corp import Curve
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import OF_CLASSES, Bar, DiagramWords, MarkedChart, bars, log_ticks
@@ -18,12 +21,6 @@ from tna_onnx.results.study import Chart, Line
 
 MARKERS = ("circle", "square", "triangle", "diamond", "cross")
 """Shapes at the points of a line, so that lines differ without their colours."""
-
-# Rectangle between the axes. The drawing is 380 by 300 in `templates/drawings.html`; the rest is for ticks and labels.
-_LEFT = 58
-_RIGHT = 368
-_TOP = 10
-_BOTTOM = 260
 
 _PATHS = {
     "circle": "m-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0 -5.2 0z",
@@ -37,75 +34,42 @@ _PATHS = {
 _BAR_MARGIN = 0.6
 
 
-@dataclass(frozen=True)
-class Tick:
-    """A labelled place on an axis."""
+def element(name: str, *content: str, **attributes: object) -> Markup:
+    """Return an element; text in it is escaped, and `x_anchor` and `class_` stand for `x-anchor` and `class`.
 
-    at: float
-    text: str
-
-
-@dataclass(frozen=True)
-class Axes:
-    """A pair of axes: the rectangle between them, ticks and labels."""
-
-    left: float
-    right: float
-    top: float
-    bottom: float
-    x_ticks: tuple[Tick, ...]
-    y_ticks: tuple[Tick, ...]
-    x_label: str
-    y_label: str
-
-
-@dataclass(frozen=True)
-class Segment:
-    """A straight line."""
-
-    look: str
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-
-
-@dataclass(frozen=True)
-class Rect:
-    """A rectangle; numbers as text with two digits."""
-
-    look: str
-    x: str
-    y: str
-    width: str
-    height: str
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Rectangles and lines that share a text on hover.
-
-    `count` is a short number in the middle of the bar, at pixel `count_x`; `weak` marks stand for few samples.
+    >>> element("text", "a < b", class_="tick", x=1.5)
+    Markup('<text class="tick" x="1.5">a &lt; b</text>')
     """
+    words = "".join(f' {key.rstrip("_").replace("_", "-")}="{_escaped(value)}"' for key, value in attributes.items())
+    return Markup(f"<{name}{words}>{''.join(map(_escaped, content))}</{name}>")  # noqa: S704 - all parts are escaped
 
-    hover: str
-    rects: tuple[Rect, ...]
-    lines: tuple[Segment, ...] = ()
-    count: str = ""
-    count_x: float = 0.0
-    weak: bool = False
+
+def _escaped(value: object) -> Markup:
+    # a change of the writing direction in a name would act on the rest of the line
+    return value if isinstance(value, Markup) else escape(printable(str(value), lines=True))
+
+
+def _joined(parts: Iterable[Markup]) -> Markup:
+    return Markup("").join(parts)
+
+
+def _svg(title: str, description: str, height: int, *parts: Markup) -> Markup:
+    """Return a drawing of 380 pixels by `height`."""
+    names = (element("title", title), element("desc", description))
+    # `viewBox` has a capital, so it is no keyword of `element`
+    return element("svg", *names, *parts, **{"class": "chart", "role": "img", "viewBox": f"0 0 380 {height}"})
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A rectangle of the drawing, in pixels, and the range of values that it shows."""
+    """A rectangle of the drawing, in pixels, and the range of values that it shows; around it are ticks and labels."""
 
     x: tuple[float, float]
     y: tuple[float, float]
-    top: float = _TOP
-    bottom: float = _BOTTOM
-    left: float = _LEFT
-    right: float = _RIGHT
+    top: float = 10
+    bottom: float = 260
+    left: float = 58
+    right: float = 368
 
     def at_x(self, value: float) -> float:
         """Pixel of a value of x."""
@@ -126,31 +90,36 @@ class Frame:
         x_ticks: Sequence[float] = (),
         y_ticks: Sequence[float] = (),
         named: Sequence[tuple[float, str]] = (),
-    ) -> Axes:
-        """Return the axes of this frame.
+    ) -> Markup:
+        """Return the axes of this frame; an empty label is left out.
 
         Args:
             x_label: of the horizontal axis.
-            y_label: of the vertical axis; empty for none.
+            y_label: of the vertical axis.
             x_ticks: values on the horizontal axis.
             y_ticks: values on the vertical axis.
             named: values on the horizontal axis with texts of their own, in place of `x_ticks`.
         """
-        below = named or [(value, f"{value:.6g}") for value in x_ticks]
-        return Axes(
-            self.left,
-            self.right,
-            self.top,
-            self.bottom,
-            tuple(Tick(self.at_x(value), text) for value, text in below),
-            tuple(Tick(self.at_y(value), f"{value:.6g}") for value in y_ticks),
-            x_label,
-            y_label,
-        )
+        parts = []
+        for value in y_ticks:
+            y = self.at_y(value)
+            parts.append(_line("grid", self.left, y, self.right, y))
+            parts.append(_text("tick", self.left - 6, y + 4, "end", f"{value:.6g}"))
+        for value, text in named or [(value, f"{value:.6g}") for value in x_ticks]:
+            x = self.at_x(value)
+            parts.append(_line("axis", x, self.bottom, x, self.bottom + 4))
+            parts.append(_text("tick", x, self.bottom + 17, "middle", text))
+        parts.append(_line("axis", self.left, self.bottom, self.right, self.bottom))
+        if x_label:
+            parts.append(_text("label", (self.left + self.right) / 2, self.bottom + 35, "middle", x_label))
+        if y_label:
+            place = f"translate(12 {(self.top + self.bottom) / 2}) rotate(-90)"
+            parts.append(element("text", y_label, class_="label", transform=place, text_anchor="middle"))
+        return _joined(parts)
 
-    def segment(self, look: str, start: tuple[float, float], end: tuple[float, float]) -> Segment:
+    def segment(self, look: str, start: tuple[float, float], end: tuple[float, float]) -> Markup:
         """Return the line between two points (x, y)."""
-        return Segment(look, self.at_x(start[0]), self.at_y(start[1]), self.at_x(end[0]), self.at_y(end[1]))
+        return _line(look, self.at_x(start[0]), self.at_y(start[1]), self.at_x(end[0]), self.at_y(end[1]))
 
     def area(self, x: Sequence[float], low: Sequence[float], high: Sequence[float]) -> str:
         """Return the points of the polygon between two curves over the same values of x."""
@@ -160,36 +129,22 @@ class Frame:
         """Return the points of a curve."""
         return " ".join(f"{self.at_x(a)},{self.at_y(b)}" for a, b in zip(x, y, strict=True))
 
-    def rect(self, look: str, sides: tuple[float, float], low: float, high: float) -> Rect:
+    def rect(self, look: str, sides: tuple[float, float], low: float, high: float) -> Markup:
         """Return a bar between two values of x and two of y."""
-        start = self.at_x(sides[0]) + _BAR_MARGIN
-        right = self.at_x(sides[1]) - _BAR_MARGIN
-        top = self.at_y(high)
-        bottom = self.at_y(low)
-        return Rect(look, f"{start:.2f}", f"{top:.2f}", f"{right - start:.2f}", f"{bottom - top:.2f}")
+        x, y = self.at_x(sides[0]) + _BAR_MARGIN, self.at_y(high)
+        width, height = self.at_x(sides[1]) - _BAR_MARGIN - x, self.at_y(low) - y
+        return element("rect", class_=look, x=f"{x:.2f}", y=f"{y:.2f}", width=f"{width:.2f}", height=f"{height:.2f}")
 
 
-@dataclass(frozen=True)
-class IntervalBar:
-    """An interval, its point and a mark on one axis, for a cell of a table.
+def _line(look: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
+    return element("line", class_=look, x1=x1, y1=y1, x2=x2, y2=y2)
 
-    Attributes:
-        mark: place of a value to compare with, in per cent of the width.
-        low: lower end of the interval, likewise.
-        high: upper end, likewise.
-        x: the point, likewise.
-        look: class of the style sheet.
-        word: says what it shows to those who do not see it.
-        wide: whether it is the main thing of its table.
-    """
 
-    mark: float
-    low: float
-    high: float
-    x: float
-    look: str
-    word: str
-    wide: bool = False
+def _text(look: str, x: float, y: float, anchor: str, text: str) -> Markup:
+    return element("text", text, class_=look, x=x, y=y, text_anchor=anchor)
+
+
+# Intervals in the cells of tables
 
 
 def interval_bar(
@@ -202,8 +157,8 @@ def interval_bar(
     *,
     mark: float = 0.0,
     wide: bool = False,
-) -> IntervalBar:
-    """Place an interval on an axis; what lies outside of its ends is cut off.
+) -> Markup:
+    """Draw an interval on an axis for a cell of a table; what lies outside of its ends is cut off.
 
     Args:
         value: the point.
@@ -211,16 +166,27 @@ def interval_bar(
         high: upper end.
         reach: ends of the axis.
         look: `better`, `worse` or `open`.
-        word: that says what the bar shows.
+        word: says what it shows to those who do not see it.
         mark: a value that has a line.
         wide: whether the bar is the main thing of its table.
     """
     frame = Frame(reach, (0, 1), left=2, right=98)
+    # places in per cent of the width
+    zero, start, end, point = (f"{frame.at_x(min(max(x, reach[0]), reach[1]))}%" for x in (mark, low, high, value))
+    parts = (
+        element("line", class_="axis", x1=zero, x2=zero, y1=0, y2=16),
+        element("line", class_=f"span {look}", x1=start, x2=end, y1=8, y2=8),
+        element("circle", class_=f"point {look}", cx=point, cy=8, r=3.5),
+    )
+    size = " wide" if wide else ""
+    drawing = element("svg", *parts, class_=f"interval{size}", aria_hidden="true", focusable="false")
+    return drawing + element("span", word, class_="unseen")
 
-    def at(number: float) -> float:
-        return frame.at_x(min(max(number, reach[0]), reach[1]))
 
-    return IntervalBar(at(mark), at(low), at(high), at(value), look, word, wide)
+# Line charts
+
+# An inner SVG cuts off what lies outside; so much more is seen, for dots on the border.
+_DOT_MARGIN = 3
 
 
 def marker_path(shape: str, x: float, y: float) -> str:
@@ -252,73 +218,27 @@ def range_from_zero(high: float) -> float:
     return high * 1.08 if high > 0 else 1.0
 
 
-# An inner SVG cuts off what lies outside; so much more is seen, for dots on the border.
-_DOT_MARGIN = 3
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A marker: its path data and its text on hover."""
-
-    path: str
-    hover: str
-
-
-@dataclass(frozen=True)
-class Polyline:
-    """A series in pixels; `points` as SVG writes them, and a vertical line for each span."""
-
-    look: str
-    points: str
-    dots: tuple[Dot, ...]
-    spans: tuple[Segment, ...] = ()
-
-
-@dataclass(frozen=True)
-class Guide:
-    """A marked value of x or y, and its text."""
-
-    line: Segment
-    text: str
-    x: float
-    y: float
-    anchor: str = "start"
-
-
-@dataclass(frozen=True)
-class LineChart:
-    """Lines over a pair of axes. `box` is the x, y, width and height outside of which they are cut off."""
-
-    title: str
-    description: str
-    axes: Axes
-    guides: tuple[Guide, ...]
-    box: tuple[float, float, float, float]
-    lines: tuple[Polyline, ...]
-    rings: tuple[tuple[float, float], ...]
-
-
-def line_chart(chart: Chart) -> LineChart:
+def line_chart(chart: Chart) -> Markup:
     """Draw a chart; what lies outside of its ranges is cut off."""
     marks = chart if isinstance(chart, MarkedChart) else MarkedChart(**vars(chart))
+    named = [(float(k), name) for k, name in enumerate(chart.x_names, start=1)]
     if chart.log_x:
         marks = _in_log(marks)
+        named = [(math.log10(value), f"{value:,g}") for value in log_ticks(chart)]
     frame = _frame(marks)
+    labels = (chart.x_label, chart.y_label)
     guides = [_horizontal_guide(frame, value, text) for value, text in marks.horizontal]
     if marks.vertical is not None:
         guides.insert(0, _vertical_guide(frame, *marks.vertical, marks.text_on_top))
-    named = [(float(k), name) for k, name in enumerate(chart.x_names, start=1)]
-    if chart.log_x:
-        named = [(math.log10(value), f"{value:,g}") for value in log_ticks(chart)]
-    labels = (chart.x_label, chart.y_label)
-    return LineChart(
+    lines = [_polyline(frame, line, drawn, labels) for line, drawn in zip(chart.lines, marks.lines, strict=True)]
+    rings = [element("circle", class_="ring", cx=frame.at_x(x), cy=frame.at_y(y), r=6) for x, y in marks.rings]
+    return _svg(
         chart.title,
         "; ".join(_described(line, *labels) for line in chart.lines if line.x) + ".",
+        300,
         frame.axes(*labels, x_ticks=ticks(*frame.x), y_ticks=ticks(*frame.y), named=named),
-        tuple(guides),
-        _box(frame),
-        tuple(_polyline(frame, line, drawn, labels) for line, drawn in zip(chart.lines, marks.lines, strict=True)),
-        tuple((frame.at_x(x), frame.at_y(y)) for x, y in marks.rings),
+        *guides,
+        _clipped(frame, *lines, *rings),
     )
 
 
@@ -357,41 +277,41 @@ def _frame(chart: MarkedChart) -> Frame:
     return Frame((low, high), y_range)
 
 
-def _vertical_guide(frame: Frame, value: float, text: str, on_top: bool) -> Guide:
+def _vertical_guide(frame: Frame, value: float, text: str, on_top: bool) -> Markup:
     """Mark a value of x; its text stands on the side with more room."""
     line = frame.segment("pick", (value, frame.y[0]), (value, frame.y[1]))
     y = frame.top + 12 if on_top else frame.bottom - 6
     # past the middle there is more room on the left
     if value > sum(frame.x) / 2:
-        return Guide(line, text, frame.at_x(value) - 5, y, "end")
-    return Guide(line, text, frame.at_x(value) + 5, y)
+        return line + _text("note", frame.at_x(value) - 5, y, "end", text)
+    return line + _text("note", frame.at_x(value) + 5, y, "start", text)
 
 
-def _horizontal_guide(frame: Frame, value: float, text: str) -> Guide:
+def _horizontal_guide(frame: Frame, value: float, text: str) -> Markup:
     line = frame.segment("limit", (frame.x[0], value), (frame.x[1], value))
-    return Guide(line, text, frame.left + 4, frame.at_y(value) + 15)
+    return line + _text("note", frame.left + 4, frame.at_y(value) + 15, "start", text)
 
 
-def _box(frame: Frame) -> tuple[float, float, float, float]:
-    width = frame.right - frame.left + 2 * _DOT_MARGIN
-    height = frame.bottom - frame.top + 2 * _DOT_MARGIN
-    return frame.left - _DOT_MARGIN, frame.top - _DOT_MARGIN, width, height
+def _clipped(frame: Frame, *parts: Markup) -> Markup:
+    x, y = frame.left - _DOT_MARGIN, frame.top - _DOT_MARGIN
+    width, height = frame.right - frame.left + 2 * _DOT_MARGIN, frame.bottom - frame.top + 2 * _DOT_MARGIN
+    return element("svg", *parts, x=x, y=y, width=width, height=height, viewBox=f"{x} {y} {width} {height}")
 
 
-def _polyline(frame: Frame, line: Line, drawn: Line, labels: tuple[str, str]) -> Polyline:
+def _polyline(frame: Frame, line: Line, drawn: Line, labels: tuple[str, str]) -> Markup:
     """Draw a line, whose hovers tell its own values of x, at those of `drawn`."""
-    look = line_look(line)
-    places = [(frame.at_x(x), frame.at_y(y)) for x, y in zip(drawn.x, drawn.y, strict=True)]
-    spans = tuple(
+    look, marker = line_look(line), line_marker(line)
+    parts = [element("polyline", class_=f"line {look}", points=frame.line(drawn.x, drawn.y))]
+    parts += [
         frame.segment(f"line {look} span-of", (x, low), (x, high))
         for x, low, high in zip(drawn.x, drawn.low, drawn.high, strict=False)
-    )
-    marker = line_marker(line)
-    dots = (
-        Dot(marker_path(marker, *place), f"{line.name}: {labels[0]} {x:.4g}, {labels[1]} {y:.4g}")
-        for place, x, y in zip(places, line.x, line.y, strict=True)
-    )
-    return Polyline(look, " ".join(f"{x},{y}" for x, y in places), tuple(dots) if marker else (), spans)
+    ]
+    if marker:
+        for place, x, y in zip(drawn.x, line.x, line.y, strict=True):
+            path = marker_path(marker, frame.at_x(place), frame.at_y(y))
+            hover = element("title", f"{line.name}: {labels[0]} {x:.4g}, {labels[1]} {y:.4g}")
+            parts.append(element("path", hover, class_=f"mark dot {look}", d=path))
+    return _joined(parts)
 
 
 def _described(line: Line, x_label: str, y_label: str) -> str:
@@ -401,44 +321,19 @@ def _described(line: Line, x_label: str, y_label: str) -> str:
     )
 
 
+# Diagrams of bins
+
 _FIFTHS = (0, 0.2, 0.4, 0.6, 0.8, 1)
 # Narrower bars have no room for the digits of their count; page.js has the same limit, 20 bins.
 _MIN_COUNTED_WIDTH = 0.05
+# Height of the line of counts, pixels.
+_COUNTS = 257
 # Half the length of the strokes that end an interval, pixels.
 _CAP = 2.5
 
 
-@dataclass(frozen=True)
-class ReliabilityDiagram:
-    """Bars of accuracy per bin with their gaps and intervals, and a strip below that counts the samples.
-
-    `band` and `curve` are the points of the area of calibrated models and of the fit without bins; empty for none.
-    """
-
-    title: str
-    description: str
-    axes: Axes
-    strip: Axes
-    marks: tuple[Mark, ...]
-    diagonal: Segment
-    band: str = ""
-    curve: str = ""
-
-
-@dataclass(frozen=True)
-class Histogram:
-    """Stacked bars."""
-
-    title: str
-    description: str
-    axes: Axes
-    marks: tuple[Mark, ...]
-
-
-def reliability_diagram(
-    bins: Bins, title: str, words: DiagramWords = OF_CLASSES, curve: Curve | None = None
-) -> ReliabilityDiagram:
-    """Share that came true against confidence, per bin, with the gap to the diagonal and the samples of each bin.
+def reliability_diagram(bins: Bins, title: str, words: DiagramWords = OF_CLASSES, curve: Curve | None = None) -> Markup:
+    """Draw the share that came true against confidence, per bin, with gap, interval and number of samples.
 
     Args:
         bins: to draw.
@@ -451,45 +346,58 @@ def reliability_diagram(
     strip = Frame((0, 1), (0, max(bins.count) or 1), top=262, bottom=292)
     # an empty bin has no accuracy: a bar of height 0 would claim one
     filled = [bar for bar in bars(bins) if bar.count]
-    total = sum(bins.count)
+    marks = [_reliability_mark(frame, strip, bar, sum(bins.count), words, not curve) for bar in filled]
+    if curve:
+        # the band lies behind the bars, so that their colours stay; its border lies before them
+        band = frame.area(curve.confidence, curve.low, curve.high)
+        marks.insert(0, element("polygon", class_="band", points=band))
+        marks.append(element("polygon", class_="border", points=band))
+        marks.append(element("polyline", class_="line fit", points=frame.line(curve.confidence, curve.accuracy)))
     listed = "; ".join(f"{_range(bar)}: {bar.count:,} {words.counted}, {words.what} {bar.height:.2f}" for bar in filled)
-    return ReliabilityDiagram(
+    return _svg(
         title,
         f"Bars of {words.what} per bin of {words.against}. {listed}.",
+        332,
         frame.axes("", words.what, y_ticks=_FIFTHS),
-        strip.axes(words.against, "", x_ticks=_FIFTHS),
-        tuple(_reliability_mark(frame, strip, bar, total, words, not curve) for bar in filled),
+        *marks,
         frame.segment("diagonal", (0, 0), (1, 1)),
-        frame.area(curve.confidence, curve.low, curve.high) if curve else "",
-        frame.line(curve.confidence, curve.accuracy) if curve else "",
+        strip.axes(words.against, "", x_ticks=_FIFTHS),
+        _text("tick", strip.left - 6, _COUNTS, "end", "count"),
     )
 
 
-def _reliability_mark(frame: Frame, strip: Frame, bar: Bar, total: int, words: DiagramWords, consistent: bool) -> Mark:
+def _mark(hover: str, *parts: Markup, weak: bool = False) -> Markup:
+    """Return parts that share a text on hover; `weak` ones stand for few samples."""
+    look = "mark weak" if weak else "mark"
+    return element("g", element("title", hover), *parts, class_=look)
+
+
+def _reliability_mark(
+    frame: Frame, strip: Frame, bar: Bar, total: int, words: DiagramWords, consistent: bool
+) -> Markup:
     """Draw a bar with its gap and interval; `consistent` adds where calibration would put it."""
     sides = (bar.left, bar.right)
     # The hit area comes first: it is as high as the axes, so that small bars can be hovered.
-    rects = [frame.rect("hit-area", sides, 0, 1)]
+    parts = [frame.rect("hit-area", sides, 0, 1)]
     if consistent:
         # behind the bars, so that their colours stay; its border lies before them
-        rects.append(frame.rect("consistent", sides, *bar.consistent))
-    rects += [
+        parts.append(frame.rect("consistent", sides, *bar.consistent))
+    parts += [
         frame.rect("accuracy", sides, 0, bar.height),
         frame.rect("over" if bar.sign > 0 else "under", sides, *bar.span),
         strip.rect("count", sides, 0, bar.count),
     ]
     if consistent:
-        rects.append(frame.rect("consistent-border", sides, *bar.consistent))
+        parts.append(frame.rect("consistent-border", sides, *bar.consistent))
+    parts += _whisker(frame, bar)
+    if bar.width >= _MIN_COUNTED_WIDTH:
+        parts.append(_text("n rest", strip.at_x(bar.middle), _COUNTS, "middle", short_count(bar.count)))
     low, high = bar.interval
     hover = (
         f"{words.against} {_range(bar)}: {bar.count:,} {words.counted} ({bar.count / total:.1%}), "
         f"mean {words.against} {bar.confidence:.3f}, {words.what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
     )
-    count = ""
-    if bar.width >= _MIN_COUNTED_WIDTH:
-        count = short_count(bar.count)
-    lines = _whisker(frame, bar)
-    return Mark(hover, tuple(rects), lines, count, strip.at_x(bar.middle), bar.weak)
+    return _mark(hover, *parts, weak=bar.weak)
 
 
 def short_count(number: int) -> str:
@@ -513,21 +421,16 @@ def _short(number: float) -> str:
     return text
 
 
-def _whisker(frame: Frame, bar: Bar) -> tuple[Segment, ...]:
+def _whisker(frame: Frame, bar: Bar) -> tuple[Markup, ...]:
     """Return the interval of a bar's height, and the two strokes that end it."""
     x = frame.at_x(bar.middle)
     low, high = map(frame.at_y, bar.interval)
-    ends = tuple(Segment("whisker", x - _CAP, y, x + _CAP, y) for y in (low, high))
-    return (Segment("whisker", x, low, x, high), *ends)
+    ends = (_line("whisker", x - _CAP, y, x + _CAP, y) for y in (low, high))
+    return (_line("whisker", x, low, x, high), *ends)
 
 
-def confidence_histogram(
-    bins: Bins,
-    title: str,
-    highest: float,
-    words: DiagramWords = OF_CLASSES,
-) -> Histogram:
-    """Share of the samples in each bin of confidence: right predictions below, wrong ones on top.
+def confidence_histogram(bins: Bins, title: str, highest: float, words: DiagramWords = OF_CLASSES) -> Markup:
+    """Draw the share of the samples in each bin of confidence: right predictions below, wrong ones on top.
 
     Args:
         bins: to draw.
@@ -539,26 +442,26 @@ def confidence_histogram(
     frame = Frame((0, 1), (0, top))
     total = sum(bins.count)
     right = round(sum(bar.count * bar.height for bar in bars(bins)))
-    return Histogram(
+    return _svg(
         title,
         f"{total:,} {words.counted}, {right:,} of them: {words.sides[0]}.",
+        300,
         frame.axes(words.against, f"{words.counted}, %", x_ticks=_FIFTHS, y_ticks=ticks(0, top)),
-        tuple(_histogram_mark(frame, bar, total, words) for bar in bars(bins) if bar.count),
+        *(_histogram_mark(frame, bar, total, words) for bar in bars(bins) if bar.count),
     )
 
 
-def _histogram_mark(frame: Frame, bar: Bar, total: int, words: DiagramWords) -> Mark:
+def _histogram_mark(frame: Frame, bar: Bar, total: int, words: DiagramWords) -> Markup:
     sides = (bar.left, bar.right)
     right = round(bar.count * bar.height)
-    share = 100 * bar.count / total
-    share_right = 100 * right / total
-    rects = (
+    share, share_right = 100 * bar.count / total, 100 * right / total
+    names = words.sides
+    return _mark(
+        f"{words.against} {_range(bar)}: {right:,} {names[0]}, {bar.count - right:,} {names[1]}",
         frame.rect("hit-area", sides, *frame.y),
         frame.rect("accuracy", sides, 0, share_right),
         frame.rect("over", sides, share_right, share),
     )
-    names = words.sides
-    return Mark(f"{words.against} {_range(bar)}: {right:,} {names[0]}, {bar.count - right:,} {names[1]}", rects)
 
 
 def _range(bar: Bar) -> str:
