@@ -172,7 +172,8 @@ def document(head: dict[str, Any], cells: Cells, pairs: Sequence[Pair]) -> str:
         "better. *Sees* says what is fitted on, besides labels: the features of the last layer, or its logits alone. "
         "*A class loses* is the share of runs in which the recall of a class falls by more than 10 points and three "
         "standard errors. Brackets hold 95 % intervals of the mean over pairs (bootstrap over pairs). *Worse* is the "
-        "share of runs whose test log loss or accuracy is significantly worse than the input's (paired z-test, one-sided 2.5 %), with the exact 95 % interval of a share. The splits of a "
+        "share of runs whose test log loss or accuracy is significantly worse than the input's (paired z-test, "
+        "one-sided 2.5 %), with the exact 95 % interval of a share. The splits of a "
         "pair share samples, so that interval is somewhat too narrow. *Time* is the median over pairs of the CPU time "
         "to fit and apply, relative to `ts`.",
         _gain_table(cells, with_gain),
