@@ -83,7 +83,7 @@ def test_files_that_cannot_be_compared() -> None:
 def test_probabilities_that_are_no_numbers_name_the_samples() -> None:
     broken = several()
     broken.graph.node[1].attribute.append(helper.make_attribute("alpha", float("inf")))
-    with pytest.raises(NotFinite, match="sample 0 and following: output 'logits' holds NaN or infinite"):
+    with pytest.raises(NotFinite, match="output 'logits' of sample 0 holds NaN or infinite"):
         moved(broken)
 
 

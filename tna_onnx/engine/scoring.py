@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import clusters_of, weights_of
-from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
+from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
@@ -87,15 +87,9 @@ def probabilities_of(
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         (values,) = session.run([output.name], batch)
-        if values.size != size * output.width:
-            raise DataError(
-                f"{source.describe()}: output '{output.name}' has shape {values.shape} for {size} samples; expected "
-                f"({size}, {output.width})"
-            )
+        _require_shape(values, output, size, source.describe())
         probabilities = output.probabilities(values)
-        if not np.all(np.isfinite(probabilities)):
-            row = done + int(np.argmin(np.isfinite(probabilities).all(axis=1)))
-            raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+        _require_finite(probabilities, output, source.describe(), done)
         parts.append(probabilities.astype(np.float32))
         done += size
         progress(stage, done, len(source))
@@ -105,15 +99,9 @@ def probabilities_of(
 def _score(
     values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, source: Source, start: int
 ) -> SampleScores:
-    if values.size != len(labels) * output.width:
-        raise DataError(
-            f"{source.describe()}: output '{output.name}' has shape {values.shape} for {len(labels)} samples; expected "
-            f"({len(labels)}, {output.width})"
-        )
+    _require_shape(values, output, len(labels), source.describe())
     values = output.in_order(values)
-    if not np.all(np.isfinite(values)):
-        row = start + int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-        raise DataError(f"{source.describe()}: output '{output.name}' of sample {row} holds NaN or infinite values")
+    _require_finite(values, output, source.describe(), start)
     sums = values.sum(axis=1, dtype=np.float64)
     # a single row of logits may add up to 1 by chance
     if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
@@ -206,11 +194,8 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         # both files on one batch: the samples are read once
         before = both.session.run(names, batch)
         after = new_session.run(names, batch)
-        p = _probabilities(before[0], output, len(labels), f"{both.old.name}: sample {done} and following")
-        if after[0].size == before[0].size and not np.all(np.isfinite(after[0])):
-            where = f"{both.new.name}: sample {done} and following"
-            raise NotFinite(f"{where}: output '{output.name}' holds NaN or infinite values")
-        q = _probabilities(after[0], output, len(labels), f"{both.new.name}: sample {done} and following")
+        p = _probabilities(before[0], output, len(labels), both.old.name, done)
+        q = _probabilities(after[0], output, len(labels), both.new.name, done, NotFinite)
         sums.add(p, q, labels)
         for part, values in zip(scores, (before[0], after[0]), strict=True):
             part.append(_score(values, labels, output, source, done))
@@ -308,12 +293,35 @@ class _Tally:
         self.largest = largest if np.isfinite(largest) else None
 
 
-def _probabilities(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> NDArray[np.float64]:
-    if values.size != count * output.width:
-        raise DataError(f"{where}: output '{output.name}' has shape {values.shape}; expected ({count}, {output.width})")
-    if not np.all(np.isfinite(values)):
-        raise DataError(f"{where}: output '{output.name}' holds NaN or infinite values")
+def _probabilities(
+    values: NDArray[Any],
+    output: ClassOutput,
+    count: int,
+    where: str,
+    start: int,
+    error: type[TnaError] = DataError,
+) -> NDArray[np.float64]:
+    _require_shape(values, output, count, where)
+    _require_finite(values.reshape(count, -1), output, where, start, error)
     return output.probabilities(values)
+
+
+def _require_shape(values: NDArray[Any], output: ClassOutput, count: int, where: str) -> None:
+    if values.size != count * output.width:
+        raise DataError(
+            f"{where}: output '{output.name}' has shape {values.shape} for {count} samples; expected "
+            f"({count}, {output.width})"
+        )
+
+
+def _require_finite(
+    values: NDArray[Any], output: ClassOutput, where: str, start: int, error: type[TnaError] = DataError
+) -> None:
+    """Refuse rows (B, n) with values that are no numbers; the first one is of sample `start`."""
+    finite = np.isfinite(values).all(axis=1)
+    if not finite.all():
+        row = start + int(np.argmin(finite))
+        raise error(f"{where}: output '{output.name}' of sample {row} holds NaN or infinite values")
 
 
 def _downstream(model: Model, readouts: tuple[Readout, ...]) -> set[str]:
