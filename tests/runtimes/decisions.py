@@ -45,6 +45,7 @@ GUARDED: dict[str, dict[str, Any]] = {
     "decision (one class)": {"decide": "f1", "positive": "1"},
     "decision (all classes)": {"decide": "balanced-accuracy"},
     "decision (or none)": {"decide": "fpr<=0.5", "per_class": True},
+    "decision (roll-up)": {"decide": "roll-up="},
     "dials, left alone": {"add": ["accept", "set"], "dials": True},
     "dials, turned": {"add": ["accept", "set"], "dials": True},
     "dials per class, left alone": {"add": ["set"], "dials": True, "per_class": True},
@@ -57,7 +58,12 @@ TURNED = {"coverage": 0.8, "risk": 0.3, "class_prior": [0.05, 0.4, 0.3, 0.05, 0.
 def write_guarded(name: str, source: Source, folder: Path) -> Path:
     """Write a file of `GUARDED`."""
     path = folder / f"{name.replace(' ', '-').replace(',', '')}.onnx"
-    tna_onnx.guard(source.model, source.calib, output=path, **LEVELS, **GUARDED[name])
+    words = {**LEVELS, **GUARDED[name]}
+    if "roll-up" in name:
+        groups = folder / "groups.csv"
+        groups.write_text("class,group\n0,a\n1,b\n2,a\n3,b\n4,b\n", "utf-8")
+        words |= {"decide": f"roll-up={groups}", "risk": 40.0}
+    tna_onnx.guard(source.model, source.calib, output=path, **words)
     return path
 
 
@@ -203,6 +209,11 @@ def run_tract(path: Path, x: np.ndarray, dials: Outputs) -> Outputs:
         found = model.into_model().into_runnable().run([x])
     except tract.TractError as error:
         raise DoesNotRun(str(error)) from error
+    # whole numbers are dimensions to it, which NumPy does not know
+    whole = [info.type.tensor_type.elem_type == onnx.TensorProto.INT64 for info in onnx.load(path).graph.output]
+    found = [
+        values.convert_to(tract.DatumType.I64) if each else values for values, each in zip(found, whole, strict=True)
+    ]
     return {name: values.to_numpy() for name, values in zip(_names(path)[1], found, strict=True)}
 
 

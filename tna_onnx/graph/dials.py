@@ -57,7 +57,11 @@ class DecisionOps(NodeOps):
 
     def both(self, p: str) -> str:
         """Write (1 - p, p) of the probability (N, 1) of the second class."""
-        return self._node("Concat", [self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p], axis=1)
+        return self.beside(self.add(self.const(1.0), self.mul(p, self.const(-1.0))), p)
+
+    def beside(self, a: str, b: str) -> str:
+        """Write the columns of b behind those of a."""
+        return self._node("Concat", [a, b], axis=1)
 
     def all_or_none(self, p: str, classes: int) -> str:
         """Write rows (N, C) in which one entry that is no number makes all of them none."""

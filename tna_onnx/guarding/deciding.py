@@ -1,5 +1,5 @@
 """The output `decision` of `guard`: which rule serves a goal (`rule_of`), its thresholds on samples with the promise or
-the interval that they have (`operate`), and what it decides against the labels (`score_decision`).
+the interval that they have (`operate`), and what the file says of it.
 """
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,21 +20,19 @@ from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.operating_points import (
     BOUNDS,
     DecisionRule,
     best_thresholds,
     bounded_threshold,
-    confusion,
     crossfitted,
     goal_interval,
-    goal_value,
     needed_for,
     reachable_bound,
 )
-from tna_onnx.results.outcomes import ClassDecision, DecisionCurve, DecisionScores, OperatingPoint
+from tna_onnx.numerics.roll_up import RollUp, Rule, level_thresholds
+from tna_onnx.results.outcomes import OperatingPoint
 
 Floats = NDArray[np.float32]
 
@@ -42,12 +40,10 @@ ABSTAIN = "abstain"
 """What the column of a cost matrix is called that decides nothing."""
 
 _NEVER, _ALWAYS = 2.0, 0.0  # thresholds that no probability reaches, and that every one does
-_MAX_CLASSES = 100  # of a confusion matrix in a result
-_MAX_CURVES = 20
-_CURVE_POINTS = 200
+_MAX_CLASSES = 100  # whose thresholds the metadata hold
 
 
-def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> DecisionRule:
+def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> Rule:
     """Return the rule that serves the goal.
 
     Args:
@@ -58,19 +54,26 @@ def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) 
     Raises:
         UsageError: the goal is of one class and none is named, or the model has no such class; or it is of classes,
             and each sample has several labels.
-        DataError: the file of costs does not hold a number for each true class and decision.
+        DataError: the file of costs does not hold a number for each true class and decision, or that of groups no group
+            for each class and level.
     """
     goal, _ = settings.goal
+    of_all = goal in ("cost", "roll-up")
     kind: Literal["labels", "positive", "sure", "ratio"] = "ratio"
     positive = output.n_classes - 1
     if settings.positive:
         positive = _class_called(settings.positive, names)
+    if settings.positive and (of_all or settings.per_class):
+        raise UsageError("--positive names the class of a goal; leave it out beside --per-class, cost= and roll-up=")
     if output.multi_label:
-        if settings.positive or goal == "cost":
+        if settings.positive or of_all:
             raise UsageError(
-                "--positive and cost=FILE are for one class a sample; of several labels each has a threshold of its own"
+                "--positive, cost=FILE and roll-up=FILE are for one class a sample; of several labels each has a "
+                "threshold of its own"
             )
         kind = "labels"
+    elif goal == "roll-up":
+        return _groups(settings.decide.removeprefix("roll-up="), names)
     elif goal == "cost":
         return DecisionRule(kind, positive, _costs(settings.decide.removeprefix("cost="), names))
     elif settings.per_class and goal in BOUNDS:
@@ -102,11 +105,7 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
         UsageError: no such file.
         DataError: a class is missing, or a cell is not a finite number.
     """
-    if not Path(path).is_file():
-        raise UsageError(
-            f"{path}: no such file; expected costs as CSV, with a row a true class and a column a decision"
-        )
-    rows = [[cell.strip() for cell in row] for row in csv.reader(read_text(Path(path)).splitlines()) if row]
+    rows = _rows(path, "costs as CSV, with a row a true class and a column a decision")
     columns = [*names, ABSTAIN] if rows and ABSTAIN in rows[0] else [*names]
     expected = f"{path}: expected the columns {listed(columns)} behind the first one, and a row for each class"
     by_name = {row[0]: dict(zip(rows[0][1:], row[1:], strict=False)) for row in rows[1:]}
@@ -121,12 +120,43 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
     return costs
 
 
+def _groups(path: str, names: Sequence[str]) -> RollUp:
+    """Read the groups that classes are in, in the order of the classes.
+
+    Raises:
+        UsageError: no such file.
+        DataError: a class or a group is missing, or a group is in several of the next level.
+    """
+    rows = _rows(path, "groups as CSV, with a row a class and a column a level, the class first")
+    of_class = {row[0]: row for row in rows[1:]}
+    if (
+        not rows
+        or sorted(row[0] for row in rows[1:]) != sorted(names)
+        or any(len(row) != len(rows[0]) or not all(row) for row in rows)
+    ):
+        raise DataError(
+            f"{path}: expected a row that names the levels, and one for each of the classes {listed(names)} with its "
+            "group at each level; repeat the name where a level has no group of its own"
+        )
+    members = [[of_class[name][level] for name in names] for level in range(len(rows[0]))]
+    rule = RollUp.of(tuple(rows[0]), members)
+    if rule.wrong:
+        raise DataError(f"{path}: {rule.wrong}")
+    return rule
+
+
+def _rows(path: str, expected: str) -> list[list[str]]:
+    if not Path(path).is_file():
+        raise UsageError(f"{path}: no such file; expected {expected}")
+    return [[cell.strip() for cell in row] for row in csv.reader(read_text(Path(path)).splitlines()) if row]
+
+
 @dataclass(frozen=True, eq=False)
 class Operated:
     """Thresholds of a decision.
 
     Attributes:
-        thresholds: [] or (C,); None where no sample can promise the bound.
+        thresholds: [], (C,) or one a level; None where no sample can promise the bound.
         point: for the report.
         notes: what the user should know; why there are none, where that is so.
     """
@@ -137,18 +167,20 @@ class Operated:
 
 
 def operate(
-    rule: DecisionRule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
+    rule: Rule, p: Floats, labels: NDArray[np.int64], settings: GuardSettings, names: Sequence[str]
 ) -> Operated:
     """Choose thresholds.
 
     Args:
         rule: what they are for.
-        p: (N, C) probabilities of the samples that decide.
+        p: (N, C) probabilities of the samples that decide; of a `RollUp` those of groups.
         labels: (N,), or (N, C) of 0 and 1.
         settings: goal, certainty, seed, and level of intervals.
         names: of the classes.
     """
     goal, _ = settings.goal
+    if isinstance(rule, RollUp):
+        return _rolled_up(rule, p, labels, settings)
     if goal in BOUNDS:
         return _bounded(rule, p, labels, settings, names)
     if goal in ("f1", "macro-f1") and rule.kind in ("labels", "ratio"):
@@ -189,6 +221,20 @@ def _bounded(
         why = f"{'always' if goal == 'recall' else 'never'} decided, which keeps the promise and says nothing: {why}"
     found = np.array(thresholds[0] if of_one else thresholds, np.float32)
     return Operated(found, point, (why,) if why else ())
+
+
+def _rolled_up(rule: RollUp, p: Floats, labels: NDArray[np.int64], settings: GuardSettings) -> Operated:
+    thresholds, counts = level_thresholds(rule, p, labels, settings.risk / 100, settings.delta / 100)
+    lost = [level for level, threshold in enumerate(thresholds) if threshold > 1]
+    notes = tuple(
+        f"no answer is a {rule.levels[level]}: on the {counts[level]:,} samples that the levels before leave, no "
+        f"threshold keeps the wrong ones below {settings.risk:g} % with {100 - settings.delta:g} % certainty"
+        for level in lost
+    )
+    point = OperatingPoint("roll-up")
+    if len(lost) == len(thresholds):
+        return Operated(None, point, ("; ".join(notes),))
+    return Operated(thresholds, point, notes)
 
 
 def _tested(
@@ -269,10 +315,16 @@ def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:
     return moved / (1 + moved), odds / (1 + odds)
 
 
-def promise_of(settings: GuardSettings, rule: DecisionRule, point: OperatingPoint, names: Sequence[str]) -> str:
+def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names: Sequence[str]) -> str:
     """Say what the output is, and what it promises."""
     goal, level = settings.goal
-    of_all = {"labels": "of each label", "sure": "of each class", "ratio": ""}
+    if isinstance(rule, RollUp):
+        return (
+            f"the number of the {rule.levels[0]}, or from {len(names)} on of a {' or '.join(rule.levels[1:])}, or -1; "
+            f"of the answers at each level, with a certainty of {100 - settings.delta:g} %, at most "
+            f"{settings.risk:g} % are wrong, for samples that come as these did"
+        )
+    of_all = {"labels": "of each label, taken by itself,", "sure": "of each class, taken by itself,", "ratio": ""}
     who = of_all.get(rule.kind, f"of {names[rule.positive]}")
     texts = {"labels": "which labels hold", "sure": "the class, or -1 where it is not sure enough"}
     text = texts.get(rule.kind, "the class")
@@ -293,11 +345,15 @@ def promise_of(settings: GuardSettings, rule: DecisionRule, point: OperatingPoin
     )
 
 
-def decision_entry(settings: GuardSettings, rule: DecisionRule, thresholds: Floats, names: Sequence[str]) -> str:
-    """Return what the file says of its decision: the goal, the thresholds by class, and the costs of a few classes."""
+def decision_entry(settings: GuardSettings, rule: Rule, thresholds: Floats, names: Sequence[str]) -> str:
+    """Return what the file says of its decision: goal, thresholds by class or level, costs of a few classes, groups."""
     called = [names[rule.positive]] if rule.kind == "positive" else [*names]
-    goal = settings.decide if settings.goal[0] != "cost" else "cost"
+    # without the path of a file, which is of the user's disk
+    goal = settings.goal[0] if settings.reads_file else settings.decide
     entry: dict[str, Any] = {"goal": goal, "rule": rule.kind, "delta": settings.delta / 100}
+    if isinstance(rule, RollUp):
+        called = [*rule.levels]
+        entry |= {"names": rule.names, "groups": rule.groups[1:].tolist()}
     if rule.kind == "positive":
         entry["positive"] = rule.positive
     if len(called) <= _MAX_CLASSES:
@@ -305,98 +361,3 @@ def decision_entry(settings: GuardSettings, rule: DecisionRule, thresholds: Floa
         if rule.cost.size:
             entry["cost"] = rule.cost.tolist()
     return json.dumps(entry)
-
-
-def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
-    """Return the costs that a file was made for; None where it says none."""
-    try:
-        cost = np.array(json.loads(entries["guard_decision"])["cost"], np.float32)
-    except (LookupError, TypeError, ValueError, RecursionError):
-        return None
-    return cost if cost.ndim == 2 and np.all(np.isfinite(cost)) else None
-
-
-def score_decision(
-    decided: NDArray[Any],
-    labels: NDArray[np.int64],
-    names: Sequence[str],
-    level: float,
-    cost: Floats | None = None,
-    p: Floats | None = None,
-    positive: int | None = None,
-    clusters: NDArray[np.int64] | None = None,
-) -> DecisionScores:
-    """Hold decisions against labels.
-
-    Args:
-        decided: (N,) classes, -1 for none; or (N, C) bool.
-        labels: (N,), or (N, C) of 0 and 1.
-        names: of the classes.
-        level: of intervals, a fraction.
-        cost: (C, A) costs, if the file was made for some.
-        p: (N, C) probabilities, for curves.
-        positive: the class whose curve is drawn; all labels where it is None.
-        clusters: numbers of the groups that samples come in, (N,); None where they are independent.
-    """
-    classes = len(names)
-    counts = confusion(decided, labels, classes)
-    several = counts.ndim == 3
-    drawn: Sequence[int] = () if p is None else range(min(classes, _MAX_CURVES)) if positive is None else (positive,)
-    return DecisionScores(
-        classes=tuple(
-            _of_class(
-                name,
-                labels[:, c] == 1 if several else labels == c,
-                decided[:, c] if several else decided == c,
-                level,
-                clusters,
-            )
-            for c, name in enumerate(names)
-        ),
-        confusion=None if several or classes > _MAX_CLASSES else tuple(map(tuple, counts.tolist())),
-        undecided=0.0 if several else float(np.mean(decided < 0)),
-        macro_f1=float(np.mean(goal_value(counts, "f1" if several else "macro-f1"))),
-        balanced_accuracy=float(np.mean(goal_value(counts, "balanced-accuracy"))),
-        mcc=float(np.mean(goal_value(counts, "mcc"))),
-        cost=None if cost is None or several else -float(goal_value(counts, "cost", cost)),
-        curves=tuple(_curve(names[c], p[:, c], labels[:, c] == 1 if several else labels == c) for c in drawn)
-        if p is not None
-        else (),
-    )
-
-
-def _of_class(
-    name: str,
-    holds: NDArray[np.bool_],
-    chosen: NDArray[np.bool_],
-    level: float,
-    clusters: NDArray[np.int64] | None,
-) -> ClassDecision:
-    """Count one class: samples that hold it, and those that are decided to."""
-
-    def share(of: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[float | None, tuple[float, float] | None]:
-        if not among.any():
-            return None, None
-        groups = None if clusters is None else clusters[among]
-        return float(of[among].mean()), share_interval(of[among], level, groups)
-
-    recall, recall_interval = share(chosen, holds)
-    precision, precision_interval = share(holds, chosen)
-    return ClassDecision(
-        name=name,
-        samples=int(holds.sum()),
-        decided=int(chosen.sum()),
-        recall=recall,
-        recall_interval=recall_interval,
-        precision=precision,
-        precision_interval=precision_interval,
-        false_positives=share(chosen, ~holds)[0],
-    )
-
-
-def _curve(name: str, scores: Floats, holds: NDArray[np.bool_]) -> DecisionCurve:
-    order = np.argsort(-scores, kind="stable")
-    hits = np.cumsum(holds[order])
-    at = np.unique(np.linspace(0, len(order) - 1, _CURVE_POINTS).astype(np.int64))
-    recall = hits[at] / max(1, int(hits[-1]))
-    return DecisionCurve(name, tuple(recall.tolist()), tuple((hits[at] / (at + 1)).tolist()))

@@ -18,7 +18,7 @@ ADDITIONS: tuple[Addition, ...] = get_args(Addition)
 
 _DEFAULT_ADDITIONS: tuple[Addition, ...] = ("confidence", "accept", "set")
 
-_GOAL = re.compile(r"(f1|macro-f1|balanced-accuracy|mcc)|(recall>|precision>|fpr<)=(0?\.\d*[1-9]\d*)|cost=.+")
+_GOAL = re.compile(r"(f1|macro-f1|balanced-accuracy|mcc)|(recall>|precision>|fpr<)=(0?\.\d*[1-9]\d*)|(cost|roll-up)=.+")
 
 
 MIN_TEMPERATURE = 0.01
@@ -53,7 +53,9 @@ class GuardSettings:
         "",
         "Add the output decision: the class of a sample, or its labels, at thresholds that serve a goal. f1, macro-f1, "
         "balanced-accuracy and mcc are maximised; recall>=0.95, precision>=0.9 and fpr<=0.01 hold with certainty (see "
-        "--delta); cost=FILE names a CSV of costs, with a row a true class and a column a decision.",
+        "--delta); cost=FILE names a CSV of costs, with a row a true class and a column a decision. roll-up=FILE names "
+        "one of groups, with a row a class and a column a level: where no class is sure enough, its group is decided "
+        "(see --risk).",
         section=_SECTION,
         unit="GOAL",
         note="none",
@@ -95,7 +97,9 @@ class GuardSettings:
         "run.",
         section=_SECTION,
     )
-    risk: float = _per_cent(2.0, "accept: at most this share of the accepted samples is classified wrong.")
+    risk: float = _per_cent(
+        2.0, "accept, roll-up: at most this share of the accepted samples, or of the answers of a level, is wrong."
+    )
     delta: float = _per_cent(5.0, "accept, decide: probability that the share is beyond its level all the same.")
     ood_score: OodScore = setting(
         "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION
@@ -119,8 +123,8 @@ class GuardSettings:
             object.__setattr__(self, "add", _DEFAULT_ADDITIONS)
         if self.decide and _GOAL.fullmatch(self.decide) is None:
             raise UsageError(
-                f"decide: expected f1, macro-f1, balanced-accuracy, mcc, recall>=0.95, precision>=0.9, fpr<=0.01 or "
-                f"cost=FILE, with a bound between 0 and 1; got {self.decide!r}"
+                f"decide: expected f1, macro-f1, balanced-accuracy, mcc, recall>=0.95, precision>=0.9, fpr<=0.01, "
+                f"cost=FILE or roll-up=FILE, with a bound between 0 and 1; got {self.decide!r}"
             )
         if self.positive and not self.decide:
             raise UsageError("positive is for a decision; say its goal with --decide")
@@ -146,6 +150,11 @@ class GuardSettings:
         """What the decision serves, without relation and path, and the bound; 0 where there is none."""
         name, _, bound = self.decide.partition("=")
         return name.rstrip("<>"), float(bound) if name.endswith(("<", ">")) else 0.0
+
+    @property
+    def reads_file(self) -> bool:
+        """Whether the goal is in a file, whose path is of no use to others."""
+        return self.goal[0] in ("cost", "roll-up")
 
     @property
     def fits(self) -> bool:

@@ -19,14 +19,14 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs, tensor_outputs
 from tna_onnx.graph.readout import quantization_step
-from tna_onnx.guarding.deciding import cost_in_file, score_decision
+from tna_onnx.guarding.decision_scores import cost_in_file, roll_up_in_file, score_decision
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.corp import top_label_errors
-from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import area_under, roc_points
+from tna_onnx.numerics.roll_up import Rule
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import RiskCoverage
@@ -44,7 +44,7 @@ def measure(
     *,
     fresh: bool | None,
     detection: Detection | None = None,
-    rule: DecisionRule | None = None,
+    rule: Rule | None = None,
     cost: NDArray[np.float32] | None = None,
 ) -> Decisions:
     """Reduce decisions to the figures of the report.
@@ -56,7 +56,7 @@ def measure(
         data: what the samples are.
         fresh: whether no threshold was chosen on them; None where nobody knows.
         detection: of unknown samples, if they were given.
-        rule: of the decision, if its curve is to be drawn.
+        rule: of the decision, if its curve is to be drawn or it has levels.
         cost: that the decision was made for.
     """
     level = check_level(confidence_level)
@@ -70,10 +70,7 @@ def measure(
     if "ood_alarm" in decided.values:
         figures["alarms"] = float(decided.values["ood_alarm"].mean())
     if "decision" in decided.values:
-        one = None if rule is None or rule.kind != "positive" else rule.positive
-        figures["decision"] = score_decision(
-            decided.values["decision"], decided.labels, names, level, cost, decided.probabilities, one, decided.clusters
-        )
+        figures["decision"] = score_decision(decided, names, level, rule, cost)
     n = len(decided)
     accuracy = float(decided.hit.mean())
     return Decisions(data=data, fresh=fresh, n=n, accuracy=accuracy, detection=detection, **figures)
@@ -255,7 +252,8 @@ def score_guarded(
     described = source.describe()
     called = names or tuple(map(str, range(output.n_classes)))
     cost = cost_in_file(provenance(model))
-    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, cost=cost)
+    rolled = roll_up_in_file(provenance(model), output.n_classes)
+    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, rule=rolled, cost=cost)
     return scores, predicted, decisions
 
 
@@ -264,7 +262,7 @@ _MAX_CHANGE = 1e-5
 
 
 def check_decisions(
-    decided: Values, scores: Values, thresholds: Thresholds, where: str, rule: DecisionRule | None = None
+    decided: Values, scores: Values, thresholds: Thresholds, where: str, rule: Rule | None = None
 ) -> None:
     """Compare the file's decisions with the scores that the thresholds were chosen on.
 

@@ -23,6 +23,7 @@ from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import TopVersusAll
 from tna_onnx.numerics import operating_points, outliers
 from tna_onnx.numerics.ops import Ops
+from tna_onnx.numerics.roll_up import RollUp
 
 # Numbers of one array, and of all, that the metadata hold; whole numbers are shorter.
 MAX_ARRAY = 1024
@@ -245,6 +246,8 @@ def _require_fit(fitted: Any) -> None:
     Raises:
         NotRebuilt: such a number.
     """
+    if isinstance(fitted, RollUp) and fitted.wrong:
+        raise NotRebuilt(f"it holds groups of classes that are none: {fitted.wrong}")
     for name, value in vars(fitted).items():
         if isinstance(fitted, (Added, *MAPS.values())) and isinstance(value, np.ndarray) and np.isinf(value).any():
             raise NotRebuilt(f"it holds a {type(fitted).__name__} with infinite numbers")
@@ -282,7 +285,7 @@ def _classes() -> dict[str, type]:
         Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
         dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
-        operating_points.DecisionRule, *MAPS.values(),
+        operating_points.DecisionRule, RollUp, *MAPS.values(),
     )  # fmt: skip
     return {cls.__name__: cls for cls in named}
 

@@ -9,7 +9,14 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.render.lines import count_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.measured import Estimate, Subgroup
-from tna_onnx.results.outcomes import ClassDecision, ConfidenceCalibration, Decisions, DecisionScores, OperatingPoint
+from tna_onnx.results.outcomes import (
+    ClassDecision,
+    ConfidenceCalibration,
+    Decisions,
+    DecisionScores,
+    LevelDecision,
+    OperatingPoint,
+)
 from tna_onnx.results.report import MethodScores, Report, Verification
 
 
@@ -339,6 +346,8 @@ def decision_parts(decisions: Decisions) -> Iterator[tuple[str, str]]:
             yield "vacuous:", f"{share} of the sets hold all classes, which is true and says nothing"
     if decisions.decision is not None:
         yield "decision:", _scores_text(decisions.decision)
+        for level in decisions.decision.levels:
+            yield f"answers at the level {level.name}:", _level_text(level)
     if decisions.alarms is not None:
         yield "alarm", f"in {per_cent(decisions.alarms)}"
     if decisions.detection is not None:
@@ -354,9 +363,16 @@ def _scores_text(scores: DecisionScores) -> str:
     text = f"macro F1 {scores.macro_f1:.4f}, balanced accuracy {per_cent(scores.balanced_accuracy)}, MCC "
     text += f"{scores.mcc:.4f}"
     if scores.undecided:
-        text += f", undecided {per_cent(scores.undecided)}"
+        text += f", {'no class' if scores.levels else 'undecided'} {per_cent(scores.undecided)}"
     if scores.cost is not None:
         text += f", cost {scores.cost:.4g} a sample"
+    return text
+
+
+def _level_text(level: LevelDecision) -> str:
+    text = f"{per_cent(level.answered)} of samples"
+    if level.wrong_interval is not None:
+        text += f", of which {per_cent(level.wrong)} wrong {between(level.wrong_interval)}"
     return text
 
 

@@ -43,7 +43,7 @@ def promised(guard: Guard) -> SimpleNamespace:
 
 def _default(dial: GuardInput) -> str:
     if isinstance(dial.default, tuple):
-        return "as in the samples" if dial.role == "class_prior" else "one a class"
+        return "as in the samples" if dial.role == "class_prior" else "several"
     return f"{dial.default:g}"
 
 
@@ -141,7 +141,7 @@ def _limit(threshold: tuple[float | None, ...]) -> str:
     if not threshold:
         return "-"
     if len(threshold) > 1:
-        return "one a class"
+        return "several"
     if threshold[0] is None:
         return "none"
     return f"{threshold[0]:.6g}"
