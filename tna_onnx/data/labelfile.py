@@ -55,7 +55,7 @@ class LabelFile:
 
     paths: tuple[str, ...] | None
     labels: AnyArray = field(repr=False)
-    others: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict, repr=False)
 
 
 def read_label_file(

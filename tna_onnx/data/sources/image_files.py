@@ -356,10 +356,10 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mappi
         if table.paths is not None:
             require_files(root, table.paths, where)
             names = list(table.paths)
-        elif table.others:  # one of them may be the paths under another name: their order must not be assumed
-            raise DataError(f"{where}: no column holds the paths (found {listed(table.others)}); call it 'path'")
+        elif table.columns:  # one of them may be the paths under another name: their order must not be assumed
+            raise DataError(f"{where}: no column holds the paths (found {listed(table.columns)}); call it 'path'")
         values = table.labels
-        columns = table.others
+        columns = table.columns
     indices = label_indices(np.asarray(values), len(names), request.n_classes, where, request.class_names)
     return names, indices, columns
 
@@ -388,10 +388,10 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
     table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)
     if table.paths is None:
         advice = "call it 'path'"
-        if any(name.startswith(("logits", "features")) for name in table.others):
+        if any(name.startswith(("logits", "features")) for name in table.columns):
             advice += "; computed logits and features are read from Parquet, as a column of lists, and from .npz"
         raise DataError(
-            f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.others)) or 'labels'} "
+            f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.columns)) or 'labels'} "
             f"only); {advice}"
         )
     labels = label_indices(
@@ -401,4 +401,4 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
         require_files(path.parent, table.paths, str(path))
     check_inside(path.parent, table.paths, str(path), request.data_root)
     files = FolderImages(path.parent, table.paths)
-    return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input, table.others)
+    return open_image_files(f"manifest {path.name}", str(path), files, labels, request, image_input, table.columns)

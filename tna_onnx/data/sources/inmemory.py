@@ -2,10 +2,6 @@
 
 `tna_onnx.data.sources.layout` decides which columns fill which input.
 
-Lists of token ids that differ in length are padded for a model that takes an attention mask; roles follow the names of
-the inputs, as in `tokens`. The mask is read from a column if there is one, else computed from the lengths of the lists.
-Padding has the id 0, which a model with a mask ignores. Without a mask the padding id is unknown, so nothing is padded.
-
 Text files are CSV, TSV, JSON and JSON Lines. A cell of CSV is a number, a truth value, a list in JSON's brackets, or
 text; a column is of numbers if each of its cells is one, or empty. Without a header the columns are called 1, 2, ...
 """
@@ -27,97 +23,23 @@ from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apa
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, by_user, folded, lay_out, plain_kinds, texts_of
-from tna_onnx.data.sources.tokens import roles_of, text_columns, tokenized, with_tokenizer
+from tna_onnx.data.sources.tokens import (
+    need_padding,
+    padded,
+    text_columns,
+    token_columns,
+    tokenized,
+    with_tokenizer,
+)
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray
-
-_PADDING = 0
-
-
-def token_columns(kinds: Mapping[str, Kind], request: Request) -> dict[str, str]:
-    """Return the columns of token lists for each role, `ids` first; empty if samples are something else.
-
-    Args:
-        kinds: name of a column -> what it holds.
-        request: what the model wants.
-    """
-    roles = roles_of(request)
-    if request.tokenizer is not None or request.columns or "mask" not in roles.values():
-        return {}
-    token_lists = {role: name for name, role in roles.items() if kinds.get(name) == "list"}
-    missing = {role for role in roles.values() if role not in token_lists}
-    # the mask follows from the lengths; nothing else does
-    if missing - {"mask"}:
-        return {}
-    return {"ids": token_lists.pop("ids"), **token_lists}
-
-
-def padded(
-    where: str, lists: Mapping[str, tuple[str, Sequence[Any]]], request: Request
-) -> tuple[dict[str, AnyArray], str]:
-    """Return the array (N, T) of each input, and a line for reports.
-
-    Args:
-        where: what messages start with.
-        lists: role -> column and its cells.
-        request: what the model wants.
-
-    Raises:
-        DataError: a cell is no list of integers, is longer than the model takes, or fits no id.
-    """
-    name, cells = lists["ids"]
-    lengths = [_length(where, name, row, cell) for row, cell in enumerate(cells)]
-    longest = max(lengths, default=0)
-    fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
-    if fixed is not None and longest > fixed:
-        row = lengths.index(longest)
-        raise DataError(
-            f"{where}: column {name!r}: {longest} tokens in row {row}, and the model takes {fixed}; cut the lists as "
-            "the model's tokenizer does"
-        )
-    width = fixed or longest
-    masked = np.arange(width) < np.array(lengths)[:, None]
-    arrays = {}
-    for spec in request.inputs:
-        role = roles_of(request)[spec.name]
-        if role not in lists:
-            arrays[spec.name] = masked.astype(spec.dtype)
-            continue
-        arrays[spec.name] = _padded_array(where, spec, lists[role], masked)
-    mask_note = "the mask covers that" if "mask" in lists else "the mask is made of the lengths of the lists"
-    return arrays, f"lists of {name!r} padded with id {_PADDING} at their end to {width} tokens; {mask_note}"
-
-
-def _length(where: str, name: str, row: int, cell: Any) -> int:
-    if cell is None or not hasattr(cell, "__len__") or isinstance(cell, str) or not len(cell):
-        raise DataError(f"{where}: column {name!r}: expected a list of token ids in row {row}, found {cell!r:.60}")
-    return len(cell)
-
-
-def _padded_array(where: str, spec: InputSpec, column: tuple[str, Sequence[Any]], masked: AnyArray) -> AnyArray:
-    """Put the cells of a column where `masked` is true."""
-    name, cells = column
-    array = np.full(masked.shape, _PADDING, spec.dtype)
-    for row, cell in enumerate(cells):
-        values = np.asarray(cell)
-        length = int(masked[row].sum())
-        if values.dtype.kind not in "iu" or values.shape != (length,):
-            raise DataError(
-                f"{where}: column {name!r}: expected a list of {length} integers in row {row}, as many as there are "
-                f"ids, found {cell!r:.60}"
-            )
-        array[row, :length] = values
-        if not np.array_equal(array[row, :length], values):
-            raise DataError(f"{where}: column {name!r}: row {row} does not fit into {spec.dtype}, the input's dtype")
-    return array
-
 
 # What libraries put where a value is missing, by the names of the types: none of them need be installed.
 _MISSING = ("NoneType", "NAType", "NaTType")
@@ -170,7 +92,7 @@ def open_in_memory(
             marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
     request = with_tokenizer(request, kinds, label)
     tokens = token_columns(kinds, request)
-    if tokens and _needs_padding(tokens, columns, request):
+    if tokens and need_padding(tokens, map(_length, columns[tokens["ids"]]), request):
         arrays, note = padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)
     elif request.tokenizer is None:
         layout = lay_out(where, kinds, request, label)
@@ -264,12 +186,8 @@ def _cast(where: str, spec: InputSpec, name: str, values: AnyArray) -> AnyArray:
     return cast
 
 
-def _needs_padding(tokens: Mapping[str, str], columns: Mapping[str, AnyArray], request: Request) -> bool:
-    """Tell whether lists of tokens differ in length, are shorter than the model's, or have no mask."""
-    values = columns[tokens["ids"]]
-    lengths = {len(cell) if hasattr(cell, "__len__") else 0 for cell in values}
-    fixed = {spec.shape[1] for spec in request.inputs} - {None}
-    return len(lengths | fixed) > 1 or "mask" not in tokens
+def _length(cell: Any) -> int:
+    return len(cell) if hasattr(cell, "__len__") else 0
 
 
 def _joined(where: str, cells: AnyArray) -> AnyArray:

@@ -34,9 +34,9 @@ from tna_onnx.data.sources.arrow import (
 )
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.image_files import ImageSource, open_image_files
-from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory, plain_column, token_columns
+from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory, plain_column
 from tna_onnx.data.sources.layout import Kind, Layout, lay_out, plain_kinds, texts_of
-from tna_onnx.data.sources.tokens import with_tokenizer
+from tna_onnx.data.sources.tokens import need_padding, token_columns, with_tokenizer
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -327,11 +327,11 @@ class _Table:
         )
 
     def is_ragged(self, tokens: Mapping[str, str]) -> bool:
-        """Whether lists of tokens differ in length, are shorter than the model's, or have no mask."""
+        """Whether lists of tokens have to be padded."""
         compute = importlib.import_module("pyarrow.compute")
         table = map_table(self.files, [tokens["ids"]], self.request.limits)
-        lengths = {*compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()}
-        return len(lengths | {spec.shape[1] for spec in self.request.inputs} - {None}) > 1 or "mask" not in tokens
+        lengths = compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()
+        return need_padding(tokens, lengths, self.request)
 
     def _map(self, columns: list[str]) -> tuple[Any, AnyArray | None, dict[str, AnyArray]]:
         """Return the table with these columns, the labels in it, and further columns that the request asks for."""

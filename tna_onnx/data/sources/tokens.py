@@ -3,6 +3,10 @@
 The roles of inputs follow their names: a name with `mask` in it is the attention mask, one with `type` the token types,
 and the remaining input takes the ids. All samples are padded at their end to the longest one, or to the length that the
 model fixes, and cut to the length that the model, the tokenizer or its `tokenizer_config.json` sets.
+
+Lists of token ids that differ in length are padded too, with the id 0, for a model that takes an attention mask. The
+mask is read from a column if there is one, else computed from the lengths of the lists. Without a mask the padding id
+is unknown, so nothing is padded.
 """
 
 from __future__ import annotations
@@ -20,10 +24,11 @@ from tna_onnx.data.labels import listed
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tna_onnx.data.request import Request
-    from tna_onnx.data.source import AnyArray
+    from tna_onnx.data.source import AnyArray, InputSpec
+    from tna_onnx.data.sources.layout import Kind
 
 _TEXT = ("text", "sentence", "content", "review", "question")
 _PADDING = ("[PAD]", "<pad>", "<|padding|>", "<|endoftext|>")
@@ -201,3 +206,92 @@ def _padding_id(tokenizer: Any) -> int:
     ids = [tokenizer.token_to_id(token) for token in _PADDING]
     # without a token for it, the mask alone tells what is padding
     return next((number for number in ids if number is not None), 0)
+
+
+# ---- lists of token ids
+
+_FILL = 0  # id of the padding, which a model with a mask ignores
+
+
+def token_columns(kinds: Mapping[str, Kind], request: Request) -> dict[str, str]:
+    """Return the columns of token lists for each role, `ids` first; empty if samples are something else.
+
+    Args:
+        kinds: name of a column -> what it holds.
+        request: what the model wants.
+    """
+    roles = roles_of(request)
+    if request.tokenizer is not None or request.columns or "mask" not in roles.values():
+        return {}
+    token_lists = {role: name for name, role in roles.items() if kinds.get(name) == "list"}
+    missing = {role for role in roles.values() if role not in token_lists}
+    # the mask follows from the lengths; nothing else does
+    if missing - {"mask"}:
+        return {}
+    return {"ids": token_lists.pop("ids"), **token_lists}
+
+
+def need_padding(tokens: Mapping[str, str], lengths: Iterable[int], request: Request) -> bool:
+    """Tell whether lists of tokens of these lengths differ, are shorter than the model's, or have no mask."""
+    fixed = {spec.shape[1] for spec in request.inputs} - {None}
+    return len({*lengths} | fixed) > 1 or "mask" not in tokens
+
+
+def padded(
+    where: str, lists: Mapping[str, tuple[str, Sequence[Any]]], request: Request
+) -> tuple[dict[str, AnyArray], str]:
+    """Return the array (N, T) of each input, and a line for reports.
+
+    Args:
+        where: what messages start with.
+        lists: role -> column and its cells.
+        request: what the model wants.
+
+    Raises:
+        DataError: a cell is no list of integers, is longer than the model takes, or fits no id.
+    """
+    name, cells = lists["ids"]
+    lengths = [_length(where, name, row, cell) for row, cell in enumerate(cells)]
+    longest = max(lengths, default=0)
+    fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
+    if fixed is not None and longest > fixed:
+        row = lengths.index(longest)
+        raise DataError(
+            f"{where}: column {name!r}: {longest} tokens in row {row}, and the model takes {fixed}; cut the lists as "
+            "the model's tokenizer does"
+        )
+    width = fixed or longest
+    masked = np.arange(width) < np.array(lengths)[:, None]
+    arrays = {}
+    for spec in request.inputs:
+        role = roles_of(request)[spec.name]
+        if role not in lists:
+            arrays[spec.name] = masked.astype(spec.dtype)
+            continue
+        arrays[spec.name] = _padded_array(where, spec, lists[role], masked)
+    mask_note = "the mask covers that" if "mask" in lists else "the mask is made of the lengths of the lists"
+    return arrays, f"lists of {name!r} padded with id {_FILL} at their end to {width} tokens; {mask_note}"
+
+
+def _length(where: str, name: str, row: int, cell: Any) -> int:
+    if cell is None or not hasattr(cell, "__len__") or isinstance(cell, str) or not len(cell):
+        raise DataError(f"{where}: column {name!r}: expected a list of token ids in row {row}, found {cell!r:.60}")
+    return len(cell)
+
+
+def _padded_array(where: str, spec: InputSpec, column: tuple[str, Sequence[Any]], masked: AnyArray) -> AnyArray:
+    """Put the cells of a column where `masked` is true."""
+    name, cells = column
+    array = np.full(masked.shape, _FILL, spec.dtype)
+    for row, cell in enumerate(cells):
+        values = np.asarray(cell)
+        length = int(masked[row].sum())
+        if values.dtype.kind not in "iu" or values.shape != (length,):
+            raise DataError(
+                f"{where}: column {name!r}: expected a list of {length} integers in row {row}, as many as there are "
+                f"ids, found {cell!r:.60}"
+            )
+        array[row, :length] = values
+        if not np.array_equal(array[row, :length], values):
+            raise DataError(f"{where}: column {name!r}: row {row} does not fit into {spec.dtype}, the input's dtype")
+    return array
