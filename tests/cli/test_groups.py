@@ -201,17 +201,16 @@ def test_groups_of_arrays_are_not_those_of_held_out_samples(small: Small, arrays
     assert report.comparison.before.groups == 25
 
 
-@pytest.mark.parametrize("command", ["shift", "study", "features"])
+@pytest.mark.parametrize("command", ["shift", "study"])
 def test_commands_that_would_ignore_groups_refuse_them(
     small: Small, arrays: Arrays, tmp_path: Path, command: str
 ) -> None:
     words: dict[str, list[object]] = {
         "shift": ["--target-prior", ",".join("1" * 10)],
         "study": ["--eval", small.calib, "-o", tmp_path / "s"],
-        "features": ["--output", tmp_path / "f"],
     }
-    done = cli(command, small.model, "--calib" if command != "features" else "--data",
-               npz(tmp_path / "d", arrays), "--group-column", "patient", *words[command])  # fmt: skip
+    data = npz(tmp_path / "d", arrays)
+    done = cli(command, small.model, "--calib", data, "--group-column", "patient", *words[command])
     assert done.exit_code == 2
     assert f"{command} does not take groups into account" in done.output
 
@@ -289,3 +288,31 @@ def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arr
     refused = cli(*command, "--coverage", "99", "-o", tmp_path / "i.onnx", "--group-column", "patient")
     assert refused.exit_code == 4
     assert "of each group one" in refused.output
+
+
+@pytest.mark.parametrize("write", [npz, parquet])
+@pytest.mark.parametrize("kept", ["--cache", "--output"])
+def test_features_keep_groups_and_weights(
+    small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path], kept: str
+) -> None:
+    """As columns `group` and `weight` of a store and of Parquet files, whatever they are called in the data."""
+    if kept == "--output":
+        pytest.importorskip("pyarrow")
+    path = write(tmp_path / "d", arrays)
+    columns = ["--group-column", "patient", "--weight-column", "patient"]
+    named = ["--group-column", "group", "--weight-column", "weight"]
+    features = tmp_path / "features"
+    assert cli("features", small.model, path, kept, features, *columns).exit_code == 0
+    words = ["calibrate", small.model, "--search", "none", "--map", "ts", "--device", "cpu"]
+    reports = []
+    for data, flags, name in ((path, columns, "a"), (features, named, "b")):
+        done = cli(*words, data, *flags, "-o", tmp_path / f"{name}.onnx", "--json", tmp_path / f"{name}.json")
+        assert done.exit_code == 0, done.output
+        reports.append(json.loads((tmp_path / f"{name}.json").read_text())["comparison"]["before"])
+    assert reports[0]["groups"] == reports[1]["groups"] == 50
+    # files of features are in another order, so that folds are others; the input's metrics are not
+    for name in ("nll", "effective_n"):
+        assert reports[1][name] == pytest.approx(reports[0][name], rel=1e-5)
+    refused = cli(*words, features, "--group-column", "patient", "-o", tmp_path / "c.onnx")
+    assert refused.exit_code == 4
+    assert "no column 'patient'" in refused.output

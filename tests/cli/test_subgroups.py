@@ -102,6 +102,46 @@ def test_by_a_column_on_the_command_line(small: Small, tmp_path: Path) -> None:
     assert compared.exit_code == 0, compared.output
     assert "differences to the baseline" in compared.output
     assert "Subgroups, " in page.read_text()
-    for command in ("calibrate", "guard"):
-        with pytest.raises(UsageError, match=f"{command} does not take subgroups into account"):
-            getattr(tna_onnx, command)(small.model, small.calib, by="site")
+    with pytest.raises(UsageError, match="guard does not take subgroups into account"):
+        tna_onnx.guard(small.model, small.calib, by="site")
+
+
+@pytest.mark.parametrize("held_out", [True, False])
+def test_calibrate_compares_subgroups_of_the_samples_that_it_reports_on(
+    small: Small, tmp_path: Path, held_out: bool
+) -> None:
+    for name in ("calib", "test"):
+        with np.load(getattr(small, name)) as stored:
+            x, labels = stored["x"], stored["labels"]
+        np.savez(tmp_path / f"{name}.npz", x=x, labels=labels, site=np.arange(len(x)) % 2)
+    new, page, result = (tmp_path / name for name in ("new.onnx", "p.html", "r.json"))
+    words = ["--eval", tmp_path / "test.npz"] if held_out else []
+    files = ["-o", new, "--report", page, "--json", result]
+    command = ["calibrate", small.model, tmp_path / "calib.npz", "--search", "none", "--map", "ts", "--by", "site"]
+    done = cli(*command, *words, *files)
+    assert done.exit_code == 0, done.output
+    assert "subgroups: after minus before" in done.output
+    assert "not corrected for 2 subgroups" in done.output
+    assert "Subgroups: after minus before" in page.read_text()
+    report = json.loads(result.read_text())
+    parts = {part["name"]: part for part in report["subgroups"]}
+    assert {*parts} == {"0", "1"}
+    if held_out:
+        compared = tna_onnx.compare([small.model, new], tmp_path / "test.npz", by="site")
+        for part in compared.models[1].subgroups:
+            assert parts[part.name]["estimates"]["ece"]["value"] == pytest.approx(part.estimates["ece"].value, abs=1e-6)
+            assert parts[part.name]["differences"]["nll"]["low"] == pytest.approx(part.differences["nll"].low, abs=1e-6)
+    # cross-fitted, the errors are those of a fit on all samples, on new ones; means are those of the parts
+    total = sum(part["metrics"]["n"] * part["differences"]["nll"]["difference"] for part in parts.values())
+    count = sum(part["metrics"]["n"] for part in parts.values())
+    assert total / count == pytest.approx(report["comparison"]["differences"]["nll"]["difference"], rel=1e-6)
+
+
+def test_the_parts_of_arrays_are_not_those_of_held_out_samples(small: Small) -> None:
+    with np.load(small.calib) as stored:
+        data = {name: stored[name] for name in ("x", "labels")}
+    words = {"search": "none", "map": "ts", "by": np.arange(len(data["x"])) % 2}
+    with pytest.raises(UsageError, match="those of eval too"):
+        tna_onnx.calibrate(small.model, data, eval=small.test, **words)
+    other = tna_onnx.Data(small.test, by=np.arange(len(np.load(small.test)["x"])) % 2)
+    assert len(tna_onnx.calibrate(small.model, data, eval=other, **words).subgroups) == 2

@@ -68,7 +68,7 @@ def test_a_column_that_is_not_there_is_refused(small: Small, arrays: Arrays, tmp
         assert "'mass'" in result.output
 
 
-@pytest.mark.parametrize("command", ["guard", "shift", "study", "features", "verify"])
+@pytest.mark.parametrize("command", ["guard", "shift", "study", "verify"])
 def test_commands_that_count_samples_refuse_weights(small: Small, arrays: Arrays, tmp_path: Path, command: str) -> None:
     words: dict[str, Any] = {"weights": arrays["patient"]}
     data = {name: arrays[name] for name in ("x", "labels")}
@@ -76,7 +76,6 @@ def test_commands_that_count_samples_refuse_weights(small: Small, arrays: Arrays
         "guard": lambda: tna_onnx.guard(small.model, data, add=("accept",), **words),
         "shift": lambda: tna_onnx.shift(small.model, data, target_prior="uniform", **words),
         "study": lambda: tna_onnx.study(small.model, data, eval=data, **words),
-        "features": lambda: tna_onnx.features(small.model, data, tmp_path, **words),
         "verify": lambda: tna_onnx.verify(small.model, small.model, data=data, **words),
     }
     with pytest.raises(UsageError, match="weight"):
@@ -187,3 +186,45 @@ def test_scores_by_themselves_have_weights_too(tmp_path: Path) -> None:
     assert report.parameters != tna_onnx.fit(path, map="ts").parameters
     with pytest.raises(DataError, match="for weight_column"):
         tna_onnx.fit(path, weight_column="v", map="ts")
+
+
+def test_class_frequencies_are_short_for_weights(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    data = {name: arrays[name] for name in ("x", "labels")}
+    classes = int(arrays["labels"].max()) + 1
+    prior = np.arange(1, classes + 1) / np.arange(1, classes + 1).sum()
+    weights = (prior / np.bincount(arrays["labels"], minlength=classes))[arrays["labels"]]
+    expected = tna_onnx.evaluate(small.model, data, weights=weights).metrics
+    path = tmp_path / "prior.json"
+    path.write_text(json.dumps({str(c): share for c, share in enumerate(prior.tolist())}))
+    for stated in (prior.tolist(), path, dict(enumerate(prior.tolist()))):
+        metrics = tna_onnx.evaluate(small.model, data, class_prior=stated).metrics
+        for name in ("accuracy", "ece", "nll", "brier", "effective_n"):
+            assert getattr(metrics, name) == pytest.approx(getattr(expected, name), rel=1e-12), name
+    words: dict[str, Any] = {"search": "none", "map": "ts"}
+    held_out = {name: values[:150] for name, values in data.items()}
+    rest = {name: values[150:] for name, values in data.items()}
+    report = tna_onnx.calibrate(small.model, rest, eval=held_out, class_prior=prior, **words)
+    assert report.comparison.after.effective_n == pytest.approx(
+        tna_onnx.evaluate(small.model, held_out, class_prior=prior).metrics.effective_n
+    )
+    fitted = tna_onnx.calibrate(small.model, data, weights=weights, **words)
+    found = tna_onnx.calibrate(small.model, data, class_prior=prior, **words)
+    assert found.parameters["temperature"] == pytest.approx(fitted.parameters["temperature"], rel=1e-9)
+    balanced = tna_onnx.calibrate(small.model, data, **words).recall.balanced_before
+    even = tna_onnx.evaluate(small.model, data, class_prior="uniform").metrics
+    assert even.accuracy == pytest.approx(balanced, rel=1e-9)
+
+
+def test_class_frequencies_that_no_weights_give_are_refused(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    data = {name: arrays[name] for name in ("x", "labels")}
+    one_less = {name: values[data["labels"] != 2] for name, values in data.items()}
+    with pytest.raises(DataError, match="no sample of the classes 2"):
+        tna_onnx.evaluate(small.model, one_less, class_prior="uniform")
+    with pytest.raises(UsageError, match="give one"):
+        tna_onnx.evaluate(small.model, data, class_prior="uniform", weights=np.ones(300))
+    with pytest.raises(UsageError, match="class_prior is not used by verify"):
+        tna_onnx.verify(small.model, small.model, data=data, class_prior="uniform")
+    refused = cli("study", small.model, npz(tmp_path / "d", data), "--eval", small.test, "-o", tmp_path / "s",
+                  "--class-prior", "uniform")  # fmt: skip
+    assert refused.exit_code == 2
+    assert "--class-prior" in refused.output

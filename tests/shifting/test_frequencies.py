@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tna_onnx.data.choices import Limits
+from tna_onnx.data.prior import read_prior
 from tna_onnx.errors import DataError
-from tna_onnx.shifting.frequencies import read_prior
 
 NAMES = ("cat", "cow", "dog")
 

@@ -122,7 +122,7 @@ def beside_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data | 
     Raises:
         UsageError: a value of the wrong type.
     """
-    nothing: dict[str, Any] = dict.fromkeys(("groups", "group_column", "by", "weights", "weight_column"))
+    nothing: dict[str, Any] = dict.fromkeys(("groups", "group_column", "by", "weights", "weight_column", "class_prior"))
     return held_out_of(samples, dataclasses.replace(calib, **nothing), {**keywords, **nothing, "eval_labels": None})
 
 
@@ -158,20 +158,20 @@ def held_out_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data 
     if samples is None:
         return None
     labels = keywords.get("eval_labels")
-    for keyword in ("groups", "weights"):
-        if getattr(calib, keyword) is not None and getattr(samples, keyword, None) is None:
+    for keyword in ("groups", "weights", "by"):
+        values = getattr(calib, keyword)
+        if not (values is None or isinstance(values, str)) and getattr(samples, keyword, None) is None:
             raise UsageError(
                 f"{keyword} are those of the calibration data; give those of eval too: eval=Data(..., {keyword}=...)"
             )
     if not isinstance(samples, Data):
         # the accuracy that the user expects is measured once, on the calibration data
         return dataclasses.replace(calib, samples=samples, labels=labels, expect_accuracy=None)
-    # these are about the calibration data
-    keywords_of_eval = {
-        name: keyword
-        for name, keyword in keywords.items()
-        if name not in ("labels", "groups", "weights", "expect_accuracy")
-    }
+    # these are about the calibration data, unless they are names of columns
+    of_calib = {"labels", "groups", "weights", "expect_accuracy"}
+    if not isinstance(keywords.get("by"), str):
+        of_calib.add("by")
+    keywords_of_eval = {name: keyword for name, keyword in keywords.items() if name not in of_calib}
     if labels is not None:
         keywords_of_eval["labels"] = labels
     return data_of(samples, keywords_of_eval)

@@ -139,9 +139,9 @@ def calibrate(
     )
     if teacher is not None and decisions is not None:
         raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
-    job.calib.refuse_beside("calibrate", "by")
-    for word, asked in (("--add", decisions is not None), ("--teacher", teacher is not None),
-                        ("--report, --figures and details", job.details)):  # fmt: skip
+    if teacher is not None:
+        job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
+    for word, asked in (("--add", decisions is not None), ("--report, --figures and details", job.details)):
         if asked:
             job.calib.refuse_beside(f"calibrate with {word}", "weight")
     job = replace(job, training=beside_of(train_features, job.calib, words))

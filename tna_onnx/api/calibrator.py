@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tna_onnx._version import __version__
 from tna_onnx.api.arguments import ProgressWord, refuse_unknown
 from tna_onnx.api.keywords import FitWords
+from tna_onnx.data.choices import Frequencies
 from tna_onnx.data.sources.feature_files import ScoresWord, open_scores
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.results.report import Report
@@ -380,6 +381,7 @@ def fit(
     label_column: str | None = None,
     group_column: str | None = None,
     weight_column: str | None = None,
+    class_prior: Frequencies | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
     **words: Unpack[FitWords],
@@ -397,6 +399,7 @@ def fit(
         label_column: column with the labels; None finds it by its name.
         group_column: column that says which samples belong together: folds and intervals are of groups then.
         weight_column: column with the weight of each sample.
+        class_prior: class frequencies of the population, in place of weights: `uniform`, a file, or C numbers.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `map_objective`, `bins`, `seed`,
@@ -413,4 +416,5 @@ def fit(
     values = checked_scores(scores_of_file.values, scores_of_file.kind)
     labels, _ = column_numbers(scores_of_file.labels, values)
     run: dict[str, Any] = {"output": output, "json": json, "progress": progress, **scores_of_file.beside}
+    run["class_prior"] = class_prior
     return calibrated(values, labels, scores_of_file.kind, **run, **words)

@@ -34,7 +34,7 @@ from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data
-from tna_onnx.data.request import Request
+from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.image_files import ImageSource
@@ -96,7 +96,7 @@ def features(
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
         **words: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`; and of `EngineFields`: `engine`,
-            `ray_options`, `max_samples`, `stratify`.
+            `ray_options`, `max_samples`, `stratify`. Groups and weights are kept as columns `group` and `weight`.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -121,7 +121,7 @@ def features(
         raise UsageError("--engine, --ray-option, --max-samples and --stratify need --output, a new folder of files")
     options = model_options_of(words)
     labelled = data_of(data, words)
-    labelled.refuse_beside("features")
+    _check_beside(labelled)
     where = parse_device(device)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
@@ -148,6 +148,17 @@ def features(
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
     notes = (*table.resumed, *batch_size_notes(batch_size, size), *probed.notes, *warnings_of(suspicion, names))
     return kept(json, _collection(opened, table, source, (*notes, *about_images)))
+
+
+def _check_beside(labelled: Data) -> None:
+    """Refuse what is not kept beside features: groups and weights are.
+
+    Raises:
+        UsageError: it is given.
+    """
+    labelled.refuse_beside("features", "by")
+    if labelled.class_prior is not None:
+        raise UsageError("features does not take --class-prior into account; give it to what fits on the features")
 
 
 def _engine_fields(words: FeatureWords) -> EngineFields:
@@ -186,7 +197,7 @@ def _into_files(
     ray_options = dict(fields.ray_options or {})
     options = model_options_of(words)
     labelled = data_of(data, words)
-    labelled.refuse_beside("features")
+    _check_beside(labelled)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     opened = OpenModel(loaded, readout, parse_device("cpu" if ray else device))
@@ -425,10 +436,25 @@ def _of_tables(
         labels = table_labels(files, label) if choice.stratify else None
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, choice.size)
-    slices = table_slices(files, columns, label, rows)
+    slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where))
     extractor = _extractor(opened, model, options, device, batch_size, columns, recipe)
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
     return FeatureRun(slices, extractor, title, None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict())
+
+
+def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
+    """Return the columns of groups and weights, by their role.
+
+    Raises:
+        UsageError: they are values, and not in the files.
+        DataError: there is no such column.
+    """
+    request.columns_beside(where, files.schema.names)
+    for role, column in request.beside.items():
+        if not isinstance(column, str):
+            noun, flag = BESIDE[role]
+            raise UsageError(f"{where}: {noun} of table files are a column of these; name it with {flag}")
+    return dict(request.beside)
 
 
 def _extractor(

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
-from tna_onnx.data.choices import Format, Limits, Position
+from tna_onnx.data.choices import Format, Frequencies, Limits, Position
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.graph.options import ModelLimits, OutputKind
 from tna_onnx.guarding.guard_settings import OodScore, SetScoreName
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.pipeline.settings import EtsLoss, MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
-from tna_onnx.shifting.shift_settings import Estimator, Frequencies
+from tna_onnx.shifting.shift_settings import Estimator
 
 
 class DataWords(TypedDict, total=False):
@@ -27,6 +27,7 @@ class DataWords(TypedDict, total=False):
     groups: Any
     weight_column: str | None
     weights: Any
+    class_prior: Frequencies | None
     by: Any
     columns: Sequence[str]
     drop_columns: Sequence[str]

@@ -87,7 +87,7 @@ def verify(
     # arguments first, then the graphs, then data: cheapest first
     refuse_unknown("verify", words, EvaluateWords)
     for word, value in words.items():
-        if word in ("by", "group_column", "groups", "weight_column", "weights") and value is not None:
+        if word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior") and value is not None:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
     gates = with_words(Gates(), words)
     where = parse_device(device)

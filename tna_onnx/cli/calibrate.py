@@ -18,6 +18,7 @@ from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
 from tna_onnx.cli.options import (
     FIGURE_FORMATS,
+    by_option,
     calibration_data_options,
     data_argument,
     data_options,
@@ -177,6 +178,7 @@ _result_options = together(
 @_decision_options
 @_result_options
 @data_options
+@by_option
 @preprocessing_options
 @model_options
 @run_options
@@ -254,7 +256,7 @@ def _page(report: Any) -> str:
     type=click.Choice(("logits", "probabilities"), case_sensitive=False),
     help="Which column or array to use, where the data have both.",
 )
-@field_options(DataFields, "label_column", "group_column", "weight_column")
+@field_options(DataFields, "label_column", "group_column", "weight_column", "class_prior")
 @field_options(Settings, *FIT_SETTINGS)
 @click.option(
     "--json",

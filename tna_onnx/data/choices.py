@@ -165,6 +165,9 @@ BatchSize: TypeAlias = int | Literal["auto"]
 
 _SECTION = "Data"
 
+Frequencies: TypeAlias = str | Path | Sequence[float] | Mapping[str, float]
+"""Class frequencies: the path of a file, C numbers in the model's order, or a number for each class by name."""
+
 
 @dataclass(frozen=True, eq=False)
 class DataFields:
@@ -201,6 +204,13 @@ class DataFields:
         unit="NAME",
     )
     weights: Any = setting(None, "The weight of each sample in place of a column: values (N,).")
+    class_prior: Frequencies | None = setting(
+        None,
+        "Class frequencies of the population, where a set has others: samples get the weights that give classes these.",
+        section=_SECTION,
+        unit="FILE|uniform",
+        parse="text",
+    )
     by: Any = setting(
         None,
         "Column whose values split the samples into subgroups (sites, devices, ages): calibration of each, the worst "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,9 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.label_arrays import Several
 from tna_onnx.data.labels import metadata_class_names, read_class_names
+from tna_onnx.data.prior import read_prior
 from tna_onnx.data.request import BESIDE, Request, label_columns
-from tna_onnx.data.source import InputSpec, Source
+from tna_onnx.data.source import ClassPrior, InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import documented
@@ -48,6 +49,23 @@ class Data(DataFields):
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
         if self.position is not None:
             check_choice("position", self.position, POSITION_WORDS)
+        if self.class_prior is not None and not (self.weights is None and self.weight_column is None):
+            raise UsageError("--class-prior and --weight-column both say how much each sample counts; give one")
+
+    def with_prior(self, n_classes: int, names: Sequence[str] | None) -> Data:
+        """Return the same samples with `class_prior` as their weights, if it is stated.
+
+        Args:
+            n_classes: number of classes C.
+            names: of the classes, if known.
+
+        Raises:
+            UsageError, DataError: it is none; see `tna_onnx.data.prior.read_prior`.
+        """
+        if self.class_prior is None:
+            return self
+        frequencies = read_prior(self.class_prior, names, n_classes, "--class-prior", self.limits)
+        return replace(self, weights=ClassPrior(frequencies), class_prior=None)
 
     def class_names(
         self, metadata: Mapping[str, str], labels: Sequence[int | str], n_classes: int
@@ -158,7 +176,9 @@ class Data(DataFields):
                 "this one gives one; leave them out"
             )
         if self.expect_accuracy is not None and "weight" in self.beside:
-            raise UsageError("--expect-accuracy counts every sample once; leave it or --weight-column out")
+            raise UsageError(f"--expect-accuracy counts every sample once; leave it or {self._flag('weight')} out")
+        if self.class_prior is not None and (several or multi_label):
+            raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
         ignore_label = IGNORED if self.ignore_label is None else self.ignore_label
         same = ("labels", "label_column", "skip_bad", "data_root", "limits", "columns", "drop_columns", "tokenizer")
         return Request(
@@ -169,7 +189,7 @@ class Data(DataFields):
             model_file=model_file,
             several=Several(ignore_label, self.position or "all", n_features) if several else None,
             multi_label=multi_label,
-            beside=self.beside,
+            beside=self.with_prior(n_classes, names).beside,
             **{name: getattr(self, name) for name in same},
         )
 
@@ -189,6 +209,8 @@ class Data(DataFields):
         """What is read beside inputs and labels, by its role: the name of a column, or values (N,)."""
         stated = {"group": self.group_column if self.groups is None else self.groups, "by": self.by}
         stated["weight"] = self.weight_column if self.weights is None else self.weights
+        if self.class_prior is not None:
+            stated["weight"] = self.class_prior
         return {role: column for role, column in stated.items() if column is not None}
 
     def refuse_beside(self, command: str, *roles: str) -> None:
@@ -199,8 +221,12 @@ class Data(DataFields):
         """
         for role in roles or BESIDE:
             if role in self.beside:
-                noun, flag = BESIDE[role]
-                raise UsageError(f"{command} does not take {noun} into account; leave {flag} out")
+                noun, _ = BESIDE[role]
+                raise UsageError(f"{command} does not take {noun} into account; leave {self._flag(role)} out")
+
+    def _flag(self, role: str) -> str:
+        """Return the flag by which what is read beside inputs and labels was asked for."""
+        return "--class-prior" if role == "weight" and self.class_prior is not None else BESIDE[role][1]
 
 
 def _stated_names(classes: Sequence[str] | str | Path, n_classes: int, limits: Limits) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import listed, of_dummies
-from tna_onnx.data.source import NO_LABELS, source_beside
+from tna_onnx.data.source import NO_LABELS, ClassPrior, source_beside
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -150,10 +150,12 @@ class Request:
             UsageError: a regular expression on paths that cannot be read.
             DataError: a value is missing, there are not n of them, or a path has no group.
         """
-        values = {}
+        values: dict[str, Any] = {}
         for role, column in self.beside.items():
             read = _weights if role == "weight" else _texts
-            if not isinstance(column, str):
+            if isinstance(column, ClassPrior):
+                values[role] = column  # `source_beside` has the labels too
+            elif not isinstance(column, str):
                 values[role] = read(column, n, f"{where}: {BESIDE[role][0]}")
             elif column in columns:
                 values[role] = read(columns[column], n, f"{where}: column {column!r}")

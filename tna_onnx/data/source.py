@@ -42,6 +42,7 @@ Batch: TypeAlias = dict[str, AnyArray]
 
 
 _MANY_GROUPS = 30  # from which on the spread of groups is known
+_MAX_LISTED = 8  # classes that a message names
 _MIN_OWNERS = 10  # of several predictions a sample: two samples for each fold of cross-fitting
 
 
@@ -160,8 +161,43 @@ def source_notes(source: Source) -> tuple[str, ...]:
 
 def source_beside(source: Source) -> Mapping[str, AnyArray]:
     """Return what belongs to each sample beside inputs and label, by its role: `group` -> texts (N,)."""
-    beside: Mapping[str, AnyArray] = getattr(source, "beside", {})
+    beside: Mapping[str, Any] = getattr(source, "beside", {})
+    prior = beside.get("weight")
+    if isinstance(prior, ClassPrior):
+        return {**beside, "weight": prior.weights(source.labels, source.describe())}
     return beside
+
+
+@dataclass(frozen=True, eq=False)
+class ClassPrior:
+    """Class frequencies in place of weights, which follow with the labels.
+
+    Attributes:
+        frequencies: of the C classes in the population, (C,), which add up to 1.
+    """
+
+    frequencies: npt.NDArray[np.float64]
+
+    def weights(self, labels: IntArray, where: str) -> npt.NDArray[np.float64]:
+        """Return the frequency of each sample's class over its share of the samples, (N,).
+
+        Args:
+            labels: class indices (N,).
+            where: what messages start with.
+
+        Raises:
+            DataError: a class without a sample, which no weight makes up for.
+        """
+        counts = np.bincount(labels, minlength=len(self.frequencies))
+        missing = np.flatnonzero(counts == 0)
+        if len(missing):
+            listed = ", ".join(map(str, missing[:_MAX_LISTED]))
+            raise DataError(
+                f"{where}: no sample of the classes {listed}, which --class-prior says are in the population; give "
+                "some of each class"
+            )
+        weights: npt.NDArray[np.float64] = (self.frequencies * len(labels) / counts)[labels]
+        return weights
 
 
 def source_search(source: Source) -> RecipeSearch | None:

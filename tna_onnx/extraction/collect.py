@@ -16,11 +16,12 @@ from tna_onnx.data import Batch, Source
 from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.mapped import TemporaryRows, release
 from tna_onnx.data.positions import clusters_of
+from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.sessions import OpenModel, batch_in_rows
-from tna_onnx.extraction.store import data_key, model_key, open_store
+from tna_onnx.extraction.store import STORED, data_key, model_key, open_store
 from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.readout import Head, Readout
@@ -152,7 +153,8 @@ def collect_features(
     if cache is None:
         own = own_column(readout, source, tensors, batch_size)
         return own or collector.run(TemporaryRows(len(source)).array, progress)
-    with open_store(cache, collector.key(), source.labels, batch_size) as store:
+    columns = {role: values for role, values in source_beside(source).items() if role in STORED}
+    with open_store(cache, collector.key(), source.labels, batch_size, columns) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
         return replace(table, folder=store.folder, resumed=tuple(store.notes))
 

@@ -22,7 +22,8 @@ from tna_onnx.data.formats import open_request
 from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.mapped import ReadOnce
 from tna_onnx.data.options import Data
-from tna_onnx.data.request import Request
+from tna_onnx.data.request import BESIDE, Request
+from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.arrays import Precomputed
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import FeatureFiles, open_feature_files
@@ -107,6 +108,7 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, a
         UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
         UnsupportedModel, DeviceError: see `tna_onnx.runtime.open_session`.
     """
+    data = data.with_prior(opened.readout.n_classes, names)
     path = data.samples
     if isinstance(path, str) and is_url(local_path(path)) and path.endswith(".npz"):
         return _from_url(opened, path, data, names)
@@ -176,7 +178,7 @@ def _from_files(
 
 def _entered(readout: Readout, computed: Precomputed, data: Data, names: tuple[str, ...] | None) -> Samples:
     values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
-    beside = computed.source.beside
+    beside = source_beside(computed.source)
     data = replace(data, groups=beside.get("group"), by=beside.get("by"), weights=beside.get("weight"))
     return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
 
@@ -218,6 +220,16 @@ def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tup
             f"{stored.folder}: the head reads '{unfit[0]}', whose rows depend on the place of a sample in its batch; "
             "give the data themselves, with --cache for the features"
         )
+    further: dict[str, Any] = {}
+    for role, column in data.beside.items():
+        if isinstance(column, str) and column not in stored.columns:
+            present = ", ".join(map(repr, stored.columns)) or "none"
+            raise DataError(
+                f"{stored.folder}: no column {column!r} for {BESIDE[role][1]}; found {present}: collect the features "
+                "with --group-column or --weight-column, which are stored as 'group' and 'weight'"
+            )
+        further[role] = stored.columns[column] if isinstance(column, str) else column
+    data = replace(data, groups=further.get("group"), by=further.get("by"), weights=further.get("weight"))
     values = {kind: stored.arrays["features"]}
     values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
     entered = _enter(readout, values, stored.labels, kind, data, names, f"feature store {stored.folder.name}")

@@ -1,9 +1,10 @@
 """Features, logits and labels of N samples on disk, memory-mapped, chunk by chunk, so that an interrupted run goes on.
 
-A store is a folder of one machine, with `features.bin` and `logits.bin` (raw rows), `labels.npy`, `manifest.json` and
-`checksums.txt`. The manifest says what the rows were computed from (the key: digests of model and data, head,
-preprocessing, provider, batch size, versions) and what the arrays are; it is written when a store is begun. A line of
-the checksums is added for each finished chunk.
+A store is a folder of one machine, with `features.bin` and `logits.bin` (raw rows), `labels.npy`, `manifest.json`,
+`checksums.txt`; and `columns.json` with groups and weights if there are any, on which the rows do not depend. The
+manifest says what the rows were computed from (the key: digests of model and data, head, preprocessing, provider, batch
+size, versions) and what the arrays are; it is written when a store is begun. A line of the checksums is added for each
+finished chunk.
 
 1. A chunk counts as finished once its bytes are on disk: they are written before the line that names them.
 2. A chunk whose checksum differs is computed again, and so are those after it.
@@ -25,6 +26,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal
 
 import numpy as np
@@ -39,6 +41,7 @@ from tna_onnx.files import remove_leftovers, write_file
 from tna_onnx.graph.load import Model
 
 _LABELS = "labels.npy"
+_COLUMNS = "columns.json"
 _MANIFEST = "manifest.json"
 _CHECKSUMS = "checksums.txt"
 
@@ -47,6 +50,9 @@ _SCHEMA = 2
 
 # Samples per chunk, to the nearest whole batches below: the disk is waited for a thousand times in a million samples.
 _CHUNK = 1024
+
+STORED = ("group", "weight")
+"""What is stored beside features and labels, if there are any."""
 
 _ARRAY = re.compile(r"features|logits|beside_[0-9]{1,6}")
 _LINE = re.compile(r"[0-9a-f]{64}")
@@ -67,6 +73,7 @@ class DiskStore:
         checksums: of the finished chunks.
         arrays: name -> (N, ...) rows, mapped.
         notes: what could not be used of an earlier run.
+        columns_sha256: of `columns.json`, hex; empty without.
     """
 
     folder: Path
@@ -76,6 +83,7 @@ class DiskStore:
     checksums: list[str] = field(default_factory=list)
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    columns_sha256: str = ""
 
     @property
     def done(self) -> int:
@@ -133,6 +141,8 @@ class DiskStore:
             "chunk": self.chunk,
             "arrays": arrays,
         }
+        if self.columns_sha256:
+            manifest["columns_sha256"] = self.columns_sha256
         manifest["sha256"] = json_digest(manifest)
         lines = "".join(f"{checksum}\n" for checksum in self.checksums)
         # first: these lines are right under the manifest that is there, too
@@ -146,6 +156,7 @@ class DiskStore:
             if (self.folder / _MANIFEST).exists():
                 self.notes.append("the store's manifest does not fit: computed anew")
             return
+        self.columns_sha256 = str(manifest.get("columns_sha256", ""))
         arrays = {}
         for name, described in manifest["arrays"].items():
             path = self.folder / f"{name}.bin"
@@ -169,7 +180,13 @@ class DiskStore:
 
 
 @contextlib.contextmanager
-def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], batch_size: int) -> Iterator[DiskStore]:
+def open_store(
+    cache: Path,
+    key: Mapping[str, Any],
+    labels: NDArray[np.int64],
+    batch_size: int,
+    columns: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+) -> Iterator[DiskStore]:
     """Open the store for a key under `cache`, with the chunks that an earlier run finished; locked in the context.
 
     Args:
@@ -177,6 +194,7 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
         key: what the rows are computed from, JSON-able.
         labels: (N,) of all samples.
         batch_size: samples per run; chunks are whole batches, as a resumed run makes them.
+        columns: what else belongs to each sample, (N,) each: `group`, `weight`; those of an earlier run stay otherwise.
 
     Raises:
         UsageError: the folder cannot be written, or another process is filling the same store.
@@ -195,6 +213,10 @@ def open_store(cache: Path, key: Mapping[str, Any], labels: NDArray[np.int64], b
             npy = io.BytesIO()
             np.save(npy, labels.astype("<i8"))
             write_file(folder / _LABELS, npy.getvalue())
+            if columns:
+                content = json.dumps({name: values.tolist() for name, values in columns.items()}).encode()
+                write_file(folder / _COLUMNS, content)
+                store.columns_sha256 = hashlib.sha256(content).hexdigest()
             store.begin()  # from here on, a folder without rows is known to be a store
         except OSError as error:
             raise _cannot_write(folder, error) from error
@@ -210,12 +232,14 @@ class StoredFeatures:
         key: what its rows were computed from.
         arrays: name -> (N, ...) rows.
         labels: (N,) int64; (N, C) of 0 and 1 where samples have several.
+        columns: what else belongs to each sample, (N,) each: `group`, `weight`.
     """
 
     folder: Path
     key: dict[str, Any]
     arrays: dict[str, NDArray[Any]]
     labels: NDArray[np.int64]
+    columns: dict[str, NDArray[Any]]
 
 
 def read_stored(folder: Path) -> StoredFeatures:
@@ -241,6 +265,7 @@ def read_stored(folder: Path) -> StoredFeatures:
     try:
         store.restore("r")
         labels = _read_labels(place, _labels_shape(manifest))
+        columns = _read_columns(place, store)
     except (OSError, ValueError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
     if store.done < store.samples:
@@ -249,7 +274,7 @@ def read_stored(folder: Path) -> StoredFeatures:
     # labels have a file of their own, which the checksums of chunks leave out
     if labels_digest(labels) != manifest["key"].get("labels_sha256"):
         raise DataError(f"{place}: {_LABELS} does not belong to this store; collect the features again")
-    return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64))
+    return StoredFeatures(place, store.key, store.arrays, labels.astype(np.int64), columns)
 
 
 def find_stores(folder: Path) -> list[Path]:
@@ -354,6 +379,24 @@ def _read_labels(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
         if os.fstat(file.fileno()).st_size < size:
             raise ValueError(f"{_LABELS} is too short")
         return np.frombuffer(file.read(size + _NPY_HEADER)[-size:], "<i8").reshape(shape)
+
+
+def _read_columns(folder: Path, store: DiskStore) -> dict[str, NDArray[Any]]:
+    """Read what else belongs to each sample.
+
+    Raises:
+        ValueError: the file is not the one of the manifest.
+    """
+    if not store.columns_sha256:
+        return {}
+    with open_regular(folder / _COLUMNS) as file:
+        content = file.read(_MAX_BYTES)
+    if hashlib.sha256(content).hexdigest() != store.columns_sha256:
+        raise ValueError(f"{_COLUMNS} does not belong to this store")
+    columns = json.loads(content)
+    if not isinstance(columns, dict) or any(not isinstance(values, list) for values in columns.values()):
+        raise ValueError(f"{_COLUMNS} holds no columns")
+    return {name: np.array(values, np.float64 if name == "weight" else str) for name, values in columns.items()}
 
 
 def _rows_checksum(arrays: Mapping[str, NDArray[Any]], rows: slice) -> str:

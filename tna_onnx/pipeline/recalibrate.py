@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tna_onnx.data.source import source_search
+from tna_onnx.data.source import source_beside, source_search
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.batch_size import batch_size_notes
 from tna_onnx.graph.nodes import beside_earlier, free_block
@@ -38,6 +38,7 @@ from tna_onnx.pipeline.writing import Writing, provenance_entries, versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.gates import GateMissed
+from tna_onnx.results.measured import subgroup_notes
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, Verification, compare_scores
 from tna_onnx.runtime import allowed_cores, require_address_space, trim_memory
@@ -279,6 +280,7 @@ def report_of(job: Job, finished: Finished) -> Report:
             *notes_on(task, outcome, job, finished.compared, changes, drift, finished.labels.warnings),
             *(moved.text for moved in finished.verification.moved),
             *batch_size_notes(job.batch_size, task.batch_size),
+            *_subgroup_notes(job, finished),
         ),
         quantization_drift=drift,
         recalibrated=in_memory,
@@ -291,7 +293,15 @@ def report_of(job: Job, finished: Finished) -> Report:
         changing=outcome.changing.label if outcome.changing else "",
         missed=missed,
         labels=_labels(job.settings, finished),
+        subgroups=finished.compared.subgroups,
     )
+
+
+def _subgroup_notes(job: Job, finished: Finished) -> tuple[str, ...]:
+    parts = source_beside(finished.task.shown.source).get("by")
+    if parts is None:
+        return ()
+    return subgroup_notes(parts, finished.compared.subgroups, job.settings.confidence_level)
 
 
 def _labels(settings: Settings, finished: Finished) -> tuple[LabelMetrics, ...]:

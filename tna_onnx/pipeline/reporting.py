@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.positions import PositionSource
-from tna_onnx.data.source import Source
+from tna_onnx.data.source import Source, source_beside
 from tna_onnx.data.suspicion import recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
@@ -41,6 +41,7 @@ from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import differences_text
+from tna_onnx.results.measured import Subgroup, subgroups_of
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, How, compare_scores
 from tna_onnx.results.verdict import Standing
@@ -66,6 +67,7 @@ class Compared:
     recall: Recall
     changed_predictions: float
     folds: tuple[str, ...] = ()
+    subgroups: tuple[Subgroup, ...] = ()
 
 
 def compare_heads(
@@ -99,8 +101,11 @@ def compare_heads(
     if how == "cross-fitted":
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
     names = class_names(task, task.shown)
+    labels = np.asarray(task.shown.table.labels)
+    labelled = before.labelled(labels)
+    parts = source_beside(task.shown.source).get("by")
 
-    def compared(scores: SampleScores) -> tuple[Comparison, Recall]:
+    def compared(scores: SampleScores) -> tuple[Comparison, Recall, tuple[Subgroup, ...]]:
         # cross-fitted, other folds may have chosen a method that changes some
         same = outcome.keeps_predictions and np.array_equal(before.hit, scores.hit)
         shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
@@ -108,16 +113,25 @@ def compare_heads(
             task.shown.source.describe(), how, before, scores, settings.bins, settings.seed,
             cross_fit=cross_fit, interval=settings.interval, **shared,
         )  # fmt: skip
-        labelled = before.labelled(np.asarray(task.shown.table.labels))
-        return comparison, Recall.of(labelled, scores, names, **shared)
+        subgroups: tuple[Subgroup, ...] = ()
+        if parts is not None:
+            subgroups = subgroups_of(
+                scores.labelled(labels), parts, task.readout.n_classes, settings.bins, settings.level, labelled,
+                cross_fit, same_predictions=same,
+            )  # fmt: skip
+        return comparison, Recall.of(labelled, scores, names, **shared), subgroups
 
-    comparison, recall = compared(scores)
+    comparison, recall, subgroups = compared(scores)
     # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
     # chose others: the worse of two for each fold
     if any(method != outcome.method for method in chosen) and outcome.method in outcome.scores:
-        other, classes = compared(outcome.scores[outcome.method])
+        other, classes, other_parts = compared(outcome.scores[outcome.method])
         comparison, recall = comparison.holding(other), recall.holding(classes)
-    return Compared(before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen))
+        differences = {part.name: part.differences for part in other_parts}
+        subgroups = tuple(part.holding(differences[part.name]) for part in subgroups)
+    return Compared(
+        before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups
+    )
 
 
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:

@@ -107,6 +107,7 @@ def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
         # the error that follows is red, and green above it would contradict it
         summary.stylize("not bold default")
     tables: list[RenderableType] = [*_comparison_table(report.comparison, report.recall), *_label_table(report.labels)]
+    tables += _subgroup_tables("subgroups", report.subgroups, "after minus before")
     if detailed and report.methods:
         tables += [Text(), *_methods_table(report)]
     return Group(summary, Text(), *tables, Text(), lines_text(lines))
@@ -235,13 +236,15 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
     return Group(title, table, *_label_table(evaluation.labels), *parts, lines_text(lines))
 
 
-def _subgroup_tables(title: str, subgroups: Sequence[Subgroup]) -> list[RenderableType]:
+def _subgroup_tables(
+    title: str, subgroups: Sequence[Subgroup], difference: str = "differences to the baseline"
+) -> list[RenderableType]:
     """Title and table of the subgroups with their estimates, and of their differences to a baseline; none for none."""
     if not subgroups:
         return []
     kinds = {"estimates": "the worst ECE first"}
     if any(part.differences for part in subgroups):
-        kinds["differences"] = "differences to the baseline"
+        kinds["differences"] = difference
     blocks: list[RenderableType] = []
     for kind, what in kinds.items():
         names = [name for name in SUBGROUP_COLUMNS if kind == "estimates" or name in METRICS]

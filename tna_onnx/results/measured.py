@@ -23,7 +23,7 @@ from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics, effective_size
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.numerics.residuals import cluster_sums, mean_and_error
+from tna_onnx.numerics.residuals import CrossFit, cluster_sums, mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.numerics.slope import event_of, slope_and_intercept
 from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record, values_text
@@ -64,7 +64,8 @@ class Subgroup:
         estimates: accuracy, ECE, AdaECE, NLL, Brier, slope and intercept of calibration with their intervals; those of
             calibration errors are for the error without what noise adds. Slope and intercept are left out where few
             samples are right, or wrong.
-        differences: to the baseline on the same samples for each metric; empty where one model is measured.
+        differences: to the baseline, or to the input model, on the same samples for each metric; empty where one model
+            is measured.
     """
 
     name: str
@@ -72,8 +73,15 @@ class Subgroup:
     estimates: dict[str, Estimate]
     differences: dict[str, Interval] = field(default_factory=dict)
 
+    def holding(self, differences: Mapping[str, Interval]) -> Subgroup:
+        """Return the same values with differences whose intervals hold those of others of these samples, too."""
+        wider = {name: each.holding(differences[name]) for name, each in self.differences.items()}
+        return replace(self, differences=wider)
 
-def estimates_of(scores: SampleScores, classes: int, bins: int = 15, level: float = 0.95) -> dict[str, Estimate]:
+
+def estimates_of(
+    scores: SampleScores, classes: int, bins: int = 15, level: float = 0.95, cross_fit: CrossFit | None = None
+) -> dict[str, Estimate]:
     """Return metrics, slope and intercept of scores with their intervals.
 
     Args:
@@ -81,11 +89,12 @@ def estimates_of(scores: SampleScores, classes: int, bins: int = 15, level: floa
         classes: number of classes C.
         bins: of ECE and AdaECE.
         level: of the intervals, a fraction.
+        cross_fit: as in `numerics.intervals.paired_differences`.
     """
     nothing = np.zeros_like(scores.nll)
     # a model that states what came true: its errors are zero, and differences to it the errors themselves
     perfect = replace(scores, confidence=scores.hit.astype(np.float32), nll=nothing, brier=nothing)
-    found = paired_differences(perfect, scores, bins, level=level)
+    found = paired_differences(perfect, scores, bins, level=level, cross_fit=cross_fit)
     estimates = {"accuracy": _share(scores, level)}
     for name in _ERRORS:
         d = found[name]
@@ -144,6 +153,9 @@ def subgroups_of(
     bins: int = 15,
     level: float = 0.95,
     baseline: SampleScores | None = None,
+    cross_fit: CrossFit | None = None,
+    *,
+    same_predictions: bool = False,
 ) -> tuple[Subgroup, ...]:
     """Return each part with enough samples, the worst first.
 
@@ -154,21 +166,27 @@ def subgroups_of(
         bins: of ECE and AdaECE.
         level: of the intervals, a fraction.
         baseline: scores of another model on the same samples, if there is one.
+        cross_fit: of the scores, as in `numerics.intervals.paired_differences`.
+        same_predictions: whether both models are known to predict the same classes.
     """
     subgroups = []
     for name in np.unique(parts).tolist():
         rows = np.flatnonzero(parts == name)
         own = scores.take(rows)
+        fit = None if cross_fit is None else CrossFit(cross_fit.fitted.take(rows), cross_fit.fold[rows])
         if (
             len(rows) < max(MIN_SAMPLES, bins)
             or not own.total
             or (own.clusters is not None and len(np.unique(own.clusters)) < 2)
+            or (fit is not None and fit.folds < 2)
         ):
             continue
         differences: Mapping[str, Interval] = {}
         if baseline is not None:
-            differences = paired_differences(baseline.take(rows), own, bins, level=level)
-        estimates = estimates_of(own, classes, bins, level)
+            differences = paired_differences(
+                baseline.take(rows), own, bins, level=level, cross_fit=fit, same_predictions=same_predictions
+            )
+        estimates = estimates_of(own, classes, bins, level, fit)
         subgroups.append(Subgroup(name, Metrics.of(own, bins), estimates, dict(differences)))
     return tuple(
         sorted(subgroups, key=lambda part: (-(part.estimates["ece"].low or 0.0), -part.metrics.ece, part.name))

@@ -16,6 +16,7 @@ from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
+from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.outcomes import Guard
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.verdict import Standing, copied_sentence, result_sentence
@@ -285,6 +286,8 @@ class Report(Shown):
             is in float.
         recalibrated: the new model as an onnx.ModelProto, where no file was written.
         teacher: how the model follows its teacher, before and after; None without one.
+        subgroups: parts of the samples of `comparison` under the recalibrated model, the worst first; empty where none
+            are asked for.
         patch: bytes of the file of `patch`, where that was asked for.
         details: the numbers behind the figures; there if figures or an HTML report were asked for.
         changes: what the new file changes, written or not.
@@ -346,6 +349,7 @@ class Report(Shown):
     output_sha256: str = ""
     recipe_search: RecipeSearch | None = None
     teacher: Taught | None = None
+    subgroups: tuple[Subgroup, ...] = ()
 
     def __repr__(self) -> str:
         """Say in one line what was done, and what it changed."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Source
 from tna_onnx.data.options import Data
+from tna_onnx.data.prior import read_prior, restricted
 from tna_onnx.data.source import source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.engine.scoring import Runs, probabilities_of, score_model
@@ -53,7 +54,7 @@ from tna_onnx.progress import Progress
 from tna_onnx.results.outcomes import ClassFrequency, Shift, ShiftEffect
 from tna_onnx.results.report import MovedOutput
 from tna_onnx.runtime import Session, parse_device
-from tna_onnx.shifting.frequencies import Estimated, estimate, off_centre, read_prior, restricted, source_counts
+from tna_onnx.shifting.frequencies import Estimated, estimate, off_centre, source_counts
 from tna_onnx.shifting.shift_settings import ShiftSettings
 
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal, TypeAlias
 
+from tna_onnx.data.choices import Frequencies
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level
 
 Estimator: TypeAlias = Literal["em", "bbse"]
-
-Frequencies: TypeAlias = str | Path | Sequence[float] | Mapping[str, float]
-"""Class frequencies: the path of a file, C numbers in the model's order, or a number for each class by name."""
 
 _MIN_DRAWS = 100
 

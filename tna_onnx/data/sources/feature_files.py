@@ -32,7 +32,7 @@ from tna_onnx.data.foreign import file_system, foreign_json, is_url, local_path,
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.mapped import release, room
 from tna_onnx.data.request import Request
-from tna_onnx.data.source import InputSpec
+from tna_onnx.data.source import InputSpec, source_beside
 from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
 from tna_onnx.data.sources.arrow import (
     UNFINISHED,
@@ -115,7 +115,8 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     if len(order) > len(ordered):
         tree += source.labels[order].astype("<i8").tobytes()
         notes.append(f"{len(ordered):,} of {len(order):,} rows are used, a random sample")
-    request = Request([spec], request.n_classes, beside={role: column[rows] for role, column in source.beside.items()})
+    further_rows = {role: column[rows] for role, column in source_beside(source).items()}
+    request = Request([spec], request.n_classes, beside=further_rows)
 
     def digest(labels: NDArray[np.int64]) -> str:
         return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()

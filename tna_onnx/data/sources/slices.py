@@ -8,9 +8,10 @@ samples apart whatever their order. Table files are read as they are; images are
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.digest import tree_sha256
 from tna_onnx.data.foreign import file_system, parsing
 from tna_onnx.data.labels import folder_labels
+from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.arrow import (
     TableFiles,
     column_array,
@@ -70,6 +72,7 @@ class TableSlice:
         first: row of the file that the slice starts with.
         rows: rows of the file that are taken, sorted; None for all.
         count: of samples; 0 where it is not known.
+        beside: column of what belongs to a sample beside inputs and label, by its role: `group`, `weight`.
     """
 
     files: TableFiles = field(repr=False)
@@ -80,6 +83,7 @@ class TableSlice:
     first: int = 0
     rows: IntArray | None = field(default=None, repr=False)
     count: int = 0
+    beside: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of samples; 0 where it is not known."""
@@ -89,7 +93,7 @@ class TableSlice:
         """Yield Arrow tables."""
         pa = load_pyarrow()
         passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in self.columns]
-        names = list(dict.fromkeys([*self.columns, self.label, *passed]))
+        names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.beside.values()]))
         start = self.first
         for batch in table_batches(self.files, self.name, names, self.groups):
             stop = start + len(batch)
@@ -102,6 +106,9 @@ class TableSlice:
                 continue
             columns = {name: batch.column(name) for name in names}
             columns[LABEL] = columns[self.label] if self.label in self.columns else columns.pop(self.label)
+            columns |= {role: batch.column(column) for role, column in self.beside.items()}
+            for column in {*self.beside.values()} - {*self.beside, *self.columns, LABEL}:
+                columns.pop(column, None)
             if KEY not in columns:
                 file = self.name.rpartition("/")[2]
                 columns[KEY] = pa.array([f"{file}:{row}" for row in rows.tolist()])
@@ -134,6 +141,7 @@ class SourceSlice:
             rows = self.rows[start : start + count]
             start += count
             columns = {name: _tensors(pa, values) for name, values in batch.items()}
+            columns |= {role: pa.array(values[rows]) for role, values in source_beside(self.source).items()}
             labels = pa.array(self.source.labels[rows])
             yield pa.table({**columns, LABEL: labels, KEY: pa.array([self._key(row) for row in rows.tolist()])})
 
@@ -206,12 +214,18 @@ def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
         part = rows[start : start + size]
         files = replace(source.files, names=tuple(source.files.names[row] for row in source.rows[part].tolist()))
         numbers = np.arange(len(part))
-        slices.append(SourceSlice(replace(source, files=files, rows=numbers, labels=source.labels[part]), numbers))
+        beside = {role: values[part] for role, values in source_beside(source).items()}
+        own = replace(source, files=files, rows=numbers, labels=source.labels[part], beside=beside)
+        slices.append(SourceSlice(own, numbers))
     return slices
 
 
 def table_slices(
-    files: TableFiles, columns: Sequence[str], label: str, rows: IntArray | None = None
+    files: TableFiles,
+    columns: Sequence[str],
+    label: str,
+    rows: IntArray | None = None,
+    beside: Mapping[str, str] = MappingProxyType({}),
 ) -> list[TableSlice]:
     """Cut table files: a slice for each, or for each row group where there are few files.
 
@@ -220,6 +234,7 @@ def table_slices(
         columns: what the model reads.
         label: column of the labels.
         rows: samples that are taken, counted over all files in their order; None for all.
+        beside: as of `TableSlice`.
     """
     slices = []
     start = 0
@@ -236,7 +251,7 @@ def table_slices(
                 count = len(taken)
             one = (number, number + 1) if len(groups) > 1 else None
             if count or not counted:
-                slices.append(TableSlice(files, name, tuple(columns), label, one, first, taken, count))
+                slices.append(TableSlice(files, name, tuple(columns), label, one, first, taken, count, dict(beside)))
             first += size
         start += first
     return slices

@@ -66,13 +66,21 @@ def table(
     return Table(heads, tuple(map(tuple, rows)), caption, look, chosen)
 
 
-def subgroup_table(subgroups: Sequence[Subgroup], title: str = "") -> Table | None:
-    """Return a table of subgroups with their estimates; None for none."""
+def subgroup_tables(
+    subgroups: Sequence[Subgroup], title: str = "", difference: str = "differences to the baseline"
+) -> tuple[Table, ...]:
+    """Return tables of subgroups with their estimates, and with differences if there are any; none for none."""
     if not subgroups:
-        return None
-    heads = ("", "N", *SUBGROUP_COLUMNS.values())
-    rows = [subgroup_row(part, "estimates", [*SUBGROUP_COLUMNS]) for part in subgroups]
-    return table(heads, rows, f"{title}the worst ECE first, with intervals")
+        return ()
+    kinds = {"estimates": "the worst ECE first, with intervals"}
+    if any(part.differences for part in subgroups):
+        kinds["differences"] = difference
+    tables = []
+    for kind, what in kinds.items():
+        names = [name for name in SUBGROUP_COLUMNS if kind == "estimates" or name in METRICS]
+        rows = [subgroup_row(part, kind, names) for part in subgroups]
+        tables.append(table(("", "N", *(SUBGROUP_COLUMNS[name] for name in names)), rows, f"{title}{what}"))
+    return tuple(tables)
 
 
 def _column(head: str | Column) -> Column:

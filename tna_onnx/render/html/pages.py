@@ -34,7 +34,7 @@ from tna_onnx.render.html.blocks import (
     plain,
     reach_of,
     strong,
-    subgroup_table,
+    subgroup_tables,
     table,
     versions_text,
 )
@@ -264,9 +264,9 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
     interval = f"{comparison.confidence_level:g}% interval"
     heads = ("metric", Column("model", wraps=True), "difference", interval, "better | worse")
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
-    parts = [subgroup_table(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
+    parts = [subgroup_tables(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(
-        baseline=comparison.baseline, intervals=intervals, subgroups=tuple(part for part in parts if part is not None)
+        baseline=comparison.baseline, intervals=intervals, subgroups=tuple(part for model in parts for part in model)
     )
 
 

@@ -23,7 +23,7 @@ from tna_onnx.render.html.blocks import (
     plain,
     reach_of,
     recipe_text,
-    subgroup_table,
+    subgroup_tables,
     table,
     versions_text,
 )
@@ -72,6 +72,7 @@ def result(report: Report) -> SimpleNamespace:
         metrics=_metrics(c, report.recall),
         recalls=_recalls(report),
         labels=_labels(report),
+        subgroups=subgroup_tables(report.subgroups, "Subgroups: ", "after minus before"),
         notes=report.notes,
     )
 
@@ -391,7 +392,7 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
         data=data,
         metrics=numbers,
         notes=evaluation.notes,
-        subgroups=subgroup_table(evaluation.subgroups),
+        subgroups=subgroup_tables(evaluation.subgroups, "Subgroups: "),
     )
 
 
