@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
@@ -181,3 +182,51 @@ def test_a_map_goes_behind_logits_that_the_weight_does_not_give(tmp_path: Path, 
     assert any("other logits than its weight" in note for note in report.notes)
     with pytest.raises(UnsupportedModel, match="other logits"):
         tna_onnx.calibrate(path, samples(3), method="tna", dry_run=True)
+
+
+LABELS = 3
+
+
+def label_samples(seed: int) -> dict[str, Array]:
+    """Labels by themselves, from logits eight times those of the model."""
+    rng = np.random.default_rng(seed)
+    weight = np.random.default_rng(4).standard_normal((FEATURES, LABELS))
+    x = rng.standard_normal((N, FEATURES)).astype(np.float32)
+    return {"x": x, "labels": (rng.random((N, LABELS)) < 1 / (1 + np.exp(-x @ weight))).astype(np.int64)}
+
+
+@pytest.fixture(params=["QDQ", "QOperator", "QDQ, logits too"])
+def label_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A model of labels that is far too unsure, so that the ranges of its quantised probabilities are narrow."""
+    weight = np.random.default_rng(4).standard_normal((FEATURES, LABELS)).astype(np.float32) / 8
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["s"], name="head"),
+        helper.make_node("Add", ["s", "b"], ["logits"], name="bias"),
+        helper.make_node("Sigmoid", ["logits"], ["p"]),
+    ]
+    outputs = ["logits", "p"] if "too" in request.param else ["p"]
+    infos = [tensor_info(name, ["N", LABELS]) for name in outputs]
+    tensors = {"w": weight, "b": np.zeros(LABELS, np.float32)}
+    onnx.save(small_model(nodes, [tensor_info("x", ["N", FEATURES])], infos, tensors=tensors), tmp_path / "float.onnx")
+    batches = iter([{"x": label_samples(2)["x"]}])
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+        def get_next(self) -> dict[str, Array] | None:
+            return next(batches, None)
+
+    way = quantization.QuantFormat.QOperator if request.param == "QOperator" else quantization.QuantFormat.QDQ
+    quantization.quantize_static(tmp_path / "float.onnx", tmp_path / "model.onnx", Reader(), quant_format=way)
+    return tmp_path / "model.onnx"
+
+
+@pytest.mark.parametrize("name", ["auto", "label-platt"])
+def test_quantised_probabilities_of_labels_reach_from_0_to_1(label_model: Path, name: str) -> None:
+    target = label_model.with_name("new.onnx")
+    report = tna_onnx.calibrate(label_model, label_samples(0), eval=label_samples(1), output=target, map=name)
+    assert report.comparison.after.nll < report.comparison.before.nll - 0.1
+    assert tna_onnx.verify(label_model, target).intact
+    session = onnxruntime.InferenceSession(target)
+    *logits, p = session.run(None, {"x": label_samples(3)["x"]})
+    assert p.max() > 0.95  # before, 0.8 at most
+    if logits:
+        np.testing.assert_allclose(p, 1 / (1 + np.exp(-logits[0])), atol=0.6 / 255)  # half a step of 8 bits

@@ -365,7 +365,8 @@ def _one_axis(labels: AnyArray, where: str) -> AnyArray:
     if labels.ndim == 2:
         advice = (
             "; this model gives one class a sample (softmax). If each column is a label by itself (sigmoid), add "
-            "--output-kind label-logits; if a row holds scores of classes, store labels.argmax(axis=1)"
+            "--output-kind label-logits, or label-probabilities for numbers from 0 to 1; if a row holds scores of "
+            "classes, store labels.argmax(axis=1)"
         )
     raise DataError(f"{where}: expected one class index per sample, shape (N,), found shape {labels.shape}{advice}")
 

@@ -352,8 +352,9 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
     # of a head's one logit the graph says that it is linear in the features
     alone = readout.binary or readout.multi_label
     if alone and not isinstance(readout, Head) and np.all(raw >= 0) and np.all(raw <= 1):
+        advice = "; use --output-kind label-probabilities" if readout.multi_label else ""
         raise UnsupportedModel(
-            f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1"
+            f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1{advice}"
         )
     if raw.ndim == 2 and not readout.multi_label and np.all(raw >= 0) and np.all(np.abs(raw.sum(axis=1) - 1) < 1e-3):
         raise UnsupportedModel(

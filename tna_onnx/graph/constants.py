@@ -95,6 +95,11 @@ class Quantized:
         return _along(scale, self.axis, rank)
 
 
+def full_range(dtype: np.dtype[Any]) -> int:
+    """Return how many steps an integer type has."""
+    return int(np.iinfo(dtype).max) - int(np.iinfo(dtype).min)
+
+
 def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] | None:
     """Return how the constant behind a DequantizeLinear node is quantised, and its value.
 

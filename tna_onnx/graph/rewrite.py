@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -34,7 +35,8 @@ from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import input_at
-from tna_onnx.graph.constants import Quantized
+from tna_onnx.graph.constants import Quantized, full_range
+from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
@@ -49,7 +51,7 @@ from tna_onnx.graph.nodes import (
 from tna_onnx.graph.readout import CLASSES_FIRST, TRANSFORM, Head, Layout, Readout, hides_scores, show_scores
 from tna_onnx.graph.scores import require_no_other_readers
 from tna_onnx.graph.stored import Stored
-from tna_onnx.graph.tensors import epsilon, float_tensor, large_tensor
+from tna_onnx.graph.tensors import INTEGER_TYPES, epsilon, float_tensor, large_tensor
 from tna_onnx.graph.written_values import WrittenValues
 
 WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
@@ -223,6 +225,8 @@ def rewrite(
         result.apart |= from_file.model.apart
     for layer, new_weight, new_bias in written:
         _write_weight_and_bias(model, layer, new_weight, _as_read(layer, new_bias, bias_factor), result)
+    if written or write_map is not None:
+        _widen(model, readout, result)
     if write_map is not None:
         hidden = hides_scores(model, readout)
         if hidden:
@@ -436,6 +440,61 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
     result.digests[block] = hashlib.sha256(b"".join(constant.SerializeToString() for constant in constants)).hexdigest()
     result.added.update(tensor.name for tensor in ops.initializers)
     result.nodes.update(node.name for node in ops.nodes)
+
+
+def _widen(model: Model, readout: Readout, result: Rewritten) -> None:
+    """Let quantised probabilities be any from 0 to 1: their range was taken from those before."""
+    graph = model.proto.graph.node
+    nodes = [k for k, node in enumerate(graph) if _is_probability(model, readout, node) and _is_narrow(model, node)]
+    for place in (1, 2):
+        readers = Counter(graph[k].input[place] for k in nodes)
+        for k in nodes:
+            name = graph[k].input[place]
+            scale, zero = (model.constant_tensor(graph[k].input[each]) for each in (1, 2))
+            assert scale is not None  # noqa: S101 - its range is narrow
+            assert zero is not None  # noqa: S101 - the same
+            dtype = INTEGER_TYPES[zero.data_type]
+            new = np.full(list(zero.dims), np.iinfo(dtype).min, dtype)
+            if place == 1:
+                new = np.full(list(scale.dims), 1 / full_range(dtype), model.floats(scale).dtype)
+            role = ("output scale", "output zero point")[place - 1]
+            if readers[name] < model.uses[name]:
+                _replace_input(model, k, place, new, role, result)
+            elif name not in result.roles:
+                _overwrite(model, name, numpy_helper.from_array(new, name), role, result)
+
+
+# What changes a tensor's shape or type alone; and how many of these may follow one another.
+_MAX_PASSED = 8
+_PASSED = {
+    "Cast", "DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
+}  # fmt: skip
+
+
+def _is_probability(model: Model, readout: Readout, node: onnx.NodeProto) -> bool:
+    """Whether a node quantises, or dequantises, what a Sigmoid or Softmax makes of the logits."""
+    if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
+        return False
+    for _ in range(_MAX_PASSED):
+        source = model.producer(node.input[0])
+        if source is None or source.op_type not in _PASSED:
+            break
+        node = source
+    made = None if source is None else source.op_type
+    return made in ("Sigmoid", "Softmax") and reads(model, node.input[0], readout.logits)
+
+
+def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:
+    """Whether the range of a quantisation with one scale leaves out probabilities, by more than a step."""
+    scale, zero = (model.constant_tensor(input_at(node, place)) for place in (1, 2))
+    if scale is None or zero is None or zero.data_type not in INTEGER_TYPES:
+        return False
+    dtype = INTEGER_TYPES[zero.data_type]
+    step, offset = model.floats(scale), model.array(zero).astype(np.float64)
+    if step.size != 1 or offset.size != 1 or dtype.itemsize > 2:
+        return False
+    low, high = (float((end - offset.item()) * step.item()) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
+    return low > step.item() or high < 1 - 1.5 * step.item()
 
 
 def _prepend(result: Rewritten) -> None:

@@ -216,7 +216,19 @@ def _or_fold(model: Model, readout: Readout) -> str:
 
 # What takes the second column out of two, and what changes the shape alone.
 _PASSED = frozenset(
-    {"ArrayFeatureExtractor", "Cast", "Flatten", "Gather", "Identity", "Reshape", "Slice", "Squeeze", "Unsqueeze"}
+    {
+        "ArrayFeatureExtractor",
+        "Cast",
+        "DequantizeLinear",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "QuantizeLinear",
+        "Reshape",
+        "Slice",
+        "Squeeze",
+        "Unsqueeze",
+    }
 )
 _CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
 
@@ -225,12 +237,16 @@ _MAX_PASSED = 8
 
 
 def stands_for_labels(model: Model, node: onnx.NodeProto | None) -> bool:
-    """Whether a node puts side by side what several sigmoids give, each of a classifier of its own."""
-    if node is None or node.op_type != "Concat" or len(node.input) < 2:
-        return False
+    """Whether a node puts side by side what several sigmoids give, each of a classifier of its own.
+
+    A sigmoid of integers is one too: logits are no float tensor there, so that its output is calibrated as it is.
+    """
+    if node is None or node.op_type not in ("Concat", "QLinearConcat") or len(node.input) < 2:
+        return node is not None and node.op_type == "QLinearSigmoid"
     if next((a.i for a in node.attribute if a.name == "axis"), 0) not in (1, -1):
         return False
-    sources = [_sigmoid_behind(model, name) for name in node.input]
+    names = node.input[2::3] if node.op_type == "QLinearConcat" else node.input  # each with scale and zero point
+    sources = [_sigmoid_behind(model, name) for name in names]
     # columns of one classifier are put together again elsewhere
     return None not in sources and len(set(sources)) == len(sources)
 
@@ -242,7 +258,7 @@ def _sigmoid_behind(model: Model, tensor: str) -> int | None:
         if index is None:
             return None
         node = model.proto.graph.node[index]
-        if node.op_type == "Sigmoid" or (node.op_type in _CLASSIFIERS and _is_logistic(node)):
+        if node.op_type in ("Sigmoid", "QLinearSigmoid") or (node.op_type in _CLASSIFIERS and _is_logistic(node)):
             return index
         if node.op_type == "Concat" and len(node.input) == 2:
             tensor = node.input[1]  # (1 - p, p)

@@ -12,12 +12,12 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.bounds import input_at
-from tna_onnx.graph.constants import made_from_constants
+from tna_onnx.graph.constants import full_range, made_from_constants
 from tna_onnx.graph.linear import is_matrix_transpose, slice_bounds
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import ONE, Head
 from tna_onnx.graph.stored import Refused, Select, Step, Stored, resolve
-from tna_onnx.graph.tensors import FLOAT_TYPES, type_name
+from tna_onnx.graph.tensors import FLOAT_TYPES, INTEGER_TYPES, type_name
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,8 @@ class State:
         linear: nothing on the way bends the scores: the logits are features @ weight.T + bias.
         homogeneous: scaling the scores scales the logits.
         step: largest step of a quantisation between the linear layer and the logits.
-        output_step: the same between the activation and the output.
+        full_step: the largest step that a range from 0 to 1 would have there.
+        output_step: the same between the activation and the output, where a range that holds less becomes that.
         output_slack: largest change of a probability by a Clip or an added constant behind the activation.
         cast_to: float type that the logits are cast to, where they are.
         side_inputs: tensors that change the scores from the side; none may come from the linear layer itself.
@@ -110,6 +111,7 @@ class State:
     linear: bool = True
     homogeneous: bool = True
     step: float = 0.0
+    full_step: float = 0.0
     output_step: float = 0.0
     output_slack: float = 0.0
     cast_to: str = ""
@@ -161,8 +163,8 @@ class State:
         if scaled or self.bias is not None or not self.linear or self.aligned:
             raise Refused(f"{purpose} is scaled, shifted or changed in another way before the output")
         # Whatever was quantised so far lies behind the activation.
-        self.output_step = max(self.output_step, self.step)
-        self.step = 0.0
+        self.output_step = max(self.output_step, self.step, self.full_step)
+        self.step = self.full_step = 0.0
 
     def begin_logits(self, tensor: str) -> str:
         """Note that the logits are an earlier tensor; casts behind it are no casts of the logits."""
@@ -284,6 +286,9 @@ def _quantized(state: State, node: onnx.NodeProto) -> None:
     if scale is None:
         raise Refused("QuantizeLinear with a scale that is not a constant")
     state.step = max(state.step, float(np.max(state.model.floats(scale), initial=0)))
+    zero = state.model.constant_tensor(node.input[2]) if len(node.input) > 2 else None
+    if zero is not None and zero.data_type in INTEGER_TYPES:
+        state.full_step = max(state.full_step, 1 / full_range(INTEGER_TYPES[zero.data_type]))
 
 
 def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
