@@ -37,11 +37,10 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
-from tna_onnx.data.sources.image_files import ImageSource
+from tna_onnx.data.sources.image_files import ImageSource, open_bucket
 from tna_onnx.data.sources.slices import (
     Slice,
     chosen_rows,
-    open_bucket,
     source_slices,
     table_labels,
     table_slices,

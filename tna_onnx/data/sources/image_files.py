@@ -13,6 +13,7 @@ A manifest has the format described in `tna_onnx.data.labelfile`; its paths are 
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import short_digests, stream_sha256, tree_sha256
-from tna_onnx.data.foreign import check_inside
+from tna_onnx.data.foreign import check_inside, file_system, parsing
 from tna_onnx.data.images.decode import WORKERS, open_image_file, read_ahead, read_image
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, label_indices, listed
@@ -251,10 +252,17 @@ def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:
 
 @dataclass(frozen=True, eq=False)
 class FolderImages:
-    """Image files in a folder; `names` are their paths relative to `root`, with forward slashes."""
+    """Image files in a folder, here or behind a URL, each of which is read when it is needed.
 
-    root: Path
+    Attributes:
+        root: the folder; behind a URL its path in `system`.
+        names: paths below `root`, with forward slashes.
+        system: file system of fsspec; None for files here.
+    """
+
+    root: Path | str
     names: tuple[str, ...] = field(repr=False)
+    system: Any = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """Return their number."""
@@ -262,11 +270,14 @@ class FolderImages:
 
     def name(self, row: int) -> str:
         """Return the path of file `row`."""
-        return str(self.root / self.names[row])
+        return f"{self.root}/{self.names[row]}" if self.system else str(self.root / Path(self.names[row]))
 
-    def open(self, row: int) -> Path:
-        """Return the path of file `row`."""
-        return self.root / self.names[row]
+    def open(self, row: int) -> Path | io.BytesIO:
+        """Return the path of file `row`, or its bytes."""
+        if self.system is None:
+            return self.root / Path(self.names[row])
+        with parsing(self.name(row), "cannot be read", "check the bucket and its permissions"):
+            return io.BytesIO(self.system.cat_file(self.name(row)))
 
     def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
         """Return SHA-256 (hex) over path below the folder, label and bytes of each image, in order."""
@@ -292,6 +303,31 @@ def open_folder(root: Path, request: Request) -> ImageSource:
     files = FolderImages(root, tuple(names))
     title = f"image folder {root.resolve().name}"
     return open_image_files(title, str(root), files, labels, request, image_input, columns)
+
+
+def open_bucket(url: str, request: Request) -> ImageSource:
+    """Find the images in the class folders behind a URL, in one listing; nothing is copied.
+
+    Raises:
+        UsageError: a library is missing.
+        DataError: there are no images, or no usable labels.
+    """
+    image_input = request.image_input(url)
+    system, root = file_system(url)
+    with parsing(url, "cannot be listed", "check the bucket and its permissions"):
+        below = [name.removeprefix(f"{root}/") for name in system.find(root)]
+    parts = sorted(
+        tuple(name.split("/"))
+        for name in below
+        if "/" in name and Path(name).suffix.lower() in SUFFIXES and not name.rpartition("/")[2].startswith(".")
+    )
+    if not parts:
+        raise DataError(f"{url}: no images in folders, one for each class; check the path")
+    folders = sorted({path[0] for path in parts})
+    label_of = folder_labels(folders, request.n_classes, url, request.class_names)
+    labels = np.array([label_of[path[0]] for path in parts], np.int64)
+    files = FolderImages(root, tuple("/".join(path) for path in parts), system)
+    return open_image_files(f"images {root.rpartition('/')[2]}", url, files, labels, request, image_input)
 
 
 def require_files(root: Path, names: Sequence[str], where: str) -> None:

@@ -7,19 +7,14 @@ samples apart whatever their order. Table files are read as they are; images are
 
 from __future__ import annotations
 
-import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.digest import tree_sha256
-from tna_onnx.data.foreign import file_system, parsing
-from tna_onnx.data.labels import folder_labels
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.arrow import (
     TableFiles,
@@ -28,11 +23,9 @@ from tna_onnx.data.sources.arrow import (
     row_groups,
     table_batches,
 )
-from tna_onnx.data.sources.image_files import SUFFIXES, FolderImages, ImageSource, open_image_files
-from tna_onnx.errors import DataError
+from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 
 if TYPE_CHECKING:
-    from tna_onnx.data.request import Request
     from tna_onnx.data.source import IntArray, Source
 
 KEY = "key"
@@ -147,66 +140,14 @@ class SourceSlice:
 
     def _key(self, row: int) -> str:
         source = self.source
-        if isinstance(source, ImageSource) and isinstance(source.files, (FolderImages, BucketImages)):
+        if isinstance(source, ImageSource) and isinstance(source.files, FolderImages):
             return source.files.names[int(source.rows[row])]
         return str(row)
 
 
-@dataclass(frozen=True, eq=False)
-class BucketImages:
-    """Image files behind a URL; `names` are their paths below `root`, and each is read when it is needed."""
-
-    system: Any = field(repr=False)
-    root: str
-    names: tuple[str, ...] = field(repr=False)
-
-    def __len__(self) -> int:
-        """Return their number."""
-        return len(self.names)
-
-    def name(self, row: int) -> str:
-        """Return the path of file `row`."""
-        return f"{self.root}/{self.names[row]}"
-
-    def open(self, row: int) -> io.BytesIO:
-        """Return the bytes of file `row`."""
-        with parsing(self.name(row), "cannot be read", "check the bucket and its permissions"):
-            return io.BytesIO(self.system.cat_file(self.name(row)))
-
-    def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
-        """Return SHA-256 (hex) over path, label and bytes of each image, in order."""
-        names = (self.names[row] for row in rows.tolist())
-        return tree_sha256(zip(names, labels.tolist(), contents(), strict=True))
-
-
-def open_bucket(url: str, request: Request) -> ImageSource:
-    """Find the images in the class folders behind a URL, in one listing; nothing is copied.
-
-    Raises:
-        UsageError: a library is missing.
-        DataError: there are no images, or no usable labels.
-    """
-    image_input = request.image_input(url)
-    system, root = file_system(url)
-    with parsing(url, "cannot be listed", "check the bucket and its permissions"):
-        listed = [name.removeprefix(f"{root}/") for name in system.find(root)]
-    parts = sorted(
-        tuple(name.split("/"))
-        for name in listed
-        if "/" in name and Path(name).suffix.lower() in SUFFIXES and not name.rpartition("/")[2].startswith(".")
-    )
-    if not parts:
-        raise DataError(f"{url}: no images in folders, one for each class; check the path")
-    folders = sorted({path[0] for path in parts})
-    label_of = folder_labels(folders, request.n_classes, url, request.class_names)
-    labels = np.array([label_of[path[0]] for path in parts], np.int64)
-    files = BucketImages(system, root, tuple("/".join(path) for path in parts))
-    return open_image_files(f"images {root.rpartition('/')[2]}", url, files, labels, request, image_input)
-
-
 def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
     """Cut rows of a source; of images, each slice holds the names of its own alone."""
-    if not isinstance(source, ImageSource) or not isinstance(source.files, (FolderImages, BucketImages)):
+    if not isinstance(source, ImageSource) or not isinstance(source.files, FolderImages):
         return [SourceSlice(source, rows)]
     size = max(_IMAGES, -(-len(rows) // _SLICES))
     slices = []
@@ -215,8 +156,8 @@ def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:
         files = replace(source.files, names=tuple(source.files.names[row] for row in source.rows[part].tolist()))
         numbers = np.arange(len(part))
         beside = {role: values[part] for role, values in source_beside(source).items()}
-        own = replace(source, files=files, rows=numbers, labels=source.labels[part], beside=beside)
-        slices.append(SourceSlice(own, numbers))
+        part_source = replace(source, files=files, rows=numbers, labels=source.labels[part], beside=beside)
+        slices.append(SourceSlice(part_source, numbers))
     return slices
 
 
