@@ -11,8 +11,8 @@ import click
 
 import tna_onnx
 from tna_onnx import errors
+from tna_onnx.api.schema import json_schema
 from tna_onnx.cli.command import group
-from tna_onnx.results.as_json import json_schema
 
 __all__ = ["PAGES"]
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tna_onnx.api.features import features
     from tna_onnx.api.guard import guard
     from tna_onnx.api.inspect import inspect
+    from tna_onnx.api.schema import json_schema
     from tna_onnx.api.shift import shift
     from tna_onnx.api.study import study
     from tna_onnx.api.verify import verify
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from tna_onnx.graph.options import ModelLimits, ModelOptions
     from tna_onnx.guarding.guard_settings import GuardSettings
     from tna_onnx.pipeline.settings import PAPER, Settings
-    from tna_onnx.results.as_json import json_schema
     from tna_onnx.results.gates import GateMissed, Gates
     from tna_onnx.results.inspection import Collection, Inspection, ModelDifference
     from tna_onnx.results.measured import Evaluation, ModelComparison
@@ -132,7 +132,7 @@ _HOMES = {
     "edit_decision": "api.apply",
     "evaluate": "api.evaluate",
     "inspect": "api.inspect",
-    "json_schema": "results.as_json",
+    "json_schema": "api.schema",
     "shift": "api.shift",
     "study": "api.study",
     "verify": "api.verify",

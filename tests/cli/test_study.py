@@ -14,7 +14,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tests.support import cli
-from tna_onnx.results.as_json import json_schema
+from tna_onnx.api.schema import json_schema
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Study
 from tna_onnx.studies.files import latex, read_study, to_csv, write_study
 

@@ -16,6 +16,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import few
 from tests.support import PLAIN, TILTED, cli, words_of
+from tna_onnx.api.schema import json_schema
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.data.images.recipes import RecipeScore, RecipeSearch
 from tna_onnx.graph.parts import Difference
@@ -26,7 +27,7 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import CumulativeTest, Reliability
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results import details
-from tna_onnx.results.as_json import json_schema, to_json
+from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.inspection import (

@@ -1,8 +1,8 @@
 """Results as JSON and back, and in notebooks.
 
-JSON holds the fields of the dataclasses by name, plus `schema`, `kind`, and the verdict if there is one. `schema.json`
-next to this file describes every key (JSON Schema 2020-12). JSON has no NaN and no infinity: numbers that are not
-finite become null, and null becomes NaN again where a field must hold a number.
+JSON holds the fields of the dataclasses by name, plus `schema`, `kind`, and the verdict if there is one.
+`api/schema.py` describes every key. JSON has no NaN and no infinity: numbers that are not finite become null, and null
+becomes NaN again where a field must hold a number.
 
 `Shown` is the base class of results in a notebook: a page, figures, plain values, a data frame. Drawing
 (`tna_onnx.drawing`) and pandas are loaded on first use.
@@ -18,7 +18,6 @@ import types
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -49,28 +48,6 @@ def _entries(result: Any, details: bool) -> dict[str, Any]:
     if hasattr(result, "verdict"):
         entries["verdict"] = result.verdict
     return entries
-
-
-def json_schema(kind: str | None = None) -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of what `--json` writes.
-
-    Args:
-        kind: `report`, `evaluation`, ..., as in the `kind` of a result; any of them by default.
-
-    Raises:
-        ValueError: no such kind.
-
-    >>> json_schema("evaluation")["$ref"]
-    '#/$defs/evaluation'
-    """
-    schema: dict[str, Any] = json.loads(files("tna_onnx.results").joinpath("schema.json").read_text("utf-8"))
-    kinds = [choice["$ref"].rpartition("/")[2] for choice in schema["oneOf"]]
-    if kind is None:
-        return schema
-    if kind not in kinds:
-        raise ValueError(f"there is no result of kind '{kind}'; expected {', '.join(kinds)}")
-    del schema["oneOf"]
-    return {**schema, "$id": f"urn:tna-onnx:{kind}:{SCHEMA}", "$ref": f"#/$defs/{kind}"}
 
 
 def _plain(value: Any) -> Any:

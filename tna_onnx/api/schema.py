@@ -1,15 +1,12 @@
-"""Writes `tna_onnx/results/schema.json` from the dataclasses of the results: `python -m tests.results.make_schema`.
+"""The JSON Schema (2020-12) of what `--json` writes, made of the dataclasses of the results.
 
 Keys and types are the fields of the dataclasses. Descriptions and units stand in the `Attributes:` sections of their
-docstrings and nowhere else. Choices are those of the `Literal`s and of `MAPS`. pydantic makes the JSON types; only
-development needs it, so this lives beside the test that compares (`test_make_schema.py`) and is not shipped.
-
-What this adds, rule by rule:
+docstrings and nowhere else. Choices are those of the `Literal`s and of `MAPS`. Rule by rule:
 
 1. A field without a line in `Attributes:` is an error, and so is a line without a field.
-2. A number has a unit, by one of the words in `UNITS`, and the unit bounds it.
+2. A number has a unit, by one of the words in `_UNITS`, and the unit bounds it.
 3. An integer is a count: at least 0, or 1 where its line says "at least 1".
-4. Plain dictionaries are described by the dataclass that they come from (`STAND_INS`).
+4. Plain dictionaries are described by the dataclass that they come from (`_STAND_INS`).
 5. No key is optional but those in `_OPTIONAL`, and none may be added.
 6. JSON has no None: descriptions say null.
 """
@@ -17,26 +14,20 @@ What this adds, rule by rule:
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
-import json
-import operator
 import re
 import types
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-import pydantic
-from pydantic.json_schema import models_json_schema
-
-import tna_onnx
-from tna_onnx.api.arguments import CalibrateWords
 from tna_onnx.data.images.preprocess import ResolvedRecipe
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
+from tna_onnx.pipeline.settings import Settings as CalibrationSettings
 from tna_onnx.results.as_json import SCHEMA
 from tna_onnx.results.details import Angles
 from tna_onnx.results.gates import Gates
@@ -48,9 +39,7 @@ from tna_onnx.results.study import Studies, Study
 from tna_onnx.search.candidates import SearchSettings
 from tna_onnx.studies.settings import StudySettings
 
-FILE = Path(tna_onnx.__file__).parent / "results/schema.json"
-
-KINDS = (
+_KINDS = (
     Report,
     Evaluation,
     Collection,
@@ -62,23 +51,20 @@ KINDS = (
     Studies,
     Study,
 )
-"""Whatever `--json` writes."""
 
-DESCRIPTION = (
+_DESCRIPTION = (
     "What --json writes. Fractions are not per cent; NLL is in nats; angles are in degrees unless a description says "
     "radians. Numbers that are not finite become null."
 )
 
-HEAD = {
+# Keys that `to_json` writes before the fields.
+_HEAD = {
     "schema": "What this document is and the version of its form; the number rises when a key changes its meaning or "
     "goes away.",
     "kind": "What the result is.",
 }
-"""Keys that `to_json` writes before the fields."""
 
-# What the command line and the API take.
-_asked = get_type_hints(CalibrateWords) | get_type_hints(tna_onnx.calibrate)
-
+_asked = get_type_hints(CalibrationSettings)
 _WORDS = ("method", "search", "map", "predictions", "ets_loss", "map_objective", "quantized_head")
 
 _Map = Literal[("none", *MAPS)]
@@ -149,10 +135,15 @@ Differences = _differences()
 # A study, and what `guard` says, is a result of its own with a file of its own, and a part of another result too.
 _OPTIONAL = ((Report, "details"), *((kind, key) for kind in (Guard, Study) for key in ("schema", "kind")))
 
-_Empty = pydantic.create_model("_Empty", __config__=pydantic.ConfigDict(extra="forbid"))
+
+@dataclasses.dataclass
+class _Nothing:
+    """An object without keys."""
+
+
 _Parameters = dict[str, float | tuple[float, ...]]
 
-STAND_INS: dict[tuple[type | None, str], Any] = {
+_STAND_INS: dict[tuple[type | None, str], Any] = {
     (None, "preprocessing"): ResolvedRecipe | None,
     (None, "output_kind"): _OutputKind,
     (None, "activation"): _Activation,
@@ -167,20 +158,20 @@ STAND_INS: dict[tuple[type | None, str], Any] = {
     (CurvePoint, "parameters"): _Parameters,
     (Angles, "weight"): Literal["original", "tilted", "averaged"],
     (Comparison, "differences"): Differences,
-    (ComparedModel, "differences"): Differences | _Empty,
+    (ComparedModel, "differences"): Differences | _Nothing,
 }
 """(dataclass, field) -> the type of what JSON holds there; None stands for every dataclass."""
 
-NAMES = {
+_NAMES = {
     Difference: "change",
     HeadInfo: "head",
     OutputDifference: "outputs",
     ResolvedRecipe: "preprocessing",
     Refusal: "refusal",
-} | {kind: kind.__name__.lower() for kind in KINDS}
+} | {kind: kind.__name__.lower() for kind in _KINDS}
 """Names of definitions that are not the snake case of the dataclass's."""
 
-UNITS: dict[str, dict[str, float]] = {
+_UNITS: dict[str, dict[str, float]] = {
     "nats": {"minimum": 0},  # before fractions: an objective is one or the other
     "fraction": {"minimum": 0, "maximum": 1},
     "per cent": {"minimum": 0, "maximum": 100},
@@ -199,7 +190,7 @@ UNITS: dict[str, dict[str, float]] = {
 # Sums of many rounded shares may end above 1.
 _SHARES = {"minimum": 0, "maximum": 1 + 1e-7}
 
-BOUNDS: dict[tuple[str, str], dict[str, float]] = {
+_BOUNDS: dict[tuple[str, str], dict[str, float]] = {
     ("metrics", "brier"): {"minimum": 0, "maximum": 2},
     ("verification", "bound"): {"minimum": 0},  # a sum of roundings, not a probability: it may exceed 1
     ("angles", "predicted"): _SHARES,
@@ -212,7 +203,7 @@ BOUNDS: dict[tuple[str, str], dict[str, float]] = {
 """(definition, key) -> bounds of its numbers, where those of its unit do not fit."""
 
 
-def attributes(cls: type) -> dict[str, str]:
+def _attributes(cls: type) -> dict[str, str]:
     """Return the lines of the `Attributes:` section of a dataclass and of those that it extends, by field.
 
     Raises:
@@ -230,78 +221,81 @@ def attributes(cls: type) -> dict[str, str]:
     return found
 
 
-def make_schema() -> dict[str, Any]:
-    """Return the JSON Schema (2020-12) of all results."""
-    _, generated = models_json_schema([(_model(kind), "serialization") for kind in KINDS])
-    definitions = {name: _definition(name, entry) for name, entry in generated["$defs"].items() if name != "_Empty"}
-    for kind in KINDS:
-        name = NAMES[kind]
-        definitions[name] = _result(kind, definitions[name])
-    ordered = {NAMES[kind]: definitions.pop(NAMES[kind]) for kind in KINDS} | dict(sorted(definitions.items()))
+@cache
+def _schema() -> dict[str, Any]:
+    """Return the schema of all results."""
+    definitions = {_name(kind): _definition(kind) for kind in _dataclasses()}
+    results = {_NAMES[kind]: _result(kind, definitions.pop(_NAMES[kind])) for kind in _KINDS}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:tna-onnx:result:{SCHEMA}",
         "title": "Results of tna-onnx",
-        "description": DESCRIPTION,
-        "oneOf": [{"$ref": f"#/$defs/{NAMES[kind]}"} for kind in KINDS],
-        "$defs": ordered,
+        "description": _DESCRIPTION,
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in results],
+        "$defs": results | dict(sorted(definitions.items())),
     }
 
 
-def text_of(schema: dict[str, Any]) -> str:
-    """Return the text of the file."""
-    return json.dumps(schema, indent=1, ensure_ascii=False) + "\n"
+def json_schema(kind: str | None = None) -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of what `--json` writes.
+
+    Args:
+        kind: `report`, `evaluation`, ..., as in the `kind` of a result; any of them by default.
+
+    Raises:
+        ValueError: no such kind.
+
+    >>> json_schema("evaluation")["$ref"]
+    '#/$defs/evaluation'
+    """
+    schema = dict(_schema())
+    kinds = [_NAMES[result] for result in _KINDS]
+    if kind is None:
+        return schema
+    if kind not in kinds:
+        raise ValueError(f"there is no result of kind '{kind}'; expected {', '.join(kinds)}")
+    del schema["oneOf"]
+    return {**schema, "$id": f"urn:tna-onnx:{kind}:{SCHEMA}", "$ref": f"#/$defs/{kind}"}
 
 
-# From dataclasses to pydantic's models
+def _name(cls: type) -> str:
+    return _NAMES.get(cls, re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower())
 
 
-@functools.cache
-def _model(cls: type) -> type[pydantic.BaseModel]:
-    """The pydantic model of a dataclass: the same fields, with their lines as descriptions."""
-    lines, hints = attributes(cls), get_type_hints(cls)
-    fields: dict[str, Any] = {}
+def _fields(cls: type) -> dict[str, Any]:
+    """Field -> type of what JSON holds there."""
+    hints = get_type_hints(cls)
+    fields = {}
     for field in dataclasses.fields(cls):
-        if cls is Report and field.name in ("recalibrated", "patch"):  # a protobuf, and bytes: never in JSON
-            continue
-        hint = STAND_INS.get((cls, field.name), STAND_INS.get((None, field.name), hints[field.name]))
-        fields[field.name] = (_modelled(hint), pydantic.Field(description=_sentence(lines[field.name])))
+        # a protobuf, and bytes: never in JSON
+        if cls is not Report or field.name not in ("recalibrated", "patch"):
+            fallback = _STAND_INS.get((None, field.name), hints[field.name])
+            fields[field.name] = _STAND_INS.get((cls, field.name), fallback)
+    return fields
+
+
+def _dataclasses() -> list[type]:
+    """Return the kinds of results and all dataclasses that they hold."""
+    listed: dict[type, None] = {}
+    waiting: list[Any] = list(_KINDS)
+    while waiting:
+        hint = waiting.pop()
+        waiting += get_args(hint)
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type) and hint not in listed and hint is not _Nothing:
+            listed[hint] = None
+            waiting += _fields(hint).values()
+    return list(listed)
+
+
+def _definition(cls: type) -> dict[str, Any]:
+    lines = _attributes(cls)
+    properties = {
+        name: _property(f"{_name(cls)}.{name}", hint, _sentence(lines[name])) for name, hint in _fields(cls).items()
+    }
     summary = inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0]
-    return pydantic.create_model(
-        NAMES.get(cls, re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()),
-        __config__=pydantic.ConfigDict(extra="forbid", protected_namespaces=()),
-        __doc__=_sentence(" ".join(summary.split()).partition("; made by")[0]),
-        **fields,
-    )
-
-
-def _modelled(hint: Any) -> Any:
-    """A type with every dataclass in it replaced by its model."""
-    if dataclasses.is_dataclass(hint):
-        return _model(hint)
-    origin = get_origin(hint)
-    if origin is None or origin is Literal:
-        return hint
-    parts = [_modelled(part) for part in get_args(hint)]
-    if origin in (Union, types.UnionType):
-        return functools.reduce(operator.or_, parts)
-    return origin[tuple(parts)]
-
-
-def _sentence(text: str) -> str:
-    """A line as a sentence; in JSON, None is null (rule 6)."""
-    text = re.sub(r"\bNone\b", "null", text).rstrip(".")
-    return f"{text[0].upper()}{text[1:]}."
-
-
-# From pydantic's schema to ours
-
-
-def _definition(name: str, entry: dict[str, Any]) -> dict[str, Any]:
-    properties = {key: _property(name, key, value) for key, value in entry["properties"].items()}
     return {
         "type": "object",
-        "description": entry["description"],
+        "description": _sentence(" ".join(summary.split()).partition("; made by")[0]),
         "properties": properties,
         "required": list(properties),
         "additionalProperties": False,
@@ -310,10 +304,10 @@ def _definition(name: str, entry: dict[str, Any]) -> dict[str, Any]:
 
 def _result(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
     """A definition of a kind of result: `schema` and `kind` before its fields, the verdict behind them."""
-    name = NAMES[kind]
+    name = _NAMES[kind]
     properties = {
-        "schema": {"const": f"tna-onnx/{name}/{SCHEMA}", "description": HEAD["schema"]},
-        "kind": {"const": name, "description": HEAD["kind"]},
+        "schema": {"const": f"tna-onnx/{name}/{SCHEMA}", "description": _HEAD["schema"]},
+        "kind": {"const": name, "description": _HEAD["kind"]},
         **entry["properties"],
     }
     if verdict := getattr(kind, "verdict", None):
@@ -324,40 +318,78 @@ def _result(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
     return {**entry, "properties": properties, "required": required}
 
 
-def _property(owner: str, key: str, value: dict[str, Any]) -> dict[str, Any]:
-    description = value["description"]
-    unit = next((word for word in UNITS if word in description), None)
-    schema = _tidy({name: part for name, part in value.items() if name != "description"})
-    kinds = _types(schema)
-    if "number" in kinds and "additionalProperties" not in schema and unit is None:
-        raise ValueError(f"{owner}.{key}: a number without a unit; expected one of {', '.join(UNITS)}")  # rule 2
+def _property(place: str, hint: Any, description: str) -> dict[str, Any]:
+    """Return the schema of a field; `place` is its definition and key."""
+    unit = next((word for word in _UNITS if word in description), None)
+    schema = _typed(hint)
+    # what a dictionary holds is described by its keys
     if "additionalProperties" not in schema:
-        least = 1 if "at least 1" in description else 0
-        _bound(schema, "integer", {"minimum": least})  # rule 3
-        _bound(schema, "number", BOUNDS.get((owner, key), UNITS.get(unit or "", {})))
-    if (owner, key) == ("bins", "count"):
+        if "number" in _types(schema) and unit is None:
+            raise ValueError(f"{place}: a number without a unit; expected one of {', '.join(_UNITS)}")  # rule 2
+        _bound(schema, "integer", {"minimum": 1 if "at least 1" in description else 0})  # rule 3
+        _bound(schema, "number", _BOUNDS.get(tuple(place.split(".")), _UNITS.get(unit or "", {})))
+    if place == "bins.count":
         schema["minItems"] = 1
-    if key.endswith("sha256") and key != "source_sha256":  # that one is what a file claims
+    if place.endswith("sha256") and not place.endswith("source_sha256"):  # that one is what a file claims
         schema["pattern"] = "^([0-9a-f]{64})?$"
     return {**schema, "description": description}
 
 
-def _tidy(schema: Any) -> Any:
-    """pydantic's schema without titles, and in fewer words."""
-    if isinstance(schema, list):
-        return [_tidy(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if schema.get("$ref") == "#/$defs/_Empty":
-        return {"type": "object", "maxProperties": 0}
-    schema = {name: _tidy(part) for name, part in schema.items() if name not in ("title", "default")}
-    if "prefixItems" in schema:  # all of one type
-        schema["items"] = schema.pop("prefixItems")[0]
-    choices = schema.get("anyOf", [])
+_SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
+
+
+def _typed(hint: Any) -> dict[str, Any]:
+    """Return the schema of a type."""
+    if hint in (Any, object):
+        return {}
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _reference(hint)
+    if get_origin(hint) in _BUILDERS:
+        return _BUILDERS[get_origin(hint)](get_args(hint))
+    return {"type": _SCALARS[hint]}
+
+
+def _reference(cls: type) -> dict[str, Any]:
+    return {"type": "object", "maxProperties": 0} if cls is _Nothing else {"$ref": f"#/$defs/{_name(cls)}"}
+
+
+def _choice(values: tuple[Any, ...]) -> dict[str, Any]:
+    if len(values) == 1:
+        return {"const": values[0], "type": _SCALARS[type(values[0])]}
+    return {"enum": list(values), "type": _SCALARS[type(values[0])]}
+
+
+def _union(parts: tuple[Any, ...]) -> dict[str, Any]:
+    choices = [_typed(part) for part in parts]
     if len(choices) == 2 and choices[1] == {"type": "null"} and isinstance(choices[0].get("type"), str):
-        del schema["anyOf"]
-        schema = {**choices[0], "type": [choices[0]["type"], "null"], **schema}
-    return schema
+        return {**choices[0], "type": [choices[0]["type"], "null"]}
+    return {"anyOf": choices}
+
+
+def _array(parts: tuple[Any, ...]) -> dict[str, Any]:
+    """Return the schema of a tuple: of any length, or of as many items of one type."""
+    length = {} if parts[-1] is Ellipsis else {"minItems": len(parts), "maxItems": len(parts)}
+    return {"type": "array", "items": _typed(parts[0]), **length}
+
+
+def _mapping(parts: tuple[Any, ...]) -> dict[str, Any]:
+    return {"type": "object", "additionalProperties": _typed(parts[1]) or True}
+
+
+_BUILDERS: dict[Any, Callable[[tuple[Any, ...]], dict[str, Any]]] = {
+    Literal: _choice,
+    Union: _union,
+    types.UnionType: _union,
+    tuple: _array,
+    dict: _mapping,
+    Mapping: _mapping,
+}
+
+
+def _sentence(text: str) -> str:
+    """A line as a sentence; in JSON, None is null (rule 6)."""
+    text = re.sub(r"\bNone\b", "null", text).rstrip(".")
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _types(schema: Any) -> set[str]:
@@ -381,7 +413,3 @@ def _bound(schema: Any, kind: str, limits: dict[str, float]) -> None:
             _bound(part, kind, limits)
         if kind in schema.get("type", []):
             schema.update(limits)
-
-
-if __name__ == "__main__":
-    FILE.write_text(text_of(make_schema()), encoding="utf-8")
