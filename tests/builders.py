@@ -22,6 +22,7 @@ from onnx import helper, numpy_helper
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Readout
+from tna_onnx.pipeline.stated import _OF_RUN
 
 
 def tensor_info(name: str, shape: Sequence[int | str | None] | None = None, dtype: DTypeLike = np.float32) -> Any:
@@ -74,6 +75,7 @@ def calibration_entries(
     method = name
     if angle:
         method = "tna" if name == "none" else f"tna + {name}"
-    words = {"map": name, "method": method, "source_sha256": model.sha256, "output_kind": output.kind}
+    words = dict.fromkeys(_OF_RUN, "0")
+    words |= {"map": name, "method": method, "source_sha256": model.sha256, "output_kind": output.kind}
     stated = {key: json.dumps(each) for key, each in {"angle_degrees": angle, **numbers}.items()}
     return {**words, **output.provenance, **stated}

@@ -15,7 +15,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tna_onnx.pipeline.change import _seal
+from tna_onnx.pipeline.change import _seal, _text_of
 from tna_onnx.pipeline.patch import _npz, _read_npz
 from tna_onnx.runtime import adapter_bytes, read_adapter
 
@@ -92,7 +92,7 @@ def no_steps(_: Arrays, text: dict[str, Any]) -> None:
 def step_twice(_: Arrays, text: dict[str, Any]) -> None:
     change = json.loads(text["entries"]["change"])
     change["steps"] *= 2
-    text["entries"]["change"] = json.dumps(change)
+    text["entries"]["change"] = _text_of(change["steps"])
 
 
 def types_of_another(arrays: Arrays, text: dict[str, Any]) -> None:
@@ -135,7 +135,7 @@ def test_numbers_of_a_large_array_are_what_a_patch_leaves_open(
     arrays["weight"] = -arrays["weight"]
     change = json.loads(words["entries"]["change"])
     change["steps"][0]["digests"]["weight"] = hashlib.sha256(arrays["weight"].tobytes()).hexdigest()
-    words["entries"]["change"] = json.dumps(change)
+    words["entries"]["change"] = _text_of(change["steps"])
     tna_onnx.apply(small.model, _packed(arrays, words), output=tmp_path / "o.onnx")
     assert not tna_onnx.verify(small.model, tmp_path / "o.onnx", data=small.test, device="cpu").passed
 

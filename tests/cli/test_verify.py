@@ -257,7 +257,7 @@ def test_linear_classifier(small: Small, tmp_path: Path) -> None:
     model = load_model(path)
     head = choose_head(model)
     entries = calibration_entries(model, head, angle=10.0)
-    new = write_change(model, head, Change(head.weight / 2, bias_factor=0.5), entries)
+    new = write_change(model, head, Change(head.weight / 2, bias_factor=0.5, shape=(5,)), entries)
     with pending(model, new.proto, output):
         pass
     result, found = verified(path, output, tmp_path, "--data", small.test)

@@ -18,7 +18,7 @@ from tna_onnx.graph.decisions import Guarded
 from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import annotate, provenance
-from tna_onnx.pipeline.change import _seal, prove, write_decisions
+from tna_onnx.pipeline.change import _seal, _text_of, prove, write_decisions
 
 FILES: dict[str, dict[str, Any]] = {
     "all": {"add": ("confidence", "accept", "set", "ood"), "risk": 30.0, "coverage": 80.0},
@@ -28,6 +28,7 @@ FILES: dict[str, dict[str, Any]] = {
     "raps": {"add": ("set",), "set_score": "raps", "set_temperature": "auto", "allow_empty": True},
     "by class": {"add": ("set",), "per_class": True, "coverage": 60.0},
     "energy": {"add": ("ood",), "ood_score": "energy"},
+    "dials by class": {"add": ("set",), "per_class": True, "coverage": 60.0, "dials": True},
     "roll-up": {},  # of a file
 }
 
@@ -91,6 +92,13 @@ ENTRIES: dict[str, tuple[str, Callable[[dict[str, str]], Any]]] = {
     "fitted temperature": ("raps", lambda entries: entries.update(guard_set_temperature="7.0")),
     "fitted penalty": ("raps", lambda entries: entries.update(guard_set_penalty="0.5")),
     "free classes": ("raps", lambda entries: entries.update(guard_set_free_classes="4")),
+    "a word that this version has not": ("all", lambda entries: entries.update(guard_other="1")),
+    "nothing of the samples": ("all", lambda entries: entries.pop("guard_samples")),
+    "a calibration that there was none of": ("all", lambda entries: entries.update(map="ts", temperature="2.0")),
+    "a calibration of a head": ("all", lambda entries: entries.update({"head/logits/map": "ts"})),
+    "a shift that there was none of": ("all", lambda entries: entries.update(shift="{}")),
+    "no output": ("all", lambda entries: entries.pop("output")),
+    "kind of scores": ("all", lambda entries: entries.update(output_kind="probabilities")),
     "another step": ("all", lambda entries: entries.update(change=_with_twice(entries["change"]))),
     "a step before": ("all", lambda entries: entries.update(change=_with_twice(entries["change"], "3" * 64))),
 }
@@ -99,7 +107,7 @@ ENTRIES: dict[str, tuple[str, Callable[[dict[str, str]], Any]]] = {
 def _with_twice(text: str, source: str | None = None) -> str:
     change = json.loads(text)
     (step,) = change["steps"]
-    return json.dumps({**change, "steps": [{**step, "source": source or step["source"]}, step]})
+    return _text_of([{**step, "source": source or step["source"]}, step])
 
 
 def _intact(small: Small, proto: onnx.ModelProto, entries: dict[str, str], path: Path) -> bool:
@@ -138,6 +146,26 @@ def _dial(role: str, **values: Any) -> Callable[[Dials], Dials]:
     return lambda dials: replace(dials, **{role: replace(getattr(dials, role), **values)})
 
 
+def _edited(role: str, **edits: Any) -> Callable[[Dials], Dials]:
+    """Change arrays of a dial."""
+
+    def edit(dials: Dials) -> Dials:
+        dial = getattr(dials, role)
+        return replace(dials, **{role: replace(dial, **{k: how(getattr(dial, k)) for k, how in edits.items()})})
+
+    return edit
+
+
+def _falling(scores: np.ndarray) -> np.ndarray:
+    return np.concatenate([scores[:-1][::-1], scores[-1:]])
+
+
+_DECIDED = {
+    "guard_decision": json.dumps(
+        {"goal": "f1", "rule": "positive", "delta": 0.05, "positive": 2, "thresholds": {"2": 0.5}}
+    )
+}
+
 WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
     "scores of another kind": ("all", {"guarded": _output(kind="log_probabilities")}),
     "fewer classes": ("all", {"guarded": _output(n_classes=4)}),
@@ -152,6 +180,12 @@ WRITTEN: dict[str, tuple[str, dict[str, Any]]] = {
         "raps", {"guarded": _sets(temperature=500.0), "entries": {"guard_set_temperature": "500.0"}},
     ),
     "outputs exchanged": ("dialled", {"names": {"accept": "set", "set": "accept", "posterior": "posterior"}}),
+    "outputs in another order": ("dialled", {"names": {"set": "set", "accept": "accept", "posterior": "posterior"}}),
+    "a threshold in float64": ("one class", {"thresholds": {"decision": np.array(0.5)}, "entries": _DECIDED}),
+    "classes of a table that are none": ("dialled", {"dials": _edited("set", labels=lambda each: each + 100)}),
+    "a table of the risk that rises": ("dialled", {"dials": _edited("accept", thresholds=np.sort)}),
+    "a table of the coverage that falls": ("dialled", {"dials": _edited("set", scores=_falling)}),
+    "samples of other classes": ("dials by class", {"dials": _edited("set", counts=lambda each: np.roll(each, 1))}),
     "fewer outputs": ("all", {"names": {"accept": "accept"}}),
     "accepts nothing": ("all", {"thresholds": {"accept": np.array(np.inf, Float)}}),
     "accepts all": ("all", {"thresholds": {"accept": np.array(-1, Float)}}),

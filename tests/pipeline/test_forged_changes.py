@@ -1,79 +1,314 @@
-"""Changes that the writer itself has written, of maps that no fit gives: such a file is not proved."""
+"""Changes that the writer itself has written and no command makes, sealed: such a file is not proved."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 
-from tests.builders import calibration_entries
+import tna_onnx
+from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
-from tna_onnx.graph.load import load_model
-from tna_onnx.graph.nodes import annotate, provenance
+from tna_onnx.graph.load import Model, load_model
+from tna_onnx.graph.nodes import annotate, beside_earlier, provenance
+from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
+from tna_onnx.graph.several import Layout
+from tna_onnx.maps.bias import Bias
+from tna_onnx.maps.isotonic import SmoothedIsotonic
+from tna_onnx.maps.label_maps import LabelPlatt, LabelTemperature
+from tna_onnx.maps.structured import VectorScaling
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
-from tna_onnx.maps.two_classes import Platt
-from tna_onnx.pipeline.change import _seal, prove, write_change
+from tna_onnx.maps.two_classes import Beta, Platt
+from tna_onnx.numerics.prior_shift import log_ratio
+from tna_onnx.pipeline.change import _seal, _text_of, prove, write_change
+from tna_onnx.pipeline.stated import _OF_RUN, _SHIFT_WORDS, keeps_order
 from tna_onnx.pipeline.steps import Added, Change, OriginalClass
 
+TS, INF = Temperature(2.0), float("inf")
+BIAS = np.array([0.0, 0, 90, 0, 0])
+HALF = SmoothedIsotonic((((0.5,), (0.0,)),) * 3)
+
+
+def _behind(*maps: Any, **words: Any) -> dict[str, Any]:
+    return {"maps": maps, "keeps_order": all(map(keeps_order, maps)), **words}
+
+
+# What is forged, of which model (see `_source`).
 FORGED: dict[str, dict[str, Any]] = {
     "logits turned round": {"folded": Temperature(-1.0)},
-    "logits turned round behind": {"maps": (Temperature(-1.0),)},
-    "no number": {"maps": (Temperature(float("nan")),)},
-    "infinite": {"maps": (Temperature(float("inf")),)},
-    "negative weight": {"maps": (EnsembleTemperature(2.0, (-1.0, 0.0, 0.0), 5),)},
-    "negative slope": {"maps": (Platt(-1.0, 0.0),)},
-    "order that is not kept": {"maps": (Added(np.array([0.0, 0, 90, 0, 0])),), "keeps_order": True},
-    "hardly a number": {"maps": (Temperature(1e300),)},
-    "no distribution": {"maps": (EnsembleTemperature(2.0, (0.0, 0.0, 0.0), 5),)},
-    "one distribution for all": {"maps": (EnsembleTemperature(2.0, (0.0, 0.0, 1.0), 5),)},
-    "infinite bias": {"maps": (Added(np.array([0.0, 0, np.inf, 0, 0])),), "keeps_order": False},
-    "negative factor of the bias": {"folded": None, "bias_factor": -1e6},
-    "class of the input behind a map": {"maps": (Temperature(2.0), OriginalClass(), Temperature(1.0))},
-    "class of the input behind a folded map": {"folded": Temperature(2.0), "maps": (OriginalClass(), Temperature(1.0))},
-    "class of the input under another name": {"maps": (OriginalClass("accept"), Temperature(1.0))},
-    "values that are no numbers": {"maps": (Added(np.full(5, np.nan)),)},
+    "logits turned round behind": _behind(Temperature(-1.0)),
+    "no number": _behind(Temperature(float("nan"))),
+    "infinite": _behind(Temperature(INF)),
+    "hardly a number": _behind(Temperature(1e300)),
+    "negative weight": _behind(EnsembleTemperature(2.0, (-1.0, 0.0, 0.0), 5)),
+    "no distribution": _behind(EnsembleTemperature(2.0, (0.0, 0.0, 0.0), 5)),
+    "one distribution for all": _behind(EnsembleTemperature(2.0, (0.0, 0.0, 1.0), 5)),
+    "order that is not kept": _behind(Bias(1.0, BIAS), keeps_order=True),
+    "order that is kept": _behind(TS, keeps_order=False),
+    "infinite bias": _behind(Bias(1.0, BIAS + INF)),
+    "values that are no numbers": _behind(Bias(1.0, np.full(5, np.nan))),
+    "a shift that is no calibration": _behind(TS, Added(BIAS)),
+    "factor of the bias, negative": {"bias_factor": -1e6},
+    "factor of the bias alone": {"bias_factor": 7.0},
+    "factor of the bias beside a map": _behind(TS, bias_factor=7.0),
+    "map and folded map": _behind(TS, folded=TS),
+    "two maps": _behind(TS, TS),
+    "class of the input behind a map": _behind(TS, OriginalClass(), TS),
+    "class of the input behind a folded map": _behind(OriginalClass(), TS, folded=TS),
+    "class of the input under another name": _behind(OriginalClass("accept"), TS),
+    "shape of a convolution of more": _behind(TS, shape=(10,)),
+    "shape of pairs": _behind(TS, shape=(7, 2)),
+    "shape of a number": _behind(TS, shape=()),
+    "shape of nothing": {"folded": TS, "shape": (0,)},
+    "positions of one prediction": _behind(TS, shape=Layout(2, -1)),
+    "classes first of one prediction": _behind(TS, shape=Layout(2, 1)),
+    **{f"nodes called {name}": _behind(TS, block=f"tna_onnx{name}") for name in ("/guard", "/prior", "/", "/head/b")},
+    "nodes that are none, called otherwise": {"folded": TS, "block": "tna_onnx/zz"},
+    **{
+        f"computed in {name}": _behind(TS, readout={"logits_type": name}) for name in ("float16", "float64", "bfloat16")
+    },
+    "folded in float16": {"folded": TS, "readout": {"logits_type": "float16"}},
+    "of probabilities of one number": _behind(TS, readout={"holds": "probabilities", "binary": True}),
+    "of fewer classes": _behind(Bias(2.0, BIAS[:4]), readout={"n_classes": 4}),
+    "mixture of more classes": _behind(EnsembleTemperature(2.0, (0.5, 0.3, 0.2), 7)),
+    "bias for all classes": _behind(Bias(2.0, BIAS[:1])),
+    "bias of a matrix": _behind(Bias(2.0, np.stack([BIAS, BIAS]))),
+    "factor for all classes": _behind(VectorScaling(2.0, np.zeros(1), BIAS)),
+    "fewer functions": _behind(HALF),
+    "map of two classes": _behind(Platt(1.0, 0.0)),
+    "map of labels": _behind(LabelTemperature((2.0,) * 5)),
+    "labels: map of classes": _behind(Bias(2.0, BIAS)),
+    "labels: negative temperature": _behind(LabelTemperature((-2.0,) * 5)),
+    "labels: fewer temperatures": _behind(LabelTemperature((2.0,) * 3)),
+    "labels: negative slope": _behind(LabelPlatt((-2.0,) * 5, (0.0,) * 5)),
+    "labels: infinite intercept": _behind(LabelPlatt((2.0,) * 5, (0.0, INF, 0.0, 0.0, 0.0))),
+    "labels: of one class": _behind(TS, readout={"multi_label": False}),
+    "binary: negative slope": _behind(Platt(-1.0, 0.0)),
+    "binary: negative powers": _behind(Beta(-1.0, -1.0, 0.0)),
+    "positions: classes last": _behind(Bias(2.0, BIAS), shape=Layout(4, -1)),
+    "positions: no class axis": _behind(Bias(2.0, BIAS), shape=Layout(4, 0)),
+    "positions: one prediction": _behind(Bias(2.0, BIAS), shape=(5,)),
+    "positions: one convolution": _behind(Bias(2.0, BIAS), shape=(5, 6, 7)),
+}
+
+HONEST: dict[str, dict[str, Any]] = {
+    "folded": {"folded": TS},
+    "behind": _behind(TS),
+    "class of the input": _behind(OriginalClass(), Bias(2.0, BIAS)),
+    "labels: behind": _behind(LabelPlatt((2.0,) * 5, (0.0,) * 5)),
+    "binary: behind": _behind(Beta(1.0, 0.5, 0.0)),
+    "positions: behind": _behind(Bias(2.0, BIAS), shape=Layout(4, 1)),
 }
 
 
+def _source(kind: str, small: Small, folder: Path) -> Path:
+    """Return the small model; with a Sigmoid for `labels`, two classes for `binary`, a convolution for `positions`."""
+    model = onnx.load(small.model)
+    rng = np.random.default_rng(0)
+    if kind == "labels":
+        model.graph.node.append(helper.make_node("Sigmoid", ["logits"], ["p"], name="sigmoid"))
+        model.graph.output[0].CopyFrom(tensor_info("p", ["N", 5]))
+    elif kind == "binary":
+        for tensor in model.graph.initializer[1:]:
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:2], tensor.name))
+        model.graph.output[0].CopyFrom(tensor_info("logits", ["N", 2]))
+    elif kind == "positions":
+        conv = helper.make_node("Conv", ["x", "k", "b"], ["logits"], name="conv")
+        values = {"k": rng.standard_normal((5, 4, 1, 1)).astype(np.float32), "b": np.zeros(5, np.float32)}
+        model = small_model([conv], [tensor_info("x", ["N", 4, 6, 7])], [tensor_info("logits", ["N", 5, 6, 7])], values)
+    elif kind == "two":
+        values = {"w2": rng.standard_normal((3, 32)), "b2": rng.standard_normal(3)}
+        model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), n) for n, v in values.items())
+        model.graph.node.append(helper.make_node("Gemm", ["features", "w2", "b2"], ["b"], name="second", transB=1))
+        model.graph.output.append(tensor_info("b", ["N", 3]))
+    else:
+        return small.model
+    onnx.save(model, folder / "source.onnx")
+    return folder / "source.onnx"
+
+
+def _write(source: Path, forged: dict[str, Any], path: Path) -> None:
+    """Write a change with the entries that a calibration of its map has."""
+    model = load_model(source)
+    readout = replace(find_readout(model, None, None, None), **forged.get("readout", {}))
+    words = {"shape": (readout.n_classes,), **{key: value for key, value in forged.items() if key != "readout"}}
+    fitted = words.get("folded") or words.get("maps", (None,))[-1]
+    entries = calibration_entries(model, readout, getattr(fitted, "name", "none"), **getattr(fitted, "brief", {}))
+    onnx.save(write_change(model, readout, Change(**words), entries).proto, path)
+
+
+@pytest.mark.parametrize("kind", HONEST)
+def test_an_honest_change_is_proved(small: Small, tmp_path: Path, kind: str) -> None:
+    source = _source(kind.partition(":")[0], small, tmp_path)
+    _write(source, HONEST[kind], tmp_path / "o.onnx")
+    found = tna_onnx.verify(source, tmp_path / "o.onnx")
+    assert found.intact, (found.reason, found.unexplained)
+
+
 @pytest.mark.parametrize("kind", FORGED)
-def test_it_is_not_proved(small: Small, tmp_path: Path, kind: str) -> None:
-    source = load_model(small.model)
-    readout = find_readout(source, None, None, None)
-    change = Change(shape=(5,), **FORGED[kind])
-    written = write_change(source, readout, change, {"map": json.dumps("ts")})
-    onnx.save(written.proto, tmp_path / "forged.onnx")
-    proof = prove(source, load_model(tmp_path / "forged.onnx"))
-    assert not proof.intact
-    assert proof.reason
+def test_a_change_that_no_calibration_makes_is_not(small: Small, tmp_path: Path, kind: str) -> None:
+    source = _source(kind.partition(":")[0], small, tmp_path)
+    _write(source, FORGED[kind], tmp_path / "forged.onnx")
+    found = tna_onnx.verify(source, tmp_path / "forged.onnx")
+    assert not found.intact
+    assert "KeyError" not in found.reason  # of entries that were forgotten here
 
 
-def test_an_honest_change_is_proved(small: Small, tmp_path: Path) -> None:
-    source = load_model(small.model)
-    readout = find_readout(source, None, None, None)
-    for change in (Change(folded=Temperature(2.0)), Change(maps=(Temperature(2.0),), keeps_order=True, shape=(5,))):
-        entries = calibration_entries(source, readout, "ts", temperature=2.0)
-        onnx.save(write_change(source, readout, change, entries).proto, tmp_path / "o.onnx")
-        proof = prove(source, load_model(tmp_path / "o.onnx"))
-        assert proof.intact, proof.reason
+# --- entries of an honest file, sealed anew
+
+
+def _with(**values: str | None) -> Callable[[dict[str, str]], None]:
+    """Change entries; None takes one out."""
+
+    def edit(entries: dict[str, str]) -> None:
+        entries |= {key: value for key, value in values.items() if value is not None}
+        for key in (key for key, value in values.items() if value is None):
+            del entries[key]
+
+    return edit
+
+
+def _step(**values: Any) -> Callable[[dict[str, str]], None]:
+    """Change words of the step."""
+
+    def edit(entries: dict[str, str]) -> None:
+        (step,) = json.loads(entries["change"])["steps"]
+        entries["change"] = _text_of([{**step, **values}])
+
+    return edit
+
+
+def _text(edit: Callable[[str], str]) -> Callable[[dict[str, str]], None]:
+    return lambda entries: entries.update(change=edit(entries["change"]))
+
+
+ENTRIES: dict[str, Callable[[dict[str, str]], None]] = {
+    "other temperature": _with(temperature="3.0"),
+    "no temperature": _with(temperature=None),
+    "other method": _with(method="ets"),
+    "other map": _with(map="bias"),
+    "numbers of another map": _with(bias="[1, 2]"),
+    "an angle": _with(angle_degrees="3.0"),
+    "other kind of scores": _with(output_kind="probabilities"),
+    "positions of one prediction": _with(positions="last"),
+    "axis of one prediction": _with(class_axis="1"),
+    "advice that is of another map": _with(quantization="never"),
+    "decisions that there are none of": _with(guard="{}"),
+    "samples of such decisions": _with(guard_sketch=""),
+    "a shift that there is none of": _with(shift="{}"),
+    "another head": _with(**{"head/b/map": "ts"}),
+    "a word that this version has not": _with(other="1"),
+    "nothing of the run": _with(seed=None),
+    "nothing at all": lambda entries: [entries.pop(key) for key in [*entries] if key not in ("change", "seal")],
+    "spaces": _text(lambda text: json.dumps(json.loads(text))),
+    "a word twice": _text(lambda text: text.replace('"weight":false', '"weight":true,"weight":false')),
+    "another order of words": _text(lambda text: _text_of([dict(sorted(json.loads(text)["steps"][0].items()))])),
+    "steps that are none": _text(lambda text: '{"format":1,"steps":{}}'),
+    "a number for a word": _step(keeps_order=1),
+    "a whole temperature": _step(folded={"is": "Temperature", "temperature": 2}),
+    "more digests": _step(digests={"weight": "0", "bias": "0", "hidden": "0"}),
+    "another node": _text(lambda text: text.replace('"node":"head"', '"node":"hidden"')),
+    "a weight of its own": _text(lambda text: text.replace('"own_weight":false', '"own_weight":true')),
+    "another class axis": _text(lambda text: text.replace('"class_axis":0', '"class_axis":1')),
+}
+
+
+@pytest.mark.parametrize("kind", ENTRIES)
+def test_entries_that_state_something_else_are_not_intact(small: Small, tmp_path: Path, kind: str) -> None:
+    _write(small.model, HONEST["folded"], tmp_path / "o.onnx")
+    entries = provenance(load_model(tmp_path / "o.onnx"))
+    before = dict(entries)
+    ENTRIES[kind](entries)
+    assert entries != before
+    proto = onnx.load(tmp_path / "o.onnx")
+    annotate(proto, {**entries, "seal": _seal(entries)})
+    onnx.save(proto, tmp_path / "forged.onnx")
+    assert not tna_onnx.verify(small.model, tmp_path / "forged.onnx").intact
 
 
 def test_numbers_that_are_left_out_are_not_taken_from_the_file(small: Small, tmp_path: Path) -> None:
-    source = load_model(small.model)
-    readout = find_readout(source, None, None, None)
-    change = Change(maps=(Added(np.array([0.0, 0, 9, 0, 0])),), keeps_order=False, shape=(5,))
-    proto = write_change(source, readout, change, {}).proto
-    onnx.save(proto, tmp_path / "o.onnx")
+    _write(small.model, _behind(Bias(1.0, BIAS)), tmp_path / "o.onnx")
     entries = provenance(load_model(tmp_path / "o.onnx"))
     words = json.loads(entries["change"])
     del words["steps"][0]["maps"][0]["bias"]["values"]
-    entries = {**entries, "change": json.dumps(words)}
+    entries = {**entries, "change": _text_of(words["steps"])}
+    proto = onnx.load(tmp_path / "o.onnx")
     annotate(proto, {**entries, "seal": _seal(entries)})
     onnx.save(proto, tmp_path / "forged.onnx")
-    proof = prove(source, load_model(tmp_path / "forged.onnx"))
-    assert not proof.intact
+    proof = prove(load_model(small.model), load_model(tmp_path / "forged.onnx"))
     assert "words that this version" in proof.reason
+
+
+# --- two steps
+
+EVEN, MOVED = np.full(5, 0.2), np.array([0.4, 0.3, 0.1, 0.1, 0.1])
+RATIO = log_ratio(EVEN, MOVED)
+
+
+def _calibrated(model: Model, readout: Readout, **more: str) -> dict[str, str]:
+    entries = calibration_entries(model, readout, "ts", temperature=2.0)
+    return {"change": "", **beside_earlier(model, readout.output, entries), **more}
+
+
+def _shifted(model: Model, source: Any = EVEN, target: Any = MOVED, **more: str) -> dict[str, str]:
+    words = dict.fromkeys(sorted(_SHIFT_WORDS), "0") | {"source": [*source], "target": [*target]}
+    return {**provenance(model), "shift": json.dumps({**words, "source_sha256": model.sha256}), **more}
+
+
+# The second step, on the output of the first or on another one: change and entries.
+SECOND: dict[str, tuple[str, dict[str, Any], Callable[[Model, Readout], dict[str, str]]]] = {
+    "two temperatures": ("logits", {"folded": TS, "shape": (5,)}, _calibrated),
+    "two heads, a word of the first": (
+        "b", {"folded": TS, "shape": (3,)}, lambda m, r: _calibrated(m, r, **{"head/logits/temperature": "9.0"}),
+    ),
+    "two heads, a word of neither": ("b", {"folded": TS, "shape": (3,)}, lambda m, r: _calibrated(m, r, map="ets")),
+    "shift by other numbers": ("logits", {"folded": Added(3 * RATIO)}, lambda m, _: _shifted(m)),
+    "shift by fewer numbers": ("logits", {"folded": Added(RATIO[:1])}, lambda m, _: _shifted(m)),
+    "shift of another shape": ("logits", {"folded": Added(RATIO), "shape": (5,)}, lambda m, _: _shifted(m)),
+    "shift that keeps the order": (
+        "logits", {"maps": (Added(RATIO),), "shape": (5,), "block": "tna_onnx"}, lambda m, _: _shifted(m),
+    ),
+    "shift to no frequencies": (
+        "logits", {"folded": Added(log_ratio(EVEN, 9 * MOVED))}, lambda m, _: _shifted(m, target=9 * MOVED),
+    ),
+    "shift to negative frequencies": (
+        "logits", {"folded": Added(RATIO)}, lambda m, _: _shifted(m, source=-EVEN, target=-MOVED),
+    ),
+    "shift with a word of the calibration": (
+        "logits", {"folded": Added(RATIO)}, lambda m, _: _shifted(m, temperature="9.0"),
+    ),
+    "shift without words": ("logits", {"folded": Added(RATIO)}, lambda m, _: {**provenance(m), "shift": "{}"}),
+}  # fmt: skip
+HONEST_SECOND: dict[str, tuple[str, dict[str, Any], Callable[[Model, Readout], dict[str, str]]]] = {
+    "two heads": ("b", {"folded": TS, "shape": (3,)}, _calibrated),
+    "shift": ("logits", {"folded": Added(RATIO)}, lambda m, _: _shifted(m)),
+}
+
+
+@pytest.mark.parametrize("kind", [*SECOND, *HONEST_SECOND])
+def test_steps_that_no_commands_make(small: Small, tmp_path: Path, kind: str) -> None:
+    output, change, entries = {**SECOND, **HONEST_SECOND}[kind]
+    path = _source("two", small, tmp_path)
+    source = load_model(path)
+    readout = find_readout(source, None, "logits", None)
+    first = Change(folded=TS, shape=(5,))
+    between = write_change(source, readout, first, calibration_entries(source, readout, "ts", temperature=2.0))
+    onnx.save(between.proto, tmp_path / "between.onnx")
+    model = load_model(tmp_path / "between.onnx")
+    readout = find_readout(model, None, output, None)
+    onnx.save(write_change(model, readout, Change(**change), entries(model, readout)).proto, tmp_path / "o.onnx")
+    found = tna_onnx.verify(path, tmp_path / "o.onnx", output_name="logits")
+    assert found.intact == (kind in HONEST_SECOND), (found.reason, found.unexplained)
+
+
+def test_entries_of_every_run_are_those_that_a_file_has(small: Small, tmp_path: Path) -> None:
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", map="ts", search="none", device="cpu")
+    assert {*_OF_RUN} <= {*provenance(load_model(tmp_path / "o.onnx"))}

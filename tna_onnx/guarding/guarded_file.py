@@ -22,7 +22,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.graph.cut import before_map
 from tna_onnx.graph.decisions import Guarded, SetScore
-from tna_onnx.graph.dials import ClassSetDial
+from tna_onnx.graph.dials import ClassSetDial, SetDial
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
@@ -88,7 +88,8 @@ def with_goal(entries: Mapping[str, str], goal: str) -> dict[str, str]:
     return {**entries, "guard": json.dumps({**settings, "decide": goal, "positive": positive})}
 
 
-_KEYS = ("guard", "guard_decision", "guard_set_temperature", "guard_set_penalty", "guard_set_free_classes")
+# Entries on the samples that gave the thresholds.
+_OF_RUN = ("guard_data_sha256", "guard_samples", "guard_sketch", "guard_form")
 
 
 def prove_guarded(source: Model, file: Model) -> Proof:
@@ -121,12 +122,12 @@ def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[D
         rule = step.guarded.decision
         called = rule.levels if isinstance(rule, RollUp) else names
         expected = stated_by_hand(expected, set(said["by_hand"]) & {*called})
-    expected["guard_source_sha256"] = step.source
-    for key in (*_KEYS, "guard_source_sha256"):
+    expected |= {"guard_source_sha256": step.source, **{key: entries[key] for key in _OF_RUN}}
+    for key in {*expected, *(key for key in entries if key.startswith("guard"))}:
         if entries.get(key) != expected.get(key):
             yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the decisions in the file")
     true = {
-        "outputs": dict(step.names) == settings.outputs,
+        "outputs": [*step.names.items()] == [*settings.outputs.items()],
         "scores of classes": step.guarded.output in _class_outputs(step.model, step.guarded.output),
         "score of the sets": _is_set_score(step.guarded.set_score, settings),
         "outlier score": _is_outlier_score(step, settings),
@@ -191,7 +192,8 @@ def _is_outlier_score(step: DecisionStep, settings: GuardSettings) -> bool:
     found = (outlier.logits, outlier.features, outlier.width)
     if isinstance(outlier.formula, Energy):
         return any(found == (each.logits, "", 0) for each in _scores(model, options, output))
-    return any(found == ("", head.features, head.n_features) for head in find_heads(model)[0])
+    heads = (head for head in find_heads(model)[0] if head.output == output.name)
+    return any(found == ("", head.features, head.n_features) for head in heads)
 
 
 def _scores(model: Model, options: ModelOptions, output: ClassOutput) -> Iterator[Readout]:
@@ -243,7 +245,8 @@ def _are_thresholds(step: DecisionStep, settings: GuardSettings) -> bool:
     least = {"accept": 0.0, "set": 0.0, "decision": 0.0}
     most = {"accept": 1 + _ROUNDING, "set": np.inf}
     return not any(
-        np.any((values < least.get(role, -_LARGEST)) | (values > most.get(role, _LARGEST)))
+        values.dtype != np.float32
+        or np.any((values < least.get(role, -_LARGEST)) | (values > most.get(role, _LARGEST)))
         for role, values in found.items()
     )
 
@@ -259,11 +262,16 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
     if dials.accept is not None:
         levels = risk_levels(settings)
         true += [dials.accept.default == settings.risk / 100, _same(dials.accept.levels, levels)]
-        true.append(not np.any(dials.accept.thresholds < 0) and not dials.accept.thresholds[0] < np.inf)
+        limits = dials.accept.thresholds
+        true.append(not np.any(limits < 0) and not limits[0] < np.inf and not _rises(limits))
     if dials.set is not None:
         by_class = isinstance(dials.set, ClassSetDial)
         true += [dials.set.default == settings.coverage / 100, by_class == settings.per_class]
         true.append(not np.any(dials.set.scores < 0) and not dials.set.scores[-1] < np.inf)
+        if isinstance(dials.set, SetDial) and not np.isnan(dials.set.scores).any():
+            true.append(bool(np.isin(dials.set.labels, np.arange(step.guarded.output.n_classes)).all()))
+        parts = np.split(dials.set.scores, dials.set.starts[1:] if isinstance(dials.set, ClassSetDial) else [])
+        true.append(np.isnan(dials.set.scores).any() or not any(_rises(-part) for part in parts))
     if dials.prior is not None:
         prior = dials.prior.default
         true.append(prior.shape == (step.guarded.output.n_classes,))
@@ -271,6 +279,11 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
     if dials.decision is not None:
         true.append(_same(dials.decision.default, step.thresholds["decision"]))
     return bool(np.all(true))
+
+
+def _rises(values: NDArray[Any]) -> bool:
+    """Whether a number is larger than the one before it."""
+    return bool(np.any(values[1:] > values[:-1]))
 
 
 def _same(values: NDArray[Any], expected: NDArray[Any]) -> bool:

@@ -40,7 +40,7 @@ from tna_onnx.graph.scores import choose_readout
 from tna_onnx.graph.written_values import NotRebuilt, WrittenValues
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.ops import Ops
-from tna_onnx.pipeline.stated import false_entries, require_order
+from tna_onnx.pipeline.stated import false_entries, require_command, stated_after
 from tna_onnx.pipeline.steps import (
     Added,
     Change,
@@ -49,30 +49,11 @@ from tna_onnx.pipeline.steps import (
     Encoder,
     HeadStep,
     OriginalClass,
-    require_words,
 )
 
 _FORMAT = 1
 _CHANGE = "change"
 _SEAL = "seal"
-
-# Words of a step: with any more it is not what this version writes.
-_WORDS = {
-    "head": {
-        "step",
-        "source",
-        "readout",
-        "weight",
-        "bias",
-        "folded",
-        "maps",
-        "keeps_order",
-        "shape",
-        "block",
-        "digests",
-    },
-    "decisions": {"step", "source", "guarded", "thresholds", "names", "dials", "digests"},
-}
 
 
 def can_recompute(folding: Folding) -> bool:
@@ -104,10 +85,17 @@ def write_change(
     if change.folded is None:
         change = _in_place(readout, change)
     result = _applied(model, readout, change, None, aside=aside)
+    step = _head_words(model.sha256, readout, change, result.digests)
+    annotate(result.proto, _with_steps(metadata, [*earlier, step]))
+    return result
+
+
+def _head_words(source: str, readout: Readout, change: Change, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return what the metadata say of a change of the scores."""
     encoder = Encoder()
-    step = {
+    return {
         "step": "head",
-        "source": model.sha256,
+        "source": source,
         "readout": _words_of(readout),
         "weight": change.weight is not None,
         "bias": _stated_bias(readout, change, encoder),
@@ -116,10 +104,8 @@ def write_change(
         "keeps_order": change.keeps_order,
         "shape": encoder.encoded(change.shape),
         "block": change.block,
-        "digests": result.digests,
+        "digests": dict(digests),
     }
-    annotate(result.proto, _with_step(metadata, [*earlier, step]))
-    return result
 
 
 def _stated_bias(readout: Readout, change: Change, encoder: Encoder) -> Any:
@@ -146,18 +132,23 @@ def write_decisions(
 ) -> Any:
     """Return the protobuf of a model with decisions, and in its metadata how they were added; see `add_decisions`."""
     proto = add_decisions(model, guarded, thresholds, names, {}, dialled, from_file)
-    encoder = Encoder()
-    step = {
-        "step": "decisions",
-        "source": model.sha256,
-        "guarded": encoder.encoded(guarded),
-        "thresholds": encoder.encoded(dict(thresholds)),
-        "names": dict(names),
-        "dials": encoder.encoded(dialled),
-        "digests": _decision_digests(Model(proto, "", model.path, apart=model.apart)),
-    }
-    annotate(proto, _with_step(metadata, [*_earlier(model, metadata), step]))
+    done = DecisionStep(model.sha256, model, guarded, thresholds, names, dialled)
+    annotate(proto, _with_steps(metadata, [*_earlier(model, metadata), _decision_words(done, proto, model.apart)]))
     return proto
+
+
+def _decision_words(done: DecisionStep, proto: Any, apart: Mapping[bytes, Any]) -> dict[str, Any]:
+    """Return what the metadata say of decisions that are in a protobuf."""
+    encoder = Encoder()
+    return {
+        "step": "decisions",
+        "source": done.source,
+        "guarded": encoder.encoded(done.guarded),
+        "thresholds": encoder.encoded(dict(done.thresholds)),
+        "names": dict(done.names),
+        "dials": encoder.encoded(done.dials),
+        "digests": _decision_digests(Model(proto, "", done.model.path, apart=dict(apart))),
+    }
 
 
 def before_decisions(file: Model, entries: Mapping[str, str]) -> tuple[Model, DecisionStep]:
@@ -173,8 +164,10 @@ def before_decisions(file: Model, entries: Mapping[str, str]) -> tuple[Model, De
     *earlier, step = _steps(provenance(file))
     if step["step"] != "decisions":
         raise NotRebuilt("something else was changed after decisions were added")
-    proto = decisions.without_decisions(file, step["names"].values(), Decoder(_size(file)).decoded(step["dials"]))
-    annotate(proto, _with_step(entries, earlier) if earlier else entries)
+    with _not_rebuilt("its making"):
+        dials = Decoder(_size(file)).decoded(step["dials"])
+        proto = decisions.without_decisions(file, step["names"].values(), dials)
+    annotate(proto, _with_steps(entries, earlier) if earlier else entries)
     before = Model(proto, step["source"], file.path, apart=file.apart)
     proof = prove(before, file)
     if not proof.intact or proof.decisions is None:
@@ -214,12 +207,15 @@ def _with_numbers(readout: Readout, change: Change) -> Change:
     return replace(change, folded=None, weight=weight, bias=bias, bias_factor=factor)
 
 
-def _with_step(metadata: Mapping[str, str], steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+def _with_steps(metadata: Mapping[str, str], steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Return all entries with the steps, and sealed."""
-    text = json.dumps({"format": _FORMAT, "steps": steps}, separators=(",", ":"))
     entries = {key: value for key, value in metadata.items() if key.rpartition("/")[2] not in (_CHANGE, _SEAL)}
-    entries[_CHANGE] = text
+    entries[_CHANGE] = _text_of(steps)
     return {**entries, _SEAL: _seal(entries)}
+
+
+def _text_of(steps: Sequence[Mapping[str, Any]]) -> str:
+    return json.dumps({"format": _FORMAT, "steps": steps}, separators=(",", ":"))
 
 
 def _seal(entries: Mapping[str, str]) -> str:
@@ -238,10 +234,9 @@ def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
         made = "; it was written by another version of tna-onnx" if entries else ""
         raise NotRebuilt(f"it does not say how it was made{made}")
     try:
-        change = json.loads(text)
-        steps = list(change["steps"])
-        known = all(isinstance(step["source"], str) and set(step) == _WORDS[step["step"]] for step in steps)
-        if set(change) == {"format", "steps"} and change["format"] == _FORMAT and steps and known:
+        steps = list(json.loads(text)["steps"])
+        known = all(isinstance(step["source"], str) and step["step"] in ("head", "decisions") for step in steps)
+        if steps and known and _text_of(steps) == text:
             return steps
     except (ValueError, KeyError, TypeError, RecursionError):
         pass
@@ -418,36 +413,42 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
         raise NotRebuilt(f"it says that {source.name} was made in another way than that says itself")
     steps = steps[first:]
     size = _size(file)
-    model = source
-    done: list[HeadStep | DecisionStep] = []
+    model, done = source, list[HeadStep | DecisionStep]()
     roles: dict[str, str] = {}
-    digests: dict[str, str] = {}
+    wrong: list[Difference] = []
     stated: dict[str, str] = {}
-    try:
+    with _not_rebuilt("its making"):
         for step in steps:
             again = _again_decisions if step["step"] == "decisions" else _again
-            proto, new_roles, new_digests, made = again(model, step, file, size)
-            annotate(proto, entries)
-            model = Model(proto, "", source.path, apart={**source.apart, **file.apart})
+            proto, new_roles, words, made = again(model, step, file, size)
+            require_command(made, done)
+            if json.dumps({**words, "digests": step["digests"]}) != json.dumps(step):
+                raise NotRebuilt("it is not in the words that this version of tna-onnx writes")
             done.append(made)
+            stated = stated_after(made, entries)
+            annotate(proto, stated)
+            model = Model(proto, "", source.path, apart={**source.apart, **file.apart})
             roles |= new_roles
-            digests |= new_digests
-            stated |= step["digests"]
-        require_order(done)
-        wrong = [*false_entries(provenance(source), done, entries)]
-    # a record that someone else wrote may hold anything
-    except (
-        ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, StopIteration,
-        TypeError, ValueError, UnsupportedModel,
-    ) as error:  # fmt: skip
-        raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
-    if stated != digests:
-        names = sorted(name for name in stated.keys() | digests if digests.get(name) != stated.get(name))
-        wrong += [Difference("tensor", name, "values", "not those of its making") for name in names]
+            names = sorted(name for name, _ in {*words["digests"].items()} ^ {*step["digests"].items()})
+            wrong += [Difference("tensor", name, "values", "not those of its making") for name in dict.fromkeys(names)]
+        wrong += false_entries(stated, entries)
+        annotate(model.proto, entries)
     if entries.get(_SEAL) != _seal(entries):
         wrong.append(Difference("metadata", f"{PREFIX}.{_SEAL}", "changed", "entries are not those that were written"))
     decided = next((each for each in done if isinstance(each, DecisionStep)), None)
     return _Rebuilt(model, roles, tuple(wrong), decided)
+
+
+@contextlib.contextmanager
+def _not_rebuilt(what: str) -> Iterator[None]:
+    """Turn what a record that someone else wrote, which may hold anything, does to its reader into a reason."""
+    try:
+        yield
+    except (
+        ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, StopIteration,
+        TypeError, ValueError, UnsupportedModel,
+    ) as error:  # fmt: skip
+        raise NotRebuilt(f"what it says of {what} cannot be done ({type(error).__name__}: {error})") from error
 
 
 def _require_input_class(change: Change, step: Mapping[str, Any]) -> None:
@@ -464,27 +465,22 @@ def _require_input_class(change: Change, step: Mapping[str, Any]) -> None:
         raise NotRebuilt("the class that it calls that of the input is not")
 
 
-_Again: TypeAlias = tuple[Any, dict[str, str], dict[str, str], HeadStep | DecisionStep]
-"""Protobuf, roles, digests, and what was done."""
+_Again: TypeAlias = tuple[Any, dict[str, str], dict[str, Any], HeadStep | DecisionStep]
+"""Protobuf, roles, what the metadata say of the step, and what was done."""
 
 
 def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
     """Do a change of the head again."""
     readout = _readout_of(model, step["readout"])
-    if step["block"] != PREFIX and not step["block"].startswith(f"{PREFIX}/"):
-        raise NotRebuilt("it names nodes in a way that this tool does not")
-    require_words(step, ("folded", "maps", "shape", "bias"), size)
     decoder = Decoder(size)
     change = Change(
         folded=decoder.decoded(step["folded"]),
         maps=decoder.decoded(step["maps"]),
-        keeps_order=step["keeps_order"],
+        keeps_order=bool(step["keeps_order"]),
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
     )
     _require_input_class(change, step)
-    if change.keeps_order and not all(_keeps_order(fitted) for fitted in change.maps):
-        raise NotRebuilt("it says that predictions stay, and holds a map that may change them")
     taken = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
@@ -498,7 +494,8 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
     result = _applied(model, readout, change, WrittenValues(file, tuple(taken)))
     known = not decoder.placeholders and step["bias"] != "file"
-    return result.proto, result.roles, result.digests, HeadStep(step["source"], readout, change, known)
+    words = _head_words(step["source"], readout, change, result.digests)
+    return result.proto, result.roles, words, HeadStep(step["source"], model, readout, change, known)
 
 
 def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:
@@ -518,25 +515,18 @@ def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decode
     if not readout.holds_bias:
         raise NotRebuilt("it has a bias where the source has no place for one")
     bias = readout.bias if isinstance(stated, str) else stated
-    if bias.shape != readout.bias.shape or _stated_bias(readout, Change(bias=bias), Encoder()) != step["bias"]:
-        raise NotRebuilt("it states its bias in a way that this tool does not")
+    if bias.shape != readout.bias.shape:
+        raise NotRebuilt("it states a bias of another shape than that of the source")
     return replace(change, bias=bias)
-
-
-def _keeps_order(fitted: Any) -> bool:
-    """Whether a map never changes which class comes first."""
-    return bool(getattr(fitted, "keeps_order", False) and getattr(fitted, "for_classes", False))
 
 
 def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
     """Add decisions again."""
-    require_words(step, ("guarded", "thresholds", "dials"), size)
     decoder = Decoder(size)
     guarded, thresholds, dials = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
     proto = add_decisions(model, guarded, thresholds, step["names"], {}, dials, file)
     made = DecisionStep(step["source"], model, guarded, thresholds, step["names"], dials)
-    digests = _decision_digests(Model(proto, "", model.path, apart={**model.apart, **file.apart}))
-    return proto, {}, digests, made
+    return proto, {}, _decision_words(made, proto, {**model.apart, **file.apart}), made
 
 
 def _decision_digests(model: Model) -> dict[str, str]:
@@ -579,7 +569,7 @@ def _readout_of(model: Model, words: Mapping[str, Any]) -> Readout:
         NotRebuilt: the model has none of which these words are true.
     """
     for found in _readouts(model, words["output"], words["node"]):
-        readout = replace(found, logits_type=words["type"])
+        readout = found
         if isinstance(readout, Head):
             readout = requantized(model, readout)
             if words["own_weight"]:

@@ -1,4 +1,4 @@
-"""What the entries of a file state of its change: written again of the steps, by the words of who writes them."""
+"""What the entries of a file state of its change: written again step by step, by the words of who writes them."""
 
 from __future__ import annotations
 
@@ -9,110 +9,206 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.graph.nodes import PREFIX, head_key
+from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, beside_earlier, free_block, head_key, provenance
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.parts import Difference
+from tna_onnx.graph.readout import Head
+from tna_onnx.graph.several import Layout
 from tna_onnx.graph.written_values import NotRebuilt
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.steps import MAX_ARRAY, Added, DecisionStep, HeadStep, OriginalClass
 
 _SHIFT = "shift"
 _OF_STEPS = ("change", "seal")
+_SUM = 1e-6  # by which class frequencies may miss 1
+
+# Entries of a calibration on how the tool was run, which nothing in the file shows: all of these, and some of those.
+_OF_RUN = (
+    "version", "search", "ensemble_size", "antithetic", "alpha", "beta", "theta_s", "objective", "n_t",
+    "max_accuracy_drop", "bins", "seed", "calibration_sha256", "calibration_samples", "calibration_sketch",
+    "calibration_form",
+)  # fmt: skip
+_OF_SOME_RUNS = ("teacher_sha256", "preprocessing", "tf32")
+_OF_POSITIONS = ("positions", "position_samples")
+
+# How the keys begin under which the numbers of a map are stated that may be in a weight.
+_NUMBERS = (
+    "temperature", "strength", "bias", "vector", "matrix", "weight_change", "slope", "intercept", "labels_shared",
+)  # fmt: skip
+
+# What a shift states: always, and of frequencies that were estimated.
+_SHIFT_WORDS = {"method", "source", "target", "samples", "calib_sha256", "calib_sketch", "calib_form", "source_sha256"}
+_ESTIMATED_WORDS = {*_SHIFT_WORDS, "interval", "target_samples", "target_sha256", "target_sketch", "target_form"}
 
 
-def require_order(steps: Sequence[HeadStep | DecisionStep]) -> None:
-    """Refuse steps that no commands make: heads are calibrated, then the file is shifted once, and guarded once.
+def require_command(step: HeadStep | DecisionStep, earlier: Sequence[HeadStep | DecisionStep]) -> None:
+    """Refuse a step that no command makes behind those before it.
+
+    Heads are calibrated, each once unless there are others, then the file is shifted once, and guarded once.
 
     Raises:
-        NotRebuilt: such steps.
+        NotRebuilt: such a step.
     """
-    rank = [2 if isinstance(each, DecisionStep) else int(each.shifts) for each in steps]
-    if rank != sorted(rank) or max(rank.count(1), rank.count(2)) > 1:
+    ranks = [_rank(each) for each in earlier]
+    rank = _rank(step)
+    if rank < max(ranks, default=0) or (rank and rank in ranks):
         raise NotRebuilt("it says that it was made in an order that this tool refuses")
-    if not all(map(_is_calibration, _calibrations(steps))):
+    if not isinstance(step, HeadStep):
+        return
+    outputs = {each.readout.output for each in earlier if isinstance(each, HeadStep)}
+    if not (step.shifts or _is_calibration(step)) or (not rank and outputs == {step.readout.output}):
         raise NotRebuilt("it states a change that no calibration makes")
+    if not (_is_in_form(step) and step.change.block == _block(step)):
+        raise NotRebuilt("it states a form that this tool does not write")
+
+
+def _rank(step: HeadStep | DecisionStep) -> int:
+    return 2 if isinstance(step, DecisionStep) else int(step.shifts)
+
+
+def _block(step: HeadStep) -> str:
+    """Return how the names of nodes begin that a step appends."""
+    if not step.shifts:
+        return free_block(step.model, step.readout.output)
+    appended = any(name.startswith(f"{PREFIX}/") for name in step.model.producers)
+    return PRIOR_BLOCK if appended and step.change.maps else PREFIX
+
+
+def _is_in_form(step: HeadStep) -> bool:
+    """Whether a step states the shape of a sample's scores, and how its map treats the first class, as they are."""
+    readout, change = step.readout, step.change
+    # of a map in weight and bias nothing in the file depends on it
+    if change.maps and change.keeps_order != all(map(keeps_order, change.maps)):
+        return False
+    if step.shifts and not change.maps:
+        return change.shape == (0,)
+    if isinstance(change.shape, Layout):
+        axes = (readout.class_axis,) if not readout.binary else (readout.class_axis, 0)
+        return readout.several and change.shape.class_axis in axes
+    scores = () if readout.binary else (readout.n_classes,)
+    return not readout.several and tuple(length for length in change.shape if length != 1) == scores
+
+
+def keeps_order(fitted: Any) -> bool:
+    """Whether a map never changes which class comes first."""
+    return bool(getattr(fitted, "keeps_order", False) and getattr(fitted, "for_classes", False))
 
 
 def _is_calibration(step: HeadStep) -> bool:
-    """Whether a calibration writes this: one map at most, and a bias beside a new weight alone."""
-    change = step.change
+    """Whether a calibration writes this: one map at most, of such scores, and a new bias beside a new weight alone."""
+    change, readout = step.change, step.readout
     maps = [each for each in change.maps if not isinstance(each, OriginalClass)]
-    if change.weight is None and change.bias is not None:
+    if change.weight is None and not (change.bias is None and change.bias_factor == 1):
         return False
-    if change.folded is not None:
-        return (
-            change.weight is None and change.bias_factor == 1 and not (change.maps or isinstance(change.folded, Added))
-        )
+    if change.folded is not None and (change.weight is not None or change.maps):
+        return False
     if maps and isinstance(maps[0], Added):  # what is left of a bias, where the file has no place for it
         maps = maps[1:] if change.weight is not None and not step.holds_bias else maps
-    return len(maps) <= 1 and not any(isinstance(each, Added) for each in maps)
+    maps += [] if change.folded is None else [change.folded]
+    fitting = maps_of(readout.n_classes, labels=readout.multi_label)
+    fits = all(each.name in fitting and _is_of_classes(each, step) for each in maps if not isinstance(each, Added))
+    return fits and len(maps) <= 1 and not any(isinstance(each, Added) for each in maps)
 
 
-def _calibrations(steps: Sequence[HeadStep | DecisionStep]) -> list[HeadStep]:
-    return [each for each in steps if isinstance(each, HeadStep) and not each.shifts]
+def _is_of_classes(fitted: Any, step: HeadStep) -> bool:
+    """Whether a map gives as many logits as the head has classes, with a number for each where it has some."""
+    readout = step.readout
+    numbers = {np.shape(value) for name, value in vars(fitted).items() if name in ("bias", "vector")}
+    if not numbers <= {(readout.n_classes,)} or getattr(fitted, "n_classes", readout.n_classes) != readout.n_classes:
+        return False
+    features = np.zeros((1, readout.n_features if isinstance(readout, Head) else 0))
+    with np.errstate(all="ignore"):  # of numbers that only the file has
+        return np.shape(apply_map(fitted, np.zeros((1, readout.n_classes)), features)) == (1, readout.n_classes)
 
 
-def false_entries(
-    carried: Mapping[str, str], steps: Sequence[HeadStep | DecisionStep], entries: Mapping[str, str]
-) -> Iterator[Difference]:
-    """Yield the entries of a file that are not what its steps, and its source, would have written.
+def stated_after(step: HeadStep | DecisionStep, entries: Mapping[str, str]) -> dict[str, str]:
+    """Return the entries of a file behind a step, but for those on the steps themselves.
 
     Args:
-        carried: entries of the source.
-        steps: from there to the file.
-        entries: of the file.
+        step: what was done; the entries of its model are those behind the step before.
+        entries: of the written file, for what nothing in it shows.
+
+    Raises:
+        NotRebuilt: it states numbers that are not those of the step.
+        KeyError: one that every file of this kind has is missing.
     """
-    if not {*entries} - {*_OF_STEPS}:
-        return  # who states nothing states nothing false
-    calibrations = _calibrations(steps)
-    # of a head that was calibrated again, only the last time counts
-    last = {each.readout.output: each for each in calibrations}
-    expected: dict[str, str] = {}
-    if not calibrations:
-        expected = {key: value for key, value in carried.items() if key not in _OF_STEPS}
-    for output, step in last.items():
-        start = head_key(output)
-        if len(calibrations) == 1 and not any(key.startswith(start) for key in entries):
-            start = ""
-        words = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)}
-        expected |= {start + key: value for key, value in _of_calibration(step, words).items()}
-    for each in steps:
-        if isinstance(each, DecisionStep):
-            expected = {**each.guarded.output.provenance, **expected}
-        elif each.shifts:
-            expected |= _of_shift(each, entries)
-    for key, value in expected.items():
-        if entries.get(key) != value:
+    before = _without_steps(provenance(step.model))
+    if isinstance(step, DecisionStep):
+        output = {key: value for key, value in step.guarded.output.provenance.items() if key not in before}
+        own = {key: value for key, value in entries.items() if key.partition("_")[0] == "guard"}
+        return {**before, **output, **own}
+    output = output_of(step.readout)
+    if step.shifts:
+        return {**before, **output.provenance, "output_kind": output.kind, _SHIFT: _of_shift(step, entries[_SHIFT])}
+    start = head_key(output.name)
+    words = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)} or entries
+    return _without_steps(beside_earlier(step.model, output.name, _of_calibration(step, words)))
+
+
+def false_entries(stated: Mapping[str, str], entries: Mapping[str, str]) -> Iterator[Difference]:
+    """Yield the entries of a file that are not those that its steps would have written, and those that are missing."""
+    entries = _without_steps(entries)
+    for key in stated.keys() | entries:
+        if stated.get(key) != entries.get(key):
             yield Difference("metadata", f"{PREFIX}.{key}", "changed", "not that of the change in the file")
 
 
+def _without_steps(entries: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in entries.items() if key.rpartition("/")[2] not in _OF_STEPS}
+
+
 def _of_calibration(step: HeadStep, words: Mapping[str, str]) -> dict[str, str]:
-    """Return what a calibration states: which source, output and map, and the numbers of the map."""
+    """Return what a calibration states: which source, output and map, and the numbers of the map.
+
+    Args:
+        step: the calibration.
+        words: entries of the file on it; of the numbers in a weight that only the file has, these are not compared.
+    """
     fitted, weight = step.fitted, step.change.weight is not None
+    output = output_of(step.readout)
+    optional = (*_OF_SOME_RUNS, *(_OF_POSITIONS if output.several else ()))
+    free = {key: words[key] for key in _OF_RUN} | {key: words[key] for key in optional if key in words}
     tilted = json.loads(words["angle_degrees"]) != 0
-    stated: dict[str, Any] = {
-        "source_sha256": step.source,
-        **output_of(step.readout).provenance,
-        "output_kind": output_of(step.readout).kind,
-        **(fitted.brief if fitted is not None and step.known else {}),
-    }
+    name, angle = words["map"], words["angle_degrees"]
+    brief: dict[str, Any] = {}
     if fitted is not None:
-        stated["map"] = fitted.name
+        name = fitted.name
+        brief = fitted.brief
+        free |= {key: words[key] for key in brief if not step.known}
     elif not weight:
-        stated["map"] = "none"
+        name = "none"
     # without a map of its own, what was fitted is in the weight
-    elif not _is_in_weight(words["map"], tilted=tilted or step.readout.n_classes > MAX_ARRAY):
-        stated["map"] = ""
+    elif not _is_in_weight(name, tilted=tilted or step.readout.n_classes > MAX_ARRAY):
+        name = ""
+    if fitted is None and name in MAPS:
+        free |= {key: value for key, value in words.items() if key.startswith(_NUMBERS)}
     if tilted and not weight:
-        stated["angle_degrees"] = 0.0
-    if weight and fitted is not None and not tilted:
-        stated["angle_degrees"] = ""  # of a weight as it is, a map is in it, or behind it
-    labels = _labels(stated.get("map", words["map"]), words, tilted=tilted)
-    if words["method"] not in labels:
-        stated["method"] = labels[0]
+        angle = "0.0"
+    elif weight and fitted is not None and not tilted:
+        angle = ""  # of a weight as it is, a map is in it, or behind it
+    labels = _labels(name, words, tilted=tilted)
+    stated: dict[str, Any] = {
+        **brief,
+        **free,
+        "source_sha256": step.source,
+        "map": name,
+        "angle_degrees": angle,
+        "method": words["method"] if words["method"] in labels else labels[0],
+        **output.provenance,
+        "output_kind": output.kind,
+    }
+    stated |= quantization_advice(fitted)
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in stated.items()}
+
+
+def quantization_advice(fitted: Any) -> dict[str, str]:
+    """Return what the file should not go through: its map compares features with those of the network as it is."""
+    if fitted is None or not fitted.needs_features or fitted.folded() is not None:
+        return {}
+    return {"quantization": "quantise the source and calibrate the result: this map reads features as they are"}
 
 
 def _is_in_weight(name: str, *, tilted: bool) -> bool:
@@ -129,19 +225,21 @@ def _labels(name: str, words: Mapping[str, str], *, tilted: bool) -> list[str]:
     return [Method(tilted, name, step).label for step, each in enumerate(strengths) if each in np.ravel(stated)] or [""]
 
 
-def _of_shift(step: HeadStep, words: Mapping[str, str]) -> dict[str, str]:
-    """Return what a shift states; its frequencies as they are where the numbers in the file are theirs."""
-    output = output_of(step.readout)
-    shift = json.loads(words[_SHIFT])
-    true = shift["source_sha256"] == step.source
+def _of_shift(step: HeadStep, text: str) -> str:
+    """Return what a shift states, its frequencies as they are where the numbers in the file are theirs."""
+    shift = json.loads(text)
+    true = {*shift} in (_SHIFT_WORDS, _ESTIMATED_WORDS) and shift["source_sha256"] == step.source
+    true = true and json.dumps(shift) == text
     if step.known:
         (added,) = (each for each in (step.change.folded, *step.change.maps) if isinstance(each, Added))
         true = true and _is_ratio(shift, added.bias)
-    return {**output.provenance, "output_kind": output.kind, _SHIFT: words[_SHIFT] if true else ""}
+    return text if true else ""
 
 
 def _is_ratio(shift: Mapping[str, Any], bias: NDArray[np.floating]) -> bool:
     source, target = (np.array(shift[name], np.float64) for name in ("source", "target"))
+    if not all(np.all(each >= 0) and abs(each.sum() - 1) < _SUM for each in (source, target)):
+        return False
     with np.errstate(all="ignore"):
         ratio = log_ratio(source, target)
     # a logarithm may differ by a rounding from one machine to another

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -102,12 +101,14 @@ class HeadStep:
 
     Attributes:
         source: SHA-256 of the file that it says it was done to.
+        model: that file.
         readout: the head, or the tensor of scores.
         change: what was done.
         known: all its numbers but those of the weight are in the metadata.
     """
 
     source: str
+    model: Model
     readout: Readout
     change: Change
     known: bool
@@ -249,7 +250,7 @@ def _require_fit(fitted: Any) -> None:
     if isinstance(fitted, RollUp) and fitted.wrong:
         raise NotRebuilt(f"it holds groups of classes that are none: {fitted.wrong}")
     for name, value in vars(fitted).items():
-        if isinstance(fitted, (Added, *MAPS.values())) and isinstance(value, np.ndarray) and np.isinf(value).any():
+        if isinstance(fitted, (Added, *MAPS.values())) and _is_infinite(value):
             raise NotRebuilt(f"it holds a {type(fitted).__name__} with infinite numbers")
         if name not in _RANGES or value is None:
             continue
@@ -260,6 +261,13 @@ def _require_fit(fitted: Any) -> None:
         numbers = numbers[~np.isnan(numbers)] if np.ndim(value) else numbers  # NaN stands for those of the file
         if not np.all((numbers >= low) & (numbers <= high)):
             raise NotRebuilt(f"it holds a {type(fitted).__name__} whose {name} no fit gives")
+
+
+def _is_infinite(value: Any) -> bool:
+    """Whether a number, or one in an array or in tuples of them, is infinite."""
+    if isinstance(value, tuple):
+        return any(map(_is_infinite, value))
+    return isinstance(value, (float, np.ndarray)) and bool(np.isinf(value).any())
 
 
 def _is_mixture(weights: NDArray[np.float64]) -> bool:
@@ -274,7 +282,8 @@ _RANGES = {
     "n_classes": (2, np.inf),
     "weights": (0.0, 1.0),
     "share": (0.0, 1.0),
-    "slope": (np.finfo(np.float64).tiny, np.finfo(np.float64).max),
+    **dict.fromkeys(("slope", "slopes"), (np.finfo(np.float64).tiny, np.finfo(np.float64).max)),
+    **dict.fromkeys(("a", "b"), (0.0, np.finfo(np.float64).max)),
 }
 
 
@@ -288,16 +297,3 @@ def _classes() -> dict[str, type]:
         operating_points.DecisionRule, RollUp, *MAPS.values(),
     )  # fmt: skip
     return {cls.__name__: cls for cls in named}
-
-
-def require_words(step: Mapping[str, Any], keys: Sequence[str], size: int) -> None:
-    """Refuse values that are not in the words of this version, such as small arrays without their numbers.
-
-    Raises:
-        NotRebuilt: such a value.
-    """
-    decoder, encoder = Decoder(size), Encoder()
-    for key in keys:
-        again = encoder.encoded(decoder.decoded(step[key]))
-        if json.dumps(again, sort_keys=True) != json.dumps(step[key], sort_keys=True):
-            raise NotRebuilt(f"its '{key}' is not in the words that this version of tna-onnx writes")

@@ -31,6 +31,7 @@ from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.stated import quantization_advice
 from tna_onnx.pipeline.steps import Change, OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.runtime import runtime_version
@@ -292,7 +293,7 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "calibration_sketch": sketch_of(sample_digests(task.source)),
         "calibration_form": task.calibration.samples.form,
         **({"preprocessing": recipe} if recipe else {}),
-        **_advice(outcome),
+        **quantization_advice(outcome.fitted),
         # on the CPU there is no such choice
         **({"tf32": "as-deployed" if task.tf32 else "off"} if task.provider == CUDA else {}),
         **task.class_output.provenance,
@@ -300,14 +301,6 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
     }
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
-
-
-def _advice(outcome: Outcome) -> dict[str, str]:
-    """Say what the file should not go through: its map compares features with those of the network as it is."""
-    fitted = outcome.fitted
-    if fitted is None or not fitted.needs_features or fitted.folded() is not None:
-        return {}
-    return {"quantization": "quantise the source and calibrate the result: this map reads features as they are"}
 
 
 def _positions(task: Task) -> dict[str, object]:
