@@ -30,7 +30,8 @@ from tna_onnx.maps.two_classes import Platt
 from tna_onnx.pipeline.checking import check_written, checked_samples
 from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.writing import Writing
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.writing import Writing, provenance_entries
 from tna_onnx.progress import silent
 
 SAMPLES = 200
@@ -190,7 +191,7 @@ def maps_of(classes: int) -> dict[str, tuple[CalibrationMap, Callable[[Array, Ar
         "bias": (Bias(1.5, c), lambda s, z: s / 1.5 + c),
         "svs": (VectorScaling(1.5, v, c), lambda s, z: (1 + v) * centred(s) + c),
         "sms": (sms, lambda s, z: centred(s) @ (np.eye(classes) + matrix).T + c),
-        "refit": (Refit(1.5, 0.1, delta, np.float32(c)), lambda s, z: s / 1.5 + z @ delta.T + np.float32(c)),
+        "refit": (Refit(1.5, 1.0, delta, np.float32(c)), lambda s, z: s / 1.5 + z @ delta.T + np.float32(c)),
     }
     if classes == 2:
         found["platt"] = (Platt(0.7, -0.4), lambda s, z: 0.7 * s + np.array([0.0, -0.4]))
@@ -213,7 +214,7 @@ def write(task: Task, fitted: CalibrationMap, weight: Array | None = None) -> tu
     outcome = outcome_of(task, fitted, weight, angle=0.0 if weight is None else 20.0)
     writing = Writing(task, fold=True)
     assert fitted.name in writing.choices
-    rewritten = writing.write(outcome, {})
+    rewritten = writing.write(outcome, provenance_entries(task, Settings(), outcome))
     assert task.model.path is not None
     path = task.model.path.with_name("written.onnx")
     path.write_bytes(rewritten.proto.SerializeToString())

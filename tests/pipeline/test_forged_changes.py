@@ -18,9 +18,8 @@ from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import annotate, beside_earlier, provenance
-from tna_onnx.graph.readout import Readout
+from tna_onnx.graph.readout import Layout, Readout
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.graph.several import Layout
 from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.label_maps import LabelPlatt, LabelTemperature

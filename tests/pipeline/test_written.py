@@ -28,7 +28,8 @@ from tna_onnx.pipeline.checking import (
     probability_bounds,
 )
 from tna_onnx.pipeline.job import Task
-from tna_onnx.pipeline.writing import Shipped, Writing
+from tna_onnx.pipeline.settings import Settings
+from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries
 from tna_onnx.runtime.session import CUDA
 
 ROWS = np.arange(512)
@@ -112,7 +113,7 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     """One number of the file is off, by what moves its most exposed sample ten times as far as rounding may."""
     p, bound = exact
     outcome = outcome_of(task, Temperature(2.0))
-    rewritten = Writing(task, fold=True).write(outcome, {})
+    rewritten = Writing(task, fold=True).write(outcome, provenance_entries(task, Settings(), outcome))
     tensor = next(t for t in rewritten.proto.graph.initializer if t.name == part)
     value = numpy_helper.to_array(tensor).copy()
     # p_0 moves by p_0 (1 - p_0) of what its logit moves; that of weight [0, 3] is the third feature

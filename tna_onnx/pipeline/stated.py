@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, beside_earlier, free_block, head_key, provenance
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.readout import Head
-from tna_onnx.graph.several import Layout
+from tna_onnx.graph.readout import Head, Layout
 from tna_onnx.graph.written_values import NotRebuilt
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import apply_map
