@@ -50,7 +50,7 @@ def open_regular(path: Path) -> BinaryIO:
         OSError: it cannot be opened.
         DataError: it is not a regular file.
     """
-    # Asked first: opening a device may already do something.
+    # Checked before it is opened: opening a device may already have an effect.
     _check_regular(path, path.stat())
     handle = os.open(path, os.O_RDONLY | _FLAGS)
     try:

@@ -152,7 +152,7 @@ def joined_columns(
 
 @dataclass(frozen=True, eq=False)
 class LabelSource(Presented):
-    """Samples with several labels each; made by `LabelSource.of`; those of the source only tell them apart.
+    """Samples of which each has C labels of 0 or 1; made by `LabelSource.of`.
 
     Attributes:
         labels: (N, C) of 0 and 1.
@@ -214,9 +214,8 @@ def placed_labels(
 ) -> tuple[IntArray, IntArray | None]:
     """Return a group number for each sample, (N,), and the labels by position, (N, P...), -1 where there is none.
 
-    For the last position, labels may be one per sample: these are returned unchanged, with None.
-
-    At the last position, labels may be one a sample: they are returned as they are, and None.
+    With position `last`, labels may also be one per sample: then they are checked as class labels, and the second
+    value is None.
 
     Raises:
         DataError: see `_checked` and `label_indices`.

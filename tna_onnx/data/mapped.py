@@ -111,7 +111,7 @@ def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class ReadOnce:
-    """An array that is read from front to back, as for a digest; rows that were read are released."""
+    """An array that is read once from start to end, as for a digest; pages of rows that were read are released."""
 
     array: NDArray[Any]
 

@@ -43,9 +43,9 @@ _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
 
 
 def clusters_of(source: Source) -> IntArray | None:
-    """Return the number of each row's group, or else of its sample, (R,); None if each row is independent of others.
+    """Return which rows depend on one another, (R,): the number of each row's group, or else of its sample.
 
-    Rows with weights have a number each, if nothing else.
+    None if all rows are independent; independent rows with weights are numbered one by one.
     """
     groups = source_beside(source).get("group")
     if groups is None and weights_of(source) is not None:

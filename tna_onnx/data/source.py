@@ -138,7 +138,7 @@ def require_groups(source: Source, least: int) -> None:
 
 
 def group_notes(source: Source) -> tuple[str, ...]:
-    """Say what so few groups of samples tell, or so few samples of much weight, if they are few."""
+    """Return a note where intervals may be too narrow: with few groups, or weights that make few samples count."""
     weights = source_beside(source).get("weight", np.ones(_MANY_GROUPS))
     worth = int(np.sum(weights) ** 2 / np.sum(weights**2))
     if worth < _MANY_GROUPS:
@@ -252,7 +252,7 @@ def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Presented:
-    """Samples in another form, of which all that is not said anew is that of the source.
+    """Base of sources that present another source: what they do not override comes from that one.
 
     Attributes:
         source: the samples.
@@ -367,7 +367,7 @@ def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 
 
 
 NO_LABELS: npt.NDArray[Any] = np.zeros(0, np.int64)
-"""Stands for labels, and is told by its identity: labels that the samples bring are not read, each sample has -1."""
+"""Given as `labels`, it opens samples without reading their labels: each gets -1. It is compared by identity."""
 NO_LABELS.flags.writeable = False
 
 

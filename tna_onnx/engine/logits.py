@@ -74,7 +74,7 @@ class Logits(ABC):
         return np.concatenate([_predicted(fitted, *chunk) for chunk in chunks])
 
     def forget(self) -> None:
-        """Give back the memory of logits that are kept; they are computed again if they are asked for."""
+        """Free the memory of kept logits; they are computed again when they are needed."""
         if self._kept is not None:
             self._kept = None
             trim_memory()
@@ -92,7 +92,7 @@ class Logits(ABC):
 
     @abstractmethod
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Yield (features, labels) in the same chunks, on the host."""
+        """Yield (features, labels) in the chunks of `_compute`, on the host."""
 
     @abstractmethod
     def _size(self) -> int:
@@ -145,13 +145,13 @@ class Logits(ABC):
                 yield logits, labels, z
 
     def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Yield the same with the features where the logits are."""
+        """Yield (features, labels) in chunks, with features on the device that has the logits."""
         return self._blocks()
 
 
 @dataclass(frozen=True, eq=False)
 class _Reduction:
-    """The `reduce` of some samples: the rows of a mask, or all; with their features or without."""
+    """The `reduce` that a map's fit takes, over all samples or those of a mask, with or without their features."""
 
     logits: Logits
     rows: NDArray[np.bool_] | None
@@ -163,7 +163,7 @@ class _Reduction:
 
     @property
     def bare(self) -> Reduce:
-        """The same without features (`maps.base.without_features`)."""
+        """The reduction without features, which `maps.base.without_features` asks for."""
         return replace(self, features=False)
 
     def _pieces(self, aligned: Sequence[NDArray[Any]]) -> Iterator[tuple[Any, ...]]:

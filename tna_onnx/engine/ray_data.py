@@ -34,7 +34,7 @@ _PATIENCE = 20.0  # seconds that a cluster may take to answer
 _PURPOSE = "--engine ray"
 _FILE_ROWS = 2**12  # at least, of a file that is written: engines read few large files faster than many small ones
 
-# Says as JSON what came of connecting: nothing, or the error's class and text.
+# Prints as JSON the version of Ray, or the class and text of the error that connecting ended with.
 _TRY = """
 import json, sys
 try:
@@ -94,7 +94,7 @@ def check_ray(address: str | None, options: Mapping[str, Any]) -> str:
 
 
 def _running() -> str | None:
-    """Return the address that a Ray on this machine has left; it may have been killed."""
+    """Return the address that a Ray on this machine has written to its file; that Ray may have been killed since."""
     folder = Path(os.environ.get("RAY_TMPDIR") or "/tmp/ray")  # noqa: S108 - Ray's own place
     with suppress(OSError):
         return (folder / "ray_current_cluster").read_text(encoding="utf-8").strip() or None

@@ -27,7 +27,7 @@ from tna_onnx.runtime import Device, Session
 
 
 class Runs(Protocol):
-    """A session, or something that stands for one."""
+    """Anything that runs a batch, such as a session."""
 
     def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
         """Run one batch."""
@@ -36,7 +36,7 @@ class Runs(Protocol):
 def score_model(
     session: Runs, output: ClassOutput, source: Source, batch_size: int, progress: Progress
 ) -> tuple[SampleScores, NDArray[np.int64]]:
-    """Run a model over samples and score what it says.
+    """Run a model over samples and score its predictions.
 
     Args:
         session: on the model.
@@ -159,7 +159,7 @@ class NotFinite(CheckFailed):
 
 @dataclass(frozen=True, eq=False)
 class Moved:
-    """How far the outputs moved, the scores of both files, and notes on what they make of a batch."""
+    """How far the outputs of two files differ, the scores of both, and notes on their dependence on the batch."""
 
     outputs: OutputDifference
     before: SampleScores

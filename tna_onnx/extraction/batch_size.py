@@ -13,8 +13,6 @@ Of the sizes that are about as fast as the fastest it takes the one nearest to 6
 Times differ from run to run, so `auto` may choose another size the next time, and another size may add up in another
 order. It is therefore not the default: the same command is to give the same bytes. A feature store that was begun keeps
 its size.
-
-Words of `--batch-size`, apart from what probes for one: signatures name them.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.runtime import Device, OutOfMemory, Session, free_device_memory, free_memory, resident_memory
 
 DEFAULT = 64
-"""Samples per run where nothing is said, and where `auto` has no network to probe."""
+"""Samples per run of the network by default, and for `auto` where there is no network to probe."""
 
 _MAX_SIZE = 1024  # what larger batches gain is lost again on waiting for the first and the last one
 _MIN_GAIN = 1.05  # less is within the noise of a few runs
@@ -45,10 +43,10 @@ _MEMORY_SHARE = 0.25  # of the free memory: batches that are read ahead, and the
 
 
 def check_batch_size(size: BatchSize) -> None:
-    """Refuse what is neither `auto` nor a positive number.
+    """Check a batch size.
 
     Raises:
-        UsageError: that.
+        UsageError: it is neither `auto` nor a positive whole number.
     """
     if size != "auto" and not (isinstance(size, (int, np.integer)) and size >= 1):
         raise UsageError(f"batch size must be at least 1, or auto, got {size}")
@@ -128,7 +126,7 @@ def batch_size_for(
 
 
 def batch_size_notes(wanted: BatchSize, size: int) -> tuple[str, ...]:
-    """Say what `auto` chose."""
+    """Return a note on the size that `auto` chose; empty for a size that the user gave."""
     if wanted != "auto":
         return ()
     return (f"batch size auto: {size}; --batch-size {size} gives the same again",)

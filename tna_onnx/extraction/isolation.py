@@ -6,9 +6,9 @@ has not opened it.
 
 It says on standard output that it has started. Then it does what native code of ONNX and ONNX Runtime does with a
 model: it is parsed, its functions are inlined, constants are folded, the checker and shape inference look at it, and
-sessions are created on all of it and on the parts up to each head. What a model is refused for is not told: the parent
-process refuses it for the same reason. Exit code 0 means that no native code crashed, and 70 (`INTERNAL_ERROR`) that
-this package has a bug, whose traceback is on standard error.
+sessions are created on all of it and on the parts up to each head. It does not report why it refuses a model: the
+parent process then refuses it for the same reason. Exit code 0 means that no native code crashed, and 70
+(`INTERNAL_ERROR`) that this package has a bug, whose traceback is on standard error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import Device, runtime_version
 
 STARTED = b"started\n"
-"""What the child says when all of it is loaded, and nothing of the model is."""
+"""Written by the child process once its modules are loaded, before it reads the model."""
 
 # Isolated (-I), so that neither the current folder nor PYTHONPATH adds modules: the path is this process's own.
 _PROGRAM = """

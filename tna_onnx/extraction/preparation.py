@@ -59,10 +59,10 @@ _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in t
 
 
 class Preparation:
-    """Settles the preprocessing of images for a model: of the first samples, and the same of all that follow."""
+    """Decides how images are preprocessed for a model: once, on the first samples, and the same for all that follow."""
 
     def __init__(self, model: Model, output: ClassOutput, session: Session) -> None:
-        """Remember what runs: a model, its output that classifies, and a session with that output."""
+        """Take a model, its output that classifies, and a session that has this output."""
         self._model = model
         self._output = output
         self._session = session
@@ -90,7 +90,7 @@ class Preparation:
         return replace(data, preprocessing=recipe), replace(source, preprocess=recipe.resolve(spec))
 
     def stated(self, data: Data, spec: InputSpec) -> Recipe | None:
-        """Return the recipe that the options, the model or a file beside it say; None where none of them does."""
+        """Return the recipe in the options, in the model's metadata or in a file beside it; None without one."""
         recipe = data.recipe()
         if not _leaves_open(recipe):
             return recipe
@@ -175,7 +175,7 @@ class Preparation:
 
 @dataclass(frozen=True, eq=False)
 class _Scales:
-    """What a model says of stored images as they are, and on another scale.
+    """Outputs of a model for stored images, as they are and multiplied or divided by 255.
 
     Attributes:
         as_stored: log-probabilities, or logits, of the images as they are, (N, C).

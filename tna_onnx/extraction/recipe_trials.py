@@ -80,7 +80,7 @@ class Trial:
 
     @functools.cached_property
     def pixels(self) -> ResolvedRecipe:
-        """The same sizes and axes, of pixels as they are."""
+        """The same resizing, crop and layout, but with pixels of 0 to 255 that are not normalised."""
         color: Color = "L" if self.resolved.color == "L" else "RGB"
         plain = tuple(0.0 for _ in self.resolved.mean)
         unit = tuple(1.0 for _ in plain)
@@ -103,7 +103,7 @@ class Trial:
         return np.ascontiguousarray(values, resolved.dtype)
 
     def add(self, parts: Sequence[FloatArray], labels: NDArray[np.int64]) -> None:
-        """Take in the log-probabilities of further images; the labels are those of all."""
+        """Append the log-probabilities of further images; `labels` are those of all images in order."""
         self.logs = np.concatenate([self.logs, *parts] if len(self.logs) else parts)
         self.losses = _losses(self.logs, labels[: len(self.logs)])
 
@@ -128,20 +128,20 @@ class Trial:
         return float(np.mean(difference)), float(np.std(difference) / math.sqrt(n))
 
     def z(self, best: Trial) -> float:
-        """The same in standard errors."""
+        """Return `behind` in standard errors; 0 where the NLLs are equal but for rounding."""
         mean, error = self.behind(best)
         if abs(mean) <= _EQUAL:
             return 0.0
         return mean / error if error else math.copysign(math.inf, mean)
 
     def loses_clearly(self, best: Trial) -> bool:
-        """Whether it is behind another by more than chance explains."""
+        """Whether its NLL is larger than another's by more than chance explains (module docstring)."""
         z = self.z(best)
         mean, _ = self.behind(best)
         return z > CLEAR or (z > _LIKELY and mean * min(len(self), len(best)) > _RATIO)
 
     def suspicion(self, labels: NDArray[np.int64]) -> Suspicion | None:
-        """Why predictions under this recipe do not go with the labels, if so."""
+        """Return why predictions under this recipe look unrelated to the labels; None if they do not."""
         return label_suspicion(self.logs.argmax(axis=1), labels[: len(self)], self.logs.shape[1])
 
     def accuracy(self, labels: NDArray[np.int64]) -> float:
@@ -149,7 +149,7 @@ class Trial:
         return float(np.mean(self.logs.argmax(axis=1) == labels[: len(self)]))
 
     def score(self, best: Trial, labels: NDArray[np.int64]) -> RecipeScore:
-        """Return the row of a table."""
+        """Return what reports show of this recipe, compared with the best one."""
         behind = min(self.z(best), 99.0)
         return RecipeScore(self.named.name, self.named.flags, len(self), self.accuracy(labels), self.nll, behind)
 
@@ -166,11 +166,11 @@ class TrialImages:
         self._session = session
 
     def trial(self, named: NamedRecipe) -> Trial:
-        """Return a recipe under which no image was run yet."""
+        """Return a trial of a recipe, without any images yet."""
         return Trial(named, named.recipe.resolve(self.spec))
 
     def batches(self, resolved: ResolvedRecipe, start: int, end: int) -> Iterator[NDArray[Any]]:
-        """Yield images of the order under a recipe."""
+        """Yield the images `start` to `end` of the random order, prepared by a recipe."""
         prepared = replace(self.source, preprocess=resolved)
         for batch in prepared.batches(_BATCH, self.rows[start:end]):
             yield batch[self.source.input_name]
@@ -188,7 +188,7 @@ class TrialImages:
         return True
 
     def run(self, trials: Sequence[Trial], end: int) -> None:
-        """Run images under recipes until each has seen the first `end` of them."""
+        """Run the first `end` images under each recipe; those that were run before are not run again."""
         end = min(end, len(self.rows))
         groups: dict[tuple[ResolvedRecipe, int], list[Trial]] = {}
         for trial in trials:

@@ -128,7 +128,7 @@ class OpenModel:
 
 
 def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: Iterable[str] | None = None) -> Session:
-    """Return a session that gives several predictions a sample as rows; the same one where there is one prediction.
+    """Return a session that gives a row per prediction; the same session where each sample has one prediction.
 
     Args:
         session: on a model.
@@ -184,7 +184,7 @@ def open_part(
 
 
 class Runner:
-    """A session whose inputs go by the samples' names; without one, an output is what the samples hold already."""
+    """A session that takes inputs by their names in the samples; without one, samples hold the outputs already."""
 
     def __init__(self, session: Session | None, names: Mapping[str, str] | None = None) -> None:
         self._session = session

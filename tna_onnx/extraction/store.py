@@ -63,7 +63,7 @@ _NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
 
 @dataclass(eq=False)
 class DiskStore:
-    """A store that is being filled, as `open_store` gives it.
+    """A feature store that is being filled; made by `open_store`.
 
     Attributes:
         folder: where it lies.

@@ -128,7 +128,7 @@ def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
         archive = None
         with parsing(str(path), "cannot be read", "write it again with numpy.savez"):
             stream = stack.enter_context(open_regular(path))
-            # Asked first: of anything else NumPy says only that it will not unpickle, and it may be of any length.
+            # Checked before NumPy opens it: of other files NumPy reads any length, and its message is about pickles.
             if zipfile.is_zipfile(stream):
                 stream.seek(0)
                 archive = np.load(stream, allow_pickle=False)
