@@ -1,13 +1,26 @@
-"""Errors inside a command become messages with exit codes; unexpected ones reach `main`."""
+"""Commands: the table of them, their help and log, and errors inside one, which become messages with exit codes."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import logging
+import pkgutil
+import re
+from pathlib import Path
+from typing import NoReturn
+
 import click
 import pytest
+from click.testing import CliRunner
 
-from tests.support import cli
+import tna_onnx
+import tna_onnx.cli
+from tests.conftest import Small
+from tests.support import PLAIN, cli, words_of
 from tna_onnx import errors
-from tna_onnx.cli.command import Command, Group
+from tna_onnx.cli.command import SECTIONS, Command, Group, group, joined_lists
+from tna_onnx.errors import DataError
 
 OWN = [getattr(errors, name) for name in errors.__all__ if isinstance(getattr(errors, name), type)]
 
@@ -39,3 +52,213 @@ def test_help_that_is_cut_off_is_a_normal_end(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(click.Context, "get_help", cut_off)
     monkeypatch.setattr("tna_onnx.cli.command.drop", lambda _: None)
     assert cli("fail", "--help", command=group_that_raises(ValueError())).exit_code == 0
+
+
+# ---- The help: ten options that most people need, all of them on demand, each in a section, within any width
+
+
+MANY = [name for name in group.commands if name not in ("apply", "card", "inspect")]
+
+
+def flags_of(text: str) -> set[str]:
+    return {word.strip(",") for line in text.splitlines() for word in line.split()[:3] if line.startswith("  -")} & {
+        opt for command in group.commands.values() for param in command.params for opt in param.opts
+    }
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_all_options_are_shown_on_demand_and_each_has_a_section(name: str) -> None:
+    options = [param for param in group.commands[name].params if isinstance(param, click.Option)]
+    text = cli(name, "--help-all").output
+    assert flags_of(text) >= {max(option.opts, key=len) for option in options if not option.secondary_opts}
+    for option in options:
+        named = sum(option.name in names for names in SECTIONS.values())
+        assert named == 1 or getattr(option, "section", "") in SECTIONS, option.name
+    assert "more options" not in text
+
+
+def test_ten_options_of_calibrate_are_shown() -> None:
+    text = cli("calibrate", "--help").output
+    shown = flags_of(text)
+    assert len(shown - {"--data", "--output"}) == 10  # further names of two of them
+    assert {"--calib", "--eval", "--labels", "--report", "--json", "--device"} <= shown
+    assert "--alpha" not in text
+    assert (
+        "more options (data, images, results, decisions, what is fitted, the search, gates, model, running): --help-all"
+        in " ".join(text.split())
+    )
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100])
+@pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in group.commands)])
+def test_the_help_fits(width: int, words: list[str]) -> None:
+    lines = CliRunner().invoke(group, words, prog_name="tna-onnx", terminal_width=width).output.splitlines()
+    assert max(len(line) for line in lines if "tna-onnx" not in line) <= width  # examples are not rewrapped
+
+
+# ---- The table of commands is complete: each is a command of a file of `tna_onnx/cli`, and a function of the pack
+
+
+def test_every_command_of_the_folder_is_in_the_group() -> None:
+    commands = {}
+    for module in pkgutil.iter_modules(tna_onnx.cli.__path__):
+        members = vars(importlib.import_module(f"tna_onnx.cli.{module.name}"))
+        commands |= {name: member for name, member in members.items() if isinstance(member, Command)}
+    assert commands == group.commands
+
+
+@pytest.mark.parametrize("name", group.commands)
+def test_every_command_is_a_function_of_the_package(name: str) -> None:
+    assert callable(getattr(tna_onnx, name))
+
+
+def test_the_help_names_every_exit_code() -> None:
+    text = cli("--help").output
+    codes = {value.exit_code for name in errors.__all__ if hasattr(value := getattr(errors, name), "exit_code")}
+    for code in {0, errors.INTERNAL_ERROR, errors.INTERRUPTED} | codes:
+        assert f"{code} " in " ".join(text.split())
+
+
+# ---- `--verbose` shows the log of a run on standard error; without it the log is silent
+
+
+LOGGER = logging.getLogger("tna_onnx")
+
+
+@pytest.mark.parametrize(("flags", "lines"), [(["-v"], "a stage\n"), ([], ""), (["-v", "-q"], "")])
+def test_verbose_logs_the_stages(flags: list[str], lines: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(**_: object) -> NoReturn:
+        logging.getLogger("tna_onnx.engine").info("a %s", "stage")
+        raise DataError("the end")
+
+    monkeypatch.setattr("tna_onnx.api.evaluate.evaluate", evaluate)
+    assert cli("evaluate", "m.onnx", "--data", "d.npz", *flags).stderr == f"{lines}Error: the end\n"
+
+
+def test_the_package_adds_no_handler_that_prints() -> None:
+    assert [type(handler) for handler in LOGGER.handlers] == [logging.NullHandler]
+
+
+@pytest.mark.parametrize("command", ["evaluate", "compare", "calibrate"])
+def test_every_command_on_data_logs_its_stages(command: str, small: Small, tmp_path: Path) -> None:
+    words: list[object] = [command, small.model, *([small.model] if command == "compare" else []), small.test]
+    if command == "calibrate":
+        words += ["-o", tmp_path / "o.onnx", "--search", "none", "--map", "ts"]
+    logged = cli(*words, "--device", "cpu", "-v").stderr
+    assert re.search(r"^open: .*model\.onnx( \(1\))?, provider CPUExecutionProvider$", logged, re.MULTILINE)
+    assert "test.npz" in logged
+    more = cli(*words, "--device", "cpu", "-vv").stderr
+    assert "samples per run: 64" in more
+    assert "samples per run" not in logged
+
+
+def test_twice_shows_candidates_and_methods(small: Small, tmp_path: Path) -> None:
+    words = ["calibrate", small.model, small.calib, "-o", tmp_path / "o.onnx", "--method", "tna", "--device", "cpu"]
+    assert "search: 0 degrees, 1 members, accuracy " in cli(*words, "--ensemble-size", 16, "-vv").stderr
+
+
+# ---- What people type: data behind the model, other names of flags and commands, lists with spaces, any case, a d
+
+
+FAST = words_of(PLAIN)
+
+
+def numbers(small: Small, *words: object) -> object:
+    result = cli("evaluate", small.model, *words, "--device", "cpu", "--json", "-")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["metrics"]
+
+
+def test_data_are_a_word_or_either_flag(small: Small) -> None:
+    expected = numbers(small, "--data", small.test)
+    assert numbers(small, small.test) == expected
+    assert numbers(small, "--calib", small.test) == expected
+
+
+def test_calibrate_takes_a_model_and_data(small: Small, tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("a.onnx", "b.onnx", "c.onnx")]
+    for file, words in zip(files, ([], ["--calib"], ["--data"]), strict=True):
+        result = cli("calibrate", small.model, *words, small.calib, *FAST, "-o", file)
+        assert result.exit_code == 0, result.output
+    assert len({file.read_bytes() for file in files}) == 1
+    result = cli("verify", small.model, files[0], small.calib, "--device", "cpu")
+    assert result.exit_code == 0, result.output
+    assert "mean confidence" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["calibrate", "m.onnx"], "Missing data. Give them behind the model, or as --calib DATA."),
+        (["evaluate", "m.onnx"], "Missing data. Give them behind the model, or as --data DATA."),
+        (["calibrate", "m.onnx", "a", "--calib", "b"], "the data are given twice, as 'a' and as --calib 'b'"),
+        (["calibrate", "m.onnx", "a", "b"], "unexpected extra argument"),
+        (["calibrate", "--model", "m.onnx"], "The model is the first word: tna-onnx calibrate MODEL"),
+        (["calibrate", "m.onnx", "a", "--gpu"], "Did you mean '--device cuda'?"),
+        (["calibrate", "m.onnx", "a", "--test", "b"], "Did you mean '--eval'?"),
+        (["evaluate", "m.onnx", "--dataset", "b"], "Did you mean '--data'?"),
+        (["calibrate", "m.onnx", "--dataset", "b"], "Did you mean '--calib'?"),
+        (["calibrate", "m.onnx", "a", "--label_column", "b"], "Did you mean '--label-column'?"),
+        (["calibrate", "m.onnx", "a", "--outpt", "b"], "'--output'"),
+        (["calibrate", "--version"], "Did you mean 'tna-onnx --version'?"),
+        (["version"], "Did you mean 'tna-onnx --version'?"),
+        (["help"], "Did you mean 'tna-onnx --help'?"),
+        (["help", "verify"], "Did you mean 'tna-onnx verify --help'?"),
+        (["m.onnx"], "Did you mean 'tna-onnx calibrate m.onnx ...'?"),
+        (["evalute"], "'evaluate'"),
+        (["qqqq"], "No such command 'qqqq'."),
+    ],
+)
+def test_what_may_be_meant(words: list[str], says: str) -> None:
+    result = cli(*words)
+    assert result.exit_code == 2
+    assert says in result.stderr
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], ["verify", "--help"]])
+def test_what_is_suggested_works(words: list[str]) -> None:
+    assert cli(*words).exit_code == 0
+
+
+def test_choices_and_devices_in_any_case(small: Small, tmp_path: Path) -> None:
+    words = ["--search", "None", "--map", "TS", "--device", "CPU", "-o", tmp_path / "o.onnx"]
+    assert cli("calibrate", small.model, small.calib, *words).exit_code == 0
+
+
+def test_lists_with_spaces() -> None:
+    flags = ["--mean", "--std", "--crop"]
+    assert joined_lists(["m", "--mean", "1", ".5", "-2e-3", "--std", "1,2", "x"], flags) == [
+        "m", "--mean", "1,.5,-2e-3", "--std", "1,2", "x",
+    ]  # fmt: skip
+    assert joined_lists(["--mean", "[0.1,", "0.2]", "--crop", "224"], flags) == ["--mean", "0.1,0.2", "--crop", "224"]
+    assert joined_lists(["--mean", "x", "1"], flags) == ["--mean", "x", "1"]
+    assert joined_lists(["--", "--mean", "1", "2"], flags) == ["--", "--mean", "1", "2"]
+    result = cli("evaluate", "m.onnx", "data", "--mean", "0.1", "0.2", "x")
+    assert "unexpected extra argument" in result.stderr
+
+
+def test_json_on_standard_output_is_alone(small: Small, tmp_path: Path) -> None:
+    result = cli("calibrate", small.model, small.calib, *FAST, "-o", tmp_path / "o.onnx", "--json", "-")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["output"].endswith("o.onnx")
+    for words in (
+        ["features", small.model, small.calib, "--cache", tmp_path / "f"],
+        ["verify", small.model, small.model],
+    ):
+        result = cli(*words, "--device", "cpu", "--json", "-")
+        json.loads(result.stdout)
+
+
+def test_inspect_writes_json_like_the_others(small: Small, tmp_path: Path) -> None:
+    file = tmp_path / "i.json"
+    result = cli("inspect", small.model, "--json", file)
+    assert (result.exit_code, json.loads(file.read_text())["heads"] != []) == (0, True)
+    assert "head" in result.stdout
+    printed = [cli("inspect", *words).stdout for words in (
+        [small.model, "--json"], ["--json", small.model], [small.model, "--json", "-"],
+    )]  # fmt: skip
+    assert [json.loads(text) for text in printed] == [json.loads(file.read_text())] * 3
+    before = Path(small.model).read_bytes()
+    assert cli("inspect", "--json", small.model, file).exit_code == 2
+    assert Path(small.model).read_bytes() == before
+    assert "Missing argument 'MODEL'" in cli("inspect").stderr

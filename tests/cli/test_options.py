@@ -1,16 +1,32 @@
-"""Groups of options: their order, and that defaults and choices are those of the functions behind them."""
+"""Options: their order, defaults and choices are those of the functions behind them; their texts become values."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 
 import tna_onnx
 from tna_onnx.cli.command import group
-from tna_onnx.cli.options import together
+from tna_onnx.cli.options import (
+    Number,
+    PresetPath,
+    Words,
+    batch_size,
+    flat,
+    members,
+    numbers,
+    size,
+    take_recipe,
+    together,
+)
+from tna_onnx.data import PRESETS, Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import Settings
@@ -53,3 +69,95 @@ def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
 @pytest.mark.parametrize("name", ["features", "verify"])
 def test_commands_that_bin_nothing_take_no_bins(name: str) -> None:
     assert "bins" not in defaults(name)
+
+
+# ---- Preprocessing flags -> a recipe
+
+
+PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
+
+
+def arguments(**values: object) -> dict[str, Any]:
+    return {"model": "m.onnx", **dict.fromkeys(PARTS), **values}
+
+
+def test_without_flags_there_is_no_recipe_and_the_rest_stays() -> None:
+    rest = arguments()
+    assert take_recipe(None, rest) is None
+    assert rest == {"model": "m.onnx"}
+
+
+def test_flags_override_a_preset_and_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "p.json"
+    file.write_text(json.dumps({"input_size": [1, 28, 28], "mean": [0.25], "std": [0.5]}))
+    assert take_recipe("mnist", arguments()) == PRESETS["mnist"]
+    assert take_recipe("mnist", arguments(crop=20)) == PRESETS["mnist"].override(crop=20)
+    assert take_recipe(None, arguments(scale=1.0)) == Recipe().override(scale=1.0)
+    recipe = take_recipe(str(file), arguments(std=(0.125,)))
+    assert recipe is not None
+    assert (recipe.mean, recipe.std) == ((0.25,), (0.125,))
+
+
+@pytest.mark.parametrize("value", ["imagnet", "none.json"])
+def test_a_preset_that_is_no_name_and_no_file_is_refused(value: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"'{value}' is no file, and none of imagenet"):
+        PresetPath().convert(value, None, None)
+
+
+# ---- Texts of options -> values, and what is refused
+
+
+CTX, OPTION = click.Context(click.Command("test")), click.Option(["--option"])
+
+
+@pytest.mark.parametrize(
+    ("parse", "text", "value"),
+    [
+        (batch_size, "auto", "auto"),
+        (batch_size, "64", 64),
+        (members, "inf", "inf"),
+        (members, "12", 12),
+        (numbers, "0.5,1,2e-1", (0.5, 1.0, 0.2)),
+        (numbers, None, None),
+        (size, "224", 224),
+        (size, "224,320", (224, 320)),
+        (size, None, None),
+    ],
+)
+def test_values(parse: Callable[..., Any], text: str | None, value: object) -> None:
+    assert parse(CTX, OPTION, text) == value
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [
+        (batch_size, "0"),
+        (batch_size, "+3"),
+        (batch_size, "1_0"),
+        (batch_size, "inf"),
+        (members, "-1"),
+        (members, "many"),
+        (numbers, "1;2"),
+        (size, "1,2,3"),
+        (size, "wide"),
+    ],
+)
+def test_what_is_refused_is_in_the_message(parse: Callable[..., Any], text: str) -> None:
+    with pytest.raises(click.BadParameter, match="expected") as caught:
+        parse(CTX, OPTION, text)
+    assert f"got '{text}'" in caught.value.message
+
+
+def test_a_number_is_in_its_range_and_is_a_number() -> None:
+    assert Number(0, 100).convert("12.5", OPTION, CTX) == 12.5
+    for text in ("101", "nan", "x"):
+        with pytest.raises(click.BadParameter):
+            Number(0, 100).convert(text, OPTION, CTX)
+
+
+def test_words_are_joined_without_repetition() -> None:
+    kind = Words(("a", "b", "c"))
+    groups = tuple(kind.convert(text, OPTION, CTX) for text in ("c,a", "a,b"))
+    assert flat(CTX, OPTION, groups) == ("c", "a", "b")
+    with pytest.raises(click.BadParameter, match="'d' is not one of"):
+        kind.convert("a,d", OPTION, CTX)

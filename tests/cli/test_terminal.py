@@ -1,16 +1,32 @@
-"""What a terminal shows: tables and colours on one, plain text in a pipe."""
+"""The terminal and the machine: tables and colours, signals, shortages, and paths of results."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import signal
 import subprocess
+import threading
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
 from tests.conftest import Small
-from tests.support import PLAIN, program, run, words_of
+from tests.support import PLAIN, cli, program, run, words_of
+from tna_onnx.cli.command import Command, Group
+from tna_onnx.cli.terminal import (
+    check_figure_folder,
+    check_result_file,
+    default_output,
+    loaded,
+    loading,
+    named_files,
+    shortage,
+)
+from tna_onnx.errors import INTERRUPTED, UsageError
 
 FAST = words_of(PLAIN)
 ESCAPE = re.compile(r"\x1b\[([0-9;]*)m")
@@ -94,3 +110,168 @@ def test_a_name_that_cannot_be_shown_is_escaped(small: Small, tmp_path: Path) ->
     text = in_pipe(command(small, tmp_path / "ö.onnx"), "ascii")
     assert r"\xf6.onnx" in text
     assert (tmp_path / "ö.onnx").is_file()
+
+
+# ---- Paths of results: what is refused before the work
+
+
+@pytest.mark.parametrize(("model", "output"), [("a/m.onnx", "a/m.tna.onnx"), ("m", "m.tna.onnx"), ("", None)])
+def test_the_default_output_is_beside_the_model(model: str, output: str | None) -> None:
+    assert default_output(model) == (None if output is None else Path(output))
+
+
+def test_result_files(tmp_path: Path) -> None:
+    other = tmp_path / "m.onnx"
+    other.touch()
+    check_result_file(None)
+    check_result_file(str(tmp_path / "r.json"), str(other), None)
+    for path, message in (
+        ("-", "expected the name of a file for the HTML"),
+        (str(tmp_path / "none/r.html"), "does not exist; create it"),
+        (str(tmp_path), "cannot be written"),
+        (str(tmp_path / "." / "m.onnx"), "is one of the other files"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            check_result_file(path, str(other), kind="HTML")
+
+
+LABELS = ["--labels", "l.npy", "--eval", "e.npz", "--eval-labels", "el.npy"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "taken"),
+    [
+        ("guard", LABELS, ("m.guard.onnx", "l.npy", "e.npz", "el.npy")),
+        ("shift", [*LABELS, "--target-prior", "t.json"], ("m.shift.onnx", "l.npy", "el.npy", "t.json")),
+        ("shift", ["--source-prior", "s.json", "--target-prior", "uniform"], ("s.json",)),
+        ("calibrate", LABELS, ("m.tna.onnx", "l.npy", "el.npy")),
+        ("calibrate", ["-o", "o.onnx"], ("o.onnx",)),
+        ("evaluate", ["--labels", "l.npy"], ("l.npy",)),
+        ("features", ["--labels", "l.npy", "--cache", "c"], ("l.npy",)),
+        ("study", [*LABELS, "--out", "s"], ("l.npy", "el.npy")),
+    ],
+)
+def test_no_result_replaces_a_file_of_the_command(
+    command: str, words: list[str], taken: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in taken:
+        done = cli(command, "m.onnx", "c.npz", *words, "--json", name)
+        assert done.exit_code == 2
+        assert "is one of the other files" in done.stderr, name
+    assert not list(tmp_path.iterdir())
+
+
+def test_uniform_frequencies_are_no_file() -> None:
+    assert "uniform" not in named_files({"target_prior": "uniform", "source_prior": None})
+
+
+def test_figure_folders(tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    check_figure_folder(str(tmp_path / "new/deeper"), str(file), None)
+    with pytest.raises(UsageError, match="is one of the other files"):
+        check_figure_folder(str(file), str(file))
+    file.touch()
+    with pytest.raises(UsageError, match="cannot be written"):
+        check_figure_folder(str(file / "inside"))
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+# ---- Errors that say what the machine lacks are told from bugs
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (MemoryError(), "memory"),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "memory"),
+        (OSError(errno.EMFILE, "Too many open files"), "open files"),
+        (OSError(errno.ENOSPC, "No space left on device"), "disk"),
+        (RuntimeError("can't start new thread"), "thread"),
+        (ModuleNotFoundError("No module named 'scipy'", name="scipy.optimize"), "scipy, which tna-onnx needs"),
+        (FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']"), "TMPDIR"),
+    ],
+)
+def test_what_is_missing(error: Exception, word: str) -> None:
+    said = shortage(error)
+    assert said is not None
+    assert word in str(said)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(),
+        OSError(errno.EIO, "Input/output error"),
+        RuntimeError("x"),
+        ValueError(),
+        ModuleNotFoundError("No module named 'tna_onnx.gone'", name="tna_onnx.gone"),
+        ImportError("cannot import name 'x' from 'y'"),
+    ],
+)
+def test_others_are_bugs(error: Exception) -> None:
+    assert shortage(error) is None
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "OSError(24, 'Too many open files')"])
+def test_one_line_and_the_code_of_the_machine(small: Small, error: str) -> None:
+    code = f"import tna_onnx.api.evaluate as e\ndef evaluate(**_): raise {error}\ne.evaluate = evaluate"
+    done = run("evaluate", small.model, "--data", small.test, code=code)
+    assert (done.returncode, len(done.stderr.splitlines())) == (5, 1), done.stderr
+
+
+@pytest.mark.parametrize("library", ["click", "onnx", "numpy", "scipy", "rich", "google"])
+def test_a_library_that_is_missing_is_no_bug(small: Small, library: str) -> None:
+    done = run("calibrate", small.model, small.test, code=f"import sys; sys.modules[{library!r}] = None")
+    assert done.returncode == 5, done.stderr
+    assert f"Error: {library}, which tna-onnx needs, cannot be imported" in done.stderr
+    assert "install tna-onnx again" in done.stderr
+    assert "bug" not in done.stderr
+
+
+# ---- Signal handlers; what signals do to the real program is in `test_channels.py`
+
+
+def test_ctrl_c_ends_the_process_while_modules_load() -> None:
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in numbers}
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        loading()
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+        loaded()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        loading()
+        with pytest.raises(SystemExit) as caught:
+            signal.raise_signal(signal.SIGTERM)
+        assert caught.value.code == 128 + signal.SIGTERM
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_another_thread_changes_no_handler() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=lambda: (loading(), loaded()))
+    thread.start()
+    thread.join()
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("linked", ["cause", "context"])
+def test_an_interruption_that_a_library_has_made_another_error_of(linked: str) -> None:
+    """A compiled module that is loaded when the signal comes raises ImportError."""
+
+    @click.command(cls=Command)
+    def work() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interruption:
+            if linked == "cause":
+                raise ImportError("initialization failed") from interruption
+            raise ImportError("initialization failed")  # noqa: B904 - that is what is tested
+
+    ended = CliRunner().invoke(Group(commands={"work": work}), ["work"])
+    assert ended.exit_code == INTERRUPTED
+    assert "bug" not in ended.output

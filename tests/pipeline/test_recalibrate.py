@@ -1,8 +1,12 @@
-"""The stages of a run, as its log tells them, and where a run ends early."""
+"""The stages of a run, as its log tells them, where a run ends early, and the settings that it goes by."""
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,8 @@ import pytest
 
 from tests.conftest import Small
 from tests.pipeline.samples import few, job_of
-from tna_onnx.errors import CheckFailed, UnsupportedModel
+from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
+from tna_onnx.maps import MAPS
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
@@ -75,3 +80,91 @@ def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(
     monkeypatch.setattr(Strategy, "run", refuse)
     with pytest.raises(UnsupportedModel, match="head 'head': a class vector is zero; use --search none"):
         run(small, tmp_path, settings=Settings())
+
+
+# ---- Settings: what they refuse, and how they reach the search
+
+
+def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
+    """A method is chosen by its NLL; the paper's search, by its ECE. Many members come to no more than their limit."""
+    search = Settings().for_search
+    own = {"objective": "nll", "max_ensemble_size": 32, "tilt_bias": True}
+    assert dataclasses.asdict(search) == {**dataclasses.asdict(type(search)()), **own}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"search": "dense"}, "search 'dense' is not known; expected auto, none, sparse, complete"),
+        ({"map": "tss"}, f"map 'tss' is not known; expected auto, none, {', '.join(MAPS)}"),
+        ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll, brier"),
+        ({"ets_loss": "mse"}, "ets_loss 'mse' is not known"),
+        ({"method": "best"}, "method 'best' is not known; expected auto, tna"),
+        ({"predictions": "same"}, "predictions 'same' is not known; expected auto, change, keep"),
+        ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
+        ({"search": "none", "map": "none"}, "changes nothing"),
+        (
+            {"predictions": "keep", "method": "tna"},
+            "--predictions keep: a tilted weight (--search sparse) can change",
+        ),
+        ({"predictions": "keep", "search": "complete", "map": "ts"}, "(--search complete) can change"),
+        ({"predictions": "keep", "search": "none", "map": "bias"}, "--map bias can change predicted classes"),
+        ({"bins": 1.5}, "bins must be a whole number, got 1.5"),
+        ({"seed": True}, "seed must be a whole number, got True"),
+        ({"seed": -1}, "seed is out of its range: -1"),
+        ({"angle_step": 90.0}, "angle_step is out of its range: 90.0"),
+        ({"alpha": "5"}, "alpha must be a number, got '5'"),
+        ({"theta_s": 0.0}, "theta_s"),
+        ({"max_accuracy_drop": 101}, "max_accuracy_drop is out of its range"),
+        ({"ensemble_size": 0}, "ensemble_size must be at least 1, auto or inf, got 0"),
+        ({"ensemble_size": "many"}, "ensemble size 'many' is not known"),
+        ({"ensemble_size": 2.5}, "ensemble_size must be a whole number"),
+        ({"confidence_level": 100}, "confidence_level must be in 50 to 99.9 per cent, got 100"),
+    ],
+)
+def test_what_cannot_be_is_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Settings(**words)
+
+
+@pytest.mark.parametrize(
+    ("words", "search", "map_"),
+    [
+        ({}, "auto", "auto"),
+        ({"method": "tna"}, "sparse", "ts"),
+        ({"method": "tna", "search": "none"}, "none", "ts"),
+        ({"method": "tna", "search": "complete"}, "complete", "ts"),
+        ({"method": "tna", "map": "none"}, "sparse", "none"),
+        ({"method": "tna", "map": "bias"}, "sparse", "bias"),
+        ({"search": "complete"}, "complete", "ts"),
+        ({"search": "sparse"}, "sparse", "auto"),
+        ({"map": "refit"}, "auto", "refit"),
+    ],
+)
+def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str, map_: str) -> None:
+    settings = Settings(**words)
+    assert (settings.resolved_search, settings.resolved_map) == (search, map_)
+    # what was asked for is what reports keep
+    for name in ("method", "search", "map"):
+        assert settings.recorded[name] == words.get(name, "auto")
+
+
+@pytest.mark.parametrize(
+    ("objective", "asked", "loss"),
+    [
+        ("nll", "auto", "nll"),
+        ("ece", "auto", "squared"),
+        ("brier", "auto", "squared"),
+        ("nll", "squared", "squared"),
+        ("ece", "nll", "nll"),
+    ],
+)
+def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
+    expected = {"ets_loss": loss, "objective": objective, "bins": 15}
+    assert Settings(objective=objective, ets_loss=asked).fit_options == expected
+
+
+def test_defaults_and_choices_load_without_numpy() -> None:
+    code = "import sys, tna_onnx.pipeline.settings; print('numpy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

@@ -13,6 +13,7 @@ from scipy.special import softmax
 
 from tests.pipeline.samples import probabilities
 from tests.pipeline.toys import BY_NLL, SETTINGS, TS, N, run, toy
+from tna_onnx.engine import logits as engine_logits
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.table import FeatureTable
@@ -22,6 +23,7 @@ from tna_onnx.maps.refit import Refit
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import Scores
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.methods import Method, Rule
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.search.candidates import choose
@@ -183,3 +185,27 @@ def test_a_mixture_of_one_distribution_is_one_temperature_and_folds() -> None:
         assert np.abs(probabilities[0] - probabilities[1]).max() < 1e-8
     assert EnsembleTemperature(2.5, (0.9, 0.1, 0.0), 4).simpler() is None
     assert EnsembleTemperature(2.5, (0.999, 0.0, 0.001), 4).simpler() is None
+
+
+# ---- Logits of the source are computed once for all stages
+
+
+def test_all_stages_share_the_logits_of_the_source(task: Task) -> None:
+    first = task.logits(task.weight)
+    assert task.logits(task.weight) is first
+    assert task.logits(np.copy(task.weight)) is not first  # another weight, whatever its numbers
+    held_out = replace(task.calibration)
+    assert task.logits(task.weight, on=held_out) is not first
+    assert task.on_host("no memory").logits(task.weight) is not first  # those may lie on a device
+
+
+def test_forgotten_logits_are_computed_again(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = task.logits(task.weight)
+    logits.predictions()
+    before = logits.scores()
+    trims = []
+    monkeypatch.setattr(engine_logits, "trim_memory", lambda: trims.append(1))
+    logits.forget()
+    logits.forget()
+    assert trims == [1]  # where there was something to give back
+    np.testing.assert_array_equal(logits.scores().nll, before.nll, strict=True)
