@@ -1,4 +1,4 @@
-"""Cross-fitting: each sample is scored once, by what was fitted and chosen without it; and the choice on such scores."""
+"""Cross-fitting: each sample is scored once, by what was fitted and chosen without it, and the choice on that."""
 
 from __future__ import annotations
 

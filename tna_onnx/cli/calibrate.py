@@ -29,7 +29,6 @@ from tna_onnx.cli.options import (
     model_options,
     preprocessing_options,
     run_options,
-    take_recipe,
     together,
 )
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, default_output, named_files, watch
@@ -161,9 +160,8 @@ _result_options = together(
         is_flag=True,
         help="Do everything, including checks and gates, but write no model. --json, --report and --cache still work.",
     ),
-    # Named like the argument of `tna_onnx.calibrate` that it turns on.
     click.option(
-        "--report", "details", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
+        "--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
     ),
     extra_options,
 )
@@ -183,15 +181,7 @@ _result_options = together(
 @model_options
 @run_options
 @config_options
-def calibrate(
-    preset: str | None,
-    json_file: str | None,
-    details: str | None,
-    figures: str | None,
-    mlflow: bool,
-    quiet: bool,
-    **arguments: Any,
-) -> None:
+def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: Any) -> None:
     """Write a recalibrated copy of MODEL.
 
     Gates check the metrics after recalibration, measured on --eval or by cross-validation. If one is missed, no model
@@ -203,42 +193,31 @@ def calibrate(
       tna-onnx calibrate model.onnx data/ --eval heldout/ -o model.tna.onnx
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.calibrate import calibrate as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish_gated, json_step, page_step, ready, run_gated  # noqa: PLC0415
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415
+    from tna_onnx.cli.show import Step, carry_out, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
     extras = Extras(figures, mlflow)
-    # before the work: a mistyped path must not cost a run
-    _check_paths(json_file, details, extras, arguments)
-    # Only the drawings need the details, which make the JSON much larger.
-    needs_details = details is not None or figures is not None
-    recipe = take_recipe(preset, arguments)
-    ready()
-    output = Path(arguments["output"]) if arguments["output"] else default_output(arguments["model"])
-    # Looked at before the work: afterwards it could not be told from a file that this run wrote.
-    earlier = output if output is not None and output.is_file() and not arguments["dry_run"] else None
-    # the last step before the work: what changes from here on was written by this run
-    watch([output, arguments["patch"], json_file, details], arguments["cache"])
-    with progress_shown(not quiet) as progress:
-        report, missed = run_gated(run, preprocessing=recipe, details=needs_details, progress=progress, **arguments)
-    # MLflow comes last: it takes the files that the other steps have written.
-    steps = [
-        json_step(json_file, report, details=needs_details),
-        page_step(details, lambda: _page(report)),
-        *extras.steps(report, details),
-        lambda: () if report.patch is None else [f"patch    {arguments['patch']}: {len(report.patch):,} bytes"],
-    ]
+    patch, json_file = arguments["patch"], arguments["json_file"]
+    extras.check(*named_files(arguments, ".tna.onnx"), json_file, page)
     detailed = bool(click.get_current_context().params.get("verbose"))
-    text = report_text(report, detailed=detailed)
-    finish_gated(text, steps, quiet or json_file == "-", report.output, missed, earlier)
 
+    def steps(report: Report) -> list[Step]:
+        # MLflow comes last: it takes the files that the other steps have written
+        return [
+            page_step(page, lambda: _page(report)),
+            *extras.steps(report, page),
+            lambda: () if report.patch is None else [f"patch    {patch}: {len(report.patch):,} bytes"],
+        ]
 
-def _check_paths(json_file: str | None, page: str | None, extras: Extras, arguments: dict[str, Any]) -> None:
-    files = named_files(arguments, ".tna.onnx")
-    check_result_file(arguments["patch"], *files, json_file, page, kind="patch")
-    check_result_file(json_file, *files, page)
-    check_result_file(page, *files, kind="HTML")
-    extras.check(*files, json_file, page)
+    carry_out(
+        # only the drawings need the details, which make the JSON much larger
+        functools.partial(run, details=page is not None or figures is not None),
+        lambda report: report_text(report, detailed=detailed),
+        arguments,
+        ".tna.onnx",
+        files={"patch": patch, "HTML": page},
+        steps=steps,
+    )
 
 
 def _page(report: Any) -> str:

@@ -30,7 +30,7 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "patch", "details", "page", "json_file", "figures", "figure_formats", "style",
+        "output", "overwrite", "patch", "page", "json_file", "figures", "figure_formats", "style",
         "split_panels", "mlflow",
         "dry_run", "baseline", "out",
     ),
@@ -44,7 +44,7 @@ SECTIONS = {
 }  # fmt: skip
 
 _COMMON = {
-    "calib", "data", "eval", "labels", "label_column", "classes", "preset", "output", "details", "page", "json_file",
+    "calib", "data", "eval", "labels", "label_column", "classes", "preset", "output", "page", "json_file",
     "device", "out", "only", "target", "target_prior",
 }  # fmt: skip
 

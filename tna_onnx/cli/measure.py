@@ -25,7 +25,7 @@ from tna_onnx.cli.options import (
     preprocessing_options,
     run_options,
 )
-from tna_onnx.cli.terminal import check_result_file, named_files
+from tna_onnx.cli.terminal import check_result_file
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.results.gates import Gates
@@ -88,8 +88,6 @@ def compare(page: str | None, **arguments: Any) -> None:
     from tna_onnx.render.terminal import model_comparison_text  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
-    # before any model runs
-    check_result_file(page, *named_files(arguments), kind="HTML")
 
     def steps(comparison: Any) -> list[Step]:
         if page is None:
@@ -98,7 +96,7 @@ def compare(page: str | None, **arguments: Any) -> None:
 
         return [page_step(page, lambda: comparison_page(comparison, command_line()))]
 
-    carry_out(run, model_comparison_text, arguments, page=page, steps=steps)
+    carry_out(run, model_comparison_text, arguments, files={"HTML": page}, steps=steps)
 
 
 @click.command(cls=Command)

@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from rich.console import Console, Group, RenderableType
@@ -91,18 +92,20 @@ def carry_out(
     options: Mapping[str, Any],
     ending: str | None = None,
     *,
+    files: Mapping[str, str | None] = MappingProxyType({}),
     page: str | None = None,
     steps: Callable[[Any], Sequence[Step]] = lambda _: (),
 ) -> Any:
-    """Run a function of the API on the options of a command, print its result, and return it.
+    """Run a function of the API on the options of a command, show its result, and return it.
 
     Args:
         run: the function.
         text: writes its result.
         options: of the command, by name.
         ending: of the name of the model that it writes; None for commands that write none.
-        page: path of the page that the command writes, if any.
-        steps: what writes its result besides JSON.
+        files: paths of what it writes besides, by kind, such as HTML.
+        page: path of a page in a folder that the function makes.
+        steps: what writes its result besides JSON, in order.
 
     Raises:
         TnaError: of the function, also of a gate that its result missed; or a file cannot be written.
@@ -110,7 +113,10 @@ def carry_out(
     arguments = dict(options)
     json_file, quiet = arguments.pop("json_file"), arguments.pop("quiet")
     # before the work: a mistyped path must not cost a run
-    check_result_file(json_file, *named_files(arguments, ending), page)
+    results = {**files, "JSON": json_file}
+    for kind, path in results.items():
+        rest = [other for name, other in results.items() if name != kind]
+        check_result_file(path, *named_files(arguments, ending), *rest, page, kind=kind)
     if "preset" in arguments:
         recipe = take_recipe(arguments.pop("preset"), arguments)
         arguments["preprocessing"] = recipe
@@ -118,13 +124,29 @@ def carry_out(
     output = None
     if ending is not None:
         output = arguments["output"] or default_output(arguments["model"], ending)
-    watch([output, json_file, page], arguments.get("cache"))
+    # looked at before the work: afterwards it could not be told from a file that this run wrote
+    earlier = output is not None and Path(output).is_file() and not arguments.get("dry_run")
+    # the last step before the work: what changes from here on was written by this run
+    watch([output, *results.values(), page], arguments.get("cache"))
+    missed: GateMissed | None = None
     with progress_shown(not quiet) as progress:
-        result, missed = run_gated(run, progress=progress, **arguments)
+        try:
+            result = run(progress=progress, **arguments)
+        except GateMissed as error:
+            result, missed = error.result, error
     written = "" if ending is None else result.output
-    finish(text(result), [json_step(json_file, result), *steps(result)], quiet or json_file == "-", written)
+    detailed = getattr(result, "details", None) is not None
+    every_step = [json_step(json_file, result, details=detailed), *steps(result)]
+    try:
+        finish(text(result), every_step, quiet or json_file == "-", written)
+    except ResultError as error:
+        if missed is None:
+            raise
+        complain(f"Error: {error}")  # the missed gate decides on the exit code
     # the numbers are shown first: whoever misses a gate wants to know by how much
-    if missed:
+    if missed is not None and earlier:
+        raise CheckFailed(f"{missed}; the earlier {output} is unchanged")
+    if missed is not None:
         raise missed
     return result
 
@@ -190,49 +212,3 @@ def _is_standard_output(path: str) -> bool:
 class _Console(Console):
     def on_broken_pipe(self) -> None:
         raise  # noqa: PLE0704 - rich calls this while it handles the error, and would exit with 1
-
-
-def run_gated(function: Callable[..., Any], **arguments: Any) -> tuple[Any, CheckFailed | None]:
-    """Call a function of the API.
-
-    Returns:
-        Its result, and the error to raise once the result is shown if a gate is missed.
-    """
-    try:
-        return function(**arguments), None
-    except GateMissed as missed:
-        return missed.result, missed
-
-
-def finish_gated(
-    text: RenderableType,
-    steps: Iterable[Step],
-    quiet: bool,
-    output: str,
-    missed: CheckFailed | None,
-    earlier: Path | None,
-) -> None:
-    """Write and print the results of a command, then raise the gate that it missed.
-
-    Args:
-        text: as for `finish`.
-        steps: likewise.
-        quiet: likewise.
-        output: likewise.
-        missed: the error of the gate, if one was missed.
-        earlier: the output's path, if a file was there before: it could be taken for the result.
-
-    Raises:
-        CheckFailed: the missed gate.
-        ResultError: a step failed, and no gate was missed.
-    """
-    try:
-        finish(text, steps, quiet, output)
-    except ResultError as error:
-        if not missed:
-            raise
-        complain(f"Error: {error}")  # the missed gate is raised below: it decides on the exit code
-    if missed and earlier is not None:
-        raise CheckFailed(f"{missed}; the earlier {earlier} is unchanged")
-    if missed:
-        raise missed
