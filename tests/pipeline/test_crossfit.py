@@ -95,10 +95,10 @@ def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pyte
         held = fold == k
         assert equal(scores.take(held), maps.logits.mapped_scores(own, held))
     # at random, and in order of the folds
-    chosen = crossfit.seen(N, SEED)
+    chosen = crossfit.fit_rows(N, SEED)
     np.testing.assert_array_equal(fold[chosen], np.repeat(range(FOLDS), 25))
     assert not np.array_equal(chosen[:25], np.flatnonzero(fold == 0)[:25])
-    assert not np.array_equal(np.sort(chosen), np.sort(crossfit.seen(N, SEED + 1)))
+    assert not np.array_equal(np.sort(chosen), np.sort(crossfit.fit_rows(N, SEED + 1)))
     again = Maps("ts")
     assert equal(again.scores()[TS], scores)
 
@@ -106,7 +106,7 @@ def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pyte
 def test_all_of_few_samples_are_seen_however_unequal_their_folds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(crossfit, "SEEN", 320)
     clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
-    np.testing.assert_array_equal(np.sort(crossfit.seen(320, SEED, clusters)), np.arange(320))
+    np.testing.assert_array_equal(np.sort(crossfit.fit_rows(320, SEED, clusters)), np.arange(320))
 
 
 # --- what cannot be fitted

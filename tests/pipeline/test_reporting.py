@@ -265,7 +265,7 @@ def test_held_out_numbers_are_those_of_the_model_run_on_the_data(small: Small, f
         np.testing.assert_array_equal(scores.hit, p.argmax(axis=1) == labels)
         np.testing.assert_allclose(scores.confidence, p.max(axis=1), atol=1e-5)
         assert metrics.nll == pytest.approx(-np.mean(np.log(p[rows, labels])), abs=1e-5)
-    assert compared.comparison.data == task.shown.source.describe() != task.source.describe()
+    assert compared.comparison.data == task.reported.source.describe() != task.source.describe()
 
 
 def test_where_nothing_changed_both_are_the_same(small: Small) -> None:

@@ -23,7 +23,7 @@ Rows = NDArray[np.intp]
 def seen(monkeypatch: pytest.MonkeyPatch) -> Rows:
     """150 of the 300 samples."""
     monkeypatch.setattr(crossfit, "SEEN", N // 2)
-    return crossfit.seen(N, SETTINGS.seed)
+    return crossfit.fit_rows(N, SETTINGS.seed)
 
 
 def alone(strategy: Strategy) -> Strategy:

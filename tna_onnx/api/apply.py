@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tna_onnx.api.arguments import check_targets, kept
+from tna_onnx.api.arguments import check_targets, save_json
 from tna_onnx.api.inspect import inspect
 from tna_onnx.api.verify import verify
 from tna_onnx.errors import CheckFailed, UsageError
@@ -76,7 +76,7 @@ def apply(
             raise CheckFailed(f"{name}: the file that it gives is not {source.name} and a change: {result.reason}")
     if checkpoint is not None and target is not None:
         write_checkpoint(source, file, Path(checkpoint), target)
-    return kept(json, replace(result, recalibrated=str(target)))
+    return save_json(json, replace(result, recalibrated=str(target)))
 
 
 def _target(model: Model, output: str | Path | None, checkpoint: str | Path | None, *, overwrite: bool) -> Path | None:
@@ -134,4 +134,4 @@ def edit_decision(
     with pending(file, proto, target) as path:
         check_file(before, path)
     assert target is not None  # noqa: S101 - only a dry run has none
-    return kept(json, inspect(target))
+    return save_json(json, inspect(target))

@@ -86,7 +86,9 @@ def with_words(value: V, keywords: Mapping[str, Any]) -> V:
         UsageError: a value of the wrong type or out of its range.
     """
     fields = {field.name for field in dataclasses.fields(value)}
-    return dataclasses.replace(value, **{name: word for name, word in keywords.items() if name in fields})
+    return dataclasses.replace(
+        value, **{name: value_of_field for name, value_of_field in keywords.items() if name in fields}
+    )
 
 
 def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | None = None) -> GuardSettings:
@@ -99,7 +101,7 @@ def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | Non
         return with_words(settings, keywords)
     # not of the defaults: what is added without a word depends on whether there is a decision
     names = {field.name for field in dataclasses.fields(GuardSettings)}
-    fields = {name: word for name, word in keywords.items() if name in names}
+    fields = {name: value for name, value in keywords.items() if name in names}
     return GuardSettings(**{**fields, "add": tuple(fields.get("add", ()))})
 
 
@@ -200,7 +202,7 @@ R = TypeVar("R")
 
 
 @contextlib.contextmanager
-def shown(progress: ProgressWord) -> Iterator[Progress]:
+def progress_callback(progress: ProgressWord) -> Iterator[Progress]:
     """Give the callback that a word for progress stands for."""
     if progress is not True:
         yield progress or silent
@@ -250,7 +252,7 @@ def write_bytes(path: str | Path, content: bytes) -> None:
         raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
 
 
-def kept(path: str | Path | None, result: R) -> R:
+def save_json(path: str | Path | None, result: R) -> R:
     """Write a result as JSON, if that is wanted, and return it.
 
     Raises:
@@ -267,7 +269,7 @@ def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, j
     Raises:
         TnaError: of the job; or `json` cannot be written.
     """
-    with shown(progress) as advance:
+    with progress_callback(progress) as advance:
         return with_json(json, lambda: run(job, advance))
 
 
@@ -284,7 +286,7 @@ def with_json(path: str | Path | None, run: Callable[[], R], write: Callable[[An
     """
 
     def finish(result: Any) -> None:
-        kept(path, result)
+        save_json(path, result)
         if write is not None:
             write(result)
 

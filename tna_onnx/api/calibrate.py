@@ -16,8 +16,8 @@ from tna_onnx.api.arguments import (
     guard_settings_of,
     held_out_of,
     model_options_of,
+    progress_callback,
     refuse_unknown,
-    shown,
     with_json,
     with_words,
     write_bytes,
@@ -56,7 +56,7 @@ def calibrate(
     json: str | Path | None = None,
     figures: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[CalibrateWords],
+    **keywords: Unpack[CalibrateWords],
 ) -> Report:
     """Recalibrate an ONNX classifier and write it as a drop-in file.
 
@@ -91,12 +91,12 @@ def calibrate(
         json: JSON file to write.
         figures: folder for the figures as SVG, PNG and PDF.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields by name: of `tna_onnx.Settings` (`search`, `map`, `objective`, `seed`, ...), of
-            `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`,
-            `classes`, ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); of
+        **keywords: single fields by name: of `tna_onnx.Settings` (`search`, `map`, `objective`, `seed`, ...), of
+            `tna_onnx.Gates` (`max_ece`, `min_accuracy`, ...), of `tna_onnx.Data` (`labels`, `preprocessing`, `classes`,
+            ...; for both data sets), of `tna_onnx.ModelOptions` (`head`, `output_name`, `isolate`, ...); of
             `tna_onnx.GuardSettings`, where `add` names decisions to add to the file (`coverage`, `risk`, ...), whose
-            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` if they are
-            stored apart from its samples.
+            thresholds come from half of `calib`; and `eval_labels`, the labels of `eval` if they are stored apart from
+            its samples.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -108,25 +108,25 @@ def calibrate(
         CheckFailed: the file does not verify, or the accuracy is not the expected one. No file is written.
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
-    # `**words` takes any keyword, so Python itself refuses none
-    refuse_unknown("calibrate", words, CalibrateWords)
+    # `**keywords` takes any keyword, so Python itself refuses none
+    refuse_unknown("calibrate", keywords, CalibrateWords)
     if y is not None:
-        if words.get("labels") is not None:
+        if keywords.get("labels") is not None:
             raise UsageError("y and labels are both given; give one")
-        words["labels"] = y
-    decisions = _decisions(words)
+        keywords["labels"] = y
+    decisions = _decisions(keywords)
     # the work loads with the first call, so that the names of the functions are there at once
     from tna_onnx.pipeline.job import Job  # noqa: PLC0415
 
-    chosen = with_words(settings or Settings(), words)
-    calibration = data_of(calib, words)
+    chosen = with_words(settings or Settings(), keywords)
+    calibration = data_of(calib, keywords)
     job = Job(
         model=model,
         calib=calibration,
-        held_out=held_out_of(eval, calibration, words),
-        options=model_options_of(words),
+        held_out=held_out_of(eval, calibration, keywords),
+        options=model_options_of(keywords),
         settings=chosen,
-        gates=gates_of(words, chosen, gates),
+        gates=gates_of(keywords, chosen, gates),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,
@@ -141,11 +141,11 @@ def calibrate(
         raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
     if teacher is not None:
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
-    for word, asked in (("--add", decisions is not None), ("--report, --figures and details", job.details)):
-        if asked:
-            job.calib.refuse_beside(f"calibrate with {word}", "weight")
-    job = replace(job, training=beside_of(train_features, job.calib, words))
-    unknown = beside_of(ood_data, job.calib, words)
+    for flag, applies in (("--add", decisions is not None), ("--report, --figures and details", job.details)):
+        if applies:
+            job.calib.refuse_beside(f"calibrate with {flag}", "weight")
+    job = replace(job, training=beside_of(train_features, job.calib, keywords))
+    unknown = beside_of(ood_data, job.calib, keywords)
     if unknown is not None and decisions is None:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
     check_targets(report, patch)
@@ -153,7 +153,7 @@ def calibrate(
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 
         require_matplotlib()
-    with shown(progress) as callback:
+    with progress_callback(progress) as callback:
 
         def run() -> Report:
             if decisions is None:
@@ -167,17 +167,17 @@ def calibrate(
         return with_json(json, run, lambda result: _write(result, report, figures, patch))
 
 
-def _decisions(words: CalibrateWords) -> GuardSettings | None:
+def _decisions(keywords: CalibrateWords) -> GuardSettings | None:
     """Make the settings of the decisions that `calibrate` adds; None where none is to be added.
 
     Raises:
         UsageError: a value of the wrong type or out of its range, or of a decision where none is added.
     """
-    if words.get("add") or words.get("decide"):
-        return guard_settings_of(words)
+    if keywords.get("add") or keywords.get("decide"):
+        return guard_settings_of(keywords)
     plain = GuardSettings()
     for name in DecisionWords.__annotations__:
-        if name != "add" and words.get(name, getattr(plain, name)) != getattr(plain, name):
+        if name != "add" and keywords.get(name, getattr(plain, name)) != getattr(plain, name):
             raise UsageError(f"{name} applies to decisions, and none is added; add one with --add or --decide")
     return None
 

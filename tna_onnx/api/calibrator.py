@@ -247,7 +247,7 @@ def calibrated(
     labels: NDArray[np.int64],
     scores: ScoresWord,
     layer: Layer | None = None,
-    **words: Any,
+    **keywords: Any,
 ) -> Report:
     """Choose and fit a map for scores, as `calibrate` does for a model that hands them on.
 
@@ -256,7 +256,7 @@ def calibrated(
         labels: (N,), column numbers.
         scores: what the values, or the outputs of the layer, are.
         layer: weight (C, n) and bias (C,) of the layer from features to logits.
-        **words: keywords of `calibrate`.
+        **keywords: keywords of `calibrate`.
 
     Raises:
         TnaError: as of `calibrate`.
@@ -267,10 +267,10 @@ def calibrated(
     data = {"scores": values, "labels": labels}
     if layer is None:
         model = identity_model(values.shape[1])
-        words.update(search="none", output_kind=scores)
+        keywords.update(search="none", output_kind=scores)
     else:
         model = linear_model(*layer)
-    return calibrate(model, data, device="cpu", **words)
+    return calibrate(model, data, device="cpu", **keywords)
 
 
 def _last_layer(features: Any, logits: NDArray[np.float32], scores: ScoresWord) -> tuple[NDArray[np.float32], Layer]:
@@ -384,7 +384,7 @@ def fit(
     class_prior: Frequencies | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[FitWords],
+    **keywords: Unpack[FitWords],
 ) -> Report:
     """Choose and fit a map for logits or probabilities in files, and write it as a model by itself.
 
@@ -402,7 +402,7 @@ def fit(
         class_prior: class frequencies of the population, in place of weights: `uniform`, a file, or C numbers.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `map_objective`, `bins`, `seed`,
+        **keywords: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `map_objective`, `bins`, `seed`,
             `trust_labels`, `confidence_level`.
 
     Raises:
@@ -411,10 +411,10 @@ def fit(
         DataError: there are no such scores or labels, or no map can be fitted on them.
         CheckFailed: the file does not verify.
     """
-    refuse_unknown("fit", words, FitWords)
+    refuse_unknown("fit", keywords, FitWords)
     scores_of_file = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
     values = checked_scores(scores_of_file.values, scores_of_file.kind)
     labels, _ = column_numbers(scores_of_file.labels, values)
     run: dict[str, Any] = {"output": output, "json": json, "progress": progress, **scores_of_file.beside}
     run["class_prior"] = class_prior
-    return calibrated(values, labels, scores_of_file.kind, **run, **words)
+    return calibrated(values, labels, scores_of_file.kind, **run, **keywords)

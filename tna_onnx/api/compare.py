@@ -21,10 +21,10 @@ from tna_onnx.api.arguments import (
     beside_of,
     check_targets,
     data_of,
-    kept,
     model_options_of,
+    progress_callback,
     refuse_unknown,
-    shown,
+    save_json,
     write_text,
 )
 from tna_onnx.data import InputSpec, Source
@@ -331,7 +331,7 @@ def compare(
     report: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[DataModelWords],
+    **keywords: Unpack[DataModelWords],
 ) -> ModelComparison:
     """Measure classifiers on the same labelled data, with paired differences to one of them.
 
@@ -352,7 +352,7 @@ def compare(
         report: HTML page to write.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (model, done, total).
-        **words: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
+        **keywords: single fields by name: of `tna_onnx.Data`, where `expect_accuracy` is for the baseline, and of
             `tna_onnx.ModelOptions`, for all models. `by`, a column or values (N,), compares them in subgroups too.
 
     Raises:
@@ -365,43 +365,43 @@ def compare(
         ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
-    refuse_unknown("compare", words, DataModelWords)
+    refuse_unknown("compare", keywords, DataModelWords)
     level = check_level(confidence_level)
     check_numbers("a whole number", bins=bins)
-    options = model_options_of(words)
-    labelled = data_of(data, words)
+    options = model_options_of(keywords)
+    labelled = data_of(data, keywords)
     check_batch_size(batch_size)
     check_targets(json, report)
-    given = named_models(models)
-    first = position_of(baseline, given)
+    named = named_models(models)
+    first = position_of(baseline, named)
     where = parse_device(device)
 
     unknown = beside_of(ood_data, labelled, {})
     # all of them before the first one runs; none is kept
-    _check_classes([(g, read_classifier(g.source, options)[1]) for g in given])
+    _check_classes([(g, read_classifier(g.source, options)[1]) for g in named])
     if unknown is not None:
-        require_outlier_score(read_classifier(g.source, options)[0] for g in given)
+        require_outlier_score(read_classifier(g.source, options)[0] for g in named)
     options = replace(options, isolate=False)  # each was opened in a child process above
     samples = ComparedSamples(labelled, bins)
-    with shown(progress) as advance:
+    with progress_callback(progress) as advance:
         settings = RunSettings(where, batch_size, advance, confidence_level, unknown)
         # one after the other: a session is closed before the next is opened
         runs = [
             run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
-            for k, g in enumerate(given)
+            for k, g in enumerate(named)
         ]
     models = tuple(reduced(run, runs[first], bins, level) for run in runs)
     parts = runs[first].parts
     of_parts = () if parts is None else subgroup_notes(parts, models[first].subgroups, level)
     result = ModelComparison(
         data=samples.description,
-        baseline=given[first].name,
+        baseline=named[first].name,
         confidence_level=confidence_level,
         models=models,
         versions=versions(),
-        notes=(*_notes(given, runs, runs[first], confidence_level), *samples.notes, *of_parts),
+        notes=(*_notes(named, runs, runs[first], confidence_level), *samples.notes, *of_parts),
     )
-    kept(json, result)
+    save_json(json, result)
     if report is not None:
         from tna_onnx.render.html.pages import comparison_page  # noqa: PLC0415 - only if it is asked for
 

@@ -17,10 +17,10 @@ from tna_onnx.api.arguments import (
     beside_of,
     check_targets,
     data_of,
-    kept,
     model_options_of,
+    progress_callback,
     refuse_unknown,
-    shown,
+    save_json,
     with_words,
 )
 from tna_onnx.data import Source
@@ -59,7 +59,7 @@ def evaluate(
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[EvaluateWords],
+    **keywords: Unpack[EvaluateWords],
 ) -> Evaluation:
     """Measure a classifier on labelled data: accuracy, ECE, AdaECE, NLL, Brier.
 
@@ -75,7 +75,7 @@ def evaluate(
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, and the limits `max_ece`,
+        **keywords: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, and the limits `max_ece`,
             `max_nll` and `min_accuracy` of `tna_onnx.Gates`. `by`, a column or values (N,), splits the samples into
             subgroups.
 
@@ -88,19 +88,19 @@ def evaluate(
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("evaluate", words, EvaluateWords)
+    refuse_unknown("evaluate", keywords, EvaluateWords)
     check_numbers("a whole number", bins=bins)
     # limits are checked before the model is loaded
-    gates = with_words(Gates(), {**words, "min_recall": min_recall})
+    gates = with_words(Gates(), {**keywords, "min_recall": min_recall})
     check_batch_size(batch_size)
     check_targets(json)
-    labelled = data_of(data, words)
-    opened = _open(model, labelled, model_options_of(words), parse_device(device), batch_size, bins)
+    labelled = data_of(data, keywords)
+    opened = _open(model, labelled, model_options_of(keywords), parse_device(device), batch_size, bins)
     unknown_data = beside_of(ood_data, opened.data, {})
     if unknown_data is not None:
         require_outlier_score([opened.model])
     unknown = None if unknown_data is None else opened.classifier.open_unknown(unknown_data, opened.source)
-    with shown(progress) as advance:
+    with progress_callback(progress) as advance:
         scores, predicted, decisions = _scored(opened, unknown, advance)
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
     evaluation = _evaluation(opened, scores, decisions, bins, gates, notes)
@@ -108,7 +108,7 @@ def evaluate(
     where = f"{evaluation.metrics.n:,} samples"
     evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
-    kept(json, evaluation)
+    save_json(json, evaluation)
     # with the whole result: the command line prints it before it exits
     if evaluation.missed:
         raise GateMissed(evaluation)

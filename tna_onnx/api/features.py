@@ -22,10 +22,10 @@ from tna_onnx.api.arguments import (
     ProgressWord,
     check_targets,
     data_of,
-    kept,
     model_options_of,
+    progress_callback,
     refuse_unknown,
-    shown,
+    save_json,
     with_words,
 )
 from tna_onnx.data import Recipe, Source, open_precomputed
@@ -78,7 +78,7 @@ def features(
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[FeatureWords],
+    **keywords: Unpack[FeatureWords],
 ) -> Collection:
     """Run a model over labelled data up to its features, and keep these with the labels.
 
@@ -94,8 +94,9 @@ def features(
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`; and of `EngineFields`: `engine`,
-            `ray_options`, `max_samples`, `stratify`. Groups and weights are kept as columns `group` and `weight`.
+        **keywords: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`; and of `EngineFields`:
+            `engine`, `ray_options`, `max_samples`, `stratify`. Groups and weights are kept as columns `group` and
+            `weight`.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -105,21 +106,21 @@ def features(
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("features", words, FeatureWords)
+    refuse_unknown("features", keywords, FeatureWords)
     check_batch_size(batch_size)
     check_targets(json)
-    fields = _engine_fields(words)
+    fields = _engine_fields(keywords)
     if (cache is None) == (output is None):
         raise UsageError("expected either --cache, a folder of stores on this machine, or --output, a new one of files")
     if output is not None:
-        with shown(progress) as advance:
-            collection = _into_files(model, data, output, fields, device, batch_size, advance, words)
-        return kept(json, collection)
+        with progress_callback(progress) as advance:
+            collection = _into_files(model, data, output, fields, device, batch_size, advance, keywords)
+        return save_json(json, collection)
     assert cache is not None  # noqa: S101 - for the type checker: one of the two
     if fields != EngineFields():
         raise UsageError("--engine, --ray-option, --max-samples and --stratify need --output, a new folder of files")
-    options = model_options_of(words)
-    labelled = data_of(data, words)
+    options = model_options_of(keywords)
+    labelled = data_of(data, keywords)
     _check_beside(labelled)
     where = parse_device(device)
     loaded = open_source(model, options)
@@ -141,12 +142,12 @@ def features(
     # as in `calibrate`: the tail runs the collected batches as they are
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
-    with shown(progress) as advance:
+    with progress_callback(progress) as advance:
         table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
     suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
     about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
     notes = (*table.resumed, *batch_size_notes(batch_size, size), *probed.notes, *warnings_of(suspicion, names))
-    return kept(json, _collection(opened, table, source, (*notes, *about_images)))
+    return save_json(json, _collection(opened, table, source, (*notes, *about_images)))
 
 
 def _check_beside(labelled: Data) -> None:
@@ -160,13 +161,13 @@ def _check_beside(labelled: Data) -> None:
         raise UsageError("features does not take --class-prior into account; give it to what fits on the features")
 
 
-def _engine_fields(words: FeatureWords) -> EngineFields:
+def _engine_fields(keywords: FeatureWords) -> EngineFields:
     """Make the settings on what computes features, and of which samples.
 
     Raises:
         UsageError: a value of the wrong type or out of its range.
     """
-    fields = with_words(EngineFields(), words)
+    fields = with_words(EngineFields(), keywords)
     check_settings(fields)
     if fields.max_samples is not None and fields.max_samples < 1:
         raise UsageError(f"max_samples must be at least 1, got {fields.max_samples}")
@@ -183,7 +184,7 @@ def _into_files(
     device: str,
     batch_size: BatchSize,
     advance: Progress,
-    words: FeatureWords,
+    keywords: FeatureWords,
 ) -> Collection:
     """Compute features here or by Ray Data, and write them as Parquet files."""
     if not isinstance(batch_size, int):
@@ -194,8 +195,8 @@ def _into_files(
             f"engine '{fields.engine}' is not known, or takes no --ray-option; expected local, ray[:ADDRESS]"
         )
     ray_options = dict(fields.ray_options or {})
-    options = model_options_of(words)
-    labelled = data_of(data, words)
+    options = model_options_of(keywords)
+    labelled = data_of(data, keywords)
     _check_beside(labelled)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)

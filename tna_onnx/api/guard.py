@@ -36,7 +36,7 @@ def guard(
     overwrite: bool = False,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[GuardWords],
+    **keywords: Unpack[GuardWords],
 ) -> Guard:
     """Add decisions to a classifier, each with a guarantee that needs no more than exchangeable samples.
 
@@ -59,7 +59,7 @@ def guard(
         overwrite: allow the output to be the input.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields by name: of `tna_onnx.GuardSettings` (`add`, `coverage`, `risk`, ...), of
+        **keywords: single fields by name: of `tna_onnx.GuardSettings` (`add`, `coverage`, `risk`, ...), of
             `tna_onnx.Data` and of `tna_onnx.ModelOptions`; and `eval_labels`.
 
     Raises:
@@ -70,9 +70,9 @@ def guard(
         CheckFailed: the file does not verify. No file is written.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("guard", words, GuardWords)
-    chosen = guard_settings_of(words, settings)
-    labelled = data_of(calib, words)
+    refuse_unknown("guard", keywords, GuardWords)
+    chosen = guard_settings_of(keywords, settings)
+    labelled = data_of(calib, keywords)
     labelled.refuse_beside("guard", "by", "weight")
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
@@ -81,9 +81,9 @@ def guard(
     job = GuardJob(
         model=model,
         calib=labelled,
-        held_out=held_out_of(eval, labelled, words),
-        unknown=beside_of(ood_data, labelled, words),
-        options=model_options_of(words),
+        held_out=held_out_of(eval, labelled, keywords),
+        unknown=beside_of(ood_data, labelled, keywords),
+        options=model_options_of(keywords),
         settings=chosen,
         output=output,
         overwrite=overwrite,

@@ -36,7 +36,7 @@ def shift(
     overwrite: bool = False,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[ShiftWords],
+    **keywords: Unpack[ShiftWords],
 ) -> Shift:
     """Change the class frequencies that a classifier expects, in its bias.
 
@@ -58,8 +58,8 @@ def shift(
         overwrite: allow the output to be the input.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields by name: of `tna_onnx.ShiftSettings` (`target_prior`, `source_prior`, `estimator`, ...),
-            of `tna_onnx.Data` and of `tna_onnx.ModelOptions`; and `eval_labels`.
+        **keywords: single fields by name: of `tna_onnx.ShiftSettings` (`target_prior`, `source_prior`, `estimator`,
+            ...), of `tna_onnx.Data` and of `tna_onnx.ModelOptions`; and `eval_labels`.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -72,10 +72,10 @@ def shift(
             file is written.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("shift", words, ShiftWords)
-    labelled = data_of(calib, words)
+    refuse_unknown("shift", keywords, ShiftWords)
+    labelled = data_of(calib, keywords)
     labelled.refuse_beside("shift")
-    unlabelled = held_out_of(target, labelled, words)
+    unlabelled = held_out_of(target, labelled, keywords)
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.shifting.shift import ShiftJob  # noqa: PLC0415
     from tna_onnx.shifting.shift import shift as run  # noqa: PLC0415
@@ -84,9 +84,9 @@ def shift(
         model=model,
         calib=labelled,
         target=None if unlabelled is None else dataclasses.replace(unlabelled, labels=None),
-        held_out=held_out_of(eval, labelled, words),
-        options=model_options_of(words),
-        settings=with_words(settings or ShiftSettings(), words),
+        held_out=held_out_of(eval, labelled, keywords),
+        options=model_options_of(keywords),
+        settings=with_words(settings or ShiftSettings(), keywords),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,

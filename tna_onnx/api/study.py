@@ -43,7 +43,7 @@ def study(
     cache: str | Path | None = None,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[StudyWords],
+    **keywords: Unpack[StudyWords],
 ) -> Studies:
     """Make the paper's experiments on an ONNX classifier: tables and curves of one model.
 
@@ -69,7 +69,7 @@ def study(
         cache: folder in which features are kept.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields by name: of `tna_onnx.Data` (`labels`, `preprocessing`, `classes`, ...; for both data
+        **keywords: single fields by name: of `tna_onnx.Data` (`labels`, `preprocessing`, `classes`, ...; for both data
             sets), of `tna_onnx.ModelOptions`; and `eval_labels`, the labels of `eval` if they are stored apart from its
             samples.
 
@@ -81,13 +81,13 @@ def study(
         DeviceError: ONNX Runtime or the device is missing.
         ResultError: a file cannot be written.
     """
-    refuse_unknown("study", words, StudyWords)
+    refuse_unknown("study", keywords, StudyWords)
     settings = StudySettings(repeats, seed, bins, objective, protocol, theta_s, n_t, ensemble_size)
     # a text is a sequence of letters
     names = (only,) if isinstance(only, str) else tuple(only)
-    calibration = data_of(calib, words)
+    calibration = data_of(calib, keywords)
     calibration.refuse_beside("study")
-    held_out = held_out_of(eval, calibration, words)
+    held_out = held_out_of(eval, calibration, keywords)
     if held_out is None:
         raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")
     # the work loads with the first call, so that the name of the function is there at once
@@ -99,7 +99,7 @@ def study(
         held_out=held_out,
         only=names,
         settings=settings,
-        options=model_options_of(words),
+        options=model_options_of(keywords),
         folder=None if out is None else Path(out),
         device=device,
         batch_size=batch_size,

@@ -11,10 +11,10 @@ from tna_onnx.api.arguments import (
     ProgressWord,
     check_targets,
     data_of,
-    kept,
     model_options_of,
+    progress_callback,
     refuse_unknown,
-    shown,
+    save_json,
     with_words,
 )
 from tna_onnx.data import Source
@@ -56,7 +56,7 @@ def verify(
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **words: Unpack[EvaluateWords],
+    **keywords: Unpack[EvaluateWords],
 ) -> ModelDifference:
     """Make a recalibrated ONNX file again of its original and compare all of it; on data, compare what both give.
 
@@ -68,8 +68,8 @@ def verify(
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **words: single fields by name, of `tna_onnx.Data`, and of `tna_onnx.ModelOptions` for the original, where the
-            recalibrated file does not tell them; and the limits `max_ece`, `max_nll` and `min_accuracy` of
+        **keywords: single fields by name, of `tna_onnx.Data`, and of `tna_onnx.ModelOptions` for the original, where
+            the recalibrated file does not tell them; and the limits `max_ece`, `max_nll` and `min_accuracy` of
             `tna_onnx.Gates`.
 
     Returns:
@@ -85,16 +85,16 @@ def verify(
         DeviceError: ONNX Runtime or the device is missing.
     """
     # arguments first, then the graphs, then data: cheapest first
-    refuse_unknown("verify", words, EvaluateWords)
-    for word, value in words.items():
+    refuse_unknown("verify", keywords, EvaluateWords)
+    for word, value in keywords.items():
         if word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior") and value is not None:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
-    gates = with_words(Gates(), words)
+    gates = with_words(Gates(), keywords)
     where = parse_device(device)
-    options = model_options_of(words)
+    options = model_options_of(keywords)
     check_batch_size(batch_size)
     check_targets(json)
-    if data is None and words.get("preprocessing") is not None:
+    if data is None and keywords.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it out")
     old = open_source(original, options)
     new = open_source(recalibrated, options)
@@ -106,8 +106,8 @@ def verify(
     outputs: OutputDifference | None = None
     missed: tuple[str, ...] = ()
     if data is not None:
-        with shown(progress) as advance:
-            outputs, missed, more = _compared(files, data_of(data, words), where, batch_size, advance, gates, proof)
+        with progress_callback(progress) as advance:
+            outputs, missed, more = _compared(files, data_of(data, keywords), where, batch_size, advance, gates, proof)
         notes += more
     result = ModelDifference(
         original=files.old.name,
@@ -125,7 +125,7 @@ def verify(
         outputs=outputs,
         notes=notes,
     )
-    return kept(json, result)
+    return save_json(json, result)
 
 
 def _complaint(old: Model, new: Model) -> str:

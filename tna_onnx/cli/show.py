@@ -115,7 +115,7 @@ def carry_out(
     # before the work: a mistyped path must not cost a run
     results = {**files, "JSON": json_file}
     for kind, path in results.items():
-        rest = [other for name, other in results.items() if name != kind]
+        rest = [file for name, file in results.items() if name != kind]
         check_result_file(path, *named_files(arguments, ending), *rest, page, kind=kind)
     if "preset" in arguments:
         recipe = take_recipe(arguments.pop("preset"), arguments)

@@ -211,7 +211,7 @@ def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Ses
     """Measure what the written file decides."""
     names = _columns(job.settings.outputs)
     level = job.settings.confidence_level
-    source_of_report = opened.shown
+    source_of_report = opened.reported
 
     def decided(source: Source) -> Values:
         return collect_values(written, opened.output, names, source, opened.batch_size, progress, stage="decide")

@@ -96,7 +96,7 @@ class GuardSamples(Opened):
         return np.sort(order[first])
 
     @property
-    def shown(self) -> Source:
+    def reported(self) -> Source:
         """The samples that the report is about."""
         return self.held_out or self.source
 
@@ -220,12 +220,12 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
     return np.flatnonzero(2 * place <= place.max())
 
 
-def _unknown(job: GuardJob, classifier: Classifier, known: Source) -> Source | None:
+def _unknown(job: GuardJob, classifier: Classifier, familiar: Source) -> Source | None:
     if job.unknown is None:
         return None
     if "ood" not in job.settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
-    return classifier.open_unknown(job.unknown, known)
+    return classifier.open_unknown(job.unknown, familiar)
 
 
 _FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}

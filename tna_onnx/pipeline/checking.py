@@ -334,7 +334,11 @@ def check_file(model: Model, path: Path) -> bool:
 
 @contextlib.contextmanager
 def checked_file(
-    model: Model, proto: onnx.ModelProto, target: Path | None, device: Device, apart: Mapping[bytes, Any] | None = None
+    model: Model,
+    proto: onnx.ModelProto,
+    target: Path | None,
+    device: Device,
+    stored_apart: Mapping[bytes, Any] | None = None,
 ) -> Iterator[tuple[Path, Session]]:
     """Write a model under a temporary name, run checks 1 and 2, and open it; it gets its name when the block ends.
 
@@ -343,12 +347,12 @@ def checked_file(
         proto: the new model.
         target: path to write; None for none.
         device: of the session.
-        apart: large values that are not in `proto`.
+        stored_apart: large values that are not in `proto`.
 
     Raises:
         CheckFailed: see `check_file`; no file is written. So with every error of the block.
     """
-    with pending(model, proto, target, apart=apart) as path:
+    with pending(model, proto, target, apart=stored_apart) as path:
         check_file(model, path)
         yield path, open_session(path, path.name, device)
 

@@ -116,17 +116,17 @@ class Classifier:
         """Return samples, if there are any."""
         return None if data is None else self.open(data, labels=labels)[1]
 
-    def open_unknown(self, data: Data, known: Source) -> Source:
+    def open_unknown(self, data: Data, familiar: Source) -> Source:
         """Open samples that the model should not know; the arguments are those of `open_unknown`."""
-        return self.preparation.settle(data, open_unknown(data, self.inputs, known))[1]
+        return self.preparation.settle(data, open_unknown(data, self.inputs, familiar))[1]
 
-    def batch_size(self, wanted: BatchSize, source: Source, beside: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
+    def batch_size(self, wanted: BatchSize, source: Source, outputs: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
         """Return the samples per run, and notes on it and on what the model makes of a batch.
 
         Args:
             wanted: a number, or `auto`.
             source: the samples; the first batch is run.
-            beside: outputs that are used beside the one that classifies.
+            outputs: outputs that are used beside the one that classifies.
 
         Raises:
             UnsupportedModel: the scores of a sample depend on the others of its batch.
@@ -135,7 +135,7 @@ class Classifier:
         size = choose_batch_size(wanted, self.session, [self.output.name], source)
         _log.debug("open: output %s (%s), samples per run: %d", self.output.name, self.output.kind, size)
         _log.info("data: %s", source.describe())
-        notes = require_independence(self.model, self.session, self.output, source, size, beside)
+        notes = require_independence(self.model, self.session, self.output, source, size, outputs)
         return size, (*batch_size_notes(wanted, size), *notes, *self.model.class_notes(self.names))
 
 

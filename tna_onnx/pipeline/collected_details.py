@@ -1,7 +1,7 @@
 """The numbers behind the figures of a report (`collect_details`): reliability of classes, angles between features and
 class vectors, the search curve, the most wrong and the least sure samples, and how the result was made.
 
-Logits are read in chunks and nothing of size N x C is kept. "Shown samples" are the held-out ones if there are any,
+Logits are read in chunks and nothing of size N x C is kept. "Reported samples" are the held-out ones if there are any,
 else the calibration samples, which were fitted.
 """
 
@@ -57,7 +57,7 @@ _MAX_SAMPLES = 5000
 
 
 def feature_angles(
-    task: Task, shown: Collected, settings: SearchSettings, outcome: Outcome
+    task: Task, collected: Collected, settings: SearchSettings, outcome: Outcome
 ) -> tuple[tuple[Angles, ...], int]:
     """Return the angles under the original weight, one tilted one and the average, and the number of samples.
 
@@ -66,13 +66,13 @@ def feature_angles(
     head = task.head
     if head is None or task.probed.tail is not None:
         return (), 0
-    rows = np.zeros(len(shown.table), bool)
+    rows = np.zeros(len(collected.table), bool)
     # spread over the data, because files often come sorted by class
     rows[:: -(-len(rows) // _MAX_SAMPLES)] = True
     angles = []
     for name, (weight, bias) in _layers(task, head, settings, outcome).items():
         totals = np.zeros((2, 180 // _DEGREES))
-        for _, _, features in task.logits(head.weight, on=shown).chunks(rows, features=True):
+        for _, _, features in task.logits(head.weight, on=collected).chunks(rows, features=True):
             assert features is not None  # noqa: S101 - asked for
             totals += angle_counts(features, weight, bias)
         predicted, remaining = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
@@ -277,7 +277,7 @@ _WORST_MAX_SAMPLES = 6
 
 
 def worst_samples(
-    shown: Collected,
+    collected: Collected,
     names: tuple[str, ...],
     before: SampleScores,
     after: SampleScores,
@@ -287,7 +287,7 @@ def worst_samples(
     """Return wrong predictions with the highest confidence, and right ones with the lowest.
 
     Args:
-        shown: the samples.
+        collected: the samples.
         names: of the classes.
         before: scores of the input.
         after: scores of the result.
@@ -301,8 +301,8 @@ def worst_samples(
     def sample(row: int) -> Sample:
         return Sample(
             row=row,
-            file=_file(shown.source, row),
-            label=names[int(shown.table.labels[row])],
+            file=_file(collected.source, row),
+            label=names[int(collected.table.labels[row])],
             predicted=names[predicted[row]],
             before=float(before.confidence[row]),
             after=float(after.confidence[row]),
@@ -359,25 +359,25 @@ def collect_details(
         progress: called with (stage, done, total).
     """
     view = _View(task, settings, outcome)
-    before = task.logits(task.weight, on=view.shown)
+    before = task.logits(task.weight, on=view.reported)
     after = outcome.logits
     if view.held_out:
-        after = view.task.logits(outcome.weight, on=view.shown)
+        after = view.task.logits(outcome.weight, on=view.reported)
     after_scores = after.mapped_scores(outcome.fitted)
-    names = class_names(task, view.shown)
+    names = class_names(task, view.reported)
     # these two are of one predicted class a sample
     over: tuple[Sample, ...] = ()
     under: tuple[Sample, ...] = ()
     angles: tuple[Angles, ...] = ()
     angle_samples = 0
     if not task.readout.multi_label:
-        over, under = worst_samples(view.shown, names, before.scores(), after_scores, after, outcome.fitted)
-        angles, angle_samples = feature_angles(task, view.shown, settings.for_search, outcome)
+        over, under = worst_samples(view.reported, names, before.scores(), after_scores, after, outcome.fitted)
+        angles, angle_samples = feature_angles(task, view.reported, settings.for_search, outcome)
     averages = _averages(view, after)
     return Details(
-        data=view.shown.source.describe(),
+        data=view.reported.source.describe(),
         held_out=view.held_out,
-        preprocessing=view.shown.source.recipe(),
+        preprocessing=view.reported.source.recipe(),
         device=_device(task),
         before=_diagram(compared.before, settings),
         after=_diagram(compared.after, settings),
@@ -386,7 +386,7 @@ def collect_details(
         steps=_steps(view, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
         averages=averages,
-        untilted=_accuracy(view.task.logits(view.task.weight, on=view.shown)) if averages else 0.0,
+        untilted=_accuracy(view.task.logits(view.task.weight, on=view.reported)) if averages else 0.0,
         with_map=outcome.chosen.fitted is not None,
         classes=_classes(names, (before, None), (after, outcome.fitted), settings.bins),
         angles=angles,
@@ -401,16 +401,16 @@ def collect_details(
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A result on the samples of which it is shown."""
+    """A result on the samples of which it is collected."""
 
     task: Task
     settings: Settings
     outcome: Outcome
 
     @property
-    def shown(self) -> Collected:
+    def reported(self) -> Collected:
         """The samples."""
-        return self.task.shown
+        return self.task.reported
 
     @property
     def held_out(self) -> bool:
@@ -461,7 +461,7 @@ def _on_held_out(view: _View, progress: Progress) -> Iterator[tuple[int, Scored]
     if task.weight is not None:
         weights = candidate_weights(Ensemble(task.weight, view.settings.for_search.draws), candidates)
     for done, (k, weight) in enumerate(weights, start=1):
-        logits = task.logits(weight, on=view.shown)
+        logits = task.logits(weight, on=view.reported)
         fitted = candidates[k].fitted
         scores = logits.mapped_scores(fitted) if fitted else logits.scores()  # the second keeps no logits
         yield k, view.scored(scores)
@@ -480,7 +480,7 @@ def _averages(view: _View, logits: Logits) -> tuple[Averaged, ...]:
         # members are children of the seed in order: half of them are the first half
         fewer = Candidate(chosen.angle, averages[-1].members // 2, 0.0, chosen.scores)
         ((_, average),) = candidate_weights(ensemble, [fewer])
-        averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(average, on=view.shown))))
+        averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(average, on=view.reported))))
     return tuple(reversed(averages))
 
 

@@ -63,7 +63,7 @@ def folds(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArr
     return np.random.default_rng(seed).permutation(n) % FOLDS
 
 
-def seen(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
+def fit_rows(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
     """Return which of n samples searches and fits of folds see: of very many, as many of each fold, at random.
 
     One fold follows the other, so that leaving one out takes no copy of the others.
@@ -93,7 +93,7 @@ def cross_scores(
     Args:
         n: samples.
         seed: of the folds.
-        fits: fits of the methods without a fold, on the samples that are `seen`.
+        fits: fits of the methods without a fold, on the samples of `fit_rows`.
         loss: what decides which method has lost; the NLL by default.
         failed: takes the methods that could not be fitted without one of the folds, and why; a path by its first step.
         clusters: of the samples, (n,), if they are not independent.
@@ -103,7 +103,7 @@ def cross_scores(
     """
     fold = folds(n, seed, clusters)
     looked_at = np.zeros(n, bool)
-    looked_at[seen(n, seed, clusters)] = True
+    looked_at[fit_rows(n, seed, clusters)] = True
     failures: dict[Method, str] = {}
     parts: list[Scores] = []
     lost: set[Method] = set()

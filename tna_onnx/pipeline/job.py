@@ -220,12 +220,12 @@ class Teacher:
 
     Attributes:
         model: as read.
-        shown: (N, C) its probabilities for the samples of the report.
+        probabilities: (N, C) its probabilities for the samples of the report.
         labelled: whether those have labels of their own.
     """
 
     model: Model
-    shown: NDArray[np.float32]
+    probabilities: NDArray[np.float32]
     labelled: bool
 
 
@@ -289,7 +289,7 @@ class Task:
         return self.calibration.source
 
     @property
-    def shown(self) -> Collected:
+    def reported(self) -> Collected:
         """The samples that the report is about: the held-out ones, if there are any."""
         # without --eval the figures show the data that were fitted, and say so
         return self.held_out or self.calibration
@@ -435,11 +435,11 @@ class Task:
         return float(np.max(np.abs(shipped - self.readout.probabilities(in_float.at(rows)))))
 
 
-def class_names(task: Task, shown: Collected) -> tuple[str, ...]:
+def class_names(task: Task, collected: Collected) -> tuple[str, ...]:
     """Names of the classes as given; else of the folders, where each holds the images of one class; else numbers."""
     if task.class_names is not None:
         return task.class_names
-    folders = _folder_names(shown.source)
+    folders = _folder_names(collected.source)
     return tuple(folders.get(k, str(k)) for k in range(task.readout.n_classes))
 
 

@@ -25,7 +25,7 @@ from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
-from tna_onnx.pipeline.crossfit import seen
+from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.patch import adapter_tensors
@@ -99,7 +99,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
         verification = check_written(task, path, checked, shipped)
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
-        after = shipped if task.shown is checked else writing.shipped(outcome, task.shown)
+        after = shipped if task.reported is checked else writing.shipped(outcome, task.reported)
         compared = compare_heads(task, strategy, outcome, job.settings, after, progress, fitted)
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
@@ -161,7 +161,7 @@ def _strategy(job: Job, task: Task, choices: Sequence[str]) -> Strategy:
         allowed=tuple(choices),
         options=options,
         predictions=settings.predictions,
-        part=_part_seen(task, settings.seed),
+        part=_fit_part(task, settings.seed),
     )
 
 
@@ -175,10 +175,10 @@ def _reads_training(names: Iterable[str]) -> bool:
     return any("space" in MAPS[name].options for name in names if name in MAPS)
 
 
-def _part_seen(task: Task, seed: int) -> Part | None:
+def _fit_part(task: Task, seed: int) -> Part | None:
     """Return what searches and fits of folds see of very many samples; None for all of them."""
     table = task.calibration.table
-    rows = seen(len(table), seed, table.clusters)
+    rows = fit_rows(len(table), seed, table.clusters)
     # behind other nodes than a linear head, samples stay in the batches in which they were collected
     linear = isinstance(task.calibration.samples.readout, Head) and task.probed.tail is None
     if len(rows) == len(table) or not linear:
@@ -298,7 +298,7 @@ def report_of(job: Job, finished: Finished) -> Report:
 
 
 def _subgroup_notes(job: Job, finished: Finished) -> tuple[str, ...]:
-    parts = source_beside(finished.task.shown.source).get("by")
+    parts = source_beside(finished.task.reported.source).get("by")
     if parts is None:
         return ()
     return subgroup_notes(parts, finished.compared.subgroups, job.settings.confidence_level)

@@ -100,17 +100,17 @@ def compare_heads(
     cross_fit = None
     if how == "cross-fitted":
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
-    names = class_names(task, task.shown)
-    labels = np.asarray(task.shown.table.labels)
+    names = class_names(task, task.reported)
+    labels = np.asarray(task.reported.table.labels)
     labelled = before.labelled(labels)
-    parts = source_beside(task.shown.source).get("by")
+    parts = source_beside(task.reported.source).get("by")
 
     def compared(scores: SampleScores) -> tuple[Comparison, Recall, tuple[Subgroup, ...]]:
         # cross-fitted, other folds may have chosen a method that changes some
         same = outcome.keeps_predictions and np.array_equal(before.hit, scores.hit)
         shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
         comparison = compare_scores(
-            task.shown.source.describe(), how, before, scores, settings.bins, settings.seed,
+            task.reported.source.describe(), how, before, scores, settings.bins, settings.seed,
             cross_fit=cross_fit, interval=settings.interval, **shared,
         )  # fmt: skip
         subgroups: tuple[Subgroup, ...] = ()
@@ -169,7 +169,7 @@ def _paired_scores(
     task: Task, strategy: Strategy, outcome: Outcome, after: Shipped, progress: Progress
 ) -> tuple[How, SampleScores, SampleScores, float, list[Method]]:
     """Return how, scores before and after, the share that changes its class, and the methods of folds."""
-    original = Shipped(task.logits(task.weight, on=task.shown), None)
+    original = Shipped(task.logits(task.weight, on=task.reported), None)
     if task.held_out is not None:
         before, first = _passed(task, outcome, original)
         scores, second = _passed(task, outcome, after)
@@ -192,7 +192,7 @@ def _share(different: NDArray[np.bool_], scores: SampleScores) -> float:
 
 def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:
     """Check and score the held-out samples under one head, and return what it predicts, where that may change."""
-    _require_finite(task, shipped.logits, task.shown)
+    _require_finite(task, shipped.logits, task.reported)
     scores = shipped.logits.mapped_scores(shipped.fitted)
     predicted = np.zeros(0, np.int64)
     if not outcome.keeps_predictions:
@@ -435,7 +435,9 @@ def _why(outcome: Outcome, settings: Settings) -> str:
     rule = "by their likelihood" if outcome.by_likelihood else "as the simplest within a standard error of the best"
     text = f"chosen of {len(outcome.scores)} methods, {rule}: {outcome.words}"
     for reason, verb in _REASONS.items():
-        better = [each for each in ranked if outcome.left_out.get(each) == reason and values[each] < least]
+        better = [
+            candidate for candidate in ranked if outcome.left_out.get(candidate) == reason and values[candidate] < least
+        ]
         if better:
             text += f"; left out, as it {verb}: {', '.join(method.words for method in better[:_LISTED])}"
     return text

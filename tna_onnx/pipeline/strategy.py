@@ -123,21 +123,21 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class _UnderOneWeight:
-    """Logits of all samples, which are scored, and of those that searches and fits of folds see: often the same."""
+class _LogitsPair:
+    """Logits under one weight: of all samples, which are scored, and of those that searches and fits of folds use."""
 
-    whole: Logits
-    seen: Logits
+    scoring: Logits
+    fitting: Logits
 
     def scored(self, fits: Iterable[Fit]) -> Iterator[Fit]:
-        """Yield fits to those seen with the logits of all samples."""
+        """Yield fits with the logits of all samples in place of those that they were fitted to."""
         for method, _, fitted in fits:
-            yield method, self.whole, fitted
+            yield method, self.scoring, fitted
 
     def forget(self) -> None:
         """Give the memory of both back."""
-        self.whole.forget()
-        self.seen.forget()
+        self.scoring.forget()
+        self.fitting.forget()
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ class Strategy:
         options: of the maps' fits, by name; each map takes those that it declares.
         predictions: whether a choice may change predicted classes: where that is worth it (`auto`, rule 5 of
             `pipeline.methods`), where it costs no accuracy (`change`), or never (`keep`).
-        part: what searches and fits of folds see of very many samples (`crossfit.seen`); None for all of them.
+        part: what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them.
     """
 
     logits_of: _LogitsOf
@@ -180,9 +180,9 @@ class Strategy:
                 f"every calibration sample is classified right, all {len(before):,}, so no confidence seems too high; "
                 "expected data with some errors (was the model trained on these samples?)"
             )
-        return self.found(before, progress)
+        return self.search_and_fit(before, progress)
 
-    def found(self, before: SampleScores, progress: Progress) -> Outcome:
+    def search_and_fit(self, before: SampleScores, progress: Progress) -> Outcome:
         """Search and fit on all calibration data, whatever their scores are.
 
         Args:
@@ -219,7 +219,7 @@ class Strategy:
             fitted = simpler
             method = replace(method, map=simpler.name)
         if self.part is not None and (scores or len(candidates) > 1):
-            self._seen.forget()  # the final fit has seen all
+            self._fit_logits.forget()  # the final fit has seen all
             candidates, chosen = _with_final(candidates, chosen, fitted if chosen.fitted else None)
         # what could not be fitted on one weight may have been fitted on another
         failed = {each: reason for each, reason in failed.items() if each not in scores}
@@ -260,7 +260,7 @@ class Strategy:
         """
         seed = self.settings.seed
         if outcome.scores:
-            self._both.forget()
+            self._original_pair.forget()
             chosen = chosen or self.chosen_in_folds(outcome)
             return nested(self._comparable(outcome), outcome.before, self.rule, seed, chosen)
         # the method that was asked for: the fit of a fold need not come to a simpler one too
@@ -268,7 +268,7 @@ class Strategy:
         fits = functools.partial(self._fits, progress, (method,), self._per_fold(self._fold_weights(progress)))
         clusters = outcome.before.clusters
         scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[method]
-        self._both.forget()
+        self._original_pair.forget()
         return scores
 
     @property
@@ -330,14 +330,14 @@ class Strategy:
     def _methods(self) -> tuple[Method, ...]:
         """What there is to choose from; of a map with a path, its first step."""
         if self.map != "auto":
-            return self._kept(Method(tilted, self.map) for tilted in self._tilts)
+            return self._with_predictions_kept(Method(tilted, self.map) for tilted in self._tilts)
         plain = [Method(tilted=False, map=name) for name in self.allowed if False in self._tilts]
         tilted = [Method(tilted=True, map=name) for name in self.allowed if True in self._tilts]
         if self.search == "auto":
             tilted = [method for method in tilted if method.map == "none" or MAPS[method.map].on_tilted]
-        return self._kept([*plain, *tilted])
+        return self._with_predictions_kept([*plain, *tilted])
 
-    def _kept(self, methods: Iterable[Method]) -> tuple[Method, ...]:
+    def _with_predictions_kept(self, methods: Iterable[Method]) -> tuple[Method, ...]:
         """Leave out what can change a prediction, where they are to be kept and there is a choice."""
         every = tuple(methods)
         if self.predictions != "keep":
@@ -398,10 +398,10 @@ class Strategy:
     def _scored(self) -> Scored:
         """Candidates with the scores of all samples seen: searches without a fold use those of the first."""
         scaled = None
-        if isinstance(self._seen, HeadLogits):
-            scaled = functools.partial(self._seen.scaled_scores, with_bias=self.settings.tilt_bias)
+        if isinstance(self._fit_logits, HeadLogits):
+            scaled = functools.partial(self._fit_logits.scaled_scores, with_bias=self.settings.tilt_bias)
         # the logits are there: one product less
-        return Scored(self._ensemble, self._score_all, scaled, original=self._seen.scores())
+        return Scored(self._ensemble, self._score_all, scaled, original=self._fit_logits.scores())
 
     @functools.cached_property
     def _original(self) -> Logits:
@@ -409,16 +409,16 @@ class Strategy:
         return self.logits_of(self.weight)
 
     @functools.cached_property
-    def _seen(self) -> Logits:
-        """The same of the samples that searches and fits of folds see."""
+    def _fit_logits(self) -> Logits:
+        """Logits under the original weight of the samples that searches and fits of folds use."""
         return self._original if self.part is None else self.part.logits_of(self.weight)
 
     @property
-    def _both(self) -> _UnderOneWeight:
-        return _UnderOneWeight(self._original, self._seen)
+    def _original_pair(self) -> _LogitsPair:
+        return _LogitsPair(self._original, self._fit_logits)
 
-    def _among_seen(self, rows: Mask) -> Mask:
-        """Return a mask of all samples, (N,), for those seen."""
+    def _fit_mask(self, rows: Mask) -> Mask:
+        """Return the part of a mask of all samples, (N,), for those that searches and fits of folds use."""
         return rows if self.part is None else rows[self.part.rows]
 
     @property
@@ -436,7 +436,7 @@ class Strategy:
         logits = self._original
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
-            candidates = self._search(self._among_seen(fold != k), lambda done, total: None)  # noqa: ARG005 - a fold is one step
+            candidates = self._search(self._fit_mask(fold != k), lambda done, total: None)  # noqa: ARG005 - a fold is one step
             chosen = candidates[choose(candidates, self.settings)]
             if (key := (chosen.angle, chosen.ensemble_size)) not in weight_of:
                 weight_of[key] = self._weight_of(chosen)
@@ -451,14 +451,14 @@ class Strategy:
         return weight
 
     def _score_all(self, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
-        return score_all([self._logits_seen(weight) for weight in weights])
+        return score_all([self._fit_logits_of(weight) for weight in weights])
 
-    def _logits_seen(self, weight: NDArray[Any] | None) -> Logits:
+    def _fit_logits_of(self, weight: NDArray[Any] | None) -> Logits:
         return (self.part or self).logits_of(weight)
 
     def _pair(self, rows: Mask | None, weight: NDArray[Any], start: Any) -> tuple[SampleScores, Any]:
         """Fit the map for a weight and score both, on the samples chosen."""
-        logits = self._logits_seen(weight)
+        logits = self._fit_logits_of(weight)
         fitted = self._map_fits.one(self.map, logits, rows, start)
         return logits.mapped_scores(fitted, rows), fitted
 
@@ -469,30 +469,30 @@ class Strategy:
         return MapFits(self.options)
 
     def _fits(
-        self, progress: Progress, methods: Sequence[Method], logits: Sequence[_UnderOneWeight], k: int, train: Mask
+        self, progress: Progress, methods: Sequence[Method], logits: Sequence[_LogitsPair], k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
-        original = self._both
+        original = self._original_pair
         tilted = logits[k]
-        rows = self._among_seen(train)
+        rows = self._fit_mask(train)
         # else the fit to all samples may be to these
         if all(self._tilts):
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
             logits_pair = tilted if method.tilted else original
-            yield method, logits_pair.scored(self._map_fits.path(method, logits_pair.seen, rows))
+            yield method, logits_pair.scored(self._map_fits.path(method, logits_pair.fitting, rows))
             progress("cross-validate", done, FOLDS * len(methods))
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
 
-    def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[_UnderOneWeight]:
+    def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[_LogitsPair]:
         """Return the logits under the weight for each fold; folds with one weight share them."""
         by_weight = {id(weight): self._under(weight) for weight in weights}
         return [by_weight[id(weight)] for weight in weights]
 
-    def _under(self, weight: NDArray[Any] | None) -> _UnderOneWeight:
-        whole = self.logits_of(weight)
-        return _UnderOneWeight(whole, whole if self.part is None else self.part.logits_of(weight))
+    def _under(self, weight: NDArray[Any] | None) -> _LogitsPair:
+        scoring = self.logits_of(weight)
+        return _LogitsPair(scoring, scoring if self.part is None else self.part.logits_of(weight))
 
 
 def _with_final(

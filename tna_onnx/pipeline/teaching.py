@@ -136,20 +136,20 @@ def with_teacher(report: Report, task: Task, after: Shipped, settings: Settings)
     teacher = task.teacher
     assert teacher is not None  # noqa: S101 - asked for
     z = NormalDist().inv_cdf((1 + settings.level) / 2)
-    clusters = task.shown.table.clusters
-    before = _followed(task.logits(task.weight, on=task.shown), None, teacher.shown)
-    now = _followed(after.logits, after.fitted, teacher.shown)
+    clusters = task.reported.table.clusters
+    before = _followed(task.logits(task.weight, on=task.reported), None, teacher.probabilities)
+    now = _followed(after.logits, after.fitted, teacher.probabilities)
     ends = []
     for first, second in zip(before[:2], now[:2], strict=True):
         mean, error = mean_and_error(second - first, clusters)
         ends.append((mean - z * error, mean + z * error))
     kl, same, five = zip(*((float(np.mean(each)) for each in stage) for stage in (before, now)), strict=True)
-    many = teacher.shown.shape[1] > _FIRST
+    many = teacher.probabilities.shape[1] > _FIRST
     metrics, notes = _of_teacher(teacher, task, settings)
     result = Taught(
         model=teacher.model.name,
         model_sha256=teacher.model.sha256,
-        samples=len(teacher.shown),
+        samples=len(teacher.probabilities),
         kl_before=kl[0],
         kl_after=kl[1],
         kl_change=ends[0],
@@ -171,8 +171,8 @@ def _of_teacher(teacher: Teacher, task: Task, settings: Settings) -> tuple[Metri
             "They say how well the model follows the teacher, not how good both are; --eval with labels tells that"
         )
         return None, (note,)
-    scores = SampleScores.of_probabilities(teacher.shown, np.asarray(task.shown.table.labels))
-    scores = scores.clustered(task.shown.table.clusters)
+    scores = SampleScores.of_probabilities(teacher.probabilities, np.asarray(task.reported.table.labels))
+    scores = scores.clustered(task.reported.table.clusters)
     metrics = Metrics.of(scores, settings.bins)
     free = BinFree.of(scores, settings.bins, settings.seed)
     p = free.cumulative.kuiper_p
