@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import FORMATS, ROWS
 from tna_onnx.data.foreign import is_url, local_path
-from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.labels import check_labels
+from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError

@@ -14,8 +14,8 @@ from tna_onnx.data.choices import IGNORED, POSITION_WORDS, DataFields, Limits
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
-from tna_onnx.data.label_arrays import Several
 from tna_onnx.data.labels import metadata_class_names, read_class_names
+from tna_onnx.data.positions import Several
 from tna_onnx.data.prior import read_prior
 from tna_onnx.data.request import BESIDE, Request, label_columns
 from tna_onnx.data.source import ClassPrior, InputSpec, Source

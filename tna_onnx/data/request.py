@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from tna_onnx.data.images.preprocess import ResolvedRecipe
-    from tna_onnx.data.label_arrays import Several
+    from tna_onnx.data.positions import Several
     from tna_onnx.data.source import AnyArray, InputSpec, Source
 
 BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
@@ -60,7 +60,7 @@ class Request:
         tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
         model_file: the model's file, perhaps beside a `tokenizer.json`; None for a model in memory.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
-        multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.label_arrays`).
+        multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`).
         beside: what is read beside inputs and labels: `group` -> name of a column, or values (N,).
     """
 

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
-from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.mapped import TemporaryRows, release
+from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.columns import ArraySource

@@ -19,8 +19,8 @@ from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256, sample_form
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
-from tna_onnx.data.label_arrays import LabelSource
 from tna_onnx.data.mapped import ReadOnce
+from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.source import source_beside

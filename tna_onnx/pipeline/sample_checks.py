@@ -27,7 +27,7 @@ from tna_onnx.data.digest import (
     sketch_of,
     sketch_overlap,
 )
-from tna_onnx.data.label_arrays import order_warning
+from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
 from tna_onnx.data.source import Source, source_beside
 from tna_onnx.data.suspicion import FEW, Coverage, Suspicion, marks_text, warnings_of

@@ -21,8 +21,9 @@ import numpy as np
 
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.images.decode import read_ahead
-from tna_onnx.data.label_arrays import marked_labels, placed_labels, refuse_copies
 from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.multi_label import marked_labels
+from tna_onnx.data.positions import placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
 from tna_onnx.errors import DataError
 

@@ -18,9 +18,9 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import cell_array, parse_json, read_text, whole_numbers
-from tna_onnx.data.label_arrays import joined_columns, marked_labels
 from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart, text_json, text_rows
 from tna_onnx.data.labels import listed
+from tna_onnx.data.multi_label import joined_columns, marked_labels
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, by_user, folded, lay_out, plain_kinds, texts_of
 from tna_onnx.data.sources.tokens import (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tna_onnx.data import InputSpec, Source, open_source
-from tna_onnx.data.label_arrays import LabelSource, marked_labels, order_warning
+from tna_onnx.data.multi_label import LabelSource, marked_labels, order_warning
 from tna_onnx.data.suspicion import marks_text
 from tna_onnx.errors import DataError
 
