@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,9 @@ import tna_onnx
 from tests.cli.test_groups import csv, hdf5, jsonl, npy, npz, parquet
 from tests.conftest import Small
 from tests.support import cli
+from tna_onnx.data.source import rows_by_weight
 from tna_onnx.errors import DataError, UsageError
+from tna_onnx.numerics.conformal import quantile
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -68,12 +72,11 @@ def test_a_column_that_is_not_there_is_refused(small: Small, arrays: Arrays, tmp
         assert "'mass'" in result.output
 
 
-@pytest.mark.parametrize("command", ["guard", "shift", "study", "verify"])
+@pytest.mark.parametrize("command", ["shift", "study", "verify"])
 def test_commands_that_count_samples_refuse_weights(small: Small, arrays: Arrays, tmp_path: Path, command: str) -> None:
     words: dict[str, Any] = {"weights": arrays["patient"]}
     data = {name: arrays[name] for name in ("x", "labels")}
     calls: dict[str, Any] = {
-        "guard": lambda: tna_onnx.guard(small.model, data, add=("accept",), **words),
         "shift": lambda: tna_onnx.shift(small.model, data, target_prior="uniform", **words),
         "study": lambda: tna_onnx.study(small.model, data, eval=data, **words),
         "verify": lambda: tna_onnx.verify(small.model, small.model, data=data, **words),
@@ -167,10 +170,9 @@ def test_the_choice_takes_maps_that_know_weights_and_others_are_refused(
     refused = cli("calibrate", small.model, path, *words, "--map", "aar", "--overwrite")
     assert refused.exit_code != 0
     assert "map aar" in refused.output
-    for flags in (["--add", "accept"], ["--report", tmp_path / "page.html"], ["--expect-accuracy", "80"]):
-        refused = cli("calibrate", small.model, path, *words, *flags, "--overwrite")
-        assert refused.exit_code == 2, flags
-        assert "weight" in refused.output
+    refused = cli("calibrate", small.model, path, *words, "--expect-accuracy", "80", "--overwrite")
+    assert refused.exit_code == 2
+    assert "weight" in refused.output
 
 
 def test_scores_by_themselves_have_weights_too(tmp_path: Path) -> None:
@@ -228,3 +230,72 @@ def test_class_frequencies_that_no_weights_give_are_refused(small: Small, arrays
                   "--class-prior", "uniform")  # fmt: skip
     assert refused.exit_code == 2
     assert "--class-prior" in refused.output
+
+
+def test_decisions_are_those_of_samples_drawn_by_weight(small: Small, tmp_path: Path) -> None:
+    """With weights of zero and one, of the samples that have one: the draw leaves nothing to chance."""
+    with np.load(small.calib) as stored:
+        data = {name: stored[name] for name in ("x", "labels")}
+    weights = (np.arange(len(data["labels"])) % 3 > 0).astype(float)
+    part = {name: values[weights > 0] for name, values in data.items()}
+    words: dict[str, Any] = {"add": ("accept", "set", "ood"), "risk": 20.0, "ood_score": "energy"}
+    for held_out in (None, "test"):
+        for name, samples, more in (("a", data, {"weights": weights}), ("b", part, {})):
+            path = tmp_path / f"{name}.onnx"
+            evaluated = None
+            if held_out is not None:
+                with np.load(small.test) as stored:
+                    other = {key: stored[key] for key in ("x", "labels")}
+                evaluated = tna_onnx.Data(other, **({"weights": np.ones(len(other["x"]))} if more else {}))
+            result = tna_onnx.guard(small.model, samples, eval=evaluated, output=path, overwrite=True, **more, **words)
+            if name == "a":
+                first = result
+        assert first.samples == result.samples == len(part["labels"])
+        assert [out.threshold for out in first.outputs] == [out.threshold for out in result.outputs]
+        assert first.decisions.coverage == result.decisions.coverage
+    measured = tna_onnx.evaluate(tmp_path / "a.onnx", data, weights=weights, limits=tna_onnx.Limits(overlap=100))
+    alone = tna_onnx.evaluate(tmp_path / "b.onnx", part, limits=tna_onnx.Limits(overlap=100))
+    assert measured.decisions is not None
+    assert alone.decisions is not None
+    assert measured.decisions.coverage == alone.decisions.coverage
+    assert measured.decisions.n == len(part["labels"])
+    assert measured.metrics.nll == pytest.approx(alone.metrics.nll, rel=1e-6)
+
+
+def test_a_set_that_is_enriched_gives_the_thresholds_of_the_population() -> None:
+    """100 draws: the coverage among new samples of the population, where half of the calibration set is rare."""
+    rng = np.random.default_rng(0)
+    covered = []
+    for draw in range(100):
+        event = np.arange(2000) < 1000
+        scores = rng.normal(np.where(event, 2.0, 0.0), 1.0)
+        weights = np.where(event, 0.04, 1.96)
+        rows = rows_by_weight(SimpleNamespace(beside={"weight": weights}), draw)  # type: ignore[arg-type]
+        assert rows is not None
+        threshold = quantile(scores[rows], 0.9)
+        covered.append(0.02 * NormalDist(2).cdf(threshold) + 0.98 * NormalDist(0).cdf(threshold))
+    # split conformal prediction: 0.9 on average or more, to the standard error of 100 draws of 1,000 samples
+    assert 0.9 - 0.003 < np.mean(covered) < 0.9 + 0.004
+
+
+def test_the_page_counts_by_weight(small: Small, tmp_path: Path) -> None:
+    with np.load(small.calib) as stored:
+        data = {name: stored[name] for name in ("x", "labels")}
+    n = len(data["labels"])
+    times = np.bincount(np.random.default_rng(1).integers(0, n, n), minlength=n)
+    repeated = {name: values[np.repeat(np.arange(n), times)] for name, values in data.items()}
+    page = tmp_path / "page.html"
+    words: dict[str, Any] = {"search": "none", "map": "ts", "dry_run": True, "details": True}
+    one = tna_onnx.calibrate(small.model, data, weights=times, report=page, **words).details
+    two = tna_onnx.calibrate(small.model, repeated, **words).details
+    assert one is not None
+    assert two is not None
+    assert "by weight worth" in page.read_text()
+    assert one.before.count == two.before.count
+    assert one.before.accuracy == pytest.approx(two.before.accuracy, abs=1e-9)
+    assert one.risk_before.area == pytest.approx(two.risk_before.area, rel=1e-9)
+    for first, second in zip(one.classes, two.classes, strict=True):
+        assert first.samples == second.samples
+        assert first.before.count == second.before.count
+        assert first.before.accuracy == pytest.approx(second.before.accuracy, abs=1e-9)
+        assert first.result_before == second.result_before

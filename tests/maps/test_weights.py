@@ -14,7 +14,8 @@ from tna_onnx.numerics.fitting import RIDGE
 from tna_onnx.numerics.ops import WeightedLabels
 
 N = 1500
-WEIGHTED = tuple(name for name in MAPS if MAPS[name].weighted)
+WEIGHTED = tuple(name for name in MAPS if MAPS[name].weighted and MAPS[name].for_classes)
+OF_LABELS = tuple(name for name in MAPS if MAPS[name].weighted and MAPS[name].for_labels)
 
 
 def problem(classes: int) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
@@ -58,6 +59,20 @@ def test_a_weight_is_the_sample_so_often(name: str) -> None:
     # a refit is solved in float32 until a step gains 1e-5 nats, others to rounding
     np.testing.assert_allclose(one, two, rtol=0, atol=5e-3 if name == "refit" else 1e-6)
     assert np.abs(one - three).max() > 2e-3  # weights are not ignored
+
+
+@pytest.mark.parametrize("name", OF_LABELS)
+def test_a_weight_is_the_sample_with_all_of_its_labels_so_often(name: str) -> None:
+    rng = np.random.default_rng(9)
+    truth = rng.normal(size=(N, 3))
+    labels = (rng.random((N, 3)) < 1 / (1 + np.exp(-truth))).astype(np.int64)
+    logits, rows = truth * (1, 2, 4) + 0.5, np.repeat(np.arange(N), times())
+    weighted = MAPS[name].fit(reduced(logits, WeightedLabels(labels, times().astype(float)), logits))
+    repeated = MAPS[name].fit(reduced(logits[rows], labels[rows], logits[rows]))
+    plain = MAPS[name].fit(reduced(logits, labels, logits))
+    one, two, three = (apply_map(fitted, logits, None) for fitted in (weighted, repeated, plain))
+    np.testing.assert_allclose(one, two, rtol=0, atol=1e-6)
+    assert np.abs(one - three).max() > 1e-2
 
 
 def test_a_map_of_the_two_losses_of_ets_and_one_of_many_classes() -> None:

@@ -141,9 +141,6 @@ def calibrate(
         raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
     if teacher is not None:
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
-    for flag, applies in (("--add", decisions is not None), ("--report, --figures and details", job.details)):
-        if applies:
-            job.calib.refuse_beside(f"calibrate with {flag}", "weight")
     job = replace(job, training=beside_of(train_features, job.calib, keywords))
     unknown = beside_of(ood_data, job.calib, keywords)
     if unknown is not None and decisions is None:

@@ -73,7 +73,7 @@ def guard(
     refuse_unknown("guard", keywords, GuardWords)
     chosen = guard_settings_of(keywords, settings)
     labelled = data_of(calib, keywords)
-    labelled.refuse_beside("guard", "by", "weight")
+    labelled.refuse_beside("guard", "by")
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
     from tna_onnx.guarding.guard_job import GuardJob  # noqa: PLC0415

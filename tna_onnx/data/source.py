@@ -344,6 +344,33 @@ class Part(Presented):
         return self.digests[self.rows]
 
 
+class Drawn(Part):
+    """Samples that were drawn by their weights: they all count the same."""
+
+    @property
+    def beside(self) -> dict[str, AnyArray]:
+        """What belongs to each sample beside inputs and label, but for its weight."""
+        return {role: values for role, values in super().beside.items() if role != "weight"}
+
+
+def rows_by_weight(source: Source, seed: int = 0) -> IntArray | None:
+    """Return samples that come as the population does, indices: each stays with a chance in proportion to its weight.
+
+    Thresholds on independent samples of one distribution keep their promises as they are, and measures of decisions are
+    those of the population (von Neumann 1951). None where all samples count the same.
+    """
+    weights = source_beside(source).get("weight")
+    if weights is None or np.all(weights == weights[0]):
+        return None
+    return np.flatnonzero(np.random.default_rng(seed).random(len(weights)) * np.max(weights) < weights)
+
+
+def drawn_by_weight(source: Source, seed: int = 0) -> Source:
+    """Return the samples of `rows_by_weight`; those of the source where all count the same."""
+    rows = rows_by_weight(source, seed)
+    return source if rows is None else Drawn(source, rows, "drawn by their weights", sample_digests(source))
+
+
 def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:
     """Split samples at random into two parts, `share` of them in the first; a group, or copies, stay together.
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from tna_onnx.data import Source
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import Part, halves
+from tna_onnx.data.source import Part, drawn_by_weight, halves
 from tna_onnx.errors import TnaError, UsageError
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import open_source
@@ -303,7 +303,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
         )
     fit, decide = halves(samples.source, settings.seed, _PURPOSES)
     # before the search, which may take minutes
-    require_enough(settings, len(decide), len(decide), decide.describe())
+    deciding = drawn_by_weight(decide, settings.seed)
+    require_enough(settings, len(deciding), len(deciding), deciding.describe())
     return target, fit, decide
 
 

@@ -16,7 +16,7 @@ from tna_onnx.data import Source
 from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of
-from tna_onnx.data.source import group_notes, source_notes
+from tna_onnx.data.source import drawn_by_weight, group_notes, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
@@ -112,10 +112,11 @@ def open_guard(job: GuardJob) -> GuardSamples:
     check_output(model, output, job.settings)
     classifier = Classifier.of(model, output, parse_device(job.device), job.calib)
     data, source = classifier.open(job.calib)
-    fit = classifier.open_if(job.fit)
+    source = drawn_by_weight(source, job.settings.seed)
+    fit = _drawn(classifier.open_if(job.fit), job.settings.seed)
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
-    held_out = classifier.open_if(job.held_out)
+    held_out = _drawn(classifier.open_if(job.held_out), job.settings.seed)
     notes = (*_leaks(job, model, source, held_out), *source_notes(source), *group_notes(held_out or source))
     size, more = classifier.batch_size(job.batch_size, source)
     notes += more
@@ -133,6 +134,10 @@ def open_guard(job: GuardJob) -> GuardSamples:
         fit_rows=rows,
         unknown=_unknown(job, classifier, source),
     )
+
+
+def _drawn(source: Source | None, seed: int) -> Source | None:
+    return None if source is None else drawn_by_weight(source, seed)
 
 
 def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSettings) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
-from tna_onnx.data.positions import weights_of
+from tna_onnx.data.source import rows_by_weight
 from tna_onnx.engine.scoring import Runs, score_model
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.graph.load import Model
@@ -227,17 +227,11 @@ def score_guarded(
 
     Raises:
         DataError: an output of the wrong shape, or NaN or infinite values in it.
-        UsageError: samples with weights, and a model that decides something.
     """
     guards = guards_about(model, output)
     if not guards:
         scores, predicted = score_model(session, output, source, batch_size, progress)
         return scores, predicted, None
-    if weights_of(source) is not None:
-        raise UsageError(
-            f"{source.describe()}: what a guarded model decides is counted without weights; leave --weight-column out, "
-            "or measure the model before guard"
-        )
     listening = Listening(session, guards, source.labels, source.describe())
     scores, predicted = score_model(listening, output, source, batch_size, progress)
     columns = listening.columns
@@ -250,6 +244,10 @@ def score_guarded(
             decided.values["ood"], found["ood"], found["ood_alarm"], level, unknown.describe()
         )
     described = source.describe()
+    rows = rows_by_weight(source)
+    if rows is not None:
+        decided = decided.take(rows)
+        described += f", of which {len(rows):,} drawn by their weights"
     called = names or tuple(map(str, range(output.n_classes)))
     cost = cost_in_file(provenance(model))
     rolled = roll_up_in_file(provenance(model), output.n_classes)

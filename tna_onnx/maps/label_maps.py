@@ -28,7 +28,7 @@ from tna_onnx.maps.isotonic import Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.maps.two_classes import Platt
 from tna_onnx.numerics.monotone import isotonic_log_odds, thinned_over_log_odds
-from tna_onnx.numerics.ops import Ops, to_host
+from tna_onnx.numerics.ops import Ops, WeightedLabels, plain_labels, to_host
 
 FEW = 5
 """Samples with the label, or without it, below which it has no fit of its own."""
@@ -41,10 +41,11 @@ _MAX_LISTED = 20
 
 @dataclass(frozen=True, eq=False)
 class LabelColumns:
-    """Logits and labels of all samples, (N, C) each; `+` joins."""
+    """Logits and labels of all samples, (N, C) each, and their weights (N,) if they have some; `+` joins."""
 
     logits: NDArray[Any]
     labels: NDArray[np.int64]
+    weights: NDArray[np.float64] | None = None
 
     @classmethod
     def of(cls, reduce: Reduce) -> LabelColumns:
@@ -59,19 +60,26 @@ class LabelColumns:
         return columns
 
     def __add__(self, other: LabelColumns) -> LabelColumns:
-        return LabelColumns(np.concatenate([self.logits, other.logits]), np.concatenate([self.labels, other.labels]))
+        weights = None
+        if self.weights is not None and other.weights is not None:
+            weights = np.concatenate([self.weights, other.weights])
+        logits, labels = np.concatenate([self.logits, other.logits]), np.concatenate([self.labels, other.labels])
+        return LabelColumns(logits, labels, weights)
 
     def scarce(self, few: int = FEW) -> NDArray[np.bool_]:
         """Return which labels, (C,), have fewer samples than `few` on one side."""
-        held = self.labels.sum(axis=0)
-        scarce: NDArray[np.bool_] = np.minimum(held, len(self.labels) - held) < few
+        counted = self.labels if self.weights is None else self.labels[self.weights > 0]
+        held = counted.sum(axis=0)
+        scarce: NDArray[np.bool_] = np.minimum(held, len(counted) - held) < few
         return scarce
 
     def reduce(self, c: int) -> Reduce:
         """Return the reduction over label c, of two classes; `aligned` arrays are not cut."""
         column = self.logits[:, c]
         pair = np.stack([np.zeros_like(column), column], axis=1)
-        labels = self.labels[:, c]
+        labels: Any = self.labels[:, c]
+        if self.weights is not None:
+            labels = WeightedLabels(labels, self.weights)
         return lambda of, *aligned: of(pair, labels, None, *aligned)
 
     def fits(self, fit: Callable[[Reduce], _Fit], together: _Fit, few: int = FEW) -> tuple[list[_Fit], tuple[int, ...]]:
@@ -88,8 +96,8 @@ class LabelColumns:
             return None
 
 
-def _gathered(logits: Any, labels: NDArray[np.int64], *_: Any) -> LabelColumns:
-    return LabelColumns(to_host(logits), labels)
+def _gathered(logits: Any, labels: Any, *_: Any) -> LabelColumns:
+    return LabelColumns(to_host(logits), plain_labels(labels), getattr(labels, "weights", None))
 
 
 def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]:
@@ -124,6 +132,7 @@ class LabelTemperature(CalibrationMap):
     rank: ClassVar[int] = 20
     on_tilted: ClassVar[bool] = True
     for_labels: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
     for_classes: ClassVar[bool] = False
     # T > 0: no probability crosses 1/2
     keeps_order: ClassVar[bool] = True
@@ -173,6 +182,7 @@ class LabelPlatt(CalibrationMap):
     title: ClassVar[str] = "slope and intercept for each label"
     rank: ClassVar[int] = 40
     for_labels: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
     for_classes: ClassVar[bool] = False
     foldable: ClassVar[bool] = True
 
@@ -226,6 +236,7 @@ class LabelIsotonic(CalibrationMap):
     title: ClassVar[str] = "isotonic regression of each label"
     rank: ClassVar[int] = 120
     for_labels: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
     for_classes: ClassVar[bool] = False
 
     @property
@@ -259,5 +270,5 @@ def _correction(columns: LabelColumns, c: int, temperature: float) -> Knots:
     from scipy.special import expit  # noqa: PLC0415 - heavy
 
     probability = expit(columns.logits[:, c].astype(np.float64) / temperature)
-    x, g = thinned_over_log_odds(isotonic_log_odds(probability, columns.labels[:, c] == 1))
+    x, g = thinned_over_log_odds(isotonic_log_odds(probability, columns.labels[:, c] == 1, columns.weights))
     return tuple(x.tolist()), tuple(g.tolist())

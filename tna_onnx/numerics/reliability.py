@@ -213,17 +213,25 @@ class ClassCounts:
         errors: (label, prediction) -> samples, where the two differ. A matrix of all pairs would not fit many classes.
     """
 
-    predicted: NDArray[np.int64]
-    right: NDArray[np.int64]
+    predicted: NDArray[Any]
+    right: NDArray[Any]
     errors: Counter[tuple[int, int]]
 
     @classmethod
-    def of(cls, predicted: NDArray[Any], labels: NDArray[np.int64], classes: int) -> ClassCounts:
-        """Count (N,) predictions against (N,) labels."""
+    def of(
+        cls,
+        predicted: NDArray[Any],
+        labels: NDArray[np.int64],
+        classes: int,
+        weights: NDArray[np.float64] | None = None,
+    ) -> ClassCounts:
+        """Count (N,) predictions against (N,) labels; with weights (N,) the counts are their sums."""
         wrong = predicted != labels
-        pairs, counts = np.unique(labels[wrong] * classes + predicted[wrong], return_counts=True)
-        errors = Counter({divmod(int(pair), classes): int(n) for pair, n in zip(pairs, counts, strict=True)})
-        return cls(np.bincount(predicted, minlength=classes), np.bincount(labels[~wrong], minlength=classes), errors)
+        pairs, places = np.unique(labels[wrong] * classes + predicted[wrong], return_inverse=True)
+        counts = np.bincount(places, None if weights is None else weights[wrong], len(pairs)).tolist()
+        errors = Counter({divmod(int(pair), classes): n for pair, n in zip(pairs, counts, strict=True)})
+        right = np.bincount(labels[~wrong], None if weights is None else weights[~wrong], classes)
+        return cls(np.bincount(predicted, weights, classes), right, errors)
 
     def __add__(self, addend: ClassCounts) -> ClassCounts:
         return ClassCounts(self.predicted + addend.predicted, self.right + addend.right, self.errors + addend.errors)

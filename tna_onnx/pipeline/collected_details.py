@@ -26,7 +26,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.metrics import objective_value
-from tna_onnx.numerics.ops import softmax
+from tna_onnx.numerics.ops import plain_labels, softmax
 from tna_onnx.numerics.reliability import Bins, ClassCounts, bin_of
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.change import prove
@@ -149,8 +149,8 @@ class _Sums:
 
     def result(self, c: int, names: tuple[str, ...], confused: list[tuple[int, int]]) -> ClassResult:
         """Return the predictions of class c; `confused` is what it is taken for."""
-        named = tuple(Confusion(names[predicted], n) for predicted, n in confused)
-        return ClassResult(int(self.counts.predicted[c]), int(self.counts.right[c]), named)
+        named = tuple(Confusion(names[predicted], round(n)) for predicted, n in confused)
+        return ClassResult(round(self.counts.predicted[c]), round(self.counts.right[c]), named)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,18 +162,30 @@ class _MappedSums:
 
     def __call__(self, logits: Any, labels: Any, features: Any) -> _Sums:
         mapped = apply_map(self.fitted, logits, features)
-        counts = ClassCounts.of(np.argmax(mapped, axis=1), labels, mapped.shape[1])
-        return _Sums(class_sums(mapped, labels, self.bins), counts)
+        weights = getattr(labels, "weights", None)
+        indices = plain_labels(labels)
+        counts = ClassCounts.of(np.argmax(mapped, axis=1), indices, mapped.shape[1], weights)
+        return _Sums(class_sums(mapped, indices, self.bins, weights), counts)
 
 
-def class_sums(logits: NDArray[Any], labels: NDArray[np.int64], bins: int) -> ClassSums:
-    """Sum up (N, C) logits and (N,) labels per class and bin of its probability."""
+def class_sums(
+    logits: NDArray[Any], labels: NDArray[np.int64], bins: int, weights: NDArray[np.float64] | None = None
+) -> ClassSums:
+    """Sum up (N, C) logits and (N,) labels per class and bin of its probability, with weights (N,) if there are any."""
     p = softmax(logits.astype(np.float64))
     shape = (logits.shape[1], bins)
     # class and bin in one index: one count for all classes
     index = np.arange(shape[0]) * bins + bin_of(p, bins)
     of_label = index[np.arange(len(labels)), labels]
-    sums = (np.bincount(index.ravel()), np.bincount(index.ravel(), p.ravel()), np.bincount(of_label))
+    if weights is None:
+        sums = (np.bincount(index.ravel()), np.bincount(index.ravel(), p.ravel()), np.bincount(of_label))
+    else:
+        each = np.repeat(weights, shape[0])
+        sums = (
+            np.bincount(index.ravel(), each),
+            np.bincount(index.ravel(), p.ravel() * each),
+            np.bincount(of_label, weights),
+        )
     # bincount ends at the last bin that holds something
     return ClassSums(*(np.pad(values, (0, shape[0] * bins - len(values))).reshape(shape) for values in sums))
 
@@ -195,7 +207,7 @@ def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits
     return tuple(
         ClassBins(
             name,
-            int(samples[c]),
+            round(float(samples[c])),
             old.bins.bins(c),
             new.bins.bins(c),
             old.result(c, names, confused_old.get(c, [])),
@@ -218,9 +230,9 @@ def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores
     return tuple(
         ClassBins(
             name,
-            int(one.hit.sum()),
-            Bins.of(one.confidence, one.hit, bins),
-            Bins.of(two.confidence, two.hit, bins),
+            round(float(one.weigh(one.hit).sum())),
+            Bins.of(one.confidence, one.hit, bins, one.weights),
+            Bins.of(two.confidence, two.hit, bins, two.weights),
             first,
             second,
         )
@@ -231,9 +243,9 @@ def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores
 def _results(scores: SampleScores) -> list[ClassResult]:
     """Return how often each label is predicted, and holds where it is; labels are not taken for one another."""
     assert scores.predicted is not None  # noqa: S101 - of several labels
-    predicted = scores.predicted.sum(axis=0).tolist()
-    right = (scores.predicted & scores.hit).sum(axis=0).tolist()
-    return [ClassResult(p, r, ()) for p, r in zip(predicted, right, strict=True)]
+    predicted = scores.weigh(scores.predicted).sum(axis=0).tolist()
+    right = scores.weigh(scores.predicted & scores.hit).sum(axis=0).tolist()
+    return [ClassResult(round(p), round(r), ()) for p, r in zip(predicted, right, strict=True)]
 
 
 def _sums(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
@@ -440,7 +452,7 @@ def _device(task: Task) -> str:
 
 def _diagram(scores: SampleScores, settings: Settings) -> Bins:
     together = scores.pooled()
-    return Bins.of(together.confidence, together.hit, settings.bins)
+    return Bins.of(together.confidence, together.hit, settings.bins, together.weights)
 
 
 def _steps(view: _View, progress: Progress) -> tuple[Step, ...]:

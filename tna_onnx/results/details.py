@@ -44,18 +44,22 @@ class RiskCoverage:
     @classmethod
     def of(cls, scores: SampleScores) -> RiskCoverage:
         """Take every distinct confidence as a threshold; up to 200 points of the curve are kept."""
-        return cls.of_values(scores.confidence, scores.hit)
+        return cls.of_values(scores.confidence, scores.hit, scores.weights)
 
     @classmethod
-    def of_values(cls, values: NDArray[Any], hit: NDArray[np.bool_]) -> RiskCoverage:
-        """Compute the curve from confidences (N,) and whether the samples are classified right, (N,)."""
+    def of_values(
+        cls, values: NDArray[Any], hit: NDArray[np.bool_], weights: NDArray[np.float64] | None = None
+    ) -> RiskCoverage:
+        """Compute the curve from confidences, whether samples are classified right, and weights if any, (N,) each."""
         order = np.argsort(-values, kind="stable")
         confidence = values[order]
         wrong = ~hit[order]
         # samples of one confidence are taken together: their order is arbitrary
         ends = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True]) + 1
-        coverage = ends / len(values)
-        risk = np.cumsum(wrong)[ends - 1] / ends
+        mass = np.arange(1, len(values) + 1) if weights is None else np.cumsum(weights[order])
+        taken, errors = mass[ends - 1], np.cumsum(wrong if weights is None else wrong * weights[order])[ends - 1]
+        coverage = taken / mass[-1]
+        risk = errors / np.where(taken > 0, taken, 1)
         # a step function: each threshold's risk times the coverage that it adds
         area = float(np.sum(np.diff(coverage, prepend=0.0) * risk))
         # the area is of the whole curve; only what is drawn is thinned
