@@ -16,7 +16,7 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.results.as_json import Shown, from_json
+from tna_onnx.results.as_json import Displayed, from_json
 
 KINDS = ("report", "detailed", "evaluation", "modelcomparison", "studies", "study")
 
@@ -117,7 +117,7 @@ def test_rows_of_a_study_have_the_units_of_their_titles(results: dict[str, Any])
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_frames_hold_the_rows(results: dict[str, Any], kind: str) -> None:
     pandas = pytest.importorskip("pandas")
-    result: Shown = results[kind]
+    result: Displayed = results[kind]
     frame = result.to_pandas()
     if kind == "studies":
         frame, result = frame["angles"], results["study"]
@@ -144,7 +144,7 @@ def test_without_pandas_the_error_says_what_to_do(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pages_load_nothing_and_stand_in_a_frame(results: dict[str, Any], kind: str, tmp_path: Path) -> None:
-    result: Shown = results[kind]
+    result: Displayed = results[kind]
     saved = result.save_html(tmp_path / "page.html")
     assert saved == tmp_path / "page.html"
     page = saved.read_text("utf-8")

@@ -64,7 +64,7 @@ _HEAD = {
     "kind": "What the result is.",
 }
 
-_asked = get_type_hints(CalibrationSettings)
+_setting_types = get_type_hints(CalibrationSettings)
 _WORDS = ("method", "search", "map", "predictions", "ets_loss", "map_objective", "quantized_head")
 
 _Map = Literal[("none", *MAPS)]
@@ -125,9 +125,9 @@ def _differences() -> type:
     for metric in METRICS.values():
         stored = "a fraction" if metric.factor == 100 else metric.unit or "no unit"
         lines.append(f"    {metric.name}: of the {metric.label}, {stored}.")
-    made = dataclasses.make_dataclass("Differences", [(name, Interval) for name in METRICS])
-    made.__doc__ = "\n".join(["Paired differences of each metric.", "", "Attributes:", *lines])
-    return made
+    differences = dataclasses.make_dataclass("Differences", [(name, Interval) for name in METRICS])
+    differences.__doc__ = "\n".join(["Paired differences of each metric.", "", "Attributes:", *lines])
+    return differences
 
 
 Differences = _differences()
@@ -148,13 +148,13 @@ _STAND_INS: dict[tuple[type | None, str], Any] = {
     (None, "output_kind"): _OutputKind,
     (None, "activation"): _Activation,
     (ResolvedRecipe, "dtype"): str,
-    (Report, "search"): _asked["search"],
+    (Report, "search"): _setting_types["search"],
     (Report, "map"): _Map,
-    (Report, "objective"): _asked["objective"],
+    (Report, "objective"): _setting_types["objective"],
     (Report, "parameters"): _Parameters,
     (Report, "settings"): Settings,
     (Studies, "settings"): StudySettings,
-    **{(Settings, name): _asked[name] for name in _WORDS},
+    **{(Settings, name): _setting_types[name] for name in _WORDS},
     (CurvePoint, "parameters"): _Parameters,
     (Angles, "weight"): Literal["original", "tilted", "averaged"],
     (Comparison, "differences"): Differences,
@@ -209,16 +209,16 @@ def _attributes(cls: type) -> dict[str, str]:
     Raises:
         ValueError: a field without a line, or a line without a field (rule 1).
     """
-    found: dict[str, str] = {}
+    lines: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         section = re.search(r"^Attributes:\n((?:(?: .*)?\n?)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)
         if section and dataclasses.is_dataclass(base):
             entries = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", section[1], re.MULTILINE)
-            found |= {name: " ".join(text.split()) for name, text in entries}
+            lines |= {name: " ".join(text.split()) for name, text in entries}
     fields = {field.name for field in dataclasses.fields(cls)}
-    if wrong := fields ^ set(found):
+    if wrong := fields ^ set(lines):
         raise ValueError(f"{cls.__name__}: `Attributes:` and fields differ in {', '.join(sorted(wrong))}")
-    return found
+    return lines
 
 
 @cache

@@ -65,10 +65,10 @@ class MarkedChart(Chart):
 def log_ticks(chart: Chart) -> list[float]:
     """Return the values of x of the lines, less those that would overlap on a logarithmic axis."""
     values = sorted({value for line in chart.lines for value in line.x})
-    apart = max(1.5, (values[-1] / values[0]) ** (1 / (_MAX_TICKS - 1)))
+    spacing = max(1.5, (values[-1] / values[0]) ** (1 / (_MAX_TICKS - 1)))
     ticks: list[float] = []
     for value in values:
-        if not ticks or value >= apart * ticks[-1]:
+        if not ticks or value >= spacing * ticks[-1]:
             ticks.append(value)
     return ticks
 
@@ -119,9 +119,9 @@ def search_charts(report: Report, details: Details) -> tuple[MarkedChart, Marked
     limits = ((), ((allowed, "allowed on calibration data"),))
     objective, accuracy = (
         MarkedChart(
-            f"{shown.label} against angle",
+            f"{axis.label} against angle",
             "angle, degrees",
-            shown.title,
+            axis.title,
             tuple(_search_lines(details, value)),
             y_range=y_range,
             # 2 degrees of room for the last marker
@@ -131,7 +131,7 @@ def search_charts(report: Report, details: Details) -> tuple[MarkedChart, Marked
             rings=tuple((choice.angle, value(score(choice))) for _, score in _kinds(details)),
             text_on_top=not limit,
         )
-        for shown, value, y_range, limit in zip((metric, METRICS["accuracy"]), values, ranges, limits, strict=True)
+        for axis, value, y_range, limit in zip((metric, METRICS["accuracy"]), values, ranges, limits, strict=True)
     )
     return objective, accuracy
 
@@ -233,11 +233,11 @@ def members_chart(details: Details) -> Chart | None:
 def angle_charts(details: Details) -> tuple[MarkedChart, MarkedChart]:
     """Return the distribution of the angles between features and class vectors: of the predicted class, of others."""
     predicted = {angles.weight: angles.predicted for angles in details.angles}
-    others = {angles.weight: angles.others for angles in details.angles}
+    other_shares = {angles.weight: angles.others for angles in details.angles}
     bins = len(details.angles[0].predicted)
     width = 180 / bins
     # both charts show the same angles, and one more bin on each side
-    shares = [*predicted.values(), *others.values()]
+    shares = [*predicted.values(), *other_shares.values()]
     filled = [j for part in shares for j, share in enumerate(part) if share > _MIN_SHARE]
     low = max(0, min(filled, default=0) - 1)
     high = min(bins, max(filled, default=bins) + 2)
@@ -255,7 +255,7 @@ def angle_charts(details: Details) -> tuple[MarkedChart, MarkedChart]:
     ends = (low * width, high * width)
     return (
         MarkedChart("Angles to the predicted class", "angle, degrees", label, lines(predicted), x_range=ends),
-        MarkedChart("Angles to all other classes", "angle, degrees", label, lines(others), x_range=ends),
+        MarkedChart("Angles to all other classes", "angle, degrees", label, lines(other_shares), x_range=ends),
     )
 
 
@@ -276,7 +276,7 @@ class DiagramWords:
 OF_CLASSES = DiagramWords("accuracy", "confidence", "samples")
 """The predicted class: whether it is right."""
 
-OF_EACH = DiagramWords("frequency", "probability", "samples")
+OF_ONE_CLASS = DiagramWords("frequency", "probability", "samples")
 """One class or label: whether it holds, for each of its probabilities."""
 
 # a label that rightly does not hold is no error
@@ -284,9 +284,9 @@ OF_LABELS = DiagramWords("frequency", "probability", "labels of samples", ("hold
 """All labels of samples that may have several, together."""
 
 
-def words_of(several: object) -> DiagramWords:
+def words_of(multi_label: object) -> DiagramWords:
     """Return the words for samples that may have several labels, if that is so, or for classes."""
-    if several:
+    if multi_label:
         return OF_LABELS
     return OF_CLASSES
 

@@ -135,9 +135,9 @@ def inspection_text(inspection: Inspection) -> RenderableType:
 
 def _provenance_lines(entries: Mapping[str, str]) -> list[str]:
     """One line for each entry; what `verify` makes the file again from is for that alone."""
-    shown = {key: value for key, value in entries.items() if len(value) <= _MAX_ENTRY and key != "change"}
-    hidden = [f"  {key}: {len(value):,} characters" for key, value in entries.items() if key not in shown]
-    return [*(f"  {key}: {value}" for key, value in shown.items()), *hidden]
+    short_entries = {key: value for key, value in entries.items() if len(value) <= _MAX_ENTRY and key != "change"}
+    hidden = [f"  {key}: {len(value):,} characters" for key, value in entries.items() if key not in short_entries]
+    return [*(f"  {key}: {value}" for key, value in short_entries.items()), *hidden]
 
 
 def _head_lines(head: HeadInfo) -> list[str]:

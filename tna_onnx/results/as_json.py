@@ -4,7 +4,7 @@ JSON holds the fields of the dataclasses by name, plus `schema`, `kind`, and the
 `api/schema.py` describes every key. JSON has no NaN and no infinity: numbers that are not finite become null, and null
 becomes NaN again where a field must hold a number.
 
-`Shown` is the base class of results in a notebook: a page, figures, plain values, a data frame. Drawing
+`Displayed` is the base class of results in a notebook: a page, figures, plain values, a data frame. Drawing
 (`tna_onnx.drawing`) and pandas are loaded on first use.
 """
 
@@ -145,7 +145,7 @@ Record = dict[str, Any]
 """A row by the names of its columns; numbers in the units that arguments have, as a reader sees them."""
 
 
-class Shown(ABC):
+class Displayed(ABC):
     """Base class of results that display themselves in a notebook."""
 
     @abstractmethod

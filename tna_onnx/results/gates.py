@@ -166,15 +166,15 @@ class Gates:
             beyond = [loss for loss in recall.classes if loss.difference.high < -self.max_recall_drop / 100]
             if beyond:
                 most = min(beyond, key=lambda loss: loss.difference.difference)
-                others = f"; so do {len(beyond) - 1} others" if len(beyond) > 1 else ""
-                words = f"class {most.text()} on {_n(metrics, kind)}{others}"
+                further = f"; so do {len(beyond) - 1} others" if len(beyond) > 1 else ""
+                words = f"class {most.text()} on {_n(metrics, kind)}{further}"
                 lines.append(f"--max-recall-drop {self.max_recall_drop:g} missed: {words}")
         limit = self.min_balanced_accuracy
         if limit is not None and recall.balanced_after < limit / 100:
             words = f"balanced accuracy is {100 * recall.balanced_after:.6g} % on {_n(metrics, kind)}"
             lines.append(f"--min-balanced-accuracy {limit:g} missed: {words}")
-        found = {each.name: each.after for each in recall.classes}
-        return (*lines, *self.classes_missed(found, _n(metrics, kind)))
+        recalls = {class_recall.name: class_recall.after for class_recall in recall.classes}
+        return (*lines, *self.classes_missed(recalls, _n(metrics, kind)))
 
     def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
         """Lines on the classes whose recall is below its limit.
@@ -190,8 +190,8 @@ class Gates:
         for name, limit in (self.min_recall or {}).items():
             reached = recall.get(name)
             if reached is None:
-                known = ", ".join(other for other, share in recall.items() if share is not None)
-                raise UsageError(f"--min-recall {name}: no class of this name has a sample; expected one of {known}")
+                names = ", ".join(candidate for candidate, share in recall.items() if share is not None)
+                raise UsageError(f"--min-recall {name}: no class of this name has a sample; expected one of {names}")
             if reached < limit:
                 lines.append(f"--min-recall {name}={limit:g} missed: recall of {name} is {reached:.4g} on {where}")
         return tuple(lines)

@@ -286,7 +286,7 @@ class ModelDifference:
                 return f"cannot be proved: {self.reason}"
             return f"not intact: {count:,} {'difference is' if count == 1 else 'differences are'} not of its change"
         if moved := self.moved_outputs:
-            names = ", ".join(f"'{other.name}'" for other in moved)
+            names = ", ".join(f"'{output.name}'" for output in moved)
             return f"not intact: the output {names} does not depend on the head, but moved"
         text = "identical: nothing differs"
         if self.differences:

@@ -26,7 +26,7 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.residuals import CrossFit, cluster_sums, mean_and_error
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.numerics.slope import event_of, slope_and_intercept
-from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record, values_text
+from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.outcomes import Decisions
 from tna_onnx.results.verdict import Standing, Word, changed
@@ -75,7 +75,7 @@ class Subgroup:
 
     def holding(self, differences: Mapping[str, Interval]) -> Subgroup:
         """Return the same values with differences whose intervals hold those of others of these samples, too."""
-        wider = {name: each.holding(differences[name]) for name, each in self.differences.items()}
+        wider = {name: interval.holding(differences[name]) for name, interval in self.differences.items()}
         return replace(self, differences=wider)
 
 
@@ -94,10 +94,10 @@ def estimates_of(
     nothing = np.zeros_like(scores.nll)
     # a model that states what came true: its errors are zero, and differences to it the errors themselves
     perfect = replace(scores, confidence=scores.hit.astype(np.float32), nll=nothing, brier=nothing)
-    found = paired_differences(perfect, scores, bins, level=level, cross_fit=cross_fit)
+    differences = paired_differences(perfect, scores, bins, level=level, cross_fit=cross_fit)
     estimates = {"accuracy": _share(scores, level)}
     for name in _ERRORS:
-        d = found[name]
+        d = differences[name]
         estimates[name] = Estimate(d.difference, max(0.0, d.low), max(0.0, d.high), level)
     if not _enough(scores):
         return estimates | {name: Estimate(estimates[name].value, None, None, level) for name in ("nll", "brier")}
@@ -122,11 +122,11 @@ def _enough(scores: SampleScores) -> bool:
 def _weights_by_side(scores: SampleScores) -> Iterator[NDArray[np.float64]]:
     """Yield the weights, of clusters, of what is right and of what is wrong."""
     for side in (scores.hit, ~scores.hit):
-        own = scores.take(side)
-        if own.clusters is None or own.weights is None or not own.total:
+        side_scores = scores.take(side)
+        if side_scores.clusters is None or side_scores.weights is None or not side_scores.total:
             yield np.ones(1)
         else:
-            yield cluster_sums(own.weights, own.clusters)
+            yield cluster_sums(side_scores.weights, side_scores.clusters)
 
 
 def _share(scores: SampleScores, level: float) -> Estimate:
@@ -172,22 +172,22 @@ def subgroups_of(
     subgroups = []
     for name in np.unique(parts).tolist():
         rows = np.flatnonzero(parts == name)
-        own = scores.take(rows)
+        part_scores = scores.take(rows)
         fit = None if cross_fit is None else CrossFit(cross_fit.fitted.take(rows), cross_fit.fold[rows])
         if (
             len(rows) < max(MIN_SAMPLES, bins)
-            or not own.total
-            or (own.clusters is not None and len(np.unique(own.clusters)) < 2)
+            or not part_scores.total
+            or (part_scores.clusters is not None and len(np.unique(part_scores.clusters)) < 2)
             or (fit is not None and fit.folds < 2)
         ):
             continue
         differences: Mapping[str, Interval] = {}
         if baseline is not None:
             differences = paired_differences(
-                baseline.take(rows), own, bins, level=level, cross_fit=fit, same_predictions=same_predictions
+                baseline.take(rows), part_scores, bins, level=level, cross_fit=fit, same_predictions=same_predictions
             )
-        estimates = estimates_of(own, classes, bins, level, fit)
-        subgroups.append(Subgroup(name, Metrics.of(own, bins), estimates, dict(differences)))
+        estimates = estimates_of(part_scores, classes, bins, level, fit)
+        subgroups.append(Subgroup(name, Metrics.of(part_scores, bins), estimates, dict(differences)))
     return tuple(
         sorted(subgroups, key=lambda part: (-(part.estimates["ece"].low or 0.0), -part.metrics.ece, part.name))
     )
@@ -209,7 +209,7 @@ def subgroup_notes(parts: NDArray[Any], subgroups: Sequence[Subgroup], level: fl
 
 
 @dataclass(frozen=True)
-class Evaluation(Shown):
+class Evaluation(Displayed):
     """The result of `evaluate`: metrics of one model on samples.
 
     Attributes:
@@ -305,7 +305,7 @@ class ComparedModel:
 
 
 @dataclass(frozen=True)
-class ModelComparison(Shown):
+class ModelComparison(Displayed):
     """What `compare` measured: several models on the same samples.
 
     Attributes:

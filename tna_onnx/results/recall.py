@@ -83,47 +83,47 @@ class Recall:
             level: confidence level of the intervals, a fraction.
             same_predictions: whether both are known to predict the same classes.
         """
-        found = Recalls.of(before, after)
+        recalls = Recalls.of(before, after)
         groups = independent_count(before)
         z = quantile((1 + level) / 2, before.clusters, before.weights)
         # as many chances to lose by chance as there are classes
-        strict = NormalDist().inv_cdf(1 - (1 - level) / 2 / len(found.classes))
-        low, high = found.ends(z)
-        _, bound = found.ends(max(z, strict))
-        middle = found.balanced_ends(z)
+        strict = NormalDist().inv_cdf(1 - (1 - level) / 2 / len(recalls.classes))
+        low, high = recalls.ends(z)
+        _, bound = recalls.ends(max(z, strict))
+        middle = recalls.balanced_ends(z)
         if same_predictions:
             low, high, bound = (np.zeros(len(bound)) for _ in range(3))
             middle = (0.0, 0.0)
         classes = tuple(
             ClassRecall(
                 names[c],
-                int(found.samples[k]),
-                float(found.before[k]),
-                float(found.after[k]),
-                Interval(float(found.change[k]), float(low[k]), float(high[k]), level, groups),
+                int(recalls.samples[k]),
+                float(recalls.before[k]),
+                float(recalls.after[k]),
+                Interval(float(recalls.change[k]), float(low[k]), float(high[k]), level, groups),
                 bool(bound[k] < 0 and (groups is None or groups >= MIN_GROUPS)),
             )
-            for k, c in enumerate(found.classes.tolist())
+            for k, c in enumerate(recalls.classes.tolist())
             if c < len(names)
         )
-        change = found.balanced_after - found.balanced_before
-        return cls(found.balanced_before, found.balanced_after, Interval(change, *middle, level, groups), classes)
+        change = recalls.balanced_after - recalls.balanced_before
+        return cls(recalls.balanced_before, recalls.balanced_after, Interval(change, *middle, level, groups), classes)
 
     def holding(self, other: Recall) -> Recall:
         """Return the same values with intervals that hold those of another comparison of these samples, too."""
         classes = tuple(
-            replace(each, difference=each.difference.holding(also.difference), loses=each.loses and also.loses)
-            for each, also in zip(self.classes, other.classes, strict=True)
+            replace(one, difference=one.difference.holding(also.difference), loses=one.loses and also.loses)
+            for one, also in zip(self.classes, other.classes, strict=True)
         )
         return replace(self, balanced=self.balanced.holding(other.balanced), classes=classes)
 
     @property
     def worst(self) -> ClassRecall | None:
         """The class that loses most, of those that lose beyond chance; None where none does."""
-        losing = [each for each in self.classes if each.loses]
-        return min(losing, key=lambda each: each.difference.difference, default=None)
+        losing = [one for one in self.classes if one.loses]
+        return min(losing, key=lambda one: one.difference.difference, default=None)
 
     @property
     def lowest(self) -> ClassRecall:
         """The class whose recall falls most, by chance or not."""
-        return min(self.classes, key=lambda each: each.difference.difference)
+        return min(self.classes, key=lambda one: one.difference.difference)

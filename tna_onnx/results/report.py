@@ -14,7 +14,7 @@ from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.results.as_json import Record, Shown, difference_record, metric_record, values_text
+from tna_onnx.results.as_json import Displayed, Record, difference_record, metric_record, values_text
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.outcomes import Guard
@@ -94,8 +94,8 @@ class Comparison:
 
     def holding(self, other: Comparison) -> Comparison:
         """Return the same values with intervals that hold those of another comparison of these samples, too."""
-        both = {name: each.holding(other.differences[name]) for name, each in self.differences.items()}
-        return dataclasses.replace(self, differences=both)
+        widened = {name: interval.holding(other.differences[name]) for name, interval in self.differences.items()}
+        return dataclasses.replace(self, differences=widened)
 
     @property
     def samples(self) -> str:
@@ -247,7 +247,7 @@ class Taught:
 
 
 @dataclass(frozen=True)
-class Report(Shown):
+class Report(Displayed):
     """What `calibrate` did.
 
     Attributes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tna_onnx.results.as_json import Record, Shown
+from tna_onnx.results.as_json import Displayed, Record
 
 Cell = str | int | float | None
 """A value of a row; None where there is none."""
@@ -131,7 +131,7 @@ class Footnote:
 
 
 @dataclass(frozen=True)
-class Study(Shown):
+class Study(Displayed):
     """One study of a model.
 
     Attributes:
@@ -221,7 +221,7 @@ class Study(Shown):
 
 
 @dataclass(frozen=True)
-class Studies(Shown):
+class Studies(Displayed):
     """Studies of one model on calibration and held-out data.
 
     Attributes:

@@ -48,7 +48,7 @@ def _metrics(data: StudyData, weight: NDArray[Any], settings: StudySettings) -> 
     return {name: float(getattr(metrics, name)) for name in NAMES}
 
 
-def _known(repeats: Sequence[Repeat], name: str) -> list[float]:
+def _numbers(repeats: Sequence[Repeat], name: str) -> list[float]:
     return [repeat[name] for repeat in repeats if not math.isnan(repeat[name])]
 
 
@@ -66,7 +66,7 @@ def _columns(names: Sequence[str], *ends: str) -> Iterator[Column]:
 def _cells(repeats: Sequence[Repeat], names: Sequence[str]) -> Iterator[Cell]:
     """Yield mean and deviation of each value; None where no repeat has it."""
     for name in names:
-        numbers = _known(repeats, name)
+        numbers = _numbers(repeats, name)
         yield mean(numbers) if numbers else None
         yield deviation(numbers) if numbers else None
 
@@ -107,7 +107,7 @@ _POINTS = 12.0
 _ROOM = 0.06
 
 
-def _shown_range(name: str, level: float, lines: Sequence[Line]) -> tuple[float, float]:
+def _axis_range(name: str, level: float, lines: Sequence[Line]) -> tuple[float, float]:
     """Return the range of a metric's axis, in its displayed unit: values that matter fit in, outliers are cut off.
 
     Args:
@@ -178,7 +178,7 @@ def _angle_chart(name: str, rows: list[tuple[Cell, ...]], columns: tuple[Column,
             x = tuple(float(row[2] or 0) for row in curve)
             y = tuple(metric.factor * float(row[k] or 0) for row in curve)
             lines.append(Line(f"{part}, {size}", x, y, rank=rank, dashed=part == "calibration", marked=False))
-    reach = _shown_range(name, lines[0].y[0], lines)
+    reach = _axis_range(name, lines[0].y[0], lines)
     return Chart(f"{metric.label} against the angle", "angle, degrees", metric.title, tuple(lines), y_range=reach)
 
 
@@ -216,7 +216,7 @@ def members(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
     for size in (1, 10, max(size for _, size in values)):
         at_size = values.get((30.0, size))
         if at_size:
-            change = METRICS["accuracy"].change(mean(_known(at_size, "accuracy")) - untilted["accuracy"])
+            change = METRICS["accuracy"].change(mean(_numbers(at_size, "accuracy")) - untilted["accuracy"])
             ends.append(f"{change} points with {size}")
     sentence = f"At 30 degrees the accuracy changes by {', '.join(ends)} members averaged."
     return Study("members", "Members averaged", "accuracy against n_e", sentence, columns, tuple(rows), charts)
@@ -245,7 +245,7 @@ def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> 
     ends = (1.0, float(most))
     lines = []
     for rank, degrees in enumerate(_ANGLES):
-        points = {size: _known(values[a, size], name) for a, size in sorted(values) if a == degrees and size}
+        points = {size: _numbers(values[a, size], name) for a, size in sorted(values) if a == degrees and size}
         if points:
             lines.append(_line(f"{degrees:g} degrees", points, metric.factor, rank))
     level = metric.factor * untilted[name]
@@ -256,7 +256,7 @@ def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> 
             lines.append(_level(f"{degrees:g} degrees, limit", ends, limit, rank, dashed=True))
     lines.append(_level("not tilted", ends, level))
     title = f"{metric.label} against members"
-    reach = _shown_range(name, level, lines)
+    reach = _axis_range(name, level, lines)
     return Chart(title, "members averaged", metric.title, tuple(lines), log_x=True, y_range=reach)
 
 
@@ -326,7 +326,7 @@ def sizes_of(samples: int, bins: int) -> list[int]:
 
 def _interval_cells(repeats: Sequence[Repeat], all_samples: bool) -> Iterator[Cell]:
     for name in NAMES:
-        numbers = _known(repeats, name)
+        numbers = _numbers(repeats, name)
         # repeats on all samples have the same samples: they say nothing of others
         ends = None if all_samples else mean_interval(numbers)
         yield from (mean(numbers), *(ends or (None, None)))
@@ -344,12 +344,12 @@ def _samples_charts(
             metric = METRICS[name]
             lines = []
             for rank, method in enumerate(group):
-                points = {size: _known(values[method, size], name) for size in sizes if (method, size) in values}
+                points = {size: _numbers(values[method, size], name) for size in sizes if (method, size) in values}
                 if points:
                     lines.append(_line(_label(method), points, metric.factor, rank, interval=True))
             input_level = metric.factor * level[name]
             lines.append(_level("None", (float(sizes[0]), float(sizes[-1])), input_level, dashed=True))
-            reach = _shown_range(name, input_level, lines)
+            reach = _axis_range(name, input_level, lines)
             title = f"{metric.label}, {word}"
             yield Chart(title, "calibration samples", metric.title, tuple(lines), log_x=True, y_range=reach)
 
@@ -362,7 +362,7 @@ def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Sampl
     """Say which method has the least ECE on the fewest samples and on all."""
     parts = []
     for size in (sizes[0], sizes[-1]):
-        errors = {method: mean(_known(values[method, size], "ece")) for method in methods if (method, size) in values}
+        errors = {method: mean(_numbers(values[method, size], "ece")) for method in methods if (method, size) in values}
         if errors:
             best = min(errors, key=lambda method: errors[method])
             parts.append(f"with {size:,} samples {_label(best)} ({METRICS['ece'].number(errors[best])} %)")
@@ -467,12 +467,12 @@ def _dimension_columns(names: list[str]) -> Iterator[Column]:
 def _dimension_charts(dimensions: list[int], values: dict[int, list[Repeat]]) -> Iterator[Chart]:
     lines = []
     for rank, (name, label) in enumerate(_METHODS.items()):
-        lines.append(_line(label, {n: _known(values[n], f"ece_{name}") for n in dimensions}, 100, rank))
+        lines.append(_line(label, {n: _numbers(values[n], f"ece_{name}") for n in dimensions}, 100, rank))
     yield Chart("ECE against the dimension", "dimension n", METRICS["ece"].title, tuple(lines), log_x=True)
     for size, words in _TILTED.items():
         lines = []
         for rank, n in enumerate(dimensions):
-            drops = {degrees: _known(values[n], f"change_{size}_{degrees:g}") for degrees in _TILTS}
+            drops = {degrees: _numbers(values[n], f"change_{size}_{degrees:g}") for degrees in _TILTS}
             points = {0.0: 0.0, **{degrees: 100 * mean(numbers) for degrees, numbers in drops.items() if numbers}}
             lines.append(Line(f"n = {n}", tuple(points), tuple(points.values()), rank=rank))
         reach = (1.06 * min(min(line.y) for line in lines) - 0.5, 1.0)
@@ -484,9 +484,9 @@ def _dimension_sentence(dimensions: list[int], values: dict[int, list[Repeat]]) 
     degrees = f"{_TILTS[1]:g}"
     costs = []
     for n in (dimensions[0], dimensions[-1]):
-        change = 100 * mean(_known(values[n], f"change_1_{degrees}"))
+        change = 100 * mean(_numbers(values[n], f"change_1_{degrees}"))
         costs.append(f"{change:+.2f} points with n = {n:,}")
-    before, after = (100 * mean(_known(values[dimensions[-1]], f"ece_{name}")) for name in ("none", "tna"))
+    before, after = (100 * mean(_numbers(values[dimensions[-1]], f"ece_{name}")) for name in ("none", "tna"))
     return (
         f"One weight tilted by {degrees} degrees changes the accuracy by {' and '.join(costs)}. TNA alone changes the "
         f"mean ECE of the whole head from {before:.2f} to {after:.2f} %."
@@ -616,8 +616,8 @@ def _cases(settings: StudySettings) -> Iterator[tuple[str, str, _Case]]:
 
 def _of_parameter(values: Mapping[tuple[str, str], list[Repeat]], parameter: str, name: str) -> dict[str, list[float]]:
     """Return what the repeats measured, by the value of a parameter; values that none reached are left out."""
-    known = {value: _known(repeats, name) for (varied, value), repeats in values.items() if varied == parameter}
-    return {value: numbers for value, numbers in known.items() if numbers}
+    by_value = {value: _numbers(repeats, name) for (varied, value), repeats in values.items() if varied == parameter}
+    return {value: numbers for value, numbers in by_value.items() if numbers}
 
 
 def _parameter_chart(parameter: str, values: Mapping[tuple[str, str], list[Repeat]]) -> Chart:

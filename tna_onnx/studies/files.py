@@ -128,8 +128,8 @@ def to_csv(study: Study) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*(column.name for column in study.columns), *(("footnotes",) if study.footnotes else ())])
     for k, row in enumerate(study.rows):
-        said = [footnote.text for footnote in study.footnotes if k in footnote.rows]
-        writer.writerow([*map(_csv_cell, row), *((" ".join(said),) if study.footnotes else ())])
+        remarks = [footnote.text for footnote in study.footnotes if k in footnote.rows]
+        writer.writerow([*map(_csv_cell, row), *((" ".join(remarks),) if study.footnotes else ())])
     return text.getvalue()
 
 

@@ -88,8 +88,8 @@ def expected_angle(n: int, rotations: int, tilt: TiltParameters) -> float:
     0.0...
     """
     cosine = float(special.hyp1f1(tilt.alpha, tilt.alpha + tilt.beta, 1j * tilt.theta_s).real)
-    cosine_left = (1 - 2 / n * (1 - cosine)) ** rotations
-    return math.degrees(math.acos(max(-1.0, min(1.0, cosine_left))))
+    cosine = (1 - 2 / n * (1 - cosine)) ** rotations
+    return math.degrees(math.acos(max(-1.0, min(1.0, cosine))))
 
 
 def _last_rotation(n: int) -> int:
@@ -191,11 +191,11 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
         table = rows_of(table, np.sort(rng.choice(len(table), _SAMPLES, replace=False)))
     classes = len(data.weight)
     other_classes = (table.labels + rng.integers(1, classes, len(table))) % classes
-    known: Angles = {}
+    by_weight: Angles = {}
     rows: list[tuple[Cell, ...]] = []
     for k, (name, average) in enumerate(_averages(data.weight, settings.seed).items()):
         by_kind = _angles_by_kind(name, average.weight, data, table, other_classes)
-        known |= by_kind
+        by_weight |= by_kind
         expected = {}
         # the theorem is about one rotation, and the same samples before and after: right and wrong ones change
         if average.angle > 0 and "members" not in name:
@@ -211,10 +211,10 @@ def angles(data: StudyData, settings: StudySettings, progress: Callable[[int, in
         "angles",
         "Angles between class vectors and features",
         "distribution plots of the angles",
-        _angles_sentence(known),
+        _angles_sentence(by_weight),
         _COLUMNS,
         tuple(rows),
-        tuple(_angle_charts(known)),
+        tuple(_angle_charts(by_weight)),
     )
 
 
@@ -276,33 +276,33 @@ def _line(name: str, degrees: NDArray[np.float64], rank: int, dashed: bool) -> L
     return Line(name, x, tuple(float(100 * shares[k]) for k in bins), rank=rank, dashed=dashed, marked=False)
 
 
-def _chart(title: str, groups: Sequence[tuple[str, str, str, bool]], known: Angles) -> Chart:
+def _chart(title: str, groups: Sequence[tuple[str, str, str, bool]], by_weight: Angles) -> Chart:
     """Return the histograms of (weight, kind, name of the line, dashed), as far as there are such angles."""
     weights = list(dict.fromkeys(weight for weight, *_ in groups))
     lines = tuple(
-        _line(name, known[weight, kind], 1 + weights.index(weight), dashed)
+        _line(name, by_weight[weight, kind], 1 + weights.index(weight), dashed)
         for weight, kind, name, dashed in groups
-        if len(known.get((weight, kind), ()))
+        if len(by_weight.get((weight, kind), ()))
     )
     return Chart(title, "angle, degrees", f"share per {_WIDTH:g} degrees, %", lines)
 
 
-def _angle_charts(known: Angles) -> Iterator[Chart]:
+def _angle_charts(by_weight: Angles) -> Iterator[Chart]:
     single = ["original", *(f"{degrees:g} degrees" for degrees in _ANGLES)]
     averaged = ["original", *(f"{degrees:g} degrees, {_MEMBERS} members" for degrees in _ANGLES)]
     for title, weights in (("One tilted weight", single), ("Average of 10", averaged)):
         kinds = ("own class", "other class")
-        yield _chart(title, [(w, kind, f"{w}, {kind}", kind == kinds[1]) for w in weights for kind in kinds], known)
+        yield _chart(title, [(w, kind, f"{w}, {kind}", kind == kinds[1]) for w in weights for kind in kinds], by_weight)
     words = ("right", "wrong")
     groups = [(w, f"own class, predicted {word}", f"{w}, {word}", word == "wrong") for w in single for word in words]
-    yield _chart("Own class, by the prediction", groups, known)
+    yield _chart("Own class, by the prediction", groups, by_weight)
 
 
-def _angles_sentence(known: Angles) -> str:
+def _angles_sentence(by_weight: Angles) -> str:
     parts = []
     for weight in ("original", *(f"{a:g} degrees" for a in _ANGLES)):
-        if len(known.get((weight, "own class"), ())):
-            label_angle = known[weight, "own class"].mean()
-            other_angle = known[weight, "other class"].mean()
+        if len(by_weight.get((weight, "own class"), ())):
+            label_angle = by_weight[weight, "own class"].mean()
+            other_angle = by_weight[weight, "other class"].mean()
             parts.append(f"{weight} {label_angle:.1f} and {other_angle:.1f}")
     return f"Mean angle to the own and to another class's vector, in degrees: {'; '.join(parts)}."

@@ -225,7 +225,7 @@ def _studies(names: Sequence[str], job: StudyJob, task: Task, data: StudyData, p
     """Yield the requested studies and those that the folder already holds, since one page shows all of them."""
     for name in STUDIES:
         if name in names:
-            yield _made(name, job, task, data, progress)
+            yield _computed(name, job, task, data, progress)
         elif (earlier := _earlier(name, job, task)) is not None:
             yield earlier
 
@@ -256,7 +256,7 @@ def _calibration(job: StudyJob) -> Job:
     )
 
 
-def _made(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Study:
+def _computed(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Study:
     """Read the study of the same digest, or compute and write it."""
     earlier = _earlier(name, job, task)
     if earlier is not None:

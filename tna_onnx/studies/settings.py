@@ -102,8 +102,8 @@ class StudySettings:
         }
         if self.printed:
             defaults["n_t"] = PAPER["n_t"]
-        asked = {"theta_s": self.theta_s, "n_t": self.n_t, "ensemble_size": self.ensemble_size}
-        defaults |= {name: value for name, value in asked.items() if value is not None}
+        requested = {"theta_s": self.theta_s, "n_t": self.n_t, "ensemble_size": self.ensemble_size}
+        defaults |= {name: value for name, value in requested.items() if value is not None}
         return Settings(**{**keywords, **defaults, **words})
 
     @property

@@ -264,11 +264,11 @@ def sentence(rows: list[Row], runs: Runs, sizes: tuple[int, int]) -> str:
     best = min((row for row in rows if row not in losing), key=lambda row: mean(runs.of(row, "ece")))
     value = METRICS["ece"].number(mean(runs.of(best, "ece")))
     accuracy, input_accuracy = (METRICS["accuracy"].number(mean(runs.of(row, "accuracy"))) for row in (best, _INPUT))
-    left = len(tilted) - len(counted)
-    said = f"; {left} more lose accuracy significantly and are not counted" if left else ""
+    excluded = len(tilted) - len(counted)
+    remark = f"; {excluded} more lose accuracy significantly and are not counted" if excluded else ""
     return (
         f"Tilting lowers the mean ECE on top of a map in {lower} of {len(counted)} cases, significantly in "
-        f"{clear}{said}. The lowest mean ECE without such a loss is that of {label(best)}, {value} % at an accuracy "
+        f"{clear}{remark}. The lowest mean ECE without such a loss is that of {label(best)}, {value} % at an accuracy "
         f"of {accuracy} %; the input has {input_accuracy} %."
     )
 
@@ -289,13 +289,13 @@ def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     for repeat in range(settings.repeats):
         split = data.split(repeat, settings.seed)
         seed = settings.seed + repeat
-        shown = _Shown(progress, repeat, settings.repeats)
-        shown(0.0)
-        tilted = sparse(split, settings, seed, shown.part(*_SPARSE))
-        pairs = complete(split, PAPER_MAPS, settings, seed, shown.part(*_COMPLETE))
+        report = _RepeatProgress(progress, repeat, settings.repeats)
+        report(0.0)
+        tilted = sparse(split, settings, seed, report.part(*_SPARSE))
+        pairs = complete(split, PAPER_MAPS, settings, seed, report.part(*_COMPLETE))
         for k, row in enumerate(rows):
             _run(row, split, settings, seed, tilted, pairs, runs)
-            shown(_COMPLETE[1] + (1 - _COMPLETE[1]) * (k + 1) / len(rows))
+            report(_COMPLETE[1] + (1 - _COMPLETE[1]) * (k + 1) / len(rows))
     complete_rows = [row for row in rows if row not in runs.failed]
     sizes = (len(data.calibration), len(data.held_out))
     cells = tuple(tuple(cells_of(row, runs, sizes)) for row in complete_rows)
@@ -323,7 +323,7 @@ _UNITS = 1000
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _RepeatProgress:
     """Progress of one repeat, as a share of it."""
 
     progress: Callable[[int, int], None]

@@ -55,7 +55,7 @@ def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) 
     if decisions.risk_coverage is not None:
         curves.append(_risk_curve(decisions, decisions.risk_coverage))
     if decisions.decision is not None:
-        points = {each.name: each for each in decisions.decision.classes}
+        points = {point.name: point for point in decisions.decision.classes}
         curves += [_recall_curve(line, points[line.name]) for line in decisions.decision.curves]
     if decisions.detection is not None:
         curves.append(_roc(decisions.detection, decisions.alarms))
@@ -98,19 +98,27 @@ def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
     if scores is None:
         return ()
     rows = [
-        (each.name, f"{each.samples:,}", f"{each.decided:,}", *(_share(*pair) for pair in _pairs(each)))
-        for each in scores.classes[:_MAX_CLASSES]
+        (
+            point.name,
+            f"{point.samples:,}",
+            f"{point.decided:,}",
+            *(_share(*pair) for pair in _pairs(point)),
+        )
+        for point in scores.classes[:_MAX_CLASSES]
     ]
     tables = [table(("decision", "samples", "decided so", "recall", "precision"), rows, "Decisions by class")]
     if scores.confusion is not None and len(scores.classes) <= _MAX_CONFUSION:
-        names = [each.name for each in scores.classes]
+        names = [point.name for point in scores.classes]
         cells = [(name, *map(str, row)) for name, row in zip(names, scores.confusion, strict=True)]
         tables.append(table(("true", *names, "none"), cells, "True class and decision"))
     return tuple(tables)
 
 
-def _pairs(each: ClassDecision) -> tuple[tuple[float | None, tuple[float, float] | None], ...]:
-    return (each.recall, each.recall_interval), (each.precision, each.precision_interval)
+def _pairs(point: ClassDecision) -> tuple[tuple[float | None, tuple[float, float] | None], ...]:
+    return (point.recall, point.recall_interval), (
+        point.precision,
+        point.precision_interval,
+    )
 
 
 def _share(share: float | None, interval: tuple[float, float] | None) -> str:

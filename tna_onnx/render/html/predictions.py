@@ -16,8 +16,8 @@ from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import (
     MAX_DROP,
     MAX_TIMES,
-    OF_EACH,
     OF_LABELS,
+    OF_ONE_CLASS,
     RANKS,
     WEIGHTS,
     DiagramWords,
@@ -313,7 +313,7 @@ def _classes(details: Details) -> SimpleNamespace:
         summary = f"Diagrams of the {_MAX_DRAWN} classes with the largest gap before"
     return SimpleNamespace(
         shown_data=data_text(details),
-        keys=(*gap_keys(OF_EACH), CONSISTENT_KEY),
+        keys=(*gap_keys(OF_ONE_CLASS), CONSISTENT_KEY),
         summary=summary,
         drawn=tuple(map(_pair, drawn)),
         numbers=classes_table(classes),
@@ -326,7 +326,7 @@ def _pair(c: ClassBins) -> Pair:
 
 
 def _class_figure(name: str, word: str, bins: Bins) -> Figure:
-    drawing = reliability_diagram(bins, f"Class {name}, {word}", OF_EACH)
+    drawing = reliability_diagram(bins, f"Class {name}, {word}", OF_ONE_CLASS)
     return Figure(drawing, f"Class {name} {word}: gap {_gap(bins)} %")
 
 

@@ -99,14 +99,14 @@ def _recalls(report: Report) -> Table | None:
     heads = (kind, "samples", "recall, %", f"change ({100 * level:g}% interval)", "better | worse")
     classes = sorted(report.recall.classes, key=lambda one: one.difference.difference)
     # one scale, so that classes can be compared by eye
-    reach = reach_of(*(each.difference for each in classes))
+    reach = reach_of(*(class_recall.difference for class_recall in classes))
     metric = METRICS["accuracy"]
     rows = []
-    for each in classes:
-        d = each.difference
+    for class_recall in classes:
+        d = class_recall.difference
         bar = interval_cell("accuracy", d, reach, "no significant change", wide=True)
-        sides = f"{metric.number(each.before)} → {metric.number(each.after)}"
-        rows.append((each.name, f"{each.samples:,}", sides, change_text("accuracy", d), bar))
+        sides = f"{metric.number(class_recall.before)} → {metric.number(class_recall.after)}"
+        rows.append((class_recall.name, f"{class_recall.samples:,}", sides, change_text("accuracy", d), bar))
     return table(heads, rows, f"Recall of each {kind}: the largest loss first", "numbers dots recalls")
 
 
@@ -299,7 +299,7 @@ def _run_terms(
         Term("Reported on", f"{report.comparison.data} ({report.comparison.how})"),
     ]
     if details is not None:
-        terms[:0] = _made_terms(details.made)
+        terms[:0] = _origin_terms(details.made)
     terms.append(Term("Preprocessing", recipe_text(report.preprocessing)))
     if sources:
         values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
@@ -324,11 +324,11 @@ def _run_terms(
     return tuple(terms)
 
 
-def _made_terms(made: Made) -> list[Term]:
-    when = f"{made.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(made.seconds)}"
-    terms = [Term("Date", when), Term("SHA-256 of calibration data", made.calibration_sha256, code=True)]
-    if made.held_out_sha256:
-        terms.append(Term("SHA-256 of held-out data", made.held_out_sha256, code=True))
+def _origin_terms(origin: Made) -> list[Term]:
+    when = f"{origin.date.replace('T', ' ').replace('+00:00', ' UTC')}, took {_duration(origin.seconds)}"
+    terms = [Term("Date", when), Term("SHA-256 of calibration data", origin.calibration_sha256, code=True)]
+    if origin.held_out_sha256:
+        terms.append(Term("SHA-256 of held-out data", origin.held_out_sha256, code=True))
     return terms
 
 
