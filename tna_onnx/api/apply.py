@@ -67,7 +67,7 @@ def apply(
     else:
         file = apply_patch(source, patch if isinstance(patch, bytes) else read_patch(patch), name)
     of_model = target if checkpoint is None else None
-    with pending(source, file.proto, of_model, verbatim=file is source, apart=file.apart) as path:
+    with pending(source, file.proto, of_model, verbatim=file is source, large_values=file.large_values) as path:
         result = verify(source.path or model, path)
         if adapter and all(difference.part == "input" for difference in result.differences):
             inputs = tuple(replace(difference, explained="with a default") for difference in result.differences)

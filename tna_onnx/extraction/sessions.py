@@ -169,11 +169,11 @@ def open_part(
         DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
     """
     folder = real_places(model, cut)
-    if not model.apart:
+    if not model.large_values:
         serialized = cut.SerializeToString()
         del cut  # a copy of all weights: the session makes its own
         return open_session(serialized, model.name, device, folder=folder, fixed_batch=fixed_batch, at_once=at_once)
-    parts = pieces(cut, model.apart)
+    parts = pieces(cut, model.large_values)
     # from a file the session reads large weights once; as bytes, they would lie beside its own
     with contextlib.suppress(OSError), temporary_folder(None) as temporary:
         if folder is None:  # places of external data are relative to one

@@ -113,14 +113,14 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
     # With block_size, a scale holds for a part of an axis, which `Quantized` does not know.
     if any(t is None for t in tensors) or len(tensors) < 2 or attributes.get("block_size", 0):
         return None
-    stored, scale, *rest = [t for t in tensors if t is not None]
+    stored, scale, *zero_points = [t for t in tensors if t is not None]
     if stored.data_type not in INTEGER_TYPES or node.domain not in ("", "ai.onnx", "com.microsoft"):
         return None
     integers = model.array(stored)
     factor = model.floats(scale)
     zero = np.zeros((), np.int64)
-    if rest:
-        zero = model.array(rest[0]).astype(np.int64)
+    if zero_points:
+        zero = model.array(zero_points[0]).astype(np.int64)
     if factor.ndim > 1 or zero.shape not in ((), factor.shape):
         return None
     axis = None
@@ -310,6 +310,6 @@ def _closed(model: Model, nodes: list[int], tensor: str) -> onnx.ModelProto:
 
 def _loaded(model: Model, name: str) -> onnx.TensorProto:
     stored = model.initializers[name]
-    if not is_external(stored) and model.data_apart(stored) is None:
+    if not is_external(stored) and model.large_value(stored) is None:
         return stored
     return onnx.numpy_helper.from_array(model.array(stored), name)

@@ -55,14 +55,14 @@ def cut_between(
 ) -> onnx.ModelProto:
     """Return a new model that computes `outputs` from the tensors `feeds`, which become its inputs, of any shape.
 
-    One of `parts` is taken apart into the tensors that it consists of.
+    A tensor named in `parts` is split into the tensors that it consists of.
 
     Raises:
         UnsupportedModel: they are computed from an input of the model too.
     """
     cut = _part(proto, outputs, frozenset(part for name in feeds for part in parts.get(name, (name,))))
     for name in parts.keys() & feeds.keys():
-        _take_apart(cut.graph, name, parts[name])
+        _split_columns(cut.graph, name, parts[name])
     read = {name for node in cut.graph.node for name in (*node.input, *subgraph_inputs(node))}
     stored = {tensor.name for tensor in proto.graph.initializer}
     missing = sorted({i.name for i in proto.graph.input} & read - stored - feeds.keys())
@@ -76,8 +76,8 @@ def cut_between(
     return cut
 
 
-def _take_apart(graph: onnx.GraphProto, name: str, lengths: Mapping[str, int]) -> None:
-    """Put in front of a graph what takes the columns of a matrix apart; Gather does so in every opset."""
+def _split_columns(graph: onnx.GraphProto, name: str, lengths: Mapping[str, int]) -> None:
+    """Insert nodes that split a matrix into parts by columns; Gather works in every opset."""
     start = 0
     for k, (part, length) in enumerate(lengths.items()):
         columns = onnx.numpy_helper.from_array(np.arange(start, start + length), f"{PREFIX}/columns_{k}")

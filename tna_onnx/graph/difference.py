@@ -46,7 +46,7 @@ def content_digest(model: Model, tensor: TensorProto) -> bytes:
     """
     digest = hashlib.sha256()
     if not is_external(tensor):
-        data = model.data_apart(tensor)
+        data = model.large_value(tensor)
         digest.update(tensor.raw_data if data is None else data)
         return digest.digest()
     place = place_of(tensor)

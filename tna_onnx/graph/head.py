@@ -64,7 +64,7 @@ BOXES = "holds boxes, or one prediction for each of them: no classes of a sample
 
 
 def _outcome(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Head | Refusal:
-    """Return what the walk from an output finds; boxes, and scores of boxes, are no classes of a sample."""
+    """Return the head or refusal of an output; boxes and their scores are refused."""
     outcome = walk_back(model, info.name, kind=kind).outcome
     boxes = box_output(model)
     # nobody has labels for each box: which object it belongs to, training decides
@@ -115,7 +115,7 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
 
 
 def _as_labels(heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> tuple[Head, ...]:
-    """Read layers in front of a Sigmoid as those of labels from every output: it may stand in front of one of them."""
+    """Mark a layer as one of labels for all of its outputs if any of them has a Sigmoid behind it."""
     labelled = {head.node for head in heads if head.multi_label}
     closed = {refusal.node for refusal in refusals if refusal.labels_of_positions}
     heads = tuple(head for head in heads if head.node not in closed)
@@ -127,7 +127,7 @@ def _as_labels(heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> tuple[
 
 
 def _of_one_kind(heads: tuple[Head, ...]) -> tuple[Head, ...]:
-    """Leave out heads of labels beside one that gives each sample its class: gates and attributes are beside it."""
+    """Drop heads of labels, such as gates and attributes, where another head gives each sample one class."""
     plain = tuple(head for head in heads if not head.multi_label)
     return plain or heads
 
@@ -148,7 +148,7 @@ def _reasons(refusals: Sequence[Refusal]) -> str:
 
 
 def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
-    """Leave out linear layers in front of another head: hidden ones, whose activations are an output too."""
+    """Drop linear layers that another head is computed from: hidden layers whose activations are outputs too."""
     trunk = {k for head in heads for name in head.parts or (head.features,) for k in ancestors(model, name)}
     return tuple(head for head in heads if trunk.isdisjoint(head.readers))
 
@@ -213,9 +213,9 @@ def purpose(model: Model) -> str:
     if box or boxed:
         source = box or f"output '{boxed}'"
         return f"this is a detector ({source}): it gives boxes, and no one distribution over classes for a sample"
-    beside = box_output(model)
-    if beside and len(model.sizes(beside) or ()) == 3:
-        return f"this is a detector (boxes in '{beside}' beside scores): it gives no one distribution for a sample"
+    box_name = box_output(model)
+    if box_name and len(model.sizes(box_name) or ()) == 3:
+        return f"this is a detector (boxes in '{box_name}' beside scores): it gives no one distribution for a sample"
     boxes = next((info.name for info in model.proto.graph.output if _boxes_beside_scores(model, info)), None)
     if boxes is not None:
         return f"this is a detector (boxes beside scores in '{boxes}'): it gives no one distribution for a sample"
@@ -235,12 +235,12 @@ _MAX_JOINS = 32  # YOLO joins three scales of three parts
 
 
 def _boxes_beside_scores(model: Model, info: onnx.ValueInfoProto) -> bool:
-    """Tell whether an output (N, 4 + C, A), or (N, A, 4 + C), puts sigmoids beside other numbers, as YOLO does."""
+    """Whether an output (N, 4 + C, A), or (N, A, 4 + C), puts sigmoids beside other numbers, as YOLO does."""
     dims = info.type.tensor_type.shape.dim
     if len(dims) != 3:
         return False
     pending = [info.name]
-    joined = sigmoids = others = 0
+    joined = sigmoids = other_operators = 0
     while pending and joined < _MAX_JOINS:
         index = model.producers.get(pending.pop())
         if index is None:
@@ -254,12 +254,12 @@ def _boxes_beside_scores(model: Model, info: onnx.ValueInfoProto) -> bool:
         elif node.op_type == "Sigmoid":
             sigmoids += 1
         else:
-            others += 1
-    return bool(joined and sigmoids and others)
+            other_operators += 1
+    return bool(joined and sigmoids and other_operators)
 
 
 def _gives_one_number(model: Model) -> bool:
-    """Tell whether each output holds one number a sample, and all are numbers with a point."""
+    """Whether every output is a float tensor with one number a sample."""
     for info in model.proto.graph.output:
         tensor = info.type.tensor_type
         if not info.type.HasField("tensor_type") or tensor.elem_type not in FLOAT_TYPES:

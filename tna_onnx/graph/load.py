@@ -34,7 +34,7 @@ from tna_onnx.files import model_file, name_problem, open_regular
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs
 from tna_onnx.graph.external import check_places, data_path, is_external, open_data, place_of, require_bytes
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
-from tna_onnx.graph.tensors import FLOAT_TYPES, numpy_name, take_apart
+from tna_onnx.graph.tensors import FLOAT_TYPES, numpy_name, split_off
 
 # Calls inside calls; the inliner calls itself for each.
 _MAX_DEPTH = 200
@@ -208,12 +208,12 @@ class Model:
     """An ONNX model and the lookups that head finding and rewriting need. Never modified.
 
     Attributes:
-        proto: the model as read; external data not loaded, functions inlined, keys in the places of `apart`.
+        proto: the model as read; external data not loaded, functions inlined, keys in the places of `large_values`.
         sha256: hex digest of the file's bytes.
         path: where it was read from; None for a model in memory.
         inlined: names of the functions that were inlined.
         limits: how much of it is taken in.
-        apart: raw data of initializers outside of the protobuf, by key (`graph.tensors`); of files alone.
+        large_values: raw data of initializers outside of the protobuf, by key (`graph.tensors`); of files alone.
     """
 
     proto: onnx.ModelProto
@@ -221,7 +221,7 @@ class Model:
     path: Path | None
     inlined: tuple[str, ...] = ()
     limits: ModelLimits = DEFAULT_MODEL_LIMITS
-    apart: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
+    large_values: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -245,13 +245,13 @@ class Model:
 
     @cached_property
     def said_of_classes(self) -> dict[str, str]:
-        """The metadata, and `id2label` of a `config.json` in the model's folder, where they do not name the classes."""
+        """The metadata; where they do not name the classes, with `id2label` of a `config.json` beside the model."""
         if self._named_beside is None:
             return self.metadata
         return {**self.metadata, "id2label": json.dumps(self._named_beside[1])}
 
     def class_notes(self, names: Sequence[str] | None) -> tuple[str, ...]:
-        """Say that the names of the classes are those of a file beside the model, if they are."""
+        """Return a note if the class names come from a file beside the model."""
         if self._named_beside is None or names is None:
             return ()
         file, labels = self._named_beside
@@ -259,7 +259,7 @@ class Model:
 
     @cached_property
     def _named_beside(self) -> tuple[Path, dict[str, Any]] | None:
-        """A `config.json` in the model's folder that names the classes where the metadata do not, and its names."""
+        """The `config.json` beside the model that names its classes, and the names; None if there is none."""
         if self.path is None or "id2label" in self.metadata:
             return None
         folder = self.path.parent
@@ -367,7 +367,7 @@ class Model:
         try:
             if is_external(tensor):
                 tensor = self._with_data(tensor)
-            elif (data := self.data_apart(tensor)) is not None:
+            elif (data := self.large_value(tensor)) is not None:
                 return _array_on(data, tensor)
             return np.asarray(onnx.numpy_helper.to_array(tensor))
         except (KeyError, OSError, TypeError, ValueError) as error:
@@ -389,10 +389,10 @@ class Model:
         """
         return open_data(self.path or Path(), location)
 
-    def data_apart(self, tensor: onnx.TensorProto) -> bytes | None:
+    def large_value(self, tensor: onnx.TensorProto) -> bytes | None:
         """Return the raw data of a tensor that has a key in their place; None of any other."""
         # raw data are given out as a copy, so they are looked at in files alone, where none are large
-        return self.apart.get(tensor.raw_data) if self.apart else None
+        return self.large_values.get(tensor.raw_data) if self.large_values else None
 
     def _with_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         """Return a tensor with its external data inside."""
@@ -416,13 +416,13 @@ class Model:
         return value
 
 
-def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, *, whole: bool = False) -> Model:
+def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, *, keep_inside: bool = False) -> Model:
     """Read an ONNX file, or take a model in memory.
 
     Args:
         source: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph.
         limits: how much of it is taken in.
-        whole: keep nothing apart from the protobuf, as it is with a model in memory.
+        keep_inside: keep nothing apart from the protobuf, as it is with a model in memory.
 
     Raises:
         UsageError: no such file, or something else.
@@ -430,14 +430,14 @@ def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, 
     """
     if isinstance(source, (str, Path)):
         source = model_file(Path(source))
-        model = _read(source, limits, whole=whole)
+        model = _read(source, limits, keep_inside=keep_inside)
         # Before anything opens the files: what is no part of the model must not become one.
         check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
         return model
-    return _complete(_parsed(model_bytes(source), None, limits, whole=True))
+    return _complete(_parsed(model_bytes(source), None, limits, keep_inside=True))
 
 
-def _read(path: Path, limits: ModelLimits, *, whole: bool) -> Model:
+def _read(path: Path, limits: ModelLimits, *, keep_inside: bool) -> Model:
     if problem := name_problem(path):
         raise UsageError(problem)
     if path.is_dir():
@@ -451,14 +451,14 @@ def _read(path: Path, limits: ModelLimits, *, whole: bool) -> Model:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    return _parsed(data, path, limits, whole=whole)
+    return _parsed(data, path, limits, keep_inside=keep_inside)
 
 
-def _parsed(data: bytes, file: Path | None, limits: ModelLimits, *, whole: bool) -> Model:
+def _parsed(data: bytes, file: Path | None, limits: ModelLimits, *, keep_inside: bool) -> Model:
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
-    message, large_values = (data, {}) if whole else take_apart(data)
+    message, large_values = (data, {}) if keep_inside else split_off(data)
     try:
         proto.ParseFromString(message)
     except DecodeError as error:

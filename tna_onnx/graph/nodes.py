@@ -114,7 +114,7 @@ class NodeOps:
         return self._store(np.asarray(value, self._dtype), f"const_{self._stored}")
 
     def in_float(self, value: Any) -> str:
-        """Write a constant that is no initializer of the node which reads it.
+        """Write a constant behind an Identity, so that quantisation tools leave it in float.
 
         ONNX Runtime's dynamic quantisation leaves a MatMul of such a one in float, and its sessions fold the Identity.
         """
@@ -211,7 +211,7 @@ class NodeOps:
         return str(tensor.name)
 
     def _tensor(self, value: NDArray[Any], name: str) -> onnx.TensorProto:
-        """Return a constant; where it comes of what is not known, that of the file that is made again."""
+        """Return a constant; one with placeholders in it is taken from the file that is being rebuilt."""
         tensor = numpy_helper.from_array(value, name)
         if self._from_file is None:
             return tensor
@@ -299,10 +299,10 @@ def beside_earlier(model: Model, output: str, entries: Mapping[str, str]) -> dic
 
     The entries of a single head stand as they are, those of several as `head/OUTPUT/KEY`.
     """
-    rest = {name: earlier for name, earlier in calibrations(model).items() if name not in ("", output)}
-    if not rest:
+    earlier_heads = {name: earlier for name, earlier in calibrations(model).items() if name not in ("", output)}
+    if not earlier_heads:
         return {**entries}
-    heads = {**rest, output: entries}
+    heads = {**earlier_heads, output: entries}
     return {f"{_HEAD}/{_quoted(name)}/{key}": value for name, values in heads.items() for key, value in values.items()}
 
 

@@ -40,8 +40,8 @@ OUTPUT_KINDS = {
 }
 """What an output holds (`ClassOutput.kind`) -> the word of `--output-kind` for it."""
 
-# Those that the graph does not tell.
-_TOLD = {kind: OUTPUT_KINDS[kind] for kind in ("positive_logit", "label_logits")}
+# Kinds that the graph alone cannot tell.
+_STATED = {kind: OUTPUT_KINDS[kind] for kind in ("positive_logit", "label_logits")}
 
 _LABEL_KINDS = ("label_logits", "label_probabilities")
 
@@ -185,7 +185,7 @@ def class_output(
     entries = head_provenance(model, output)
     name = entries.get("output")
     classes = entries.get("classes", "")
-    kind_entry = _TOLD.get(entries.get("output_kind", ""))
+    kind_entry = _STATED.get(entries.get("output_kind", ""))
     # another head holds something else
     if kind is None and kind_entry and output in (None, name) and _leads_to(model, head, name, kind_entry):
         kind = kind_entry
@@ -197,7 +197,7 @@ def class_output(
             behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
             if behind_map and refusal.activation in _KINDS and classes.isdecimal():
                 return _behind_map(model, name, entries, int(classes))
-    if kind in _TOLD.values():
+    if kind in _STATED.values():
         return output_of(find_readout(model, head, output or name, kind))
     if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
         return output_of(find_readout(model, head, output))
@@ -205,7 +205,7 @@ def class_output(
 
 
 def _leads_to(model: Model, head: str | None, output: str | None, kind: str) -> bool:
-    """Tell whether a linear node, if one is named, is what an output comes from."""
+    """Whether an output comes from the named linear node; true if none is named."""
     return head is None or any(
         (candidate.node, candidate.output) == (head, output) for candidate in find_heads(model, kind)[0]
     )
@@ -224,7 +224,7 @@ def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) 
     sizes = model.sizes(name)
     class_axis = ONE
     if sizes is not None and has_positions(sizes):
-        class_axis = walked.class_axis or _own_axis(entries, sizes, classes) or class_axis_of(sizes)
+        class_axis = walked.class_axis or _recorded_axis(entries, sizes, classes) or class_axis_of(sizes)
         if class_axis == ONE:
             raise UnsupportedModel(f"{model.name}: output '{name}': {OPEN_AXIS}")
     return ClassOutput(name, kind, classes, walked.labels, "ZipMap" in walked.follows, class_axis)
@@ -245,8 +245,8 @@ def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str
         )
 
 
-def _own_axis(entries: dict[str, str], sizes: list[int | None], classes: int) -> int:
-    """Return the class axis that this tool wrote down, if the declared shape bears it out; else 0."""
+def _recorded_axis(entries: dict[str, str], sizes: list[int | None], classes: int) -> int:
+    """Return the class axis in our metadata if the declared shape agrees with it; else 0."""
     for axis in (CLASSES_FIRST, CLASSES_LAST):
         if entries.get("class_axis") == str(axis) and sizes[axis] in (None, classes):
             return axis

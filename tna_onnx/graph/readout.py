@@ -388,7 +388,7 @@ class Head(Readout):
         return self._flat_bias(flat)
 
     def kept_in_float(self) -> Head:
-        """Return the same head with a weight that is written as floats where the file has it quantised."""
+        """Return the same head, with a quantised weight replaced by a float one when it is written."""
         stored = replace(self.stored_weight, shared=True, quantized=None, packed=False)
         return replace(self, stored_weight=stored)
 

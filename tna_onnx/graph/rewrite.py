@@ -1,13 +1,10 @@
 """Model + new head -> new model: the weight, the scaled bias, the appended map, provenance. Nothing else.
 
-Of a copy, only the fields named here are touched. A constant that others read too, or that is computed, stays as it is;
-the head then reads a tensor of its own.
+Only the fields named here are touched, in a copy. A constant that other nodes read too, or that is computed, stays as
+it is; the head then reads a tensor of its own. The new constants can be made inputs, so that one session serves all
+weights.
 
-The new constants of a rewritten model as inputs: one session then serves all weights.
-
-A map from logits to logits, made to fit what the tensor in the graph holds.
-
-Written around the map, with s the one logit of a binary head and p a probability:
+A map goes from logits to logits. Around it are written, with s the one logit of a binary head and p a probability:
 
     binary logits           s -> (0, s) -> map -> (l_0, l_1) -> l_1 - l_0
     probabilities           p -> log p -> map -> softmax
@@ -89,7 +86,7 @@ def adapted(
 def _at_positions(
     on_rows: WriteMap, layout: Layout, columns: list[int], ops: NodeOps, tensor: str, features: str
 ) -> str:
-    """Write a map of rows around which positions and classes are brought into rows, and back."""
+    """Write a map behind nodes that turn positions into rows, and in front of those that undo it."""
     places = list(range(2, layout.axes))
     if layout.class_axis == CLASSES_FIRST:
         tensor = ops.transpose(tensor, [0, *places, 1])
@@ -126,8 +123,8 @@ def _from_logits(ops: NodeOps, readout: Readout, result: str) -> str:
 
 def _label_logits(ops: NodeOps, p: str, least: float) -> str:
     """Write log p - log (1 - p), where p is no nearer to 0 or 1 than `least`."""
-    rest = ops.add(ops.mul(p, ops.const(-1.0)), ops.const(1.0))
-    logs = ops.mul(ops.log(ops.clip(rest, least, 1.0)), ops.const(-1.0))
+    complement = ops.add(ops.mul(p, ops.const(-1.0)), ops.const(1.0))
+    logs = ops.mul(ops.log(ops.clip(complement, least, 1.0)), ops.const(-1.0))
     return ops.add(ops.log(ops.clip(p, least, 1.0)), logs)
 
 
@@ -144,7 +141,7 @@ class Rewritten:
         edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
         constants: new Constant nodes, in the place of new initializers.
         opset: version of the default operator set imported for new nodes; 0 where the source has its own.
-        apart: values whose keys stand in the new model (`graph.tensors`), the source's among them.
+        large_values: values whose keys stand in the new model (`graph.tensors`), the source's among them.
         aside: whether new values may be there.
         from_file: a file that is made again, for the values that are taken from it; None where they are new.
         roles: initializer or Constant output -> what its new value is: `weight`, `weight, scale`, `bias`.
@@ -159,7 +156,7 @@ class Rewritten:
     edited: dict[int, set[str]] = field(default_factory=dict)
     constants: list[onnx.NodeProto] = field(default_factory=list)
     opset: int = 0
-    apart: dict[bytes, Any] = field(default_factory=dict)
+    large_values: dict[bytes, Any] = field(default_factory=dict)
     aside: bool = False
     from_file: WrittenValues | None = None
     roles: dict[str, str] = field(default_factory=dict)
@@ -168,7 +165,7 @@ class Rewritten:
     def forget(self) -> None:
         """Give back the new model, once it is written; what was done stays known."""
         self.proto = onnx.ModelProto()
-        self.apart = {}
+        self.large_values = {}
 
     def touch(self, node: int, part: str) -> onnx.NodeProto:
         """Note that a field of a node is edited, and return the node."""
@@ -220,9 +217,9 @@ def rewrite(
     places = [layer.stored_weight for layer, new, _ in written if new is not None]
     left_out = [place.name for place in places if place.overwritten]
     proto = hollow_copy(model.proto, left_out)
-    result = Rewritten(proto, readout, apart={**model.apart}, aside=aside, from_file=from_file)
+    result = Rewritten(proto, readout, large_values={**model.large_values}, aside=aside, from_file=from_file)
     if from_file is not None:
-        result.apart |= from_file.model.apart
+        result.large_values |= from_file.model.large_values
     for layer, new_weight, new_bias in written:
         _write_weight_and_bias(model, layer, new_weight, _as_read(layer, new_bias, bias_factor), result)
     if written or write_map is not None:
@@ -241,14 +238,14 @@ def unchanged(model: Model, readout: Readout) -> Rewritten:
     """Return a copy of the model in which nothing is new, provenance neither."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    return Rewritten(proto, readout, apart={**model.apart})
+    return Rewritten(proto, readout, large_values={**model.large_values})
 
 
 def with_inputs(model: Model, names: Iterable[str]) -> onnx.ModelProto:
     """Return a copy of a model in which some initializers are inputs, too: their values are the defaults."""
     proto = onnx.ModelProto()
     proto.CopyFrom(model.proto)
-    inputs = {each.name for each in proto.graph.input}
+    inputs = {info.name for info in proto.graph.input}
     for tensor in (model.initializers[name] for name in names if name not in inputs):
         proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     return proto
@@ -310,8 +307,8 @@ def _write(
     if place.quantized is not None:
         return _write_quantized(model, place.name, place.quantized, stored, role, result)
     old = model.constant_tensor(place.name)
-    if result.aside and old is not None and model.data_apart(old) is not None:
-        tensor = large_tensor(stored, place.float_type, place.name, result.apart)
+    if result.aside and old is not None and model.large_value(old) is not None:
+        tensor = large_tensor(stored, place.float_type, place.name, result.large_values)
     else:
         tensor = float_tensor(stored, place.float_type, place.name)
     _overwrite(model, place.name, tensor, role, result)
@@ -337,11 +334,11 @@ def _write_quantized(
 
 
 def _new_value(result: Rewritten, tensor: onnx.TensorProto, role: str) -> onnx.TensorProto:
-    """Return a new value, or that of the file that is made again; `role` may go on behind a comma."""
+    """Return a new value, or the one of the file that is being rebuilt, and record its role and digest."""
     if result.from_file is not None and role.partition(",")[0] in result.from_file.roles:
         tensor = result.from_file.taken(tensor)
     result.roles[tensor.name] = role
-    value = result.apart.get(tensor.raw_data)
+    value = result.large_values.get(tensor.raw_data)
     digest = hashlib.sha256(tensor.raw_data if value is None else memoryview(value).cast("B"))
     result.digests[tensor.name] = digest.hexdigest()
     return tensor
@@ -352,7 +349,7 @@ def _own_name(role: str) -> str:
 
 
 def _overwrite(model: Model, name: str, tensor: onnx.TensorProto, role: str, result: Rewritten) -> onnx.TensorProto:
-    """Put a value where a constant lies: raw data, whatever form the old values had; return what is there now."""
+    """Replace a constant's value by raw data, whatever field held the old one; return the new tensor."""
     result.changed.add(name)
     tensor = _new_value(result, tensor, role)
     for stored in result.proto.graph.initializer:
@@ -392,9 +389,9 @@ def _replace_input(
 
 def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
     """Add a tensor under a name that is free: an initializer, or a Constant node in an old file."""
-    taken = {t.name for t in result.proto.graph.initializer} | {node.name for node in result.proto.graph.node}
-    if tensor.name in taken:  # another head of this model was given its own before
-        tensor.name = next(name for name in (f"{tensor.name}_{k}" for k in count(2)) if name not in taken)
+    names = {t.name for t in result.proto.graph.initializer} | {node.name for node in result.proto.graph.node}
+    if tensor.name in names:  # another head of this model was given its own before
+        tensor.name = next(name for name in (f"{tensor.name}_{k}" for k in count(2)) if name not in names)
     tensor.CopyFrom(_new_value(result, tensor, role))
     if result.proto.ir_version < MIN_IR_OF_INITIALIZERS:
         result.constants.append(constant_node(tensor))
@@ -505,8 +502,8 @@ def _prepend(result: Rewritten) -> None:
 
 
 def _refuse_taken_names(model: Model, names: set[str]) -> None:
-    taken = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    if again := taken & names:
+    in_use = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
+    if again := in_use & names:
         raise UnsupportedModel(
             f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
         )

@@ -32,7 +32,7 @@ from tna_onnx.files import alone_in, keep_mode, name_problem, open_regular, sync
 from tna_onnx.graph.bounds import MAX_BYTES
 from tna_onnx.graph.external import DIGITS, write_external
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.tensors import Apart, pieces, total_size
+from tna_onnx.graph.tensors import LargeValues, pieces, total_size
 
 # A file above this size that is not called .onnx is no model with external data; it is not searched for a name.
 _MAX_SEARCHED = 2**26
@@ -91,7 +91,7 @@ def _place_data(data: Path, place: Path) -> Path | None:
 
 
 def _remove_old_data(folder: Path, output: Path) -> None:
-    """Do step 3, for files that are ours by name, hold what the name says, and belong to no model."""
+    """Do step 3: remove intact data files of earlier models of this name that no model refers to."""
     pattern = re.compile(re.escape(output.name) + rf"\.([0-9a-f]{{{DIGITS}}})\.data")
     # Large files are read before others have to wait.
     old_files = [path for path in folder.iterdir() if _is_intact(path, pattern)]
@@ -105,7 +105,7 @@ def _remove_old_data(folder: Path, output: Path) -> None:
 
 
 def _is_intact(path: Path, pattern: re.Pattern[str]) -> bool:
-    """Whether a file is called like data of the model, and has the digest that it is called by."""
+    """Whether a file has the name of this model's data, and its content the digest in that name."""
     match = pattern.fullmatch(path.name)
     if match is None:
         return False
@@ -124,7 +124,7 @@ def _digest(path: Path) -> str:
 
 
 def _named_in_folder(data: Path) -> bool:
-    """Whether a file in the folder may refer to a data file: the model itself, or a copy of an old one."""
+    """Whether any file in the folder, such as the model or a copy of an older one, mentions a data file."""
     for path in data.parent.iterdir():
         if path == data or not path.is_file() or path.suffix == ".data":
             continue
@@ -198,12 +198,12 @@ def file_beside(
 
 
 def _special(path: Path) -> bool:
-    """Whether there is a device, pipe or socket, which renaming would replace."""
+    """Whether the path is a device, pipe or socket, which renaming would replace."""
     return path.exists() and not path.is_file()
 
 
 def _places(path: Path) -> set[Path]:
-    """Return a path without links and dots in it, and the path that it links to."""
+    """Return the path with its folder resolved, and the file that it links to."""
     return {path.parent.resolve() / path.name, path.resolve()}
 
 
@@ -215,7 +215,7 @@ def pending(
     *,
     verbatim: bool = False,
     keep: bool = True,
-    apart: Apart | None = None,
+    large_values: LargeValues | None = None,
 ) -> Iterator[Path]:
     """Write a model, with its external data, into a temporary folder; move it to `output` when the block ends well.
 
@@ -225,10 +225,9 @@ def pending(
         model: the source.
         proto: the new model.
         output: path to write.
-        verbatim: nothing is new: the file gets the source's bytes. With external data its tensors have the same bytes,
-            and only the name of the file that holds them is new.
+        verbatim: write the source's bytes unchanged. With external data, only the name of the data file is new.
         keep: whether the file is moved to `output`; if not, it is only written beside it.
-        apart: values whose keys stand in the new model; those of the source by default.
+        large_values: values whose keys stand in the new model; those of the source by default.
 
     Raises:
         UsageError: the file cannot be written.
@@ -246,16 +245,19 @@ def pending(
             raise UsageError(f"{output or tempfile.gettempdir()}: cannot be written: {error.strerror}") from error
         temporary = folder / name
         try:
-            data = _write(model, proto, temporary, model.apart if apart is None else apart, verbatim=verbatim)
+            values = model.large_values if large_values is None else large_values
+            data = _write(model, proto, temporary, values, verbatim=verbatim)
         except OSError as error:
             raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
-        del proto, apart  # the caller may have no more use for them
+        del proto, large_values, values  # the caller may have no more use for them
         yield temporary
         if output is not None and keep:
             commit(temporary, data, output)
 
 
-def _write(model: Model, proto: onnx.ModelProto, path: Path, large_values: Apart, *, verbatim: bool) -> Path | None:
+def _write(
+    model: Model, proto: onnx.ModelProto, path: Path, large_values: LargeValues, *, verbatim: bool
+) -> Path | None:
     """Write a model, and return the file with its external data, if it has one."""
     if model.external_files:
         data = write_external(model, proto, path)
@@ -275,7 +277,7 @@ def _same_bytes(model: Model, path: Path) -> bytes:
     return data
 
 
-def _serialized(proto: onnx.ModelProto, path: Path, large_values: Apart) -> list[memoryview]:
+def _serialized(proto: onnx.ModelProto, path: Path, large_values: LargeValues) -> list[memoryview]:
     if total_size(proto, large_values) > MAX_BYTES:
         raise UnsupportedModel(
             f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"

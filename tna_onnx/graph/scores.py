@@ -94,7 +94,7 @@ def can_scale(model: Model, head: Head) -> bool:
 
 
 def _added_at(model: Model, tail: Iterable[int], reader: int) -> int:
-    """Return the index of the node that adds a bias, which an Expand may read before it."""
+    """Return the index of the node that adds a bias; an Expand may come between the bias and that node."""
     nodes = model.proto.graph.node
     if nodes[reader].op_type != "Expand":
         return reader
@@ -132,8 +132,8 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     for name in sorted(scores - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
-        rest = model.uses[name] - reads[name]
-        if not _are_labels(model, name) and _argmaxes(model, name, readout) != rest:
+        outside_reads = model.uses[name] - reads[name]
+        if not _are_labels(model, name) and _argmaxes(model, name, readout) != outside_reads:
             raise CannotInsert(
                 f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
                 "would miss an appended map",
@@ -147,7 +147,7 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
 
 
 def _scores(model: Model, tail: Iterable[int], first: Collection[int]) -> set[str]:
-    """Return what holds scores of the tensors that these nodes give: the first nodes', and what is made of them.
+    """Return the outputs of the tail that hold scores: those of the first nodes, and all computed from them.
 
     How many samples there are (Shape, Size) says nothing of their scores, nor does a bias that is repeated so often.
     """
@@ -165,7 +165,7 @@ def _nodes(model: Model, indices: Iterable[int]) -> list[onnx.NodeProto]:
 
 
 def _reads(nodes: Iterable[onnx.NodeProto], scores: Iterable[str]) -> dict[str, int]:
-    """Count how often some nodes read each of some tensors."""
+    """Count how often the nodes read each of the tensors `scores`."""
     reads = dict.fromkeys(scores, 0)
     for node in nodes:
         for name in node.input:
@@ -188,7 +188,7 @@ def _argmaxes(model: Model, name: str, readout: Readout) -> int:
 
 
 def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
-    """Return what an attribute may call the axis of the classes: of (N, C), as far as the file does not say more."""
+    """Return the values of an `axis` attribute that mean the class axis of a tensor."""
     sizes = model.sizes(name) or []
     # over the positions of a sample, the largest score is no label
     if readout.class_axis == CLASSES_LAST:
@@ -252,7 +252,7 @@ def stands_for_labels(model: Model, node: onnx.NodeProto | None) -> bool:
 
 
 def _sigmoid_behind(model: Model, tensor: str) -> int | None:
-    """Return the node whose sigmoid a column is; None if it is something else."""
+    """Return the index of the node whose sigmoid makes a column; None if none does."""
     for _ in range(_MAX_PASSED):
         index = model.producers.get(tensor)
         if index is None:
@@ -462,8 +462,9 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
         return "logits"
     if kind in LABEL_KINDS:
         return kind.removeprefix("label-")
-    several = has_positions(model.sizes(walked.logits))
-    layer = walked.node is not None and is_linear(walked.node) and not several  # an image may end in a convolution too
+    per_position = has_positions(model.sizes(walked.logits))
+    # an image may end in a convolution too
+    layer = walked.node is not None and is_linear(walked.node) and not per_position
     if kind is None and (layer or integer_layer(model, walked.node) is not None):
         return "logits"
     holds = kind or _known_kind(walked.node) or ("probabilities" if adds_up_to_one(walked.node) else "")
@@ -482,7 +483,7 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
 
 
 def _from(walked: State) -> str:
-    """Say where an output comes from, and why an integer operator there is no head."""
+    """Describe the node that makes an output, and why a quantised one is no head."""
     if walked.node is None or not is_quantized(walked.node):
         return walked.where
     return f"{walked.where}, a {walked.node.op_type}, whose quantised weight cannot be replaced"
@@ -520,7 +521,7 @@ def _is_multi_label(kind: str | None, walked: State, columns: int, class_axis: i
 
 
 def _known_kind(node: onnx.NodeProto | None) -> str:
-    """Return what an operator's own attributes say about its scores; empty if they do not."""
+    """Return what an operator's attributes say its scores are; empty if they do not say."""
     if node is not None and node.op_type == "QLinearSoftmax":
         return "probabilities"
     if node is None or node.domain != "ai.onnx.ml":
@@ -541,24 +542,24 @@ def adds_up_to_one(node: onnx.NodeProto | None) -> bool:
     if not _adds_up_shares(node):
         return False
     assert node is not None  # noqa: S101 - `_adds_up_shares` says so
-    said = {a.name: a for a in node.attribute}
-    if any(said[name].floats for name in ("base_values",) if name in said):
+    attributes = {a.name: a for a in node.attribute}
+    if "base_values" in attributes and attributes["base_values"].floats:
         return False
-    if "post_transform" in said and said["post_transform"].s != b"NONE":
+    if "post_transform" in attributes and attributes["post_transform"].s != b"NONE":
         return False
-    trees = np.array(said["class_treeids"].ints)
-    places = np.array(said["class_nodeids"].ints)
-    weights = np.array(said["class_weights"].floats)
+    trees = np.array(attributes["class_treeids"].ints)
+    places = np.array(attributes["class_nodeids"].ints)
+    weights = np.array(attributes["class_weights"].floats)
     if not len(trees) == len(places) == len(weights):
         return False
     _, leaf = np.unique(np.stack([trees, places]), axis=1, return_inverse=True)
     share = np.bincount(np.ravel(leaf), weights) * len(np.unique(trees))
-    one_class = len(set(said["class_ids"].ints)) == 1
+    one_class = len(set(attributes["class_ids"].ints)) == 1
     return bool(np.allclose(share.max(), 1, atol=1e-3) and (one_class or np.allclose(share, 1, atol=1e-3)))
 
 
 def _adds_up_shares(node: onnx.NodeProto | None) -> bool:
-    """Tell whether a node is a forest whose leaves hold shares of samples, as those of scikit-learn do."""
+    """Whether a node is a forest whose leaves hold shares of samples, as in scikit-learn."""
     if node is None or node.op_type != "TreeEnsembleClassifier":
         return False
     weights = [weight for a in node.attribute if a.name == "class_weights" for weight in a.floats]

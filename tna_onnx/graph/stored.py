@@ -122,9 +122,9 @@ class Select:
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
         """Put the entries where they were."""
-        whole = self.whole.astype(array.dtype)
-        whole[(slice(None),) * self.axis + (list(self.places),)] = array
-        return whole
+        restored = self.whole.astype(array.dtype)
+        restored[(slice(None),) * self.axis + (list(self.places),)] = array
+        return restored
 
 
 Step: TypeAlias = Transpose | Reshape | Cast | Mirror | Select

@@ -180,7 +180,7 @@ def _bfloat16_bits(array: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.where(np.isnan(flat), _BFLOAT16_NAN, upper).astype(np.uint16).reshape(array.shape)
 
 
-Apart: TypeAlias = Mapping[bytes, "bytes | NDArray[Any]"]
+LargeValues: TypeAlias = Mapping[bytes, "bytes | NDArray[Any]"]
 """Key -> value: the raw data, or an array in memory as raw data are, little-endian and in C order."""
 
 # Bytes of raw data from which they are kept apart.
@@ -243,7 +243,7 @@ def key_of(value: bytes | NDArray[Any]) -> bytes:
     return _KEY + hashlib.sha256(_flat(value)).digest()
 
 
-def take_apart(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+def split_off(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """Take large raw data of dense initializers of the main graph out of an encoded model.
 
     Returns:
@@ -270,7 +270,7 @@ def take_apart(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     return b"".join(parts), dict(zip(keys, values, strict=True))
 
 
-def pieces(proto: onnx.ModelProto, large_values: Apart) -> list[memoryview]:
+def pieces(proto: onnx.ModelProto, large_values: LargeValues) -> list[memoryview]:
     """Return the encoded model, the same for equal models, in pieces: values are in the places of their keys."""
     message = memoryview(proto.SerializeToString(deterministic=True))
     if not large_values:
@@ -281,7 +281,7 @@ def pieces(proto: onnx.ModelProto, large_values: Apart) -> list[memoryview]:
     return _replaced(message, graph, [(spot, _flat(value)) for spot, value in values if value is not None])
 
 
-def total_size(proto: onnx.ModelProto, large_values: Apart) -> int:
+def total_size(proto: onnx.ModelProto, large_values: LargeValues) -> int:
     """Return the bytes of the encoded model with all values."""
     # a message without keys may be too large to be encoded
     if not large_values:

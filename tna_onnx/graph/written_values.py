@@ -65,7 +65,7 @@ class WrittenValues:
         copy.CopyFrom(tensor)
         # the key of values apart stays one; external data are read
         copy.raw_data = values.tobytes() if is_external(theirs) else theirs.raw_data
-        if self.model.data_apart(theirs) is None and len(copy.raw_data) != byte_count(tensor):
+        if self.model.large_value(theirs) is None and len(copy.raw_data) != byte_count(tensor):
             raise NotRebuilt(f"tensor '{name}' is stored in another form than it is written in")
         return copy
 

@@ -48,8 +48,8 @@ class _Maps(Mapping[str, "type[CalibrationMap]"]):
 
     def __getitem__(self, name: str) -> type[CalibrationMap]:
         module, cls = _CLASSES[name]  # type: ignore[index]  # any other word is a KeyError
-        found: type[CalibrationMap] = getattr(importlib.import_module(f"{__name__}.{module}"), cls)
-        return found
+        map_class: type[CalibrationMap] = getattr(importlib.import_module(f"{__name__}.{module}"), cls)
+        return map_class
 
     def __contains__(self, name: object) -> bool:
         return name in _CLASSES

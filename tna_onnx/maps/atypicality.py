@@ -169,8 +169,8 @@ class _Passed:
     sums: FloatArray
     kept: FloatArray
 
-    def __add__(self, other: _Passed) -> _Passed:
-        return _Passed(self.sums + other.sums, np.concatenate([self.kept, other.kept]))
+    def __add__(self, addend: _Passed) -> _Passed:
+        return _Passed(self.sums + addend.sums, np.concatenate([self.kept, addend.kept]))
 
 
 def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
@@ -198,7 +198,7 @@ def _loss_sums(
     top = row_max(scores)
     scores -= top
     weights = _exponentials(op, scores)
-    own = _host(own_column(z, labels))[:, 0]
+    label_logits = _host(own_column(z, labels))[:, 0]
     z = _bounded(z)
     weighted = weights * z
     total, first, second = (
@@ -207,8 +207,8 @@ def _loss_sums(
     mean = first / total
     square = second / total
     normaliser = np.log(total) + _host(top)[:, 0]
-    nll = normaliser - (factor * own + theta[3:][labels])
-    by_power = (mean - own) @ powers
+    nll = normaliser - (factor * label_logits + theta[3:][labels])
+    by_power = (mean - label_logits) @ powers
     block = (powers * np.maximum(square - mean**2, 0)[:, None]).T @ powers
     # sums over samples of q, of a^k E_q[z] q, of a^k q z and of q^2
     share = powers / total[:, None]

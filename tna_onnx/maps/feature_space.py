@@ -191,8 +191,8 @@ class _Moments:
             outer = z.T @ z
         return cls(origin, np.bincount(labels, minlength=classes).astype(np.float64), total, outer)
 
-    def __add__(self, other: _Moments) -> _Moments:
-        moved = other.around(self.origin)
+    def __add__(self, addend: _Moments) -> _Moments:
+        moved = addend.around(self.origin)
         outer = moved.outer
         outer += self.outer
         return _Moments(self.origin, self.count + moved.count, self.total + moved.total, outer)
@@ -215,8 +215,8 @@ class _Column:
 
     values: NDArray[Any]
 
-    def __add__(self, other: _Column) -> _Column:
-        return _Column(np.concatenate([self.values, other.values]))
+    def __add__(self, addend: _Column) -> _Column:
+        return _Column(np.concatenate([self.values, addend.values]))
 
 
 def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: Any) -> _Column:
@@ -240,24 +240,24 @@ def _distance_without_itself(
         cross = u @ space.centres
     length = np.einsum("if,if->i", u, u)[:, None]
     # classes without samples have no centre
-    own = (np.cumsum(count > 0) - 1)[labels]
-    own_cross = cross[rows, own][:, None]
+    class_of = (np.cumsum(count > 0) - 1)[labels]
+    class_cross = cross[rows, class_of][:, None]
     # v = u - nu_y, and <z - mu_c, v> = (u - nu_c) . v multiplied out
     with_v = cross / 2
-    with_v += length + own_cross / 2
-    with_v += space.centres[:, own].T @ space.centres / 4 if between is None else between[own]
+    with_v += length + class_cross / 2
+    with_v += space.centres[:, class_of].T @ space.centres / 4 if between is None else between[class_of]
     # the only sample of its class is its mean, and leaves none behind
     alone = count[labels] == 1
     f = np.where(alone, 1, count[labels] / np.where(alone, 1, count[labels] - 1))
     # distances are over n
     k = f * (1 - space.shrinkage) / count.sum() * len(space.mean)
-    square = (length + own_cross)[:, 0] + space.squares[own]
-    rest = 1 - k * square
+    square = (length + class_cross)[:, 0] + space.squares[class_of]
+    remainder = 1 - k * square
     distance = cross
     distance += space.squares
     distance += length
     with_v *= with_v
-    with_v *= (k / rest)[:, None]
+    with_v *= (k / remainder)[:, None]
     distance += with_v
-    distance[rows, own] = np.where(alone, np.inf, f**2 * square / rest)
+    distance[rows, class_of] = np.where(alone, np.inf, f**2 * square / remainder)
     return _Column(distance.min(axis=1))

@@ -170,11 +170,11 @@ class _Tops:
         hit = to_host(xp.argmax(logits, axis=1)) == plain_labels(labels)
         return cls(np.asarray(to_host(p), np.float64), hit, labels)
 
-    def __add__(self, other: _Tops) -> _Tops:
+    def __add__(self, addend: _Tops) -> _Tops:
         return _Tops(
-            np.concatenate([self.probability, other.probability]),
-            np.concatenate([self.hit, other.hit]),
-            joined_labels([self.labels, other.labels]),
+            np.concatenate([self.probability, addend.probability]),
+            np.concatenate([self.hit, addend.hit]),
+            joined_labels([self.labels, addend.labels]),
         )
 
 
@@ -291,9 +291,9 @@ class Probabilities:
         """Take the softmax of some logits (B, C)."""
         return cls.of(1.0, logits, labels)
 
-    def __add__(self, other: Probabilities) -> Probabilities:
+    def __add__(self, addend: Probabilities) -> Probabilities:
         return Probabilities(
-            np.concatenate([self.probabilities, other.probabilities]), joined_labels([self.labels, other.labels])
+            np.concatenate([self.probabilities, addend.probabilities]), joined_labels([self.labels, addend.labels])
         )
 
 
@@ -370,10 +370,10 @@ def _steps(probability: NDArray[np.float32], outcome: NDArray[np.bool_], weights
     if weights is None:
         weights = np.ones(len(probability))
     # what counts nothing has no block
-    kept = weights > 0
-    x, group = np.unique(probability[kept], return_inverse=True)
-    count = np.bincount(group, weights[kept])
-    mean = np.bincount(group, weights[kept] * outcome[kept]) / count
+    counted = weights > 0
+    x, group = np.unique(probability[counted], return_inverse=True)
+    count = np.bincount(group, weights[counted])
+    mean = np.bincount(group, weights[counted] * outcome[counted]) / count
     fitted = isotonic_regression(mean, weights=count)
     starts = fitted.blocks[:-1]
     ends = fitted.blocks[1:] - 1

@@ -59,11 +59,11 @@ class LabelColumns:
             raise DataError("this map is for models with several labels a sample, and these labels are one class each")
         return columns
 
-    def __add__(self, other: LabelColumns) -> LabelColumns:
+    def __add__(self, addend: LabelColumns) -> LabelColumns:
         weights = None
-        if self.weights is not None and other.weights is not None:
-            weights = np.concatenate([self.weights, other.weights])
-        logits, labels = np.concatenate([self.logits, other.logits]), np.concatenate([self.labels, other.labels])
+        if self.weights is not None and addend.weights is not None:
+            weights = np.concatenate([self.weights, addend.weights])
+        logits, labels = np.concatenate([self.logits, addend.logits]), np.concatenate([self.labels, addend.labels])
         return LabelColumns(logits, labels, weights)
 
     def scarce(self, few: int = FEW) -> NDArray[np.bool_]:
@@ -84,9 +84,9 @@ class LabelColumns:
 
     def fits(self, fit: Callable[[Reduce], _Fit], together: _Fit, few: int = FEW) -> tuple[list[_Fit], tuple[int, ...]]:
         """Return the fit of each label, and the labels that have `together` in its place: the shared temperature."""
-        own = {c: self._fit(fit, c) for c in np.flatnonzero(~self.scarce(few)).tolist()}
+        fits = {c: self._fit(fit, c) for c in np.flatnonzero(~self.scarce(few)).tolist()}
         labels = range(self.labels.shape[1])
-        return [own.get(c) or together for c in labels], tuple(c for c in labels if own.get(c) is None)
+        return [fits.get(c) or together for c in labels], tuple(c for c in labels if fits.get(c) is None)
 
     def _fit(self, fit: Callable[[Reduce], _Fit], c: int) -> _Fit | None:
         try:
@@ -160,8 +160,8 @@ class LabelTemperature(CalibrationMap):
         """
         columns = LabelColumns.of(reduce)
         together = Temperature.fit(reduce)
-        fits, shared = columns.fits(lambda each: Temperature.fit(each, start=together), together)
-        return cls(tuple(each.temperature for each in fits), shared)
+        fits, shared = columns.fits(lambda label_reduce: Temperature.fit(label_reduce, start=together), together)
+        return cls(tuple(fit.temperature for fit in fits), shared)
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,7 @@ class LabelPlatt(CalibrationMap):
         columns = LabelColumns.of(reduce)
         together = Platt(1 / Temperature.fit(reduce).temperature, 0.0)
         lines, shared = columns.fits(Platt.fit, together)
-        return cls(tuple(each.slope for each in lines), tuple(each.intercept for each in lines), shared)
+        return cls(tuple(line.slope for line in lines), tuple(line.intercept for line in lines), shared)
 
 
 _MIN_SAMPLES = 25

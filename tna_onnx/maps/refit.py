@@ -90,7 +90,8 @@ class Refit(CalibrationMap):
             DataError: see `Temperature.fit`; or the features are all zero.
         """
         strength = start.strength if start else _MIDDLE
-        return list(cls._along(reduce, (*(each for each in cls.strengths if each > strength), strength)))[-1]
+        stronger = tuple(value for value in cls.strengths if value > strength)
+        return list(cls._along(reduce, (*stronger, strength)))[-1]
 
     @classmethod
     def fit_path(cls, reduce: Reduce) -> Iterator[Refit]:
@@ -119,8 +120,8 @@ def _samples(reduce: Reduce) -> _Samples:
     """Collect evenly spaced samples whose features fit into memory: the same ones, however they are cut in chunks."""
     size = reduce(_size)
     step = max(1, -(-int(size[1]) // _MAX_NUMBERS))
-    taken: _Samples = reduce(functools.partial(_Samples.of, step), np.arange(int(size[0])))
-    return taken
+    samples: _Samples = reduce(functools.partial(_Samples.of, step), np.arange(int(size[0])))
+    return samples
 
 
 def _size(_: Any, labels: NDArray[np.int64], features: Any) -> NDArray[np.int64]:
@@ -137,13 +138,13 @@ class _Samples:
     @classmethod
     def of(cls, step: int, logits: Any, labels: NDArray[np.int64], features: Any, index: NDArray[np.intp]) -> _Samples:
         """Take every step-th sample."""
-        kept = np.flatnonzero(index % step == 0)
+        rows = np.flatnonzero(index % step == 0)
         # chosen where they are: few of many are brought to the host
-        s, z = (np.asarray(to_host(values[kept]), np.float32) for values in (logits, features))
-        return cls(((s, labels[kept], z),))
+        s, z = (np.asarray(to_host(values[rows]), np.float32) for values in (logits, features))
+        return cls(((s, labels[rows], z),))
 
-    def __add__(self, other: _Samples) -> _Samples:
-        return _Samples(self.parts + other.parts)
+    def __add__(self, addend: _Samples) -> _Samples:
+        return _Samples(self.parts + addend.parts)
 
     @property
     def logits(self) -> FloatArray:

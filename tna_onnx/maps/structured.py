@@ -110,13 +110,13 @@ class MatrixScaling(CalibrationMap):
     def brief(self) -> dict[str, Any]:
         """The temperature, v, the norm and the largest entry of M, and the bias."""
         diagonal = np.diag(self.matrix)
-        rest = self.matrix - np.diag(diagonal)
-        row, column = np.unravel_index(np.abs(rest).argmax(), rest.shape)
+        off_diagonal = self.matrix - np.diag(diagonal)
+        row, column = np.unravel_index(np.abs(off_diagonal).argmax(), off_diagonal.shape)
         return {
             "temperature": self.temperature,
             **per_class("vector", diagonal),
-            "matrix_norm": float(np.linalg.norm(rest)),
-            "matrix_largest": float(rest[row, column]),
+            "matrix_norm": float(np.linalg.norm(off_diagonal)),
+            "matrix_largest": float(off_diagonal[row, column]),
             "matrix_largest_classes": [int(row), int(column)],
             **per_class("bias", self.bias),
         }

@@ -142,7 +142,7 @@ class Temperature(CalibrationMap):
 
 
 def _in_two_classes(reduce: Reduce) -> Reduce:
-    """Return the reduction in which the labels of a sample are samples of two classes; others are as they were."""
+    """Return a reduction that sees each label of a multi-label sample as a sample of two classes."""
 
     def reduced(of: Any, *aligned: NDArray[Any]) -> Any:
         return reduce(functools.partial(_paired, of), *aligned)
@@ -150,8 +150,8 @@ def _in_two_classes(reduce: Reduce) -> Reduce:
     return reduced
 
 
-def _paired(of: Any, logits: Any, labels: NDArray[np.int64], *others: Any) -> Any:
-    return of(*as_two_classes(logits, labels), *others)
+def _paired(of: Any, logits: Any, labels: NDArray[np.int64], *rest_of_chunk: Any) -> Any:
+    return of(*as_two_classes(logits, labels), *rest_of_chunk)
 
 
 def _scanned(reduce: Reduce, centre: Temperature, objective: Objective, bins: int) -> Temperature:
@@ -205,14 +205,14 @@ def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> ND
     total, first, second, third = (xp.astype(row, xp.float64) for row in raw)
     mean = first / total
     square = second / total
-    own = own_column(shifted, labels)[:, 0]
+    label_logits = own_column(shifted, labels)[:, 0]
     sums = (
-        xp.sum(weigh(mean - own, labels)),
+        xp.sum(weigh(mean - label_logits, labels)),
         xp.sum(weigh(square - mean * mean, labels)),
         # the third central moment, from raw ones
         xp.sum(weigh(third / total - mean * (3 * square - 2 * mean * mean), labels)),
         total_weight(labels),
-        -xp.sum(weigh(own, labels), dtype=xp.float64),
+        -xp.sum(weigh(label_logits, labels), dtype=xp.float64),
     )
     return np.array([float(value) for value in sums])
 
@@ -231,7 +231,7 @@ def _raw_moments(beta: float, shifted: Any) -> tuple[Any, ...]:
 
 
 def _narrow_moments(beta: float, shifted: NDArray[Any]) -> tuple[Any, ...]:
-    """The same for NumPy arrays of few classes, from class to class."""
+    """As `_raw_moments`, for NumPy arrays of few classes: NumPy is slow along short rows."""
     by_class = np.ascontiguousarray(shifted.T)
     weights = np.exp(beta * by_class)
     sums = [weights.sum(axis=0)]
@@ -323,9 +323,9 @@ class _Likelihoods:
         columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
         return cls(np.concatenate(columns, axis=1).astype(np.float64), labels)
 
-    def __add__(self, other: _Likelihoods) -> _Likelihoods:
-        joined = joined_labels([self.labels, other.labels])
-        return _Likelihoods(np.concatenate([self.values, other.values]), joined)
+    def __add__(self, addend: _Likelihoods) -> _Likelihoods:
+        joined = joined_labels([self.labels, addend.labels])
+        return _Likelihoods(np.concatenate([self.values, addend.values]), joined)
 
 
 def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:

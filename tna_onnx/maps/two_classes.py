@@ -136,10 +136,10 @@ class Beta(CalibrationMap):
             DataError: not two classes, or neither a > 0 nor b > 0 fits.
         """
         check_two_classes(cls.name, reduce)
-        both = fit_logistic(reduce, functools.partial(_sides, (1.0, 1.0)))
-        a, b = both.weights.tolist()
+        two_sided = fit_logistic(reduce, functools.partial(_sides, (1.0, 1.0)))
+        a, b = two_sided.weights.tolist()
         if min(a, b) >= 0 and max(a, b) > 0:
-            return cls(a, b, both.intercept)
+            return cls(a, b, two_sided.intercept)
         bounded = []
         for sides in ((1.0, 0.0), (0.0, 1.0)):
             # the column that is 0 has no variation and gets the weight 0

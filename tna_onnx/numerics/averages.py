@@ -141,7 +141,7 @@ class Ensemble:
         return Rotations(self.weight.shape[1], self._draws.seed, self._draws.tilt)
 
     def _stops_of(self, angles: Sequence[float], paths: int) -> Stops:
-        """Return the (paths, angles) stops of the first paths; those that are not known yet are found."""
+        """Return the (paths, angles) stops of the first paths, walking those that have not been walked yet."""
         n_rotations = len(self._stops.rotations)
         if not {*angles} <= {*self._angles}:
             end = max(*angles, *self._angles, 0.0)

@@ -200,8 +200,10 @@ def small_set_temperature(
 
     Arguments are those of `set_sizes`. The number is one that float32 holds.
     """
-    temperatures = sorted({1.0, *map(float, _TEMPERATURES)}, key=lambda each: abs(math.log(each)))
-    sizes = [set_sizes(tempered(p, each), labels, level, name, allow_empty=allow_empty) for each in temperatures]
+    temperatures = sorted({1.0, *map(float, _TEMPERATURES)}, key=lambda candidate: abs(math.log(candidate)))
+    sizes = [
+        set_sizes(tempered(p, candidate), labels, level, name, allow_empty=allow_empty) for candidate in temperatures
+    ]
     smallest = min(sizes, key=np.mean)
     for temperature, size in zip(temperatures, sizes, strict=True):
         larger = size - smallest
@@ -384,8 +386,8 @@ def share_interval(
         _, error = mean_and_error(holds.astype(np.float64), clusters)
         effect = n * error**2 / (share * (1 - share)) if 0 < share < 1 else n / groups
         tail = (1 + level) / 2
-        known = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
-        n = float(n / max(1.0, effect) * known) if np.isfinite(effect) else 1.0
+        information = (special.stdtrit(n - 1, tail) / special.stdtrit(max(1, groups - 1), tail)) ** 2
+        n = float(n / max(1.0, effect) * information) if np.isfinite(effect) else 1.0
     count = share * n
     low = float(special.betaincinv(count, n - count + 1, (1 - level) / 2)) if share > 0 else 0.0
     high = float(special.betaincinv(count + 1, n - count, (1 + level) / 2)) if share < 1 else 1.0

@@ -93,9 +93,9 @@ def near_copies(features: NDArray[Any], seed: int = 0) -> Pairs:
     rng = np.random.default_rng(seed)
     # of very wide features fewer, which are copied
     most = min(_OTHERS, max(4 * _NEIGHBOURS, _MOST_NUMBERS // features.shape[1]))
-    others = np.sort(rng.permutation(n)[:most])
+    references = np.sort(rng.permutation(n)[:most])
     probes = np.sort(rng.permutation(n)[:_PROBES])
-    closer, width = _neighbours(features, probes, others)
+    closer, width = _neighbours(features, probes, references)
     usable = closer > 0
     # nearly all features are the same: there is no width to hold a distance against
     if 2 * np.count_nonzero(usable) < len(probes):
@@ -104,31 +104,31 @@ def near_copies(features: NDArray[Any], seed: int = 0) -> Pairs:
     dimension = math.log(2) / math.log(max(ratio, 1 + 1e-6))
     limit = min(_CLOSEST, (_CHANCE / _NEIGHBOURS) ** (1 / dimension))
     points = _Points(features, rng)
-    if n > _MANY and not len(_confirmed(features, points.closer(probes, limit * width), others, dimension)):
+    if n > _MANY and not len(_confirmed(features, points.closer(probes, limit * width), references, dimension)):
         return none
     rows = np.arange(n)
-    _, width = _neighbours(features, rows, others)
-    pairs = _confirmed(features, points.closer(rows, limit * width, later=True), others, dimension)
+    _, width = _neighbours(features, rows, references)
+    pairs = _confirmed(features, points.closer(rows, limit * width, later=True), references, dimension)
     by_chance = n * _CHANCE / 2
     return pairs if len(pairs) > by_chance + 4 * math.sqrt(by_chance) + 2 else none
 
 
 def _neighbours(
-    features: NDArray[Any], rows: NDArray[np.int64], others: NDArray[np.int64]
+    features: NDArray[Any], rows: NDArray[np.int64], references: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the distances (len(rows),) of rows to their k/2-th and k-th neighbour among others."""
-    origin = np.asarray(features[others[:_NEIGHBOURS]], np.float32).mean(axis=0)
-    there = np.asarray(features[others], np.float32) - origin
-    squares = np.einsum("ij,ij->i", there, there)
+    origin = np.asarray(features[references[:_NEIGHBOURS]], np.float32).mean(axis=0)
+    reference_rows = np.asarray(features[references], np.float32) - origin
+    squares = np.einsum("ij,ij->i", reference_rows, reference_rows)
     ranks = (_NEIGHBOURS // 2 - 1, _NEIGHBOURS - 1)
     parts = []
-    step = max(1, _BLOCK // max(len(others), features.shape[1]))
+    step = max(1, _BLOCK // max(len(references), features.shape[1]))
     for start in range(0, len(rows), step):
         part = rows[start : start + step]
-        here = np.asarray(features[part], np.float32) - origin
-        distance = squares - 2 * here @ there.T + np.einsum("ij,ij->i", here, here)[:, None]
+        block = np.asarray(features[part], np.float32) - origin
+        distance = squares - 2 * block @ reference_rows.T + np.einsum("ij,ij->i", block, block)[:, None]
         # a sample is no neighbour of itself
-        distance[others[None] == part[:, None]] = np.inf
+        distance[references[None] == part[:, None]] = np.inf
         # two columns alone are kept: all of them would be as many numbers as there are pairs
         parts.append(np.partition(distance, ranks, axis=1)[:, ranks])
     distances = np.concatenate(parts).astype(np.float64)
@@ -136,13 +136,13 @@ def _neighbours(
     return closer, width
 
 
-def _confirmed(features: NDArray[Any], candidates: Pairs, others: NDArray[np.int64], dimension: float) -> Pairs:
+def _confirmed(features: NDArray[Any], candidates: Pairs, references: NDArray[np.int64], dimension: float) -> Pairs:
     """Return those of some pairs (P, 2) that are near copies, in features of a dimension D."""
     if not len(candidates):
         return candidates
     distance = _distances(features, candidates[:, 0], candidates[:, 1])
     rows, at = np.unique(candidates, return_inverse=True)
-    _, width = _neighbours(features, rows, others)
+    _, width = _neighbours(features, rows, references)
     width = width[at.reshape(candidates.shape)].min(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = _NEIGHBOURS * (distance / width) ** dimension
@@ -198,7 +198,7 @@ class _Points:
         """
         n = len(self._left)
         bounds = np.asarray((self._factor * limits) ** 2, np.float32)
-        found = [np.zeros((0, 2), np.int64)]
+        pair_lists = [np.zeros((0, 2), np.int64)]
         step = max(1, _BLOCK // n)
         for start in range(0, len(rows), step):
             first = rows[start : start + step]
@@ -206,8 +206,8 @@ class _Points:
             close = self._left[first] @ self._right[offset:].T <= bounds[start : start + step, None]
             row, column = np.nonzero(close)
             pairs = np.stack([first[row], column + offset], axis=1)
-            other = pairs[:, 1] > pairs[:, 0] if later else pairs[:, 1] != pairs[:, 0]
-            row = row[other]
+            distinct = pairs[:, 1] > pairs[:, 0] if later else pairs[:, 1] != pairs[:, 0]
+            row = row[distinct]
             rank = np.arange(len(row)) - np.searchsorted(row, row)
-            found.append(pairs[other][rank < _LINKS])
-        return np.concatenate(found)
+            pair_lists.append(pairs[distinct][rank < _LINKS])
+        return np.concatenate(pair_lists)

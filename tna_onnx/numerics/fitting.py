@@ -328,11 +328,11 @@ def _sums(columns: _Columns, w: FloatArray, logits: Any, labels: NDArray[np.int6
     device = array_api_compat.device(g)
     # the sign makes the two labels one case: -log p(y) = log(1 + exp -own)
     sign = xp.asarray(2.0 * np.asarray(plain_labels(labels)) - 1, device=device)
-    own_logits = sign * (g @ xp.asarray(w, device=device))
-    small = xp.exp(-xp.abs(own_logits))
-    nll = xp.log1p(small) + xp.clip(-own_logits, 0, None)
+    label_logits = sign * (g @ xp.asarray(w, device=device))
+    small = xp.exp(-xp.abs(label_logits))
+    nll = xp.log1p(small) + xp.clip(-label_logits, 0, None)
     # 1 - p(y), without cancellation on either side
-    wrong = xp.where(own_logits > 0, small, xp.ones_like(small)) / (1 + small)
+    wrong = xp.where(label_logits > 0, small, xp.ones_like(small)) / (1 + small)
     spread = small / (1 + small) ** 2
     gradient = -(weigh(sign * wrong, labels) @ g)
     hessian = (g * weigh(spread, labels)[:, None]).T @ g

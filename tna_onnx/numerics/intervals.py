@@ -294,8 +294,8 @@ def bootstrap_interval(
     share = float(np.clip(np.mean(resampled < difference(total)), 1 / _RESAMPLES, 1 - 1 / _RESAMPLES))
     normal = NormalDist()
     offset = normal.inv_cdf(share)
-    left_out = difference(total - spread)
-    d = left_out.mean() - left_out
+    jackknife = difference(total - spread)
+    d = jackknife.mean() - jackknife
     squares = float((d**2).sum())
     skewness = float((d**3).sum()) / (6 * squares**1.5) if squares else 0.0
     ends = []
@@ -377,7 +377,7 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
 
 
 def _label_accuracy(before: SampleScores, after: SampleScores, z: float) -> tuple[float, float, float]:
-    """Return the same of the share of labels that are right, or of samples in clusters: one is won, and one lost."""
+    """As `_accuracy`, for several labels a sample or for clusters: one sample is won and one is lost."""
     n = len(before) if before.weights is None else effective_size(before.weights)
     labels = 1 if before.predicted is None else before.hit.shape[1]
     change = _by_sample(after, "hit") - _by_sample(before, "hit")

@@ -164,13 +164,13 @@ class Interval:
     level: float
     groups: int | None = None
 
-    def holding(self, other: Interval) -> Interval:
+    def holding(self, second: Interval) -> Interval:
         """Return the same difference with the interval that holds another one, too.
 
         >>> Interval(0.1, 0.0, 0.2, 0.95).holding(Interval(-0.1, -0.3, 0.1, 0.95))
         Interval(difference=0.1, low=-0.3, high=0.2, level=0.95, groups=None)
         """
-        return replace(self, low=min(self.low, other.low), high=max(self.high, other.high))
+        return replace(self, low=min(self.low, second.low), high=max(self.high, second.high))
 
 
 def ece(scores: SampleScores, bins: int = 15) -> float:
@@ -288,7 +288,7 @@ def equal_mass_edges(n: int, bins: int) -> NDArray[np.intp]:
 
 
 def check_bins(scores: SampleScores, bins: int) -> None:
-    """Refuse fewer samples than bins.
+    """Check that there are at least as many samples as bins.
 
     Raises:
         ValueError: no bin, no samples, or fewer samples than bins.
@@ -351,8 +351,8 @@ def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
     accuracy = np.bincount(index, scores.weigh(scores.hit), bins)[filled] / size
     gap = np.abs(accuracy - confidence)
     noise = np.sqrt(_of_groups(scores, index, count * 0.0)[filled]) / size
-    known = size if scores.weights is None else size**2 / np.bincount(index, scores.weights**2, bins)[filled]
-    noise = np.maximum(noise, np.sqrt(accuracy * (1 - accuracy) / known))
+    effective = size if scores.weights is None else size**2 / np.bincount(index, scores.weights**2, bins)[filled]
+    noise = np.maximum(noise, np.sqrt(accuracy * (1 - accuracy) / effective))
     return max(0.0, float(size @ (2 * gap - folded_mean(gap, noise)) / scores.total))
 
 

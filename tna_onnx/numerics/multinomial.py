@@ -345,7 +345,7 @@ def _loss_sums(
     r = q - label_shares(labels, q)
     curved = q - q * q
     spread = x
-    rest: tuple[Any, ...] = ()
+    noise_sums: tuple[Any, ...] = ()
     if share is not None:
         of_label = (1 - share) * xp.exp(-nll)
         right = of_label / (of_label + share / logits.shape[1])
@@ -354,7 +354,7 @@ def _loss_sums(
         r = r * weight
         curved = curved * weight
         spread = x * xp.sqrt(weight)  # curvatures are quadratic in x
-        rest = (xp.sum(weigh(right, labels)),)
+        noise_sums = (xp.sum(weigh(right, labels)),)
     if isinstance(labels, WeightedLabels):
         r, curved = weigh(r, labels), weigh(curved, labels)
         spread = weigh(spread, WeightedLabels(labels.labels, np.sqrt(labels.weights)))
@@ -364,7 +364,7 @@ def _loss_sums(
         xp.sum(r, axis=0, dtype=xp.float64),
         form.curvature(q, spread),
         xp.sum(curved, axis=0, dtype=xp.float64),
-        *rest,
+        *noise_sums,
     )
     return _joined(parts)
 
@@ -621,9 +621,9 @@ class Arrow:
     def of(cls, block: FloatArray, coupling: FloatArray, diagonal: FloatArray) -> Arrow:
         """Take M apart: A, B and the diagonal of D."""
         scale = 1 / np.sqrt(np.maximum(np.diag(block), _MIN_CURVATURE))
-        rest = (block - (coupling / diagonal) @ coupling.T) * scale * scale[:, None]
+        complement = (block - (coupling / diagonal) @ coupling.T) * scale * scale[:, None]
         # sums that are not finite have no eigenvalues; what comes of them is not finite either
-        values, vectors = np.linalg.eigh(rest if np.all(np.isfinite(rest)) else np.eye(len(rest)))
+        values, vectors = np.linalg.eigh(complement if np.all(np.isfinite(complement)) else np.eye(len(complement)))
         sizes = np.abs(values)
         sizes = np.maximum(sizes, max(_MIN_EIGENVALUE * sizes.max(), _MIN_CURVATURE))
         inverse = (vectors / sizes) @ vectors.T * scale * scale[:, None]

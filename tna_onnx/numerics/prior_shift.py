@@ -295,13 +295,13 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
     predicted = observed.probabilities.argmax(axis=1)
     confidence = observed.probabilities.max(axis=1).astype(np.float64)
     start = smoothed(em, n)
-    at_once = max(1, _NUMBERS // n)
-    found_em = []
-    found_box = []
-    found_unexplained = []
-    found_surprise = []
-    for first in range(0, count, at_once):
-        size = min(at_once, count - first)
+    draws_a_block = max(1, _NUMBERS // n)
+    em_rows = []
+    box_rows = []
+    unexplained_rows = []
+    surprises = []
+    for first in range(0, count, draws_a_block):
+        size = min(draws_a_block, count - first)
         counts = rng.multinomial(n, np.full(n, 1 / n), size=size)
         old_counts = rng.multinomial(m, np.full(m, 1 / m), size=size)
         fitted = fit_em(
@@ -312,21 +312,21 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
             tolerance=_DRAWN_TOLERANCE,
             max_cycles=_DRAWN_CYCLES,
         ).priors
-        found_em.append(fitted)
+        em_rows.append(fitted)
         for row, old_row, q in zip(counts, old_counts, fitted, strict=True):
-            found_surprise.append(float(row @ confidence) / n - _expected(observed, old_row, q))
+            surprises.append(float(row @ confidence) / n - _expected(observed, old_row, q))
             if with_black_box:
                 shares = np.bincount(predicted, row, classes) / n
                 matrix = _redrawn(observed, old_row)
-                found_unexplained.append(shares - matrix @ q)
-                found_box.append(_box(matrix, shares))
-    boxes = [box for box in found_box if box is not None]
+                unexplained_rows.append(shares - matrix @ q)
+                box_rows.append(_box(matrix, shares))
+    boxes = [box for box in box_rows if box is not None]
     complete = len(boxes) == count
     return Draws(
-        np.concatenate(found_em),
+        np.concatenate(em_rows),
         np.stack(boxes) if complete else None,
-        np.stack(found_unexplained) if complete else None,
-        np.array(found_surprise),
+        np.stack(unexplained_rows) if complete else None,
+        np.array(surprises),
     )
 
 

@@ -155,7 +155,7 @@ def normal_cdf(x: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     >>> normal_cdf(np.array([-1.96, 0.0])).round(3).tolist()
     [0.025, 0.5]
     """
-    return np.array([0.5 * math.erfc(-each / math.sqrt(2)) for each in x.ravel().tolist()]).reshape(x.shape)
+    return np.array([0.5 * math.erfc(-value / math.sqrt(2)) for value in x.ravel().tolist()]).reshape(x.shape)
 
 
 def kolmogorov_smirnov_p(x: float) -> float:

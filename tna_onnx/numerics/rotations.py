@@ -1,15 +1,8 @@
 """Random Givens rotations: which pairs of coordinates turn, by which angles.
 
 A path is a sequence of rotations, a function of the seed and the number of the path. Rotations of disjoint coordinates
-commute: `levels` cuts a sequence into sets of these, which can be applied together.
-
-Rotations of several paths, applied in steps: those of disjoint coordinates together.
-
-Angles between class vectors and their tilted selves.
-
-Class vectors as paths of rotations need them: where all paths of one weight begin.
-
-Products with a large weight in float64, some classes at a time: no copy of all of it is made.
+commute: `levels` cuts a sequence into sets of these, and `Turns` applies each set in one step, for several paths at
+once. `ClassVectors` is where all paths of one weight begin; `mean_rotation` is the angle that a path has come to.
 """
 
 from __future__ import annotations

@@ -144,9 +144,9 @@ def _sums_of_runs(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np
     xp = array_api_compat.array_namespace(values)  # vecdot of NumPy is of its second version
     samples, classes = values.shape
     in_runs = classes - classes % _RUN
-    rest = values[:, in_runs:]
-    total = np.einsum("nc->n", rest).astype(np.float64)
-    squares = xp.vecdot(rest, rest).astype(np.float64)
+    remainder = values[:, in_runs:]
+    total = np.einsum("nc->n", remainder).astype(np.float64)
+    squares = xp.vecdot(remainder, remainder).astype(np.float64)
     if in_runs:
         # a view: rows are cut, and not moved
         runs = values[:, :in_runs].reshape(samples, -1, _RUN)
@@ -323,7 +323,7 @@ class SampleScores:
         wide = xp.astype(logits, xp.float64)
         p = ArrayOps(wide).softmax(wide)
         # a score is linear in s_y, or p_y
-        moved = (own_column(each, labels.labels) - own_column(each, labels) for each in (wide, p))
+        moved = (own_column(values, labels.labels) - own_column(values, labels) for values in (wide, p))
         nll, brier = (to_host(column)[:, 0] for column in moved)
         return replace(
             scores, nll=(scores.nll + nll).astype(np.float32), brier=(scores.brier + 2 * brier).astype(np.float32)
@@ -387,7 +387,7 @@ class SampleScores:
     def take(self, rows: NDArray[Any] | slice) -> SampleScores:
         """Return the scores of the chosen rows: integer indices, a (N,) bool mask, or a slice."""
         columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        chosen: dict[str, Any] = {name: each if each is None else each[rows] for name, each in columns.items()}
+        chosen: dict[str, Any] = {name: column if column is None else column[rows] for name, column in columns.items()}
         return SampleScores(**chosen)
 
     def clustered(self, clusters: NDArray[np.int64] | None, weights: NDArray[np.float64] | None = None) -> SampleScores:

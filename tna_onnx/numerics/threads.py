@@ -71,7 +71,7 @@ def several_threads(*shape: int) -> Iterator[None]:
 
 
 def _libraries() -> list[Any]:
-    """Return what sets the threads of each library of linear algebra that is loaded; none of those it does not know."""
+    """Return a controller for the threads of each loaded library of linear algebra."""
     import threadpoolctl  # noqa: PLC0415 - only searches need it
 
     controllers: list[Any] = threadpoolctl.ThreadpoolController().select(user_api="blas").lib_controllers

@@ -186,15 +186,15 @@ def _groups(stops: NDArray[np.int64], together: int, *, alone: bool) -> list[lis
         alone: whether one block of classes takes all steps, so that none needs to be held for another.
     """
     groups: list[list[NDArray[np.int64]]] = [[]]
-    held_steps = 0
+    steps_in_group = 0
     for begin in range(0, len(stops), together):
         paths = np.arange(begin, min(begin + together, len(stops)))
         group_steps = int(stops[paths].max(axis=1, initial=0).sum())
-        if groups[-1] and (alone or held_steps + group_steps > _HELD):
+        if groups[-1] and (alone or steps_in_group + group_steps > _HELD):
             groups.append([])
-            held_steps = 0
+            steps_in_group = 0
         groups[-1].append(paths)
-        held_steps += group_steps
+        steps_in_group += group_steps
     return groups
 
 

@@ -133,7 +133,7 @@ def write_decisions(
     """Return the protobuf of a model with decisions, and in its metadata how they were added; see `add_decisions`."""
     proto = add_decisions(model, guarded, thresholds, names, {}, dialled, from_file)
     done = DecisionStep(model.sha256, model, guarded, thresholds, names, dialled)
-    annotate(proto, _with_steps(metadata, [*_earlier(model, metadata), _decision_words(done, proto, model.apart)]))
+    annotate(proto, _with_steps(metadata, [*_earlier(model, metadata), _decision_words(done, proto, model.large_values)]))
     return proto
 
 
@@ -147,7 +147,7 @@ def _decision_words(done: DecisionStep, proto: Any, apart: Mapping[bytes, Any]) 
         "thresholds": encoder.encoded(dict(done.thresholds)),
         "names": dict(done.names),
         "dials": encoder.encoded(done.dials),
-        "digests": _decision_digests(Model(proto, "", done.model.path, apart=dict(apart))),
+        "digests": _decision_digests(Model(proto, "", done.model.path, large_values=dict(apart))),
     }
 
 
@@ -168,7 +168,7 @@ def before_decisions(file: Model, entries: Mapping[str, str]) -> tuple[Model, De
         dials = Decoder(_size(file)).decoded(step["dials"])
         proto = decisions.without_decisions(file, step["names"].values(), dials)
     annotate(proto, _with_steps(entries, earlier) if earlier else entries)
-    before = Model(proto, step["source"], file.path, apart=file.apart)
+    before = Model(proto, step["source"], file.path, large_values=file.large_values)
     proof = prove(before, file)
     if not proof.intact or proof.decisions is None:
         wrong = "; ".join(f"{each.part} {each.name}: {each.change}" for each in proof.unexplained)
@@ -427,7 +427,7 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
             done.append(made)
             stated = stated_after(made, entries)
             annotate(proto, stated)
-            model = Model(proto, "", source.path, apart={**source.apart, **file.apart})
+            model = Model(proto, "", source.path, large_values={**source.large_values, **file.large_values})
             roles |= new_roles
             names = sorted(name for name, _ in {*words["digests"].items()} ^ {*step["digests"].items()})
             wrong += [Difference("tensor", name, "values", "not those of its making") for name in dict.fromkeys(names)]
@@ -526,7 +526,7 @@ def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: i
     guarded, thresholds, dials = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
     proto = add_decisions(model, guarded, thresholds, step["names"], {}, dials, file)
     made = DecisionStep(step["source"], model, guarded, thresholds, step["names"], dials)
-    return proto, {}, _decision_words(made, proto, {**model.apart, **file.apart}), made
+    return proto, {}, _decision_words(made, proto, {**model.large_values, **file.large_values}), made
 
 
 def _decision_digests(model: Model) -> dict[str, str]:
@@ -542,7 +542,7 @@ def _decision_digests(model: Model) -> dict[str, str]:
 def _size(file: Model) -> int:
     """Return the bytes of a file with its external data: no array of it has more numbers."""
     external = sum(file.data_path(name).stat().st_size for name in file.external_files)
-    return int(file.proto.ByteSize()) + sum(len(value) for value in file.apart.values()) + external
+    return int(file.proto.ByteSize()) + sum(len(value) for value in file.large_values.values()) + external
 
 
 def _words_of(readout: Readout) -> dict[str, Any]:

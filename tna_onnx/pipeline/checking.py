@@ -352,7 +352,7 @@ def checked_file(
     Raises:
         CheckFailed: see `check_file`; no file is written. So with every error of the block.
     """
-    with pending(model, proto, target, apart=stored_apart) as path:
+    with pending(model, proto, target, large_values=stored_apart) as path:
         check_file(model, path)
         yield path, open_session(path, path.name, device)
 

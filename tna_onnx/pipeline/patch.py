@@ -282,7 +282,7 @@ def adaptable(source: Model, path: Path) -> Model:
             f"{path}: holds {', '.join(sorted(values)) or 'nothing'}; expected weight and bias of one head of "
             f"{source.name}, and nothing else"
         )
-    return Model(with_inputs(source, values), "", source.path, apart=source.apart)
+    return Model(with_inputs(source, values), "", source.path, large_values=source.large_values)
 
 
 def _adaptable_names(source: Model) -> Iterator[set[str]]:

@@ -89,7 +89,7 @@ def _recalibrate(job: Job, task: Task, started: Started, progress: Progress, fin
     # a dry run writes and checks the file too, and leaves none behind
     target = None if job.dry_run else task.output
     ways = {"verbatim": outcome.unchanged, "keep": finish is None}
-    with pending(task.model, rewritten.proto, target, apart=rewritten.apart, **ways) as path:
+    with pending(task.model, rewritten.proto, target, large_values=rewritten.large_values, **ways) as path:
         # the report of a model in memory has it
         if target is not None or job.dry_run:
             rewritten.forget()

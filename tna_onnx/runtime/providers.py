@@ -200,7 +200,7 @@ def _onnxruntime() -> ModuleType:
 
 
 def _half_installed(reason: str) -> DeviceError:
-    """Return the error for an ONNX Runtime that is there and does not work."""
+    """Return the error for an installed ONNX Runtime that does not work."""
     listed = " and ".join(name for name in _WHEELS if _is_installed(name)) or "neither of its wheels"
     return DeviceError(
         f"ONNX Runtime is installed in part only ({reason}; pip lists {listed}); run "

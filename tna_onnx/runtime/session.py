@@ -133,9 +133,11 @@ class Session:
         # the first batch of a run over all samples, or none
         self._remembered = None
         if remembered is not None:
-            known, results = remembered
+            known_feeds, results = remembered
             # by content: a source may give its samples in another order the next time
-            same = set(feeds) == set(known) and all(np.array_equal(feeds[name], known[name]) for name in feeds)
+            same = set(feeds) == set(known_feeds) and all(
+                np.array_equal(feeds[name], known_feeds[name]) for name in feeds
+            )
             if same and set(outputs) <= set(results):
                 return [results[name] for name in outputs]
         return self._compute(outputs, feeds)

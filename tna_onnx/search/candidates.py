@@ -2,9 +2,7 @@
 
 `Scored` makes and scores each candidate once, on all samples. Searches on different folds look at nearly the same
 candidates, and the score of a sample does not depend on the other samples, so the walks and products of the first
-search serve the others.
-
-Settings of the search, and its grid of angles.
+search serve the others. `SearchSettings` has the grid of angles.
 """
 
 from __future__ import annotations
@@ -71,13 +69,13 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
         rows: samples to choose by; all by default.
     """
 
-    def taken(candidate: Candidate) -> Candidate:
+    def chosen_rows(candidate: Candidate) -> Candidate:
         if rows is None:
             return candidate
         return dataclasses.replace(candidate, scores=candidate.scores.take(rows))
 
-    original = taken(candidates[0])
-    return pick(candidates, [value_of(original, taken(c), settings) for c in candidates])
+    original = chosen_rows(candidates[0])
+    return pick(candidates, [value_of(original, chosen_rows(c), settings) for c in candidates])
 
 
 def pick(candidates: Sequence[Candidate], values: Sequence[float]) -> int:

@@ -302,7 +302,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     estimated = _frequencies(job, opened, progress)
     change = log_ratio(estimated.source, estimated.target)
     rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated))
-    with checked_file(model, rewritten.proto, target, opened.device, rewritten.apart) as (_, session):
+    with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (_, session):
         # whole batches: a model may quantise each in its own way
         rows = max(opened.batch_size, _CHECKED // opened.batch_size * opened.batch_size)
         largest = check_result(opened, rewritten, session, estimated.old[:rows], change)

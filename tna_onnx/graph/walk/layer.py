@@ -345,19 +345,23 @@ class SummedHead(Head):
             new_weight = new_bias = None
             if weight is not None and layer.features not in read:
                 end = start + layer.n_features
-                others = [each.weight for each in self.layers if each is not layer and each.features == layer.features]
-                new_weight = weight[:, start:end] - sum(others) if others else weight[:, start:end]
+                tied = [
+                    summand.weight
+                    for summand in self.layers
+                    if summand is not layer and summand.features == layer.features
+                ]
+                new_weight = weight[:, start:end] - sum(tied) if tied else weight[:, start:end]
                 start = end
             read.add(layer.features)
             if bias is not None and layer is holder:
-                new_bias = bias - sum(each.bias for each in self.layers if each is not layer)
+                new_bias = bias - sum(summand.bias for summand in self.layers if summand is not layer)
             yield layer, new_weight, new_bias
 
     @property
     def written_as_is(self) -> bool:
         """Whether a (C, n) weight is in the file what it was before."""
-        apart = len({layer.features for layer in self.layers}) == len(self.layers)
-        return apart and all(layer.written_as_is for layer in self.layers)
+        untied = len({layer.features for layer in self.layers}) == len(self.layers)
+        return untied and all(layer.written_as_is for layer in self.layers)
 
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return what becomes of a (C, n) weight in the file."""
@@ -415,7 +419,8 @@ def _require_plain(model: Model, layer: Head, layers: Sequence[Head]) -> None:
         Refused: see `summed`.
     """
     behind = ancestors(model, layer.features)
-    before = next((each for each in layers if each is not layer and behind.intersection(each.readers)), None)
+    summands = (summand for summand in layers if summand is not layer)
+    before = next((summand for summand in summands if behind.intersection(summand.readers)), None)
     if before is not None:
         raise Refused(f"the features of {layer.node} are computed from the scores of {before.node}")
     if not layer.linear or layer.step:

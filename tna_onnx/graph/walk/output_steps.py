@@ -66,9 +66,9 @@ def _complement(state: State, node: onnx.NodeProto) -> str | None:
     first = state.model.producer(node.input[0])
     if first is None or first.op_type != "Sub" or len(first.input) != 2 or first.input[1] != node.input[1]:
         return None
-    one = state.model.constant_tensor(first.input[0])
+    constant = state.model.constant_tensor(first.input[0])
     # Both a number and a vector of ones are written.
-    if one is None or not np.all(state.model.floats(one) == 1):
+    if constant is None or not np.all(state.model.floats(constant) == 1):
         return None
     state.paired = True
     return _behind_activation(state, node, 1)

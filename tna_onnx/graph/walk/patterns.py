@@ -223,9 +223,9 @@ def _one_plus(model: Model, tensor: str | None, kind: str) -> str | None:
     node = _node(model, tensor)
     if node is None or node.op_type != "Add":
         return None
-    for one, second in (tuple(node.input), tuple(node.input)[::-1]):
+    for number, second in (tuple(node.input), tuple(node.input)[::-1]):
         inner = _node(model, second)
-        if _number(model, one) == 1 and inner is not None and inner.op_type == kind:
+        if _number(model, number) == 1 and inner is not None and inner.op_type == kind:
             return str(inner.input[0])
     return None
 

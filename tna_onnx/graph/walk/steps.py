@@ -268,8 +268,8 @@ def _sliced(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -> 
     if len(bounds) != 1 or bounds[0][0] not in class_axes or bounds[0][1:] == (0, None, 1):
         return ()
     start, end, step = bounds[0][1:]
-    one = start == -1 if end is None else start * end >= 0 and len(range(start, end, step)) < 2
-    return () if one else slice(start, end, step)
+    single_class = start == -1 if end is None else start * end >= 0 and len(range(start, end, step)) < 2
+    return () if single_class else slice(start, end, step)
 
 
 def _cast(state: State, node: onnx.NodeProto) -> None:

@@ -19,7 +19,7 @@ from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
-from tna_onnx.graph.tensors import key_of, large_tensor, pieces, take_apart, total_size
+from tna_onnx.graph.tensors import key_of, large_tensor, pieces, split_off, total_size
 
 _LARGE = 256
 _UNKNOWN = bytes([0xFA, 0xFF, 0x03, 0x03]) + b"new"  # field 8191, three bytes
@@ -76,7 +76,7 @@ def _field(number: int, content: bytes) -> bytes:
 
 def test_what_was_taken_out_comes_back() -> None:
     data = _encoded(_model())
-    message, values = take_apart(data)
+    message, values = split_off(data)
     assert sorted(map(len, values.values())) == [4 * 32 * 4, 256 * 2]
     hollow = _parsed(message)
     assert b"".join(pieces(hollow, values)) == data
@@ -122,15 +122,15 @@ def _tensor(*raw: bytes) -> bytes:
     ],
 )  # fmt: skip
 def test_what_no_writer_makes_stays_as_it_is(data: bytes) -> None:
-    assert take_apart(data) == (data, {})
+    assert split_off(data) == (data, {})
 
 
 def test_a_message_of_too_many_fields_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     data = _encoded(_model())
     monkeypatch.setattr(apart_module, "_MAX_FIELDS", 10)
-    assert len(take_apart(data)[1]) == 0
+    assert len(split_off(data)[1]) == 0
     monkeypatch.setattr(apart_module, "_MAX_FIELDS", 30)
-    assert len(take_apart(data)[1]) == 2
+    assert len(split_off(data)[1]) == 2
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "uint16", "int64", "bool"])
@@ -141,15 +141,15 @@ def test_arrays_are_those_of_the_file(dtype: str, tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "model.onnx")
     model = load_model(tmp_path / "model.onnx")
     stored = model.initializers["values"]
-    assert len(model.apart) == 3
-    assert model.data_apart(stored) == values.tobytes()
+    assert len(model.large_values) == 3
+    assert model.large_value(stored) == values.tobytes()
     found = model.array(stored)
     assert (found.dtype, found.shape) == (values.dtype, values.shape)
     np.testing.assert_array_equal(found, values)
-    whole = load_model(tmp_path / "model.onnx", whole=True)
-    assert not whole.apart
+    whole = load_model(tmp_path / "model.onnx", keep_inside=True)
+    assert not whole.large_values
     np.testing.assert_array_equal(whole.array(whole.initializers["values"]), values)
-    assert (whole.sha256, load_model(_encoded(proto)).apart) == (model.sha256, {})
+    assert (whole.sha256, load_model(_encoded(proto)).large_values) == (model.sha256, {})
 
 
 def test_a_shape_that_the_bytes_do_not_fill_is_refused(tmp_path: Path) -> None:
@@ -164,12 +164,12 @@ def test_a_shape_that_the_bytes_do_not_fill_is_refused(tmp_path: Path) -> None:
 def test_a_new_weight_is_written_as_if_it_were_in_the_protobuf(*, aside: bool, tmp_path: Path) -> None:
     onnx.save(_model(), tmp_path / "model.onnx")
     model = load_model(tmp_path / "model.onnx")
-    plain = load_model(tmp_path / "model.onnx", whole=True)
+    plain = load_model(tmp_path / "model.onnx", keep_inside=True)
     weight = 2 * _weight()
     rewritten = rewrite(model, choose_head(model), weight, metadata={"a": "b"}, aside=aside)
     expected = rewrite(plain, choose_head(plain), weight, metadata={"a": "b"})
-    assert (len(rewritten.apart) == 3) == aside
-    with pending(model, rewritten.proto, tmp_path / "new.onnx", apart=rewritten.apart) as path:
+    assert (len(rewritten.large_values) == 3) == aside
+    with pending(model, rewritten.proto, tmp_path / "new.onnx", large_values=rewritten.large_values) as path:
         assert path.read_bytes() == _encoded(expected.proto)
         written = load_model(path)
     assert unexpected(model, rewritten, written.proto) == []
