@@ -15,8 +15,9 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit
 from sklearn.linear_model import LogisticRegression
 
+from tests.maps.faces import on_numpy, on_onnxruntime, on_reference_evaluator, on_torch
 from tests.maps.samples import reduce_of
-from tests.maps.test_linear_maps import on_onnxruntime, on_reference_evaluator, on_torch
+from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
@@ -81,26 +82,24 @@ def by_definition(fitted: CalibrationMap, logits: Array) -> Array:
     raise AssertionError(fitted)
 
 
-def on_numpy(fitted: CalibrationMap, logits: Array) -> Array:
-    return np.asarray(apply_map(fitted, logits))
+@pytest.mark.parametrize(
+    ("name", "dtype", "face"),
+    pairwise(TABLE, [np.float16, np.float32, np.float64], [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator]),
+)
+def test_every_face_runs_it(name: str, dtype: Any, face: Any) -> None:
+    logits = (2 * np.random.default_rng(1).normal(size=(50, 2))).astype(dtype)
+    result = face(TABLE[name], logits)
+    assert result.dtype == dtype
+    assert result.shape == logits.shape
+    # differences of logits of 5 and logarithms of p above exp(-10): roundings of 10 at most, times slopes near 1
+    atol = 40 * float(np.finfo(dtype).eps)
+    if isinstance(TABLE[name], Beta) and dtype == np.float16:
+        atol = 0.05  # p is known to 5e-4 of itself; ln p of p near 1 to 1e-3
+    np.testing.assert_allclose(log_odds(result), by_definition(TABLE[name], logits), rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("name", TABLE)
 class TestFormula:
-    @pytest.mark.parametrize("face", [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator])
-    @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-    def test_every_face_runs_it(self, name: str, dtype: Any, face: Any) -> None:
-        logits = (2 * np.random.default_rng(1).normal(size=(50, 2))).astype(dtype)
-        result = face(TABLE[name], logits)
-        assert result.dtype == dtype
-        assert result.shape == logits.shape
-        # differences of logits of 5 and logarithms of p above exp(-10): roundings of 10 at most, times slopes near 1
-        eps = float(np.finfo(dtype).eps)
-        atol = 40 * eps
-        if isinstance(TABLE[name], Beta) and dtype == np.float16:
-            atol = 0.05  # p is known to 5e-4 of itself; ln p of p near 1 to 1e-3
-        np.testing.assert_allclose(log_odds(result), by_definition(TABLE[name], logits), rtol=0, atol=atol)
-
     @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
     def test_every_opset_gives_the_same_values(self, name: str, opset: int) -> None:
         logits = (2 * np.random.default_rng(2).normal(size=(50, 2))).astype(np.float32)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -72,24 +71,6 @@ def test_all_faces_agree(fitted: tuple[Any, tuple[Array, ...]], opset: int) -> N
     torch = pytest.importorskip("torch")
     tensors = [torch.from_numpy(x) for x in single]
     np.testing.assert_allclose(softmax(apply_map(fitted_map, *tensors).numpy()), exact, atol=bound)
-
-
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_the_fit_of_chunks_is_the_fit_of_the_whole(name: str) -> None:
-    data = sample(**CASES[name])
-    fit = MAPS[name.split(",", maxsplit=1)[0]].fit
-    whole = fit(reduce_of(*data))
-    for cuts in ((1,), (450,), (100, 101, 700)):
-        parts = fit(reduce_of(*data, cuts=cuts))
-        # sums in another order, and where Newton's steps then stop
-        np.testing.assert_allclose(
-            softmax(apply_map(parts, data[0], data[2])), softmax(apply_map(whole, data[0], data[2])), atol=1e-5
-        )
-
-
-def test_what_readers_see_goes_through_json(fitted: tuple[Any, tuple[Array, ...]]) -> None:
-    brief = fitted[0].brief
-    assert json.loads(json.dumps(brief)) == brief
 
 
 @pytest.mark.parametrize("name", sorted(MAPS))

@@ -1,6 +1,5 @@
 """Maps by label: the laws of `maps/base.py` with a sigmoid for the softmax, and each fit against other solvers."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +13,9 @@ from scipy import optimize, special
 
 from tests.maps.faces import on_numpy, on_onnxruntime, on_torch, onnx_model
 from tests.maps.samples import reduce_of
+from tests.support import pairwise
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.maps.label_maps import LabelIsotonic, LabelPlatt, LabelTemperature
 from tna_onnx.maps.temperature import Temperature
@@ -60,9 +60,10 @@ def on_reference_evaluator(fitted: CalibrationMap, logits: Array) -> Array:
     return np.asarray(ReferenceEvaluator(onnx_model(fitted, logits.dtype.name, 3, 18)).run(None, {"logits": logits})[0])
 
 
-@pytest.mark.parametrize("face", [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator])
-@pytest.mark.parametrize("name", FITTED)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("name", "face", "dtype"),
+    pairwise(FITTED, [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator], [np.float32, np.float64]),
+)
 def test_every_face_computes_the_definition(name: str, face: Any, dtype: Any) -> None:
     fitted = FITTED[name]()
     logits = np.concatenate([drawn(50)[0], [[0.0, 0.0, 0.0], [1e4, -1e4, 80.0]]]).astype(dtype)
@@ -71,26 +72,6 @@ def test_every_face_computes_the_definition(name: str, face: Any, dtype: Any) ->
     expected = special.expit(by_definition(fitted, logits.astype(np.float64)))
     # sums of ramps round like numbers of the size of the logits; the steepest correction is 4 a unit of log-odds
     np.testing.assert_allclose(special.expit(result.astype(np.float64)), expected, atol=200 * np.finfo(dtype).eps)
-
-
-@pytest.mark.parametrize("name", ["ts", "label-ts", "label-platt"])
-def test_folded_weights_give_the_same_logits(name: str) -> None:
-    fitted = FITTED[name]()
-    rng = np.random.default_rng(0)
-    z, w, b = rng.normal(size=(20, 6)), rng.normal(size=(3, 6)), rng.normal(size=3)
-    folding = fitted.folded()
-    assert folding is not None
-    folded = z @ folding.weight(w).T + folding.bias(b)
-    np.testing.assert_allclose(folded, apply_map(fitted, z @ w.T + b), rtol=1e-12)
-
-
-@pytest.mark.parametrize("name", maps_of(3, labels=True))
-def test_the_fit_of_chunks_is_that_of_the_whole(name: str) -> None:
-    logits, labels = drawn(300)
-    whole = MAPS[name].fit(reduce_of(logits, labels))
-    cut = MAPS[name].fit(reduce_of(logits, labels, cuts=(1, 150, 151)))
-    np.testing.assert_allclose(apply_map(whole, logits), apply_map(cut, logits), rtol=1e-9)
-    json.dumps(whole.brief)
 
 
 @pytest.mark.parametrize("name", ["ts", "label-ts"])
