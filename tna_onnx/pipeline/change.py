@@ -133,11 +133,12 @@ def write_decisions(
     """Return the protobuf of a model with decisions, and in its metadata how they were added; see `add_decisions`."""
     proto = add_decisions(model, guarded, thresholds, names, {}, dialled, from_file)
     done = DecisionStep(model.sha256, model, guarded, thresholds, names, dialled)
-    annotate(proto, _with_steps(metadata, [*_earlier(model, metadata), _decision_words(done, proto, model.large_values)]))
+    words = _decision_words(done, proto, model.large_values)
+    annotate(proto, _with_steps(metadata, [*_earlier(model, metadata), words]))
     return proto
 
 
-def _decision_words(done: DecisionStep, proto: Any, apart: Mapping[bytes, Any]) -> dict[str, Any]:
+def _decision_words(done: DecisionStep, proto: Any, large_values: Mapping[bytes, Any]) -> dict[str, Any]:
     """Return what the metadata say of decisions that are in a protobuf."""
     encoder = Encoder()
     return {

@@ -338,7 +338,7 @@ def checked_file(
     proto: onnx.ModelProto,
     target: Path | None,
     device: Device,
-    stored_apart: Mapping[bytes, Any] | None = None,
+    large_values: Mapping[bytes, Any] | None = None,
 ) -> Iterator[tuple[Path, Session]]:
     """Write a model under a temporary name, run checks 1 and 2, and open it; it gets its name when the block ends.
 
@@ -347,12 +347,12 @@ def checked_file(
         proto: the new model.
         target: path to write; None for none.
         device: of the session.
-        stored_apart: large values that are not in `proto`.
+        large_values: large values that are not in `proto`.
 
     Raises:
         CheckFailed: see `check_file`; no file is written. So with every error of the block.
     """
-    with pending(model, proto, target, large_values=stored_apart) as path:
+    with pending(model, proto, target, large_values=large_values) as path:
         check_file(model, path)
         yield path, open_session(path, path.name, device)
 
