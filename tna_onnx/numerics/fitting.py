@@ -263,7 +263,8 @@ class _SmallCurvature:
         return self.matrix @ d
 
     def divide(self, r: FloatArray) -> FloatArray:
-        return np.linalg.solve(self.matrix, r)
+        divided: FloatArray = np.linalg.solve(self.matrix, r)
+        return divided
 
 
 @dataclass(frozen=True, eq=False)
