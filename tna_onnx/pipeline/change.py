@@ -148,7 +148,7 @@ def _decision_words(done: DecisionStep, proto: Any, large_values: Mapping[bytes,
         "thresholds": encoder.encoded(dict(done.thresholds)),
         "names": dict(done.names),
         "dials": encoder.encoded(done.dials),
-        "digests": _decision_digests(Model(proto, "", done.model.path, large_values=dict(apart))),
+        "digests": _decision_digests(Model(proto, "", done.model.path, large_values=dict(large_values))),
     }
 
 
