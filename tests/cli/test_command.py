@@ -89,7 +89,7 @@ def test_ten_options_of_calibrate_are_shown() -> None:
     )
 
 
-@pytest.mark.parametrize("width", [50, 60, 80, 100])
+@pytest.mark.parametrize("width", [50, 100])
 @pytest.mark.parametrize("words", [["--help"], *([name, "--help"] for name in group.commands)])
 def test_the_help_fits(width: int, words: list[str]) -> None:
     lines = CliRunner().invoke(group, words, prog_name="tna-onnx", terminal_width=width).output.splitlines()

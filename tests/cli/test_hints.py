@@ -158,14 +158,16 @@ def test_rows_that_are_no_distributions_are_not_taken_for_probabilities(tmp_path
 
 
 @pytest.mark.parametrize(
-    ("make", "what"),
+    ("make", "what", "flags"),
     [
-        (regressor, "this is a regressor (LinearRegressor)"),
-        (detector, "this is a detector (output 'boxes')"),
-        (embedding, "this is an embedding model (LpNormalization)"),
+        (regressor, "this is a regressor (LinearRegressor)", []),
+        (regressor, "this is a regressor (LinearRegressor)", ["--search", "sparse"]),
+        (detector, "this is a detector (output 'boxes')", ["--search", "none"]),
+        (detector, "this is a detector (output 'boxes')", ["--head", "head_y"]),
+        (embedding, "this is an embedding model (LpNormalization)", []),
+        (embedding, "this is an embedding model (LpNormalization)", ["--head", "head_y"]),
     ],
 )
-@pytest.mark.parametrize("flags", [[], ["--search", "sparse"], ["--search", "none"], ["--head", "head_y"]])
 def test_other_models_are_told_what_they_are_and_get_no_hint(
     tmp_path: Path, make: Any, what: str, flags: list[str]
 ) -> None:
