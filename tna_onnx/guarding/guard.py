@@ -232,7 +232,7 @@ def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Ses
 
 
 def _columns(names: dict[str, str]) -> dict[str, str]:
-    """Return the outputs that say one thing of a sample and its class."""
+    """Return the outputs with one value a sample, or one a class of it: all but the moved probabilities."""
     return {role: name for role, name in names.items() if role != "posterior"}
 
 
@@ -309,13 +309,13 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
 
 
 def _data(data: Data, part: Part) -> Data:
-    """Return a part of the samples in place of all; what says how to read them is done with."""
+    """Describe a part of samples that are open already: their format and labels are settled."""
     return replace(data, samples=part, labels=None, format=None)
 
 
 @dataclass(frozen=True, eq=False)
 class _Guarding:
-    """What is done to a recalibrated file before it is written."""
+    """Adds decisions to a recalibrated file before it is written."""
 
     job: Job
     settings: GuardSettings
@@ -393,7 +393,7 @@ class _Guarding:
             raise GateMissed(replace(report, missed=missed, output=""), "; no file was written")
 
     def _without(self, path: Path, report: Report, final: FinalFile, why: str) -> Report:
-        """Write the recalibrated file as it is: there is no decision that the samples can promise."""
+        """Write the recalibrated file without decisions, as the samples can promise none."""
         model = load_model(path)
         with pending(model, model.proto, None if self.job.dry_run else self.target, verbatim=True) as written:
             report = final.report(report, written)

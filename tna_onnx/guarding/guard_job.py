@@ -141,7 +141,7 @@ def _drawn(source: Source | None, seed: int) -> Source | None:
 
 
 def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSettings) -> None:
-    """Refuse a model with several predictions a sample; of several labels there are decisions alone.
+    """Refuse a model with several predictions a sample; models of several labels can only have the output `decision`.
 
     Raises:
         UnsupportedModel: such a model.

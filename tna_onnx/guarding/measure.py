@@ -173,7 +173,7 @@ def guards_of(model: Model) -> dict[str, str]:
 
 
 def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
-    """Return those that are about the classes of an output: decisions of another head say nothing of its labels."""
+    """Return the decisions about the classes of an output; those of another head are about other labels."""
     about = provenance(model).get("output")
     return guards_of(model) if about in (None, output.name) else {}
 
@@ -184,7 +184,7 @@ def outlier_scores(model: Model, output: ClassOutput) -> list[str]:
 
 
 def require_outlier_score(models: Iterable[Model]) -> None:
-    """Refuse samples that a model should not know where no model could tell.
+    """Refuse out-of-distribution samples where no model has an outlier score.
 
     Raises:
         UsageError: none of the models has the outputs `ood` and `ood_alarm`.
@@ -208,7 +208,7 @@ def score_guarded(
     fresh: bool | None = None,
     names: Sequence[str] | None = None,
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
-    """Do what `score_model` does, and measure in the same run what a guarded model decides.
+    """Score a model as `score_model` does, and measure what a guarded model decides in the same run.
 
     Args:
         session: on the model.

@@ -316,7 +316,7 @@ def checked_samples(task: Task) -> Collected:
 
 
 def check_file(model: Model, path: Path) -> bool:
-    """Make the file again of its source, compare, and run the ONNX checker in full.
+    """Rebuild the file from its source, compare both, and run the ONNX checker in full.
 
     Returns:
         Whether the checker accepts the file; False only where it refuses the source too.
@@ -470,7 +470,7 @@ def _check_each(
 
 
 def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> None:
-    """Refuse a mean that rounding does not explain; `constant` is what moves every sample, and does not average out.
+    """Refuse a mean difference that rounding does not explain; `constant` moves every sample alike, and so stays in it.
 
     An output that is quantised is off by up to half a step, whatever the sample.
     """
@@ -509,7 +509,7 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
 
 
 def with_file(report: Report, path: Path, task: Task, patch: str) -> Report:
-    """Return a report that tells the file at `path` by its digest, if it is one on a written file, and has its patch.
+    """Return a report with the SHA-256 of the file at `path`, where that is kept, and the patch, where one is made.
 
     Args:
         report: on the file.
@@ -524,7 +524,7 @@ def with_file(report: Report, path: Path, task: Task, patch: str) -> Report:
 
 @dataclass(frozen=True, eq=False)
 class FinalFile:
-    """What a final file is compared with.
+    """The recalibration that a file with decisions has to contain, for its check.
 
     Attributes:
         task: what was opened.
@@ -539,7 +539,7 @@ class FinalFile:
     patch: str = ""
 
     def report(self, report: Report, path: Path) -> Report:
-        """Return the report with differences and checks of the file at `path` in place of those before it.
+        """Return the report with differences and checks of the file at `path`, which has decisions.
 
         Raises:
             CheckFailed: the file differs in what nothing explains, or gives other probabilities.

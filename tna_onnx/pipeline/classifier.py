@@ -117,7 +117,7 @@ class Classifier:
         return None if data is None else self.open(data, labels=labels)[1]
 
     def open_unknown(self, data: Data, familiar: Source) -> Source:
-        """Open samples that the model should not know; the arguments are those of `open_unknown`."""
+        """Open samples that the model should not know, prepared like the others; see the function `open_unknown`."""
         return self.preparation.settle(data, open_unknown(data, self.inputs, familiar))[1]
 
     def batch_size(self, wanted: BatchSize, source: Source, outputs: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
@@ -161,7 +161,7 @@ class Opened:
 
     @property
     def model(self) -> Model:
-        """As read."""
+        """The model as it was read."""
         return self.classifier.model
 
     @property
@@ -171,21 +171,21 @@ class Opened:
 
     @property
     def session(self) -> Session:
-        """On the model."""
+        """The session on the model."""
         return self.classifier.session
 
     @property
     def device(self) -> Device:
-        """Where to run."""
+        """The device that runs it."""
         return self.classifier.device
 
     @functools.cached_property
     def digested(self) -> DigestedSamples:
-        """What tells the samples of `source` from others."""
+        """Digests of the samples of `source`, by which equal ones are found in other data."""
         return DigestedSamples.of(self.source)
 
     def suspicion(self, predicted: NDArray[np.int64]) -> Suspicion | None:
-        """Look at the labels of `source` beside the model's predictions.
+        """Compare the labels of `source` with the model's predictions, and return what looks wrong about them.
 
         Raises:
             CheckFailed: the accuracy is more than two standard errors below the expected one.
@@ -194,7 +194,7 @@ class Opened:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes; their numbers where they have none."""
+        """Names of the classes; their numbers where they have none."""
         return self.classifier.names or tuple(map(str, range(self.output.n_classes)))
 
 

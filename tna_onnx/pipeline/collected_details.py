@@ -139,7 +139,7 @@ class ClassSums:
 
 @dataclass(frozen=True, eq=False)
 class _Sums:
-    """What one pass over the samples adds up."""
+    """Sums over samples: the bins of each class, and how often each is predicted and confused."""
 
     bins: ClassSums
     counts: ClassCounts
@@ -263,7 +263,7 @@ class Started:
 
 
 def made_by(task: Task, started: Started) -> Made:
-    """Describe a run that ends now.
+    """Describe when a run began, how long it took, and its data and inputs, at its end.
 
     Raises:
         DataError: a file of the data cannot be read again.
@@ -359,7 +359,7 @@ def collect_details(
     started: Started,
     progress: Progress,
 ) -> Details:
-    """Compute what the report shows.
+    """Compute the numbers behind all figures of a report.
 
     Args:
         task: what was opened.
@@ -413,7 +413,7 @@ def collect_details(
 
 @dataclass(frozen=True, eq=False)
 class _View:
-    """A result on the samples of which it is collected."""
+    """A result, and the samples on which figures show it."""
 
     task: Task
     settings: Settings
@@ -421,7 +421,7 @@ class _View:
 
     @property
     def reported(self) -> Collected:
-        """The samples."""
+        """The samples that figures show."""
         return self.task.reported
 
     @property
@@ -481,7 +481,7 @@ def _on_held_out(view: _View, progress: Progress) -> Iterator[tuple[int, Scored]
 
 
 def _averages(view: _View, logits: Logits) -> tuple[Averaged, ...]:
-    """Half of the chosen one's members, half of those, and so on; together about as much work as the chosen one."""
+    """Return the accuracy of averages of half of the chosen members, half of those, and so on down to one."""
     chosen = view.outcome.chosen
     weight = view.task.weight
     if chosen.angle == 0 or chosen.ensemble_size < 2 or weight is None:

@@ -64,7 +64,7 @@ def folds(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArr
 
 
 def fit_rows(n: int, seed: int, clusters: NDArray[np.int64] | None = None) -> NDArray[np.intp]:
-    """Return which of n samples searches and fits of folds see: of very many, as many of each fold, at random.
+    """Return the rows, of n, that searches and fits of folds use: all, or of very many a random part of each fold.
 
     One fold follows the other, so that leaving one out takes no copy of the others.
     """
@@ -131,7 +131,10 @@ def cross_scores(
 
 
 def _lost(scores: Scores, loss: Loss) -> set[Method]:
-    """Return the methods, paths by their first step, that have no chance any more."""
+    """Return the methods whose losses on one fold are so far above the best that no other fold can make up for it.
+
+    A path of fits is named by its first step.
+    """
     if not scores or len(next(iter(scores.values()))) < _ENOUGH:
         return set()
     families: dict[Method, NDArray[np.float64]] = {}
@@ -259,7 +262,7 @@ class MapFits:
         return 2 * float(np.sum(before - after, dtype=np.float64)) > _LIKELY
 
     def one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:
-        """Return the fit of a map without a path to samples, from `start` on; None of the map `none`.
+        """Return a map fitted to the samples `rows`, starting at `start`; None for the map `none`.
 
         Raises:
             DataError: the map cannot be fitted.

@@ -305,7 +305,7 @@ class Task:
         return self.readout if isinstance(self.readout, Head) else None
 
     def part(self, rows: NDArray[np.intp]) -> Task:
-        """Return the same task, of a linear head, with some of the samples alone, in the order of `rows`."""
+        """Return the task with only the calibration samples `rows`, in that order; for linear heads."""
         return replace(self, calibration=replace(self.calibration, table=self.calibration.table.part(rows)))
 
     @functools.cached_property
@@ -315,7 +315,7 @@ class Task:
 
     @functools.cached_property
     def bias(self) -> NDArray[Any]:
-        """(C,) bias beside `weight`."""
+        """(C,) bias of the head."""
         head = self.head
         assert head is not None  # noqa: S101 - asked for beside a weight
         return head.bias
@@ -371,7 +371,7 @@ class Task:
         return head.new_bias_as_written(bias) if head.holds_bias else bias
 
     def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
-        """Logits under a (C, n) weight, rounded as the file will have it; those of the source are one value each time.
+        """Logits under a (C, n) weight, rounded as the file will hold it; of the source's weight, one object for all.
 
         Many stages ask for the latter: logits that one of them keeps serve the others until they are forgotten.
 
@@ -407,7 +407,7 @@ class Task:
         return HeadLogits(collected.table, weight, bias, self.placement)
 
     def bias_factor(self, weight: NDArray[Any]) -> float:
-        """Return what the bias is multiplied by beside a tilted weight."""
+        """Return the factor on the bias that goes with a tilted weight."""
         head = self.head
         # behind a tail only the graph computes logits, with the bias that it holds
         if not self.tilt_bias or head is None or weight is self.weight or self.probed.tail is not None:

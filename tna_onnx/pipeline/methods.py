@@ -56,7 +56,7 @@ _MOST_LOST = 0.10
 
 @dataclass(frozen=True)
 class Method:
-    """A way to a last layer.
+    """A weight and a map that a recalibration may choose.
 
     Attributes:
         tilted: whether the weight is tilted and averaged.
@@ -97,7 +97,7 @@ class Method:
 
     @property
     def has_path(self) -> bool:
-        """Whether it is one strength of a map that has several."""
+        """Whether its map is fitted at several strengths, of which this is one."""
         return bool(self._strengths)
 
     @property

@@ -82,7 +82,7 @@ class Network:
         return Collected(replace(samples, readout=readout), table)
 
     def collect_beside(self, samples: Samples | None, stage: str) -> Collected | None:
-        """Do the same with samples that nothing is fitted on later, if there are any: no store of them stays."""
+        """Run samples that only this run needs, if there are any; no store keeps their features."""
         if samples is None:
             return None
         return self.collect(samples, stage, None)
@@ -174,7 +174,7 @@ def _digested(samples: Samples | None) -> DigestedSamples | None:
 
 
 def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:
-    """Say what the data alone tell, before the network runs."""
+    """Return notes that the data give rise to, before the network runs."""
     notes = (*leaks, *shift_notes(opened.model), *source_notes(samples.source))
     notes += _integer_notes(opened.model, opened.readout)
     if samples.given:
@@ -197,7 +197,7 @@ def _integer_notes(model: Model, readout: Readout) -> tuple[str, ...]:
 def _probed(
     job: Job, opened: OpenModel, samples: Samples, session: Session | None
 ) -> tuple[Probed, int, tuple[str, ...]]:
-    """Check the head in a first run; return it, the samples per run, and what this tells of session and model."""
+    """Run a first batch; return the checked head, the number of samples per run, and notes on session and model."""
     size = _batch_size(job, opened, samples, session)
     probed = check_readout(opened, samples.readout, session, samples.source, size)
     notes: tuple[str, ...] = ()

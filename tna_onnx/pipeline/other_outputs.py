@@ -114,7 +114,7 @@ def _computed_from(task: Task, compared: Collection[str]) -> Iterator[MovedOutpu
 
 
 def outputs_beside(task: Task, checked: Collected) -> list[str]:
-    """Return the outputs beside the one that classifies that samples reach: features reach none around the head."""
+    """Return the further outputs that can be run on samples; none for samples that are features or logits."""
     if checked.samples.given:
         return []
     return [name for name in tensor_outputs(task.model) if name != task.class_output.name]
@@ -150,7 +150,7 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
 
 
 def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
-    """Say the same of probabilities of labels, each by itself; `labels` are 1 where p is above 1/2.
+    """Say what an output is of the probabilities of several labels; `labels` are 1 where p is above 1/2.
 
     Args:
         values: of the output, N along axis 0.

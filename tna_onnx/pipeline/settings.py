@@ -196,7 +196,7 @@ class Settings:
 
     @functools.cached_property
     def for_search(self) -> SearchSettings:
-        """The part that the search reads, in its units.
+        """The settings of the search, with fractions in place of percentage points.
 
         Raises:
             UsageError: a value out of its range.
@@ -223,7 +223,7 @@ class Settings:
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """What reports keep: the search's part, and the words that were asked for, in their units."""
+        """The settings as reports record them: those of the search, and the choices as the user gave them."""
         return {
             **asdict(self.for_search),
             "max_accuracy_drop": self.max_accuracy_drop,

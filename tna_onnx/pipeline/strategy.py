@@ -135,7 +135,7 @@ class _LogitsPair:
             yield method, self.scoring, fitted
 
     def forget(self) -> None:
-        """Give the memory of both back."""
+        """Free the memory of both."""
         self.scoring.forget()
         self.fitting.forget()
 
@@ -240,7 +240,7 @@ class Strategy:
         return [self._likelier(method, *shared, fold != k) or method for k, method in enumerate(chosen)]
 
     def _comparable(self, outcome: Outcome) -> Scores:
-        """Of a file that keeps predictions, no fold may change them either."""
+        """Return the scores that folds may choose from: where the file keeps predictions, folds keep them too."""
         if not (self.rule.careful and outcome.method.keeps_order):
             return outcome.scores
         return {method: scores for method, scores in outcome.scores.items() if method.keeps_order}
@@ -248,7 +248,7 @@ class Strategy:
     def cross_fitted(
         self, outcome: Outcome, progress: Progress = silent, chosen: Sequence[Method] = ()
     ) -> SampleScores:
-        """Scores after, each sample scored with what was searched, chosen and fitted without it.
+        """Return scores of the result, where each sample is scored by what was searched, chosen and fitted without it.
 
         Args:
             outcome: what was chosen and fitted on all samples.
@@ -383,7 +383,7 @@ class Strategy:
     # ---- weights
 
     def _search(self, rows: Mask | None, progress: Callable[[int, int], None]) -> tuple[Candidate, ...]:
-        """Search on all samples seen, or on some of them."""
+        """Score weights on the samples that searches use, or on the part `rows` of them."""
         if self._pairs:
             return search_complete(self._ensemble, functools.partial(self._pair, rows), self.settings, progress)
         return search_sparse(self._scored, self.settings, progress, rows)
@@ -396,7 +396,7 @@ class Strategy:
 
     @functools.cached_property
     def _scored(self) -> Scored:
-        """Candidates with the scores of all samples seen: searches without a fold use those of the first."""
+        """Candidates that were scored; the searches of folds take their scores from those of the first search."""
         scaled = None
         if isinstance(self._fit_logits, HeadLogits):
             scaled = functools.partial(self._fit_logits.scaled_scores, with_bias=self.settings.tilt_bias)

@@ -84,7 +84,7 @@ class Writing:
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:
-        """Those of the maps that can be written so that no one reads the scores in front of them.
+        """The maps that `auto` may choose: written so that no other node reads the scores from before the map.
 
         Without those that would take minutes to fit for so many classes.
         """
@@ -137,7 +137,7 @@ class Writing:
         )
 
     def _against(self, name: str) -> str:
-        """Why a map is not for models like this one, and which is."""
+        """Return why a map does not fit the kind of the model, and which maps do."""
         classes = self.task.readout.n_classes
         if self.task.readout.multi_label:
             maps = ", ".join(maps_of(classes, labels=True))
@@ -193,7 +193,7 @@ class Writing:
         return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)
 
     def _tilted(self, outcome: Outcome) -> dict[str, Any]:
-        """New weight and bias without a map; none where the weight stays as it is, to the bit."""
+        """Return the fields of a `Change` for a tilted weight without a map; a weight that stays is none."""
         if outcome.weight is None or outcome.chosen.angle == 0:
             return {"weight": None}
         return {"weight": outcome.weight, "bias_factor": self.task.bias_factor(outcome.weight)}
