@@ -21,7 +21,6 @@ from tna_onnx.fields import hints_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings
-from tna_onnx.render import progress
 from tna_onnx.results.gates import Gates
 
 VALUES = (Data, ModelOptions, Settings, Gates)

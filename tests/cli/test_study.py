@@ -16,7 +16,7 @@ from tests.conftest import Small
 from tests.support import cli
 from tna_onnx.api.schema import json_schema
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Study
-from tna_onnx.studies.files import latex, read_study, to_csv, write_study
+from tna_onnx.studies.run import latex, read_study, to_csv, write_study
 
 QUICK = ["--only", "angles,rotations", "--repeats", "2", "--device", "cpu"]
 

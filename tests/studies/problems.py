@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from tna_onnx.extraction.table import FeatureTable
-from tna_onnx.studies.run import StudyData
+from tna_onnx.studies.study_data import StudyData
 
 
 def problem(*, n: int = 24, classes: int = 4, samples: int = 400, seed: int = 1, bias: float = 0.5) -> StudyData:

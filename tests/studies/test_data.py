@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.studies.problems import problem
-from tna_onnx.studies.run import StudyData, stratified
+from tna_onnx.studies.study_data import StudyData, stratified
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -14,7 +14,7 @@ from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.search.candidates import SearchSettings
 from tna_onnx.studies.geometry import expected_angle
-from tna_onnx.studies.methods import MEMBERS, search_printed, walk
+from tna_onnx.studies.recalibrations import MEMBERS, search_printed, walk
 
 
 def test_a_walk_is_a_product_of_rotation_matrices() -> None:

@@ -22,19 +22,19 @@ from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Study
 from tna_onnx.search.candidates import candidate_of
-from tna_onnx.studies import curves, methods, table
-from tna_onnx.studies import table as table_rows
+from tna_onnx.studies import curves, main_table, recalibrations
 from tna_onnx.studies.curves import narrowed
 from tna_onnx.studies.geometry import feature_angles
-from tna_onnx.studies.run import StudyData, _study_function
+from tna_onnx.studies.main_table import mean_interval, paired_interval
+from tna_onnx.studies.run import EXPERIMENTS
 from tna_onnx.studies.settings import STUDIES, StudySettings
-from tna_onnx.studies.table import mean_interval, paired_interval
+from tna_onnx.studies.study_data import StudyData
 
 SETTINGS = StudySettings(repeats=2)
 
 
 def made(name: str, data: StudyData, settings: StudySettings = SETTINGS) -> Study:
-    return _study_function(name)(data, settings, lambda *_: None)
+    return EXPERIMENTS[name](data, settings, lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def data() -> StudyData:
 def _few_points() -> Iterator[None]:
     """Fewer points of each curve: every one costs a search or a fit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(methods, "GRID_STEP", 30.0)
+        patch.setattr(recalibrations, "GRID_STEP", 30.0)
         patch.setattr(curves, "_SIZES", (1, 3, 10))
         patch.setattr(curves, "_GRID", (20.0, 50.0))
         patch.setattr(curves, "_CHECKS", (1, 50))
@@ -223,18 +223,18 @@ def test_the_row_of_the_default_is_the_same_under_the_protocol_of_the_paper(data
     for protocol in ("default", "paper"):
         settings = StudySettings(protocol=protocol)  # type: ignore[arg-type]
         own = replace(data, tilt_bias=settings.tilt_bias)
-        runs = table_rows.Runs()
-        table._run(("auto", "auto"), own, settings, 0, methods.Recalibration(data.weight), {}, runs)
+        runs = main_table.Runs()
+        main_table._run(("auto", "auto"), own, settings, 0, recalibrations.Recalibration(data.weight), {}, runs)
         scores.append(runs.values["auto", "auto"])
     assert scores[0] == scores[1]
 
 
-def runs_of(values: dict[table_rows.Row, list[tuple[float, float]]], members: int = 10) -> table_rows.Runs:
+def runs_of(values: dict[main_table.Row, list[tuple[float, float]]], members: int = 10) -> main_table.Runs:
     """Rows with the accuracy and the ECE of each repeat."""
-    runs = table_rows.Runs()
+    runs = main_table.Runs()
     for key, repeats in values.items():
         runs.values[key] = [{"accuracy": a, "ece": e, "adaece": e, "nll": 1.0} for a, e in repeats]
-        tilted = methods.Recalibration(np.ones((2, 2)), angle=30.0 if key[0] != "none" else 0.0, members=members)
+        tilted = recalibrations.Recalibration(np.ones((2, 2)), angle=30.0 if key[0] != "none" else 0.0, members=members)
         runs.results[key] = [tilted for _ in repeats]
     return runs
 
@@ -250,10 +250,10 @@ def test_a_row_that_loses_accuracy_is_neither_best_nor_counted() -> None:
     )
     rows = [*runs.values]
     sizes = (500, 500)
-    assert table_rows.less_accurate(rows, runs, sizes) == [("sparse", "ts")]
-    (footnote,) = table_rows.footnotes_of(rows, runs, sizes)
+    assert main_table.less_accurate(rows, runs, sizes) == [("sparse", "ts")]
+    (footnote,) = main_table.footnotes_of(rows, runs, sizes)
     assert (footnote.mark, footnote.rows, footnote.barred) == ("†", (2,), True)
-    said = table_rows.sentence(rows, runs, sizes)
+    said = main_table.sentence(rows, runs, sizes)
     assert "in 1 of 1 cases" in said
     assert "1 more lose accuracy" in said
     assert "that of TS +TNA (comp.), 1.33 %" in said
@@ -263,13 +263,13 @@ def test_rows_of_the_limit_that_come_to_one_temperature_say_so() -> None:
     values = {key: [(0.43, 0.02), (0.44, 0.03)] for key in (("none", "none"), ("none", "ts"), ("sparse", "ts"))}
     for count, expected in ((0, [("sparse", "ts")]), (10, [])):
         runs = runs_of(values, count)
-        assert table_rows.as_temperature([*values], runs) == expected
-        assert [note.mark for note in table_rows.footnotes_of([*values], runs, (9, 9))] == ["‡"] * len(expected)
+        assert main_table.as_temperature([*values], runs) == expected
+        assert [note.mark for note in main_table.footnotes_of([*values], runs, (9, 9))] == ["‡"] * len(expected)
 
 
 def test_a_complete_search_keeps_the_weights_that_are_best(monkeypatch: pytest.MonkeyPatch) -> None:
     data = problem(samples=150)
-    monkeypatch.setattr(methods, "GRID_STEP", 5.0)
+    monkeypatch.setattr(recalibrations, "GRID_STEP", 5.0)
     # one average at a time
     monkeypatch.setattr(averages_module, "_TOGETHER", 1)
     made: list[weakref.ref[Any]] = []
@@ -281,8 +281,8 @@ def test_a_complete_search_keeps_the_weights_that_are_best(monkeypatch: pytest.M
         alive.append(sum(each() is not None for each in made))
         return candidate_of(average, *rest)
 
-    monkeypatch.setattr(methods, "candidate_of", watched)
-    methods.complete(data, ("ts", "ets"), SETTINGS, 0)
+    monkeypatch.setattr(recalibrations, "candidate_of", watched)
+    recalibrations.complete(data, ("ts", "ets"), SETTINGS, 0)
     assert len(made) > 10
     # the original, the best of each map, this one and the one before
     assert max(alive) <= 5
@@ -326,7 +326,7 @@ def test_a_head_with_one_vector_of_zeros_has_angles_for_the_other() -> None:
 def test_a_table_tells_how_far_its_searches_are(protocol: str) -> None:
     told: list[tuple[int, int]] = []
     settings = StudySettings(repeats=2, protocol=protocol, n_t=3 if protocol == "paper" else None)  # type: ignore[arg-type]
-    table.table(problem(n=8, samples=150), settings, lambda done, total: told.append((done, total)))
+    main_table.table(problem(n=8, samples=150), settings, lambda done, total: told.append((done, total)))
     shares = [done / total for done, total in told]
     assert shares == sorted(shares)
     assert shares[-1] == 1
@@ -338,7 +338,7 @@ def test_members_and_rotations_are_those_that_were_asked_for() -> None:
     settings = StudySettings(protocol="paper", theta_s=0.5, n_t=20, ensemble_size=3)
     search = settings.search(0)
     assert (search.tilt.theta_s, search.tilt.n_t, search.ensemble_size) == (0.5, 20, 3)
-    result = methods.sparse(problem(n=12, samples=150), settings, 0)
+    result = recalibrations.sparse(problem(n=12, samples=150), settings, 0)
     assert result.members in (1, 3)
     plain = settings.by_default.search(0)
     assert (plain.tilt.theta_s, plain.tilt.n_t, plain.ensemble_size) == (0.9, 1, 10)

@@ -207,7 +207,7 @@ def progress_callback(progress: ProgressWord) -> Iterator[Progress]:
     if progress is not True:
         yield progress or silent
         return
-    from tna_onnx.render.progress import progress_shown  # noqa: PLC0415 - rich loads only where bars are wanted
+    from tna_onnx.render.progress_bars import progress_shown  # noqa: PLC0415 - rich loads only where bars are wanted
 
     with progress_shown() as callback:
         yield callback

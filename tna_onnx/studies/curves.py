@@ -1,4 +1,4 @@
-"""Experiments that vary one thing, measure the held-out samples several times, and draw a curve of it.
+"""Experiments that vary one thing, measure the held-out samples in several repeats, and draw a curve of it.
 
     angle         metrics of the averaged weight on both sets of samples, against the angle: the optimisation curve
     members       accuracy and ECE against the number n_e of averaged members, at several angles
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,10 +29,10 @@ from tna_onnx.numerics.metrics import Metrics, objective_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.search.candidates import SearchSettings
-from tna_onnx.studies.methods import MEMBERS, PAPER_MAPS, Recalibration, fit, maps_for, plain, scored, sparse
-from tna_onnx.studies.run import StudyData, rows_of, stratified
+from tna_onnx.studies.main_table import LABELS, deviation, mean, mean_interval, measured
+from tna_onnx.studies.recalibrations import MEMBERS, PAPER_MAPS, Recalibration, fit, maps_for, plain, scored, sparse
 from tna_onnx.studies.settings import StudySettings
-from tna_onnx.studies.table import LABELS, deviation, mean, mean_interval, measured
+from tna_onnx.studies.study_data import StudyData, rows_of, stratified
 
 NAMES = ("accuracy", "ece", "nll")
 """Metrics of each repeat."""
@@ -41,6 +41,30 @@ Repeat = dict[str, float]
 """What one repeat measured, by name; NaN for what could not be."""
 
 Tell = Callable[[int, int], None]
+
+
+Case = TypeVar("Case", bound=Hashable)
+
+
+def repeated(
+    cases: Sequence[Case], repeats: int, measure: Callable[[Case, int], Repeat | None], progress: Tell
+) -> dict[Case, list[Repeat]]:
+    """Measure each case in each repeat; what could not be measured, None, is left out.
+
+    Args:
+        cases: in the order in which they are measured.
+        repeats: number of repeats.
+        measure: returns what one repeat of a case measured.
+        progress: called with how many are done, and of how many.
+    """
+    values: dict[Case, list[Repeat]] = {}
+    runs = list(itertools.product(cases, range(repeats)))
+    for done, (case, repeat) in enumerate(runs, start=1):
+        result = measure(case, repeat)
+        if result is not None:
+            values.setdefault(case, []).append(result)
+        progress(done, len(runs))
+    return values
 
 
 def _metrics(data: StudyData, weight: NDArray[Any], settings: StudySettings) -> Repeat:
@@ -273,25 +297,23 @@ def samples(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
     """Fit every map on more and more samples; each repeat draws its own, stratified by class."""
     sizes = sizes_of(len(data.calibration), settings.bins)
     methods = ("tna", *maps_for(len(data.weight)))
-    values: _Samples = {}
-    done = 0
-    for size, repeat in itertools.product(sizes, range(settings.repeats)):
+
+    def measure(case: tuple[str, int], repeat: int) -> Repeat | None:
+        method, size = case
         part = data.fewer(size, np.random.default_rng([settings.seed, size, repeat]))
-        for method in methods:
-            done += 1
-            progress(done, len(sizes) * settings.repeats * len(methods))
-            seed = settings.seed + repeat
-            try:
-                result = sparse(part, settings, seed) if method == "tna" else plain(part, method, settings, seed)
-            except DataError:
-                continue
-            values.setdefault((method, size), []).append(measured(scored(data, result), settings.bins))
+        seed = settings.seed + repeat
+        try:
+            result = sparse(part, settings, seed) if method == "tna" else plain(part, method, settings, seed)
+        except DataError:
+            return None
+        return measured(scored(data, result), settings.bins)
+
+    values = repeated(list(itertools.product(methods, sizes)), settings.repeats, measure, progress)
     level = measured(data.scores(), settings.bins)
-    rows = []
-    for method, size in itertools.product(methods, sizes):
-        if (method, size) in values:
-            repeats = values[method, size]
-            rows.append((method, size, len(repeats), *_interval_cells(repeats, size == sizes[-1])))
+    rows = [
+        (method, size, len(repeats), *_interval_cells(repeats, size == sizes[-1]))
+        for (method, size), repeats in values.items()
+    ]
     return Study(
         "samples",
         "Data efficiency",
@@ -407,12 +429,12 @@ def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Study
     """Project, calibrate and score."""
     n = data.weight.shape[1]
     dimensions = sorted({max(2, n // share) for share in _SHARES})
-    values: dict[int, list[Repeat]] = {}
-    cases = list(itertools.product(dimensions, range(settings.repeats)))
-    for k, (size, repeat) in enumerate(cases):
+
+    def measure(size: int, repeat: int) -> Repeat:
         part = narrowed(data, size, np.random.default_rng([settings.seed, size, repeat]))
-        values.setdefault(size, []).append(_narrow(part, settings, settings.seed + repeat))
-        progress(k + 1, len(cases))
+        return _narrow(part, settings, settings.seed + repeat)
+
+    values = repeated(dimensions, settings.repeats, measure, progress)
     names = [*values[dimensions[0]][0]]
     return Study(
         "dimension",
@@ -573,12 +595,10 @@ def parameters(data: StudyData, settings: StudySettings, progress: Tell) -> Stud
     over the same bins. n_t is the number of rotations between two measurements of mRC: Algorithm 1 stops past 30
     degrees, and the overshoot is measured.
     """
-    cases = list(_cases(settings))
-    values: dict[tuple[str, str], list[Repeat]] = {}
-    for k, (parameter, value, make) in enumerate(cases):
-        for repeat in range(settings.repeats):
-            values.setdefault((parameter, value), []).append(make(data, settings.seed + repeat))
-            progress(k * settings.repeats + repeat + 1, len(cases) * settings.repeats)
+    cases = {(parameter, value): make for parameter, value, make in _cases(settings)}
+    values = repeated(
+        list(cases), settings.repeats, lambda case, repeat: cases[case](data, settings.seed + repeat), progress
+    )
     rows = []
     for key, repeats in values.items():
         degrees, spread, rotations, _, *metrics = _cells(repeats, ("angle", "rotations", *NAMES))

@@ -1,134 +1,48 @@
-"""The run of `study`: open the model, collect features once, then compute one study after the other.
+"""The run of `study`: open the model, collect features once, compute one study after the other, and write each.
 
-Studies compute on `StudyData`: features of calibration and held-out samples, and the linear layer behind them. A study
-that the folder already holds, with the same digest, is read instead of computed.
+A study that the folder already holds, with the same digest, is read instead of computed.
+
+A study is written as CSV, JSON and a LaTeX table. Names and sentences must not act as formulas in a spreadsheet: a CSV
+cell that begins with =, +, -, @ or a control character gets an apostrophe before it. Numbers are written with all their
+digits, in stored units. The LaTeX table uses booktabs: means with the deviation as a subscript, the best
+in bold.
 """
 
 from __future__ import annotations
 
+import csv
 import functools
 import hashlib
-import importlib
+import io
 import json
 import logging
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any, TypeAlias
 
 from tna_onnx._version import __version__
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
-from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.engine.placement import Host, Placement
-from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.errors import ResultError, UsageError
 from tna_onnx.extraction.batch_size import DEFAULT
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.files import open_regular, write_file
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import require_one_prediction
-from tna_onnx.numerics.averages import kept_part
-from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
-from tna_onnx.results.study import Studies, Study
+from tna_onnx.results.as_json import from_json, to_json
+from tna_onnx.results.study import Cell, Column, Studies, Study
 from tna_onnx.runtime import allowed_cores
-from tna_onnx.studies.files import read_study, write_study
+from tna_onnx.studies import curves, geometry, main_table
 from tna_onnx.studies.settings import STUDIES, StudySettings
-
-
-@dataclass(frozen=True, eq=False)
-class StudyData:
-    """Features of two sets of samples, and the layer s = W z + b.
-
-    Attributes:
-        weight: (C, n) class vectors, float32 or float64.
-        bias: (C,) in the dtype of the weight.
-        calibration: samples to search and fit on.
-        held_out: samples to score.
-        tilt_bias: whether the bias is scaled by what is left of a tilted weight.
-        placement: where products are computed.
-    """
-
-    weight: NDArray[Any]
-    bias: NDArray[Any]
-    calibration: FeatureTable
-    held_out: FeatureTable
-    tilt_bias: bool = True
-    placement: Placement = Host()  # noqa: RUF009 - a frozen value
-
-    def logits(self, table: FeatureTable, weight: NDArray[Any] | None = None) -> HeadLogits:
-        """Logits of samples under a (C, n) weight; the original one by default."""
-        if weight is None or weight is self.weight:
-            return HeadLogits(table, self.weight, self.bias, self.placement)
-        bias = self.bias
-        if self.tilt_bias:
-            bias = bias * self.bias.dtype.type(kept_part(self.weight, weight))
-        return HeadLogits(table, weight, bias, self.placement)
-
-    def scores(self, weight: NDArray[Any] | None = None) -> SampleScores:
-        """Scores of the held-out samples under a weight."""
-        return self.logits(self.held_out, weight).scores()
-
-    def split(self, repeat: int, seed: int) -> StudyData:
-        """Return all samples split anew into sets of the same sizes, stratified by class."""
-        features = np.concatenate([self.calibration.features, self.held_out.features])
-        labels = np.concatenate([self.calibration.labels, self.held_out.labels])
-        rng = np.random.default_rng([seed, repeat])
-        rows = stratified(labels, len(self.calibration), rng)
-        remaining = np.setdiff1d(np.arange(len(labels)), rows)
-        joined = FeatureTable(features, labels)
-        return replace(self, calibration=rows_of(joined, rows), held_out=rows_of(joined, remaining))
-
-    def fewer(self, samples: int, rng: np.random.Generator) -> StudyData:
-        """Return a stratified draw of the calibration samples, and all held-out ones."""
-        rows = stratified(self.calibration.labels, samples, rng)
-        return replace(self, calibration=rows_of(self.calibration, rows))
-
-
-def rows_of(table: FeatureTable, rows: NDArray[Any]) -> FeatureTable:
-    """Return some rows of a table."""
-    return FeatureTable(np.asarray(table.features)[rows], table.labels[rows])
-
-
-def stratified(labels: NDArray[np.int64], samples: int, rng: np.random.Generator) -> NDArray[np.intp]:
-    """Draw rows, ascending, so that each class keeps its share within about one sample."""
-    order = rng.permutation(len(labels))
-    place = np.empty(len(labels))
-    for label in np.unique(labels):
-        rows = order[labels[order] == label]
-        # evenly spaced in [0, 1): the first m of all places hold the share m / N of every class
-        place[rows] = (np.arange(len(rows)) + rng.random()) / len(rows)
-    return np.sort(np.argsort(place, kind="stable")[:samples])
-
-
-def data_of_task(task: Task) -> StudyData:
-    """Return the features and the head of an opened task.
-
-    Raises:
-        UnsupportedModel: only the graph can compute the logits, or there is nothing to tilt.
-    """
-    head = task.head
-    if head is None or task.probed.tail is not None or task.held_out is None:
-        raise UnsupportedModel(
-            f"{task.model.name}: {task.where}: logits that only the graph can compute; use calibrate"
-        )
-    if head.weight.shape[1] < 2 or not np.any(head.weight):
-        raise UnsupportedModel(
-            f"{task.model.name}: {task.where}: a weight with one feature, or of zeros, cannot be tilted"
-        )
-    tables = (task.calibration.table, task.held_out.table)
-    # a study goes over them hundreds of times, and splits them
-    calibration, held_out = (FeatureTable(np.asarray(table.features), table.labels) for table in tables)
-    return StudyData(head.weight, head.bias, calibration, held_out, task.tilt_bias, task.placement)
-
+from tna_onnx.studies.study_data import StudyData, data_of_task
 
 _log = logging.getLogger("tna_onnx")
 
@@ -136,19 +50,21 @@ _log = logging.getLogger("tna_onnx")
 _FORM = 5
 
 
-# Module of this package -> its studies: functions of data, settings and what is called with (done, total).
-_MODULES = {
-    "table": ("table", "time"),
-    "geometry": ("rotations", "angles"),
-    "curves": ("members", "angle", "samples", "dimension", "parameters"),
+Experiment: TypeAlias = Callable[[StudyData, StudySettings, Callable[[int, int], None]], Study]
+"""Makes one study; the last argument is called with how much is done, and of how much."""
+
+EXPERIMENTS: dict[str, Experiment] = {
+    "table": main_table.table,
+    "rotations": geometry.rotations,
+    "angles": geometry.angles,
+    "members": curves.members,
+    "angle": curves.angle,
+    "samples": curves.samples,
+    "dimension": curves.dimension,
+    "parameters": curves.parameters,
+    "time": main_table.time,
 }
-
-
-def _study_function(name: str) -> Callable[[StudyData, StudySettings, Any], Study]:
-    module = next(module for module, names in _MODULES.items() if name in names)
-    function: Callable[[StudyData, StudySettings, Any], Study]
-    function = getattr(importlib.import_module(f"tna_onnx.studies.{module}"), name)
-    return function
+"""Every study of `STUDIES` and what makes it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +180,7 @@ def _computed(name: str, job: StudyJob, task: Task, data: StudyData, progress: P
         return earlier
     start = time.perf_counter()
     study = replace(
-        _study_function(name)(data, job.settings, functools.partial(progress, name)), digest=_digest(name, job, task)
+        EXPERIMENTS[name](data, job.settings, functools.partial(progress, name)), digest=_digest(name, job, task)
     )
     _log.info("study %s: %.1f seconds", name, time.perf_counter() - start)
     if job.folder is not None:
@@ -290,3 +206,136 @@ def _digest(name: str, job: StudyJob, task: Task) -> str:
         task.computed_on,
     )
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+}
+
+_ARROWS = {1: r" ($\uparrow$)", -1: r" ($\downarrow$)", 0: ""}
+
+
+_PRINTED = {"table": ("method", "accuracy", "ece", "adaece")}
+"""Columns of the paper's own tables, where a study has more."""
+
+
+def latex(study: Study) -> str:
+    """Return the table of a study in LaTeX; it needs the package booktabs."""
+    printed = _PRINTED.get(study.name, ())
+    columns = [column for column in study.shown if not printed or column.name in printed]
+    best = {column.name: study.best(column) for column in columns}
+    heads = " & ".join(escaped(column.title) + _ARROWS[column.better] for column in columns)
+    lines = [
+        f"% {study.title}; written by tna-onnx, needs \\usepackage{{booktabs}}",
+        f"\\begin{{tabular}}{{{''.join('l' if k == 0 else 'c' for k in range(len(columns)))}}}",
+        "\\toprule",
+        heads + r" \\",
+        "\\midrule",
+    ]
+    for row in range(len(study.rows)):
+        cells = [_latex_number(study, row, column, row in best[column.name]) for column in columns]
+        if marks := study.marks(row):
+            cells[0] += f"$^{{{_latex_marks(marks)}}}$"
+        lines.append(" & ".join(cells) + r" \\")
+    lines.append("\\bottomrule")
+    for footnote in study.footnotes:
+        text = f"$^{{{_latex_marks(footnote.mark)}}}$ {escaped(footnote.text)}"
+        lines.append(f"\\multicolumn{{{len(columns)}}}{{p{{\\linewidth}}}}{{\\footnotesize {text}}} \\\\")
+    return "\n".join([*lines, "\\end{tabular}", ""])
+
+
+def _latex_marks(marks: str) -> str:
+    return marks.replace("†", "\\dagger").replace("‡", "\\ddagger")
+
+
+def escaped(text: str) -> str:
+    r"""Escape the special characters of LaTeX.
+
+    >>> escaped("a_b & 5 %")
+    'a\\_b \\& 5 \\%'
+    """
+    # control characters have no place in a line of a table
+    plain = re.sub(r"[\x00-\x1f\x7f]", " ", text)
+    return "".join(_SPECIAL.get(letter, letter) for letter in plain)
+
+
+def _latex_number(study: Study, row: int, column: Column, best: bool) -> str:
+    value = study.values(column.name)[row]
+    if value is None or isinstance(value, str):
+        return escaped(value or "")
+    number = column.number(value)
+    extras = [study.values(name)[row] for name in column.beside]
+    if len(extras) == 1 and extras[0] is not None:
+        # the paper writes no zero before the point of a deviation
+        number = f"{number}_{{{re.sub('^0(?=[.])', '', column.number(extras[0]))}}}"
+    if len(extras) == 2 and None not in extras:
+        number = f"{number}\\;[{column.number(extras[0])}, {column.number(extras[1])}]"
+    if best:
+        return f"$\\mathbf{{{number}}}$"
+    return f"${number}$"
+
+
+_ACTING = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+# A study's JSON is a few megabytes at most; what is larger is none.
+_MAX_BYTES = 2**28
+
+
+def write_study(folder: Path, study: Study) -> None:
+    """Write a study's files; the JSON comes last, because a later run takes it for complete.
+
+    Raises:
+        ResultError: one cannot be written.
+    """
+    texts = {"csv": to_csv(study), "tex": latex(study), "json": to_json(study)}
+    for ending, text in texts.items():
+        path = folder / f"{study.name}.{ending}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_file(path, text.encode())
+        except OSError as error:
+            raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def to_csv(study: Study) -> str:
+    """Return the rows as CSV with a head of column names."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*(column.name for column in study.columns), *(("footnotes",) if study.footnotes else ())])
+    for k, row in enumerate(study.rows):
+        remarks = [footnote.text for footnote in study.footnotes if k in footnote.rows]
+        writer.writerow([*map(_csv_cell, row), *((" ".join(remarks),) if study.footnotes else ())])
+    return text.getvalue()
+
+
+def _csv_cell(value: Cell) -> str | int | float:
+    if value is None:
+        return ""
+    if isinstance(value, str) and value.startswith(_ACTING):
+        return f"'{value}"
+    return value
+
+
+def read_study(folder: Path, name: str) -> Study | None:
+    """Read a study from a folder; return None if there is none that can be read."""
+    try:
+        with open_regular(folder / f"{name}.json") as stream:
+            study = from_json(Study, json.loads(stream.read(_MAX_BYTES)))
+    # whatever is there, this version did not write it: the study is computed again
+    except (OSError, ValueError, RecursionError):
+        return None
+    if any(len(row) != len(study.columns) for row in study.rows):
+        return None
+    return study

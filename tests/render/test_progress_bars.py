@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import Small
 from tna_onnx import calibrate
 from tna_onnx.pipeline.methods import FOLDS
-from tna_onnx.render.progress import Lines
+from tna_onnx.render.progress_bars import Lines
 
 
 def test_one_line_a_stage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from tna_onnx.numerics.metrics import Metrics, debiased_ece
 from tna_onnx.numerics.reliability import CumulativeTest
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Cell, Column, Footnote, Study
-from tna_onnx.studies.methods import (
+from tna_onnx.studies.recalibrations import (
     PAPER_MAPS,
     Recalibration,
     Tick,
@@ -37,8 +37,8 @@ from tna_onnx.studies.methods import (
     scored,
     sparse,
 )
-from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
+from tna_onnx.studies.study_data import StudyData
 
 _LEVEL = 0.95
 

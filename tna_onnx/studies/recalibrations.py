@@ -36,8 +36,8 @@ from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
 from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_of, candidate_weight, choose
 from tna_onnx.search.sparse import Walk, search_sparse
-from tna_onnx.studies.run import StudyData
 from tna_onnx.studies.settings import StudySettings
+from tna_onnx.studies.study_data import StudyData
 
 MEMBERS = 10
 """The paper's n_e."""
