@@ -21,6 +21,7 @@ from tna_onnx.fields import hints_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings
+from tna_onnx.render import progress_bars
 from tna_onnx.results.gates import Gates
 
 VALUES = (Data, ModelOptions, Settings, Gates)
@@ -151,7 +152,7 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(small: Small, 
 def test_progress_is_shown_or_told(
     small: Small, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress.Lines.__init__, "__defaults__", (30.0, 0.0))
+    monkeypatch.setattr(progress_bars.Lines.__init__, "__defaults__", (30.0, 0.0))
     tna_onnx.evaluate(small.model, small.calib, device="cpu", progress=True)
     assert "evaluate: " in capfd.readouterr().err
     steps: list[str] = []
