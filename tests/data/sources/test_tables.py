@@ -237,8 +237,7 @@ def test_samples_without_a_label(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("form", ["struct", "binary", "large"])
-@pytest.mark.parametrize("name", ["photo", "pixels"])
+@pytest.mark.parametrize(("form", "name"), [("struct", "photo"), ("binary", "pixels"), ("large", "photo")])
 def test_images(tmp_path: Path, kind: str, form: str, name: str) -> None:
     content = [encoded(seed) for seed in range(6)]
     if form == "struct":
