@@ -117,3 +117,16 @@ def test_one_against_all_is_the_isotonic_regression_of_scikit_learn() -> None:
         expected = isotonic.IsotonicRegression().fit(p[:, c], labels == c, sample_weight=weights).predict(p[:, c])
         found = np.array(values)[np.searchsorted(first, p[:, c], side="right")]
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ts", "ets", "bias", "isotonic"])
+def test_neither_the_engine_nor_the_cut_into_chunks_matters(name: str) -> None:
+    torch = pytest.importorskip("torch")
+    logits, labels, features = problem(4)
+    weights = WeightedLabels(labels, np.random.default_rng(3).lognormal(size=N))
+    one = MAPS[name].fit(reduced(logits, weights, features))
+    tensors = (torch.asarray(values) for values in (logits, features))
+    two = MAPS[name].fit(reduced(next(tensors), weights, next(tensors)))
+    three = MAPS[name].fit(lambda of, *aligned: of(logits, weights, features, *aligned))
+    for fitted in (two, three):
+        np.testing.assert_allclose(apply_map(fitted, logits, None), apply_map(one, logits, None), rtol=0, atol=1e-7)
