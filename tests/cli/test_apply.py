@@ -315,6 +315,9 @@ def test_checkpoints_that_cannot_be_written(small: Small, refitted: Any, tmp_pat
     assert refused().startswith("2 ")
     path.write_bytes(b"\xff" * 100)
     assert "4 " in refused()
+    header = json.dumps({"fc.weight": {"dtype": "F32", "shape": [5, 32], "data_offsets": [0, 3]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + b"abc")
+    assert "4 " in refused()
     safetensors.save_file({"fc.bias": old["bias"], "fc.weight": old["weight"] + 1}, path)
     assert "no tensor holds the values of 'weight'" in refused()
     safetensors.save_file({"a": old["weight"], "b": old["weight"], "fc.bias": old["bias"]}, path)
@@ -324,3 +327,28 @@ def test_checkpoints_that_cannot_be_written(small: Small, refitted: Any, tmp_pat
     tna_onnx.calibrate(small.model, small.calib, dry_run=True, patch=ets, **PLAIN | {"map": "irova"}, **LENIENT)
     done = cli("apply", small.model, ets, "--checkpoint", path)
     assert (done.exit_code, "--map ts" in done.stderr) == (3, True)
+
+
+def test_values_that_do_not_fit_the_type_of_the_checkpoint(tmp_path: Path) -> None:
+    """The model was made of float16 values, which a calibration may leave."""
+    safetensors = pytest.importorskip("safetensors.numpy")
+    rng = np.random.default_rng(0)
+    weight = np.full((2, 3), 60000, np.float16)
+    weight[0] = [1, 2, 3]
+    x = rng.standard_normal((400, 3)).astype(np.float32) / 1e5
+    y = (x @ (weight[1] - weight[0]).astype(np.float32) * 3 + rng.logistic(size=400) > 0).astype(np.int64)
+    onnx.save(linear_model(weight.astype(np.float32), np.zeros(2, np.float32)), tmp_path / "m.onnx")
+    data = {"scores": x, "labels": y}
+    made = tna_onnx.calibrate(tmp_path / "m.onnx", data, dry_run=True, patch=tmp_path / "p.npz", **PLAIN, **LENIENT)
+    assert made.parameters["temperature"] < 60000 / 65504
+    safetensors.save_file({"w": weight}, tmp_path / "c.safetensors")
+    with pytest.raises(tna_onnx.UnsupportedModel, match="does not fit its float16"):
+        tna_onnx.apply(tmp_path / "m.onnx", tmp_path / "p.npz", checkpoint=tmp_path / "c.safetensors")
+    assert not (tmp_path / "c.tna.safetensors").exists()
+
+
+def test_an_adapter_makes_no_checkpoint(small: Small, tmp_path: Path) -> None:
+    adapter = tmp_path / "a.onnx_adapter"
+    tna_onnx.calibrate(small.model, small.calib, dry_run=True, patch=adapter, **PLAIN)
+    with pytest.raises(tna_onnx.UsageError, match="not an adapter"):
+        tna_onnx.apply(small.model, adapter, checkpoint=tmp_path / "c.safetensors")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tna_onnx.api.arguments import check_targets, save_json
+from tna_onnx.api.arguments import check_targets, save_json, write_bytes
 from tna_onnx.api.inspect import inspect
 from tna_onnx.api.verify import verify
 from tna_onnx.errors import CheckFailed, UsageError
@@ -50,18 +50,17 @@ def apply(
         UnsupportedModel: the model cannot be read, or a checkpoint cannot hold the change.
         CheckFailed: the patch belongs to another model. No file is written.
         DataError: the patch or the checkpoint is damaged, or none. No file is written.
+        ResultError: the checkpoint cannot be written.
     """
-    from tna_onnx.pipeline.checkpoint import write_checkpoint  # noqa: PLC0415 - heavy
-    from tna_onnx.pipeline.patch import (  # noqa: PLC0415 - scipy: heavy
-        adaptable,
-        apply_patch,
-        read_patch,
-    )
+    from tna_onnx.pipeline.checkpoint import recalibrated_checkpoint  # noqa: PLC0415 - heavy
+    from tna_onnx.pipeline.patch import adaptable, apply_patch, read_patch  # noqa: PLC0415 - scipy: heavy
 
     source = open_source(model, ModelOptions())
     target = _target(source, output, checkpoint, overwrite=overwrite)
     name = "the patch" if isinstance(patch, bytes) else str(patch)
     adapter = not isinstance(patch, bytes) and check_patch_name(patch) == ".onnx_adapter"
+    if adapter and checkpoint is not None:
+        raise UsageError(f"{name}: --checkpoint takes a patch as .npz or .safetensors, not an adapter")
     if adapter:
         file = adaptable(source, Path(name))
     else:
@@ -75,7 +74,7 @@ def apply(
         if not result.intact:
             raise CheckFailed(f"{name}: the file that it gives is not {source.name} and a change: {result.reason}")
     if checkpoint is not None and target is not None:
-        write_checkpoint(source, file, Path(checkpoint), target)
+        write_bytes(target, recalibrated_checkpoint(source, file, Path(checkpoint)))
     return save_json(json, replace(result, recalibrated=str(target)))
 
 

@@ -7,6 +7,7 @@ equals the old weight of the ONNX file gets the new one, in its own type and ori
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,18 +16,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.files import open_regular, write_file
+from tna_onnx.files import open_regular
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.tensors import float_tensor, widened
+from tna_onnx.graph.tensors import FLOAT_TYPES, float_tensor, rounded, widened
 from tna_onnx.graph.written_values import new_values
 
 _HEADER = 2**27  # bytes of a header at most, as the format's own reader has it
-_TYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+"""What a .safetensors file calls the types of its tensors -> what NumPy, or ONNX, does."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Tensor:
-    """A tensor of a checkpoint: its name, its type in the format's words, its shape and the place of its bytes."""
+class Tensor:
+    """A tensor of a .safetensors file.
+
+    Attributes:
+        name: as there.
+        type: of its elements, as NumPy calls it; empty for another one, which is not read.
+        shape: of its values.
+        start: first byte of the values in the file.
+        end: the byte behind them.
+    """
 
     name: str
     type: str
@@ -35,28 +49,52 @@ class _Tensor:
     end: int
 
 
-def write_checkpoint(source: Model, file: Model, checkpoint: Path, target: Path) -> None:
-    """Write a checkpoint anew, with the head of a recalibrated model.
+def read_header(content: bytes) -> tuple[dict[str, str], list[Tensor]]:
+    """Return the metadata and the tensors of a .safetensors file, which is given as its bytes.
+
+    Raises:
+        AttributeError, LookupError, RecursionError, TypeError, ValueError: it is none, or damaged.
+    """
+    size = int.from_bytes(content[:8], "little")
+    if not 2 <= size <= min(_HEADER, len(content) - 8):
+        raise ValueError(f"a header of {size:,} bytes")
+    header = json.loads(content[8 : 8 + size])
+    metadata = header.pop("__metadata__", {})
+    tensors = []
+    for name, about in header.items():
+        start, end = (8 + size + int(place) for place in about["data_offsets"])
+        shape = tuple(int(length) for length in about["shape"])
+        tensor = Tensor(name, TYPES.get(about["dtype"], ""), shape, start, end)
+        width = 2 if tensor.type == "bfloat16" else np.dtype(tensor.type or "V").itemsize  # 0 of a type not known
+        if not 8 + size <= start <= end <= len(content) or (width and end - start != width * math.prod(shape)):
+            raise ValueError(f"the values of '{name}' are not within the file, or not of its type and shape")
+        tensors.append(tensor)
+    return metadata, tensors
+
+
+def recalibrated_checkpoint(source: Model, file: Model, checkpoint: Path) -> bytes:
+    """Return a checkpoint with the head of a recalibrated model, as the bytes of a file.
 
     Args:
         source: the model, exported from the checkpoint.
         file: the recalibrated model.
         checkpoint: the .safetensors file.
-        target: file to write.
 
     Raises:
         UsageError: the checkpoint cannot be read.
         DataError: it is damaged, or does not hold the model's head.
-        UnsupportedModel: the calibration has more than new values of the model's own tensors.
+        UnsupportedModel: the calibration has more than new values of the model's own tensors, or these do not fit the
+            checkpoint's type.
     """
     content, tensors = _read(checkpoint)
     written = bytearray(content)
     for name, (old, new) in _changes(source, file).items():
-        tensor, turned = _find(name, old, tensors, content, checkpoint)
-        values = new.T if turned else new
-        stored = float_tensor(np.ascontiguousarray(values), _TYPES[tensor.type], name)
-        written[tensor.start : tensor.end] = stored.raw_data
-    write_file(target, bytes(written))
+        tensor, transposed = _find(name, old, tensors, content, checkpoint)
+        values = np.ascontiguousarray(new.T if transposed else new)
+        if not np.all(np.isfinite(rounded(values, tensor.type))):
+            raise UnsupportedModel(f"{checkpoint}: a new value of '{tensor.name}' does not fit its {tensor.type}")
+        written[tensor.start : tensor.end] = float_tensor(values, tensor.type, name).raw_data
+    return bytes(written)
 
 
 def _changes(source: Model, file: Model) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
@@ -71,54 +109,40 @@ def _changes(source: Model, file: Model) -> dict[str, tuple[NDArray[Any], NDArra
     return {name: (source.array(source.initializers[name]), file.array(file.initializers[name])) for name in names}
 
 
-def _read(path: Path) -> tuple[bytes, list[_Tensor]]:
-    """Return the bytes of a checkpoint, and what its header says."""
+def _read(path: Path) -> tuple[bytes, list[Tensor]]:
+    """Return the bytes of a checkpoint, and its tensors."""
     try:
         with open_regular(path) as stream:
             content = stream.read()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    size = int.from_bytes(content[:8], "little")
     try:
-        if not 2 <= size <= min(_HEADER, len(content) - 8):
-            raise ValueError(f"a header of {size:,} bytes")
-        header = json.loads(content[8 : 8 + size])
-        header.pop("__metadata__", None)
-        tensors = [_tensor(name, about, 8 + size) for name, about in header.items()]
+        return content, read_header(content)[1]
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise DataError(f"{path}: damaged, or no .safetensors file ({error})") from error
-    broken = next((each for each in tensors if not 8 + size <= each.start <= each.end <= len(content)), None)
-    if broken is not None:
-        raise DataError(f"{path}: damaged: the values of '{broken.name}' are not within the file")
-    return content, tensors
 
 
-def _tensor(name: str, about: dict[str, Any], offset: int) -> _Tensor:
-    start, end = (offset + int(place) for place in about["data_offsets"])
-    return _Tensor(name, str(about["dtype"]), tuple(int(length) for length in about["shape"]), start, end)
-
-
-def _find(name: str, old: NDArray[Any], tensors: list[_Tensor], content: bytes, path: Path) -> tuple[_Tensor, bool]:
+def _find(name: str, old: NDArray[Any], tensors: list[Tensor], content: bytes, path: Path) -> tuple[Tensor, bool]:
     """Return the one tensor that holds the old values, and whether it holds them transposed."""
-    found = []
+    matches = []
     for tensor in tensors:
-        if tensor.type not in _TYPES or np.prod(tensor.shape) != old.size:
+        if tensor.type not in FLOAT_TYPES.values() or math.prod(tensor.shape) != old.size:
             continue
         values = _values(content[tensor.start : tensor.end], tensor.type)
         if np.array_equal(values, old.reshape(-1)):
-            found.append((tensor, False))
+            matches.append((tensor, False))
         elif old.ndim == 2 and np.array_equal(values, old.T.reshape(-1)):
-            found.append((tensor, True))
-    if len(found) == 1:
-        return found[0]
-    names = ", ".join(f"'{tensor.name}'" for tensor, _ in found)
+            matches.append((tensor, True))
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(f"'{tensor.name}'" for tensor, _ in matches)
     raise DataError(
-        f"{path}: {f'{names} all hold' if found else 'no tensor holds'} the values of '{name}'; expected the "
+        f"{path}: {f'{names} all hold' if matches else 'no tensor holds'} the values of '{name}'; expected the "
         "checkpoint that the model was exported from, with its weight in one place"
     )
 
 
 def _values(stored: bytes, kind: str) -> NDArray[Any]:
-    if kind == "BF16":
+    if kind == "bfloat16":
         return widened(np.frombuffer(stored, "<u2"))
-    return np.frombuffer(stored, np.dtype(_TYPES[kind]).newbyteorder("<"))
+    return np.frombuffer(stored, np.dtype(kind).newbyteorder("<"))

@@ -42,17 +42,12 @@ from tna_onnx.graph.rewrite import with_inputs
 from tna_onnx.graph.tensors import numpy_name
 from tna_onnx.graph.written_values import NotRebuilt, Typed, new_values, stand_in
 from tna_onnx.pipeline.change import make_again
+from tna_onnx.pipeline.checkpoint import TYPES, read_header
 from tna_onnx.pipeline.settings import check_patch_name
 from tna_onnx.runtime import adapter_bytes, read_adapter
 
 _FORMAT = 1
 _TEXT = "tna_onnx.patch"
-
-# NumPy type -> its word in a safetensors file.
-_WORDS = {
-    "float64": "F64", "float32": "F32", "float16": "F16", "int64": "I64", "int32": "I32", "int16": "I16", "int8": "I8",
-    "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
 
 
 def patch_of(source: Model, file: Model, ending: str, readout: Readout) -> bytes:
@@ -192,11 +187,12 @@ def _read_npz(content: bytes) -> tuple[dict[str, NDArray[Any]], str]:
 def _safetensors(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
     header: dict[str, Any] = {"__metadata__": {_TEXT: text}}
     at = 0
+    words = {name: word for word, name in TYPES.items()}
     # the largest items first, as the format's own writer has them: every value is then aligned
     ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
     for name, array in ordered:
         place = [at, at + array.nbytes]
-        header[name] = {"dtype": _WORDS[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
+        header[name] = {"dtype": words[array.dtype.name], "shape": list(array.shape), "data_offsets": place}
         at += array.nbytes
     line = json.dumps(header, separators=(",", ":")).encode()
     line += b" " * (-len(line) % 8)
@@ -204,15 +200,11 @@ def _safetensors(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
 
 
 def _read_safetensors(content: bytes) -> tuple[dict[str, NDArray[Any]], str]:
-    start = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:start])
-    text = header.pop("__metadata__")[_TEXT]
-    types = {word: np.dtype(name) for name, word in _WORDS.items()}
+    metadata, tensors = read_header(content)
     arrays: dict[str, NDArray[Any]] = {}
-    for name, about in header.items():
-        low, high = about["data_offsets"]
-        arrays[name] = np.frombuffer(content[start + low : start + high], types[about["dtype"]]).reshape(about["shape"])
-    return arrays, text
+    for each in tensors:
+        arrays[each.name] = np.frombuffer(content[each.start : each.end], np.dtype(each.type)).reshape(each.shape)
+    return arrays, metadata[_TEXT]
 
 
 _DTYPES = ("float32", "float16", "float64")
