@@ -243,16 +243,16 @@ _NUMBERING = frozenset({"CumSum", "EyeLike", "NonZero", "Range"})
 def _by_place(model: Model, tensor: str) -> bool:
     """Whether a tensor may depend on where in the batch a sample stands."""
     todo = [tensor]
-    seen = {tensor}
+    visited = {tensor}
     while todo:
         node = model.producer(todo.pop())
         if node is None:
             continue
         if node.op_type in _NUMBERING:
             return True
-        new = set(node.input) - seen
+        new = set(node.input) - visited
         todo += new
-        seen |= new
+        visited |= new
     return False
 
 
@@ -325,6 +325,6 @@ def _as_held(readout: Readout, logits: NDArray[Any]) -> NDArray[Any]:
     if readout.holds == "logits":
         return logits
     if readout.binary:
-        both = np.concatenate([np.zeros_like(logits), logits], axis=1)
-        return readout.probabilities(both).astype(logits.dtype)[:, 1:]
+        logit_pair = np.concatenate([np.zeros_like(logits), logits], axis=1)
+        return readout.probabilities(logit_pair).astype(logits.dtype)[:, 1:]
     return readout.probabilities(logits).astype(logits.dtype)

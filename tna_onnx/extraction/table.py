@@ -60,24 +60,24 @@ class FeatureTable:
         """Return some samples, in this order, as a table: features and labels are all that a linear head needs."""
         columns = {"clusters": self.clusters, "weights": self.weights}
         chosen: dict[str, Any] = {name: values if values is None else values[rows] for name, values in columns.items()}
-        return FeatureTable(self._taken(rows), self.labels[rows], self.batch_size, **chosen)
+        return FeatureTable(self._selected(rows), self.labels[rows], self.batch_size, **chosen)
 
-    def _taken(self, rows: NDArray[np.intp]) -> NDArray[Any]:
+    def _selected(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         features = self.features
         shape = (len(rows), *features.shape[1:])
         bytes_each = features[:1].nbytes
         try:
-            taken = room(shape, features.dtype)
+            selected = room(shape, features.dtype)
         except UsageError:  # no room in the folder for such files: in memory then
-            taken = np.empty(shape, features.dtype)
+            selected = np.empty(shape, features.dtype)
         step = max(1, _BLOCK // bytes_each)
         for start in range(0, len(rows), step):
             read = rows[start : start + step]
             written = slice(start, start + len(read))
-            taken[written] = features[read]
+            selected[written] = features[read]
             release(features, slice(int(read.min()), int(read.max()) + 1))
-            release(taken, written)
-        return taken
+            release(selected, written)
+        return selected
 
     def chunks(self, n_classes: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks sized so that their logits take 16 MB; float32 or float64."""

@@ -267,9 +267,9 @@ def _writer(schema: Any) -> dict[str, Any] | None:
     if text is None:
         return None
     with suppress(ValueError):
-        found = foreign_json(text)
-        if isinstance(found, dict):
-            return found
+        writer = foreign_json(text)
+        if isinstance(writer, dict):
+            return writer
     return None
 
 
@@ -353,15 +353,15 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
     n = len(order)
     ordered = room((n, *values.shape[1:]), values.dtype)
     size = max(1, math.ceil(n / max(1, 4 * ordered.nbytes // _DEALT)))
-    rank = np.full(len(values), n)  # n is that of rows that are not asked for
+    rank = np.full(len(values), n)  # n is that of rows that are not selected for
     rank[order] = np.arange(n)
     dealt = np.empty_like(order)  # rank of the row at each place
     ends = np.arange(0, n, size)
     for start in range(0, len(values), _DIGESTED):
         ranks = rank[start : start + _DIGESTED]
-        asked = np.flatnonzero(ranks < n)
-        by_range = asked[np.argsort(ranks[asked] // size, kind="stable")]
-        counts = np.bincount(ranks[asked] // size, minlength=len(ends))
+        selected = np.flatnonzero(ranks < n)
+        by_range = selected[np.argsort(ranks[selected] // size, kind="stable")]
+        counts = np.bincount(ranks[selected] // size, minlength=len(ends))
         block = values[start : start + _DIGESTED][by_range]
         first = 0
         for number in np.flatnonzero(counts).tolist():

@@ -184,15 +184,15 @@ def table_slices(
         groups = row_groups(files, name) if counted else [0]
         first = 0
         for number, size in enumerate(groups):
-            taken = None
+            selected = None
             count = size
             if rows is not None:
                 low, high = np.searchsorted(rows, [start + first, start + first + size])
-                taken = rows[low:high] - start
-                count = len(taken)
+                selected = rows[low:high] - start
+                count = len(selected)
             one = (number, number + 1) if len(groups) > 1 else None
             if count or not counted:
-                slices.append(TableSlice(files, name, tuple(columns), label, one, first, taken, count, dict(beside)))
+                slices.append(TableSlice(files, name, tuple(columns), label, one, first, selected, count, dict(beside)))
             first += size
         start += first
     return slices
