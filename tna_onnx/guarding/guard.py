@@ -49,7 +49,7 @@ from tna_onnx.guarding.thresholds import (
     require_enough,
 )
 from tna_onnx.pipeline.change import write_decisions
-from tna_onnx.pipeline.checking import FinalFile, checked_file
+from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
 from tna_onnx.pipeline.job import Job, refuse_finished, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.sample_checks import digests_in_file
@@ -60,9 +60,6 @@ from tna_onnx.results.report import Report
 from tna_onnx.runtime import Session, parse_device
 
 _log = logging.getLogger("tna_onnx.guard")
-
-# Samples run through both files.
-_CHECKED = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,8 +192,8 @@ def _checked(
         CheckFailed: a decision is another one than its score says, or an old output changed.
     """
     size = opened.batch_size
-    # whole batches, the same as the scores were computed in
-    first = np.arange(len(opened.source))[: max(size, _CHECKED // size * size)]
+    # in the batches that the scores were computed in
+    first = first_rows(opened.source, size)
     columns = _columns(names)
     decided = collect_values(written, opened.output, columns, opened.source, size, progress, rows=first, stage="check")
     scores = chosen.scores.take(slice(len(first)))

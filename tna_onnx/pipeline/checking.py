@@ -43,6 +43,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.digest import file_sha256
 from tna_onnx.data.positions import PositionSource, first_batches
+from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import CheckFailed
@@ -482,6 +483,14 @@ def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> N
         )
 
 
+def first_rows(source: Source, batch_size: int) -> NDArray[np.int64]:
+    """Return the samples of the first batches, which are run through a written file; at least one batch.
+
+    They are whole batches, as a model may quantise each in its own way.
+    """
+    return np.arange(first_batches(source, batch_size, _SAMPLES), dtype=np.int64)
+
+
 def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
 
@@ -491,7 +500,7 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     n = len(checked.source)
     together = isinstance(checked.source, PositionSource) and task.provider == CUDA
     if task.head is None or together or quantizes_batches(task.model):
-        return np.arange(first_batches(checked.source, task.batch_size, _SAMPLES), dtype=np.int64)
+        return first_rows(checked.source, task.batch_size)
     if task.provider == CUDA:
         return _whole_batches(n, task.batch_size)
     # spread, because files often come sorted by class

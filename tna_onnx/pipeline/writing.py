@@ -294,13 +294,19 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         "calibration_form": task.calibration.samples.form,
         **({"preprocessing": recipe} if recipe else {}),
         **quantization_advice(outcome.fitted),
-        # on the CPU there is no such choice
-        **({"tf32": "as-deployed" if task.tf32 else "off"} if task.provider == CUDA else {}),
+        **_rounding(task),
         **task.class_output.provenance,
         "output_kind": task.class_output.kind,
     }
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
+
+
+def _rounding(task: Task) -> dict[str, str]:
+    """Return how products of float32 were rounded on CUDA; on the CPU there is no choice."""
+    if task.provider != CUDA:
+        return {}
+    return {"tf32": "as-deployed" if task.tf32 else "off"}
 
 
 def _positions(task: Task) -> dict[str, object]:

@@ -45,7 +45,7 @@ from tna_onnx.numerics.prior_shift import (
     smoothed,
 )
 from tna_onnx.pipeline.change import write_change
-from tna_onnx.pipeline.checking import casts_behind, checked_file
+from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
 from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
 from tna_onnx.pipeline.job import ModelJob, target_of
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
@@ -224,16 +224,17 @@ def check_result(
         opened: the source, and samples.
         rewritten: the new model.
         session: on the file.
-        old: (R, C) probabilities that the source gives the first R samples.
+        old: (M, C) probabilities that the source gives the samples, of which the first batches are run again.
         change: (C,) what its logits change by.
 
     Raises:
         CheckFailed: a probability is off by more than rounding.
     """
     output = opened.output
-    batches = opened.source.batches(opened.batch_size, np.arange(len(old), dtype=np.int64))
+    rows = first_rows(opened.source, opened.batch_size)
+    batches = opened.source.batches(opened.batch_size, rows)
     actual = output.probabilities(np.concatenate([session.run([output.name], batch)[0] for batch in batches]))
-    expected, total = shifted(old, change)
+    expected, total = shifted(old[rows], change)
     ruled_out = change == RULED_OUT
     # where little is left of the old probabilities, that much is known of their ratios
     certainty = total if ruled_out.any() else np.ones_like(total)
@@ -261,9 +262,6 @@ def check_result(
 
 
 _log = logging.getLogger("tna_onnx.shift")
-
-# Samples run through the written file.
-_CHECKED = 512
 
 # Of the ECE in the report.
 _BINS = 15
@@ -303,9 +301,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     change = log_ratio(estimated.source, estimated.target)
     rewritten, placed = write(model, opened.probed, change, _metadata(job, opened, estimated))
     with checked_file(model, rewritten.proto, target, opened.device, rewritten.large_values) as (_, session):
-        # whole batches: a model may quantise each in its own way
-        rows = max(opened.batch_size, _CHECKED // opened.batch_size * opened.batch_size)
-        largest = check_result(opened, rewritten, session, estimated.old[:rows], change)
+        largest = check_result(opened, rewritten, session, estimated.old, change)
         effect = _effect(job, opened, session, estimated.target, progress)
     evidence = None
     if estimated.estimated is not None:
