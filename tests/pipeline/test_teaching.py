@@ -191,6 +191,19 @@ def test_labels_of_the_samples_are_not_read(small: Small, student: Path, tmp_pat
         np.testing.assert_array_equal(value, second[name])
 
 
+def test_the_teacher_may_call_its_input_something_else(small: Small, student: Path, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    proto.graph.input[0].name = "another"
+    for node in proto.graph.node:
+        node.input[:] = ["another" if name == "x" else name for name in node.input]
+    onnx.save(proto, tmp_path / "teacher.onnx")
+    reports = [
+        tna_onnx.calibrate(student, small.calib, teacher=teacher, eval=small.test, dry_run=True, device="cpu")
+        for teacher in (small.model, tmp_path / "teacher.onnx")
+    ]
+    assert reports[0].teacher.kl_after == reports[1].teacher.kl_after < reports[0].teacher.kl_before
+
+
 def test_what_cannot_be_is_refused(small: Small, student: Path, tmp_path: Path) -> None:
     words = ("calibrate", student, small.calib, "--teacher", small.model)
     other = onnx.load(small.model)
@@ -200,12 +213,13 @@ def test_what_cannot_be_is_refused(small: Small, student: Path, tmp_path: Path) 
     other.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
     onnx.save(other, tmp_path / "four.onnx")
     np.save(tmp_path / "labels.npy", np.load(small.calib)["labels"])
-    np.savez(tmp_path / "features.npz", features=np.zeros((100, 32), np.float32))
+    np.savez(tmp_path / "features.npz", features=np.ones((100, 32), np.float32), labels=np.arange(100) % 5)
     for more, code, text in (
         (("--add", "accept"), 2, "--add needs labels"),
         (("--labels", tmp_path / "labels.npy"), 2, "leave --labels out"),
         (("--search", "none", "--map", "ets"), 3, "use --map ts"),
         (("--teacher", tmp_path / "four.onnx"), 3, "has 4 classes"),
+        (("--eval", tmp_path / "features.npz"), 2, "give the data themselves"),
         (("--teacher", tmp_path / "none.onnx"), 2, "none.onnx"),
     ):
         result = cli(*words, "-o", tmp_path / "o.onnx", *more)

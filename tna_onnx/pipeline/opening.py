@@ -34,7 +34,7 @@ from tna_onnx.pipeline.job import Collected, Job, Task, refuse_finished, refuse_
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
 from tna_onnx.pipeline.settings import QuantizedHead
-from tna_onnx.pipeline.teaching import open_unlabelled, split_unlabelled, taught
+from tna_onnx.pipeline.teaching import open_unlabelled, require_inputs, split_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
 
@@ -252,6 +252,7 @@ def _open_both(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> tu
         return open_samples(opened, job.calib, names, most), _open_held_out(job, opened, names)
     samples = open_unlabelled(opened, job.calib, names)
     held_out = _open_held_out(job, opened, names)
+    require_inputs(opened, samples, *(() if held_out is None else (held_out,)))
     return (samples, held_out) if held_out is not None else split_unlabelled(samples, job.settings.seed)
 
 

@@ -7,7 +7,8 @@ were drawn of t. Unlabelled samples are enough; where there are held-out ones wi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
 
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import NO_LABELS, Part, Source, halves
+from tna_onnx.data.source import NO_LABELS, Batch, InputSpec, Part, Source, halves
+from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
-from tna_onnx.engine.scoring import probabilities_of
+from tna_onnx.engine.scoring import Runs, probabilities_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.opened_samples import Samples, open_samples
 from tna_onnx.extraction.sessions import OpenModel
@@ -35,6 +37,7 @@ from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree
 from tna_onnx.results.report import Report, Taught
+from tna_onnx.runtime import Session
 
 # Of the unlabelled samples, those that are fitted; the others are for the report.
 _FITTED = 0.75
@@ -50,20 +53,28 @@ def open_unlabelled(opened: OpenModel, data: Data, names: tuple[str, ...] | None
     """Open the samples that a teacher labels.
 
     Raises:
-        UsageError: labels that would not be read, or samples that hold features or logits.
+        UsageError: labels that would not be read.
         UnsupportedModel: the student gives several predictions or labels a sample.
         DataError, DeviceError: see `open_samples`.
     """
     require_one_prediction(opened.model, opened.readout, "a teacher stands for one label a sample")
     if data.labels is not None:
         raise UsageError("the labels of the calibration data are not read with --teacher; leave --labels out")
-    samples = open_samples(opened, replace(data, labels=NO_LABELS), names)
-    if samples.given:
-        raise UsageError(
-            f"{samples.source.describe()}: holds what {opened.model.name} computed before, which the teacher cannot "
-            "read; give the data themselves"
-        )
-    return samples
+    return open_samples(opened, replace(data, labels=NO_LABELS), names)
+
+
+def require_inputs(opened: OpenModel, *sets: Samples) -> None:
+    """Refuse samples that a student's teacher cannot read.
+
+    Raises:
+        UsageError: they hold features or logits.
+    """
+    for samples in sets:
+        if samples.given:
+            raise UsageError(
+                f"{samples.source.describe()}: holds what {opened.model.name} computed before, which the teacher "
+                "cannot read; give the data themselves"
+            )
 
 
 def split_unlabelled(samples: Samples, seed: int) -> tuple[Samples, Samples]:
@@ -102,8 +113,11 @@ def taught(
     classifier = Classifier.of(model, output, opened.device, job.calib)
 
     def run(collected: Collected, stage: str) -> NDArray[np.float32]:
-        source = _as_inputs_of(classifier, collected)
-        return probabilities_of(classifier.session, output, source, batch_size, stage, progress)
+        source = _as_inputs_of(classifier, collected, opened.inputs)
+        session: Runs = classifier.session
+        if len(classifier.inputs) == 1:
+            session = _OneInput(classifier.session, classifier.inputs[0].name)
+        return probabilities_of(session, output, source, batch_size, stage, progress)
 
     soft: Any = SoftLabels.drawn(run(calibration, "teacher"), job.settings.seed)  # labels, for all that reads them
     calibration = replace(calibration, table=replace(calibration.table, labels=soft))
@@ -115,8 +129,21 @@ def taught(
     return Teacher(model, shown, labelled), calibration, held_out
 
 
-def _as_inputs_of(classifier: Classifier, collected: Collected) -> Source:
-    """Return the same samples as the inputs of the teacher, whose names and types may be others.
+@dataclass(frozen=True, eq=False)
+class _OneInput:
+    """A session with one input, which batches may call something else."""
+
+    session: Session
+    name: str
+
+    def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
+        """Run one batch."""
+        (values,) = batch.values()
+        return self.session.run(outputs, {self.name: values})
+
+
+def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence[InputSpec]) -> Source:
+    """Return the same samples as the inputs of the teacher, whose types may be others; and names, if it is one input.
 
     Raises:
         DataError: they are not the same samples.
@@ -125,6 +152,8 @@ def _as_inputs_of(classifier: Classifier, collected: Collected) -> Source:
     whole = source.source if isinstance(source, Part) else source
     data = collected.samples.data
     assert data is not None  # noqa: S101 - they hold no features
+    if len(inputs) == len(classifier.inputs) == 1 and not isinstance(whole, ImageSource):
+        classifier = replace(classifier, inputs=(replace(classifier.inputs[0], name=inputs[0].name),))
     _, opened = classifier.open(data, labels=False)
     if len(opened) != len(whole):
         raise DataError(f"{opened.describe()}: the student has read {len(whole):,} samples; expected the same ones")
