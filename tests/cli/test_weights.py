@@ -238,21 +238,18 @@ def test_decisions_are_those_of_samples_drawn_by_weight(small: Small, tmp_path: 
         data = {name: stored[name] for name in ("x", "labels")}
     weights = (np.arange(len(data["labels"])) % 3 > 0).astype(float)
     part = {name: values[weights > 0] for name, values in data.items()}
-    words: dict[str, Any] = {"add": ("accept", "set", "ood"), "risk": 20.0, "ood_score": "energy"}
-    for held_out in (None, "test"):
-        for name, samples, more in (("a", data, {"weights": weights}), ("b", part, {})):
-            path = tmp_path / f"{name}.onnx"
-            evaluated = None
-            if held_out is not None:
-                with np.load(small.test) as stored:
-                    other = {key: stored[key] for key in ("x", "labels")}
-                evaluated = tna_onnx.Data(other, **({"weights": np.ones(len(other["x"]))} if more else {}))
-            result = tna_onnx.guard(small.model, samples, eval=evaluated, output=path, overwrite=True, **more, **words)
-            if name == "a":
-                first = result
-        assert first.samples == result.samples == len(part["labels"])
-        assert [out.threshold for out in first.outputs] == [out.threshold for out in result.outputs]
-        assert first.decisions.coverage == result.decisions.coverage
+    words: dict[str, Any] = {"add": ("accept", "set", "ood"), "risk": 20.0, "ood_score": "energy", "overwrite": True}
+    with np.load(small.test) as stored:
+        other = {name: stored[name] for name in ("x", "labels")}
+    even = tna_onnx.Data(other, weights=np.ones(len(other["labels"])))
+    for held_out in (False, True):
+        words |= {"eval": even if held_out else None}
+        first = tna_onnx.guard(small.model, data, output=tmp_path / "a.onnx", weights=weights, **words)
+        words |= {"eval": other if held_out else None}
+        second = tna_onnx.guard(small.model, part, output=tmp_path / "b.onnx", **words)
+        assert first.samples == second.samples == len(part["labels"])
+        assert [out.threshold for out in first.outputs] == [out.threshold for out in second.outputs]
+        assert first.decisions.coverage == second.decisions.coverage
     measured = tna_onnx.evaluate(tmp_path / "a.onnx", data, weights=weights, limits=tna_onnx.Limits(overlap=100))
     alone = tna_onnx.evaluate(tmp_path / "b.onnx", part, limits=tna_onnx.Limits(overlap=100))
     assert measured.decisions is not None
