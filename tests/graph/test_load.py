@@ -1,4 +1,4 @@
-"""Loading: what a model says of itself, and files that are not models. Never another error than the package's own."""
+"""Loading a model: files and models in memory, what the checker says of them, and what their inputs are."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import onnx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from onnx import helper
 
 from tests.conftest import Demo
-from tests.graph.samples import CASES
+from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.load import load_model
+from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.load import checker_complaint, load_model, tensor_types
 
 
 @pytest.fixture(scope="module")
@@ -125,3 +127,29 @@ def test_damaged_bytes(places: list[tuple[float, int]], scratch: Path) -> None:
 
 
 _SMALL = CASES["weight chain"]().proto.SerializeToString()
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_what_it_says(in_memory: bool, tmp_path: Path) -> None:
+    model = CASES["Softmax opset 17 axis 1"]().write(tmp_path)
+    assert checker_complaint(model.proto if in_memory else model.path) == ""
+    broken = onnx.ModelProto()
+    broken.CopyFrom(model.proto)
+    broken.graph.node[0].op_type = "NoSuchOperator"
+    onnx.save(broken, tmp_path / "broken.onnx")
+    assert "NoSuchOperator" in checker_complaint(broken if in_memory else tmp_path / "broken.onnx")
+
+
+def test_external_data_are_found_beside_the_file(tmp_path: Path) -> None:
+    model = CASES["external data"]().write(tmp_path)
+    assert checker_complaint(model.path) == ""
+
+
+def test_dimensions_without_a_name_and_other_types(tmp_path: Path) -> None:
+    b = Builder()
+    b.inputs.append(helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [1, None, 3]))
+    b.inputs.append(helper.make_tensor_sequence_value_info("list", onnx.TensorProto.FLOAT, None))
+    b.linear("y")
+    model = b.sample(bias_scale=1.0).write(tmp_path)
+    assert tensor_types(model) == {"x": "float32 (N, 6)", "ids": "int64 (1, ?, 3)", "list": "sequence"}
+    assert find_heads(model)[0]

@@ -263,8 +263,7 @@ class _SmallCurvature:
         return self.matrix @ d
 
     def divide(self, r: FloatArray) -> FloatArray:
-        divided: FloatArray = np.linalg.solve(self.matrix, r)
-        return divided
+        return np.asarray(np.linalg.solve(self.matrix, r), np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Element types: rounding as the type's own library does it, and tensors that ONNX reads back."""
+"""Element types: the table against onnx's, rounding as the type's own library does it, tensors that ONNX reads back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,30 @@ import onnx
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
-from tna_onnx.graph.tensors import FLOAT_TYPES, epsilon, float_tensor, numpy_type, rounded
+from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, element_type, epsilon, float_tensor, numpy_type, rounded
+
+TYPES = {
+    name: code
+    for name, code in TensorProto.DataType.items()
+    if name not in ("UNDEFINED", "STRING")  # which have no size
+}
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_field_is_the_one_onnx_names(name: str) -> None:
+    assert element_type(TYPES[name]).field == helper.tensor_dtype_to_field(TYPES[name])
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_bytes_are_those_onnx_writes(name: str) -> None:
+    """Five elements: packed types fill their last byte."""
+    zeros = np.zeros(5, helper.tensor_dtype_to_np_dtype(TYPES[name]))
+    tensor = onnx.numpy_helper.from_array(zeros, "zeros")
+    tensor.data_type = TYPES[name]
+    assert byte_count(tensor) == len(tensor.raw_data)
+
 
 NAMES = tuple(FLOAT_TYPES.values())
 SINGLE = st.floats(width=32)
