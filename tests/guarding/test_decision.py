@@ -108,6 +108,16 @@ def test_several_labels_are_decided_each(labels: Path) -> None:
     assert evaluated.decisions is not None
     assert evaluated.decisions.decision is not None
     assert evaluated.decisions.decision.macro_f1 == pytest.approx(scores["macro_f1"])
+    first = evaluated.decisions.decision.classes[0]
+    assert first.recall is not None
+    assert not tna_onnx.evaluate(path, labels / "test.npz", min_recall={first.name: first.recall}, **CPU).missed
+    with pytest.raises(tna_onnx.GateMissed, match="min_recall"):
+        tna_onnx.evaluate(path, labels / "test.npz", min_recall={first.name: first.recall + 0.01}, **CPU)
+    compared = tna_onnx.compare([path, labels / "m.onnx"], labels / "test.npz", **CPU)
+    assert [model.decisions and model.decisions.decision for model in compared.models] == [
+        evaluated.decisions.decision,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("goal", ["recall>=0.9", "f1"])

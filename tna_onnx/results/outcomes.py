@@ -16,8 +16,8 @@ class GuardOutput:
         name: of the graph output.
         role: what it is: `confidence`, `accept`, `set`, `posterior`, `ood`, `ood_alarm` or `decision`.
         promise: what it promises, and of which samples, in a sentence.
-        threshold: what its score is compared with, no unit; one for each class where the promise is by class, null for
-            a class that every set holds; none for a score.
+        threshold: what its score is compared with, no unit; one for each class or level where the promise is by these,
+            null for a class that every set holds; none for a score.
     """
 
     name: str
