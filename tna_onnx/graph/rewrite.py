@@ -477,8 +477,8 @@ def _is_probability(model: Model, readout: Readout, node: onnx.NodeProto) -> boo
         if source is None or source.op_type not in _PASSED:
             break
         node = source
-    made = None if source is None else source.op_type
-    return made in ("Sigmoid", "Softmax") and reads(model, node.input[0], readout.logits)
+    made = "" if source is None else source.op_type
+    return made in ("Sigmoid", "Softmax") and bool(reads(model, node.input[0], readout.logits))
 
 
 def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:

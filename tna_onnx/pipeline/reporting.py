@@ -229,6 +229,9 @@ def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:
         done += len(labels)
 
 
+# Steps of a quantised output that a reader should know of: a log loss sees them.
+_COARSE_OUTPUT = 1e-3
+
 # Methods that the note on a choice names as left out.
 _LISTED = 2
 
@@ -327,6 +330,12 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, outcome.weight, drift)
+    step = task.readout.output_step
+    if step >= _COARSE_OUTPUT:
+        notes.append(
+            f"the model rounds its probabilities to steps of {step:.2g}, so that small ones are 0; the scores here are "
+            "of those before that, and `tna-onnx evaluate` scores what it gives"
+        )
     if task.readout.slack and not outcome.unchanged:
         notes.append(
             f"a Clip or constant behind the probabilities of '{task.readout.output}' stays: it moves a calibrated one "
