@@ -214,7 +214,14 @@ def test_what_cannot_be_done_is_refused(small: Small, words: dict[str, Any], err
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("true,0,1\n0,0,1\n1,1,0", "a row for each class"), ("true,0,1,2,3,4\n" * 2, "a row for each class")],
+    [
+        ("true,0,1\n0,0,1\n1,1,0", "a row for each class"),
+        ("true,0,1,2,3,4\n" * 2, "a row for each class"),
+        ("true,0,1,2,3,4\n" + "".join(f"{k},0,1,1,1,1\n" for k in (0, 1, 2, 3, 4, 4)), "a row for each class"),
+        ("true,0,1,2,3,4\n" + "".join(f"{k},0,1,1,1,1,9\n" for k in range(5)), "a row for each class"),
+        ("true,0,1,2,3,4\n" + "".join(f"{k},0,1,1,1,inf\n" for k in range(5)), "finite costs"),
+        ("true,0,1,2,3,4\n" + "".join(f"{k},0,1,1,1,one\n" for k in range(5)), "expected numbers"),
+    ],
 )
 def test_costs_have_to_be_of_all_classes(small: Small, tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.csv").write_text(text, "utf-8")

@@ -105,14 +105,16 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
         UsageError: no such file.
         DataError: a class is missing, or a cell is not a finite number.
     """
-    rows = _rows(path, "costs as CSV, with a row a true class and a column a decision")
-    columns = [*names, ABSTAIN] if rows and ABSTAIN in rows[0] else [*names]
-    expected = f"{path}: expected the columns {listed(columns)} behind the first one, and a row for each class"
-    by_name = {row[0]: dict(zip(rows[0][1:], row[1:], strict=False)) for row in rows[1:]}
-    if set(by_name) != set(names) or any(set(row) != set(columns) for row in by_name.values()):
-        raise DataError(expected)
+    expected = (
+        f"costs as CSV: the columns {listed(names)} behind the first one, {ABSTAIN} too, and a row for each class"
+    )
+    header, rows = _table(path, names, expected)
+    columns = [*names, ABSTAIN] if ABSTAIN in header else [*names]
+    if sorted(header[1:]) != sorted(columns):
+        raise DataError(f"{path}: expected {expected}")
+    places = [header[1:].index(column) + 1 for column in columns]
     try:
-        costs = np.array([[float(by_name[name][column]) for column in columns] for name in names], np.float32)
+        costs = np.array([[float(row[place]) for place in places] for row in rows], np.float32)
     except ValueError as error:
         raise DataError(f"{path}: expected numbers; {error}") from error
     if not np.all(np.isfinite(costs)):
@@ -127,28 +129,35 @@ def _groups(path: str, names: Sequence[str]) -> RollUp:
         UsageError: no such file.
         DataError: a class or a group is missing, or a group is in several of the next level.
     """
-    rows = _rows(path, "groups as CSV, with a row a class and a column a level, the class first")
-    of_class = {row[0]: row for row in rows[1:]}
-    if (
-        not rows
-        or sorted(row[0] for row in rows[1:]) != sorted(names)
-        or any(len(row) != len(rows[0]) or not all(row) for row in rows)
-    ):
-        raise DataError(
-            f"{path}: expected a row that names the levels, and one for each of the classes {listed(names)} with its "
-            "group at each level; repeat the name where a level has no group of its own"
-        )
-    members = [[of_class[name][level] for name in names] for level in range(len(rows[0]))]
-    rule = RollUp.of(tuple(rows[0]), members)
-    if rule.wrong:
-        raise DataError(f"{path}: {rule.wrong}")
+    expected = (
+        f"groups as CSV: a row that names the levels, and one for each of the classes {listed(names)} with its group "
+        "at each level; repeat the name where a level has no group of its own"
+    )
+    header, rows = _table(path, names, expected)
+    rule = RollUp.of((header[0] or "class", *header[1:]), [list(level) for level in zip(*rows, strict=True)])
+    if rule.wrong or len({*rule.levels}) < len(rule.levels):
+        raise DataError(f"{path}: {rule.wrong or 'two levels have one name'}")
     return rule
 
 
-def _rows(path: str, expected: str) -> list[list[str]]:
+def _table(path: str, names: Sequence[str], expected: str) -> tuple[list[str], list[list[str]]]:
+    """Return the first row of a CSV, and those of the classes, which are in its first column, in their order.
+
+    Raises:
+        UsageError: no such file.
+        DataError: a cell is missing, or the rows are not of these classes.
+    """
     if not Path(path).is_file():
         raise UsageError(f"{path}: no such file; expected {expected}")
-    return [[cell.strip() for cell in row] for row in csv.reader(read_text(Path(path)).splitlines()) if row]
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(read_text(Path(path)).splitlines()) if row]
+    except csv.Error as error:
+        raise DataError(f"{path}: {error}; expected {expected}") from error
+    full = bool(rows) and all(len(row) == len(rows[0]) and all(row[1:]) for row in rows)
+    if not full or sorted(row[0] for row in rows[1:]) != sorted(names):
+        raise DataError(f"{path}: expected {expected}")
+    of_class = {row[0]: row for row in rows[1:]}
+    return rows[0], [of_class[name] for name in names]
 
 
 @dataclass(frozen=True, eq=False)
