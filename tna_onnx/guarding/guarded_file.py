@@ -366,6 +366,11 @@ def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
     if not {*rest} - output - {"change", "seal"}:
         rest = {}
     try:
-        return before_decisions(file, rest)
+        before = before_decisions(file, rest)
     except NotRebuilt as reason:
         raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {reason}; {_ADVICE}") from reason
+    proof = prove_guarded(before, file)
+    if not proof.intact or proof.decisions is None:
+        wrong = "; ".join(f"{each.part} {each.name}: {each.change}" for each in proof.unexplained)
+        raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {proof.reason or wrong}; {_ADVICE}")
+    return before, proof.decisions
