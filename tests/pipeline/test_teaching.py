@@ -11,11 +11,12 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.support import cli
 from tna_onnx.maps import MAPS
@@ -189,6 +190,25 @@ def test_labels_of_the_samples_are_not_read(small: Small, student: Path, tmp_pat
     )
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name])
+
+
+def test_a_folder_of_images_without_classes(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((48, 3)).astype(np.float32)
+    for name, factor in (("teacher", 1), ("student", 4)):
+        nodes = [helper.make_node("Flatten", ["x"], ["z"]), helper.make_node("Gemm", ["z", "w"], ["y"], name="head")]
+        infos = [tensor_info("x", ["N", 3, 4, 4])], [tensor_info("y", ["N", 3])]
+        onnx.save(small_model(nodes, *infos, tensors={"w": factor * weight}), tmp_path / f"{name}.onnx")
+    (tmp_path / "images").mkdir()
+    for k in range(200):
+        pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
+        image.fromarray(pixels).save(tmp_path / "images" / f"{k}.png")
+    words = ("calibrate", tmp_path / "student.onnx", tmp_path / "images", "--teacher", tmp_path / "teacher.onnx")
+    done = cli(*words, "--scale", 1 / 255, "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
+    assert done.exit_code == 0, done.output
+    found = json.loads((tmp_path / "r.json").read_text())["teacher"]
+    assert found["kl_after"] < found["kl_before"] / 10
 
 
 def test_the_teacher_may_call_its_input_something_else(small: Small, student: Path, tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def tree_sha256(entries: Iterable[tuple[str, int, bytes]]) -> str:
     for name, label, content in entries:
         encoded = name.encode("utf-8", "surrogateescape")  # a file name need not be valid UTF-8
         # Lengths and labels have 8 bytes in one order, so that every machine gets the same digest.
-        digest.update(len(encoded).to_bytes(8, "big") + encoded + label.to_bytes(8, "big"))
+        digest.update(len(encoded).to_bytes(8, "big") + encoded + label.to_bytes(8, "big", signed=True))
         digest.update(content)
     return digest.hexdigest()
 
