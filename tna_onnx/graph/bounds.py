@@ -37,6 +37,20 @@ def input_at(node: onnx.NodeProto, position: int) -> str:
     return str(node.input[position])
 
 
+def attribute_of(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """Return the value of an attribute: int, float, bytes or a list of them; the default if the node has none."""
+    for attribute in node.attribute:
+        if attribute.name == name:
+            return onnx.helper.get_attribute_value(attribute)
+    return default
+
+
+def subgraphs_of(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs inside a node, such as an If, Loop or Scan."""
+    for attribute in node.attribute:
+        yield from subgraphs(attribute)
+
+
 def subgraphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs of an attribute."""
     # An unset message field reads as an empty one.
@@ -67,23 +81,21 @@ def all_tensors_of(attribute: onnx.AttributeProto) -> Iterator[onnx.TensorProto]
 
 def subgraph_inputs(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that the sub-graphs of a node (If, Loop, Scan) read, their own tensors included."""
-    for attribute in node.attribute:
-        for graph in subgraphs(attribute):
-            for inner in graph.node:
-                yield from inner.input
-                yield from subgraph_inputs(inner)
-            # An output may be a tensor of the graph around, which no inner node reads.
-            yield from (output.name for output in graph.output)
+    for graph in subgraphs_of(node):
+        for inner in graph.node:
+            yield from inner.input
+            yield from subgraph_inputs(inner)
+        # An output may be a tensor of the graph around, which no inner node reads.
+        yield from (output.name for output in graph.output)
 
 
 def subgraph_outputs(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that the sub-graphs of a node make or hold themselves."""
-    for attribute in node.attribute:
-        for graph in subgraphs(attribute):
-            yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
-            for inner in graph.node:
-                yield from inner.output
-                yield from subgraph_outputs(inner)
+    for graph in subgraphs_of(node):
+        yield from (tensor.name for tensor in (*graph.input, *graph.initializer))
+        for inner in graph.node:
+            yield from inner.output
+            yield from subgraph_outputs(inner)
 
 
 MAX_BYTES = 2**31 - 1
@@ -125,7 +137,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield every name in a graph and its sub-graphs."""
     for node in graph.node:
         yield from _node_names(node)
-        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+        for inner in subgraphs_of(node):
             yield from _names(inner)
     for part in (graph.input, graph.output, graph.value_info, graph.initializer):
         yield from (item.name for item in part)
@@ -158,7 +170,7 @@ def _texts(model: onnx.ModelProto) -> Iterator[str]:
         yield from (function.name, function.domain, *function.input, *function.output)
         for node in function.node:
             yield from _node_names(node)
-            for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+            for inner in subgraphs_of(node):
                 yield from _names(inner)
                 yield from _graph_texts(inner)
 
@@ -169,7 +181,7 @@ def _graph_texts(graph: onnx.GraphProto) -> Iterator[str]:
     for item in (*graph.input, *graph.output, *graph.value_info):
         yield from (axis.dim_param for axis in item.type.tensor_type.shape.dim)
     for node in graph.node:
-        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+        for inner in subgraphs_of(node):
             yield from _graph_texts(inner)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.bounds import input_at, subgraph_inputs, subgraph_outputs, subgraphs
+from tna_onnx.graph.bounds import input_at, subgraph_inputs, subgraph_outputs, subgraphs_of
 from tna_onnx.graph.external import is_external
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelLimits
@@ -247,7 +247,7 @@ def _results(graph: onnx.GraphProto, outer: Mapping[str, int]) -> Iterator[tuple
     sizes |= {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
     sizes |= _known_sizes((*graph.input, *graph.value_info, *graph.output))
     for node in graph.node:
-        for inner in (inner for attribute in node.attribute for inner in subgraphs(attribute)):
+        for inner in subgraphs_of(node):
             yield from _results(inner, sizes)
         for name in filter(None, node.output):
             if name not in sizes and node.op_type in _NOT_LARGER:
@@ -282,7 +282,7 @@ def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:
 
 def _operators(node: onnx.NodeProto) -> set[str]:
     """Return the operator of a node and those in its sub-graphs."""
-    inner = (n for attribute in node.attribute for graph in subgraphs(attribute) for n in graph.node)
+    inner = (n for graph in subgraphs_of(node) for n in graph.node)
     return {node.op_type}.union(*map(_operators, inner))
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from tna_onnx.graph.bounds import attribute_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Linear, Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
 
@@ -346,7 +347,7 @@ def first_column_of(model: Model, node: onnx.NodeProto) -> str:
     if node.op_type == "Slice":
         return _sliced(model, node)
     index = model.constant_tensor(node.input[1]) if len(node.input) > 1 else None
-    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    axis = attribute_of(node, "axis", 0)
     if index is None or model.array(index).reshape(-1).tolist() not in ([0], [-1]):
         return ""
     before = model.producer(node.input[0])

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import model_file, name_problem, open_regular
-from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs
+from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs_of
 from tna_onnx.graph.external import check_places, data_path, is_external, open_data, place_of, require_bytes
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.tensors import FLOAT_TYPES, numpy_name, split_off
@@ -142,9 +142,8 @@ def _nodes(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProt
     """Yield the nodes of a graph or function, those of sub-graphs included."""
     for node in part.node:
         yield node
-        for attribute in node.attribute:
-            for graph in subgraphs(attribute):
-                yield from _nodes(graph)
+        for graph in subgraphs_of(node):
+            yield from _nodes(graph)
 
 
 def model_bytes(source: Any) -> bytes:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import subgraphs
+from tna_onnx.graph.bounds import subgraphs_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.written_values import PLACEHOLDER_INT, WrittenValues
 
@@ -243,9 +243,8 @@ def _domains(graph: onnx.GraphProto) -> Iterator[str]:
     """Yield the domains of all nodes, those of sub-graphs included."""
     for node in graph.node:
         yield node.domain
-        for attribute in node.attribute:
-            for inner in subgraphs(attribute):
-                yield from _domains(inner)
+        for inner in subgraphs_of(node):
+            yield from _domains(inner)
 
 
 METADATA_PREFIX = f"{PREFIX}."

@@ -23,7 +23,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import subgraph_inputs
+from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
 from tna_onnx.graph.cut import tail_nodes
 from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, purpose
 from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
@@ -243,7 +243,7 @@ def stands_for_labels(model: Model, node: onnx.NodeProto | None) -> bool:
     """
     if node is None or node.op_type not in ("Concat", "QLinearConcat") or len(node.input) < 2:
         return node is not None and node.op_type == "QLinearSigmoid"
-    if next((a.i for a in node.attribute if a.name == "axis"), 0) not in (1, -1):
+    if attribute_of(node, "axis", 0) not in (1, -1):
         return False
     names = node.input[2::3] if node.op_type == "QLinearConcat" else node.input  # each with scale and zero point
     sources = [_sigmoid_behind(model, name) for name in names]
@@ -526,7 +526,7 @@ def _known_kind(node: onnx.NodeProto | None) -> str:
         return "probabilities"
     if node is None or node.domain != "ai.onnx.ml":
         return ""
-    transform = next((a.s for a in node.attribute if a.name == "post_transform"), b"NONE")
+    transform = attribute_of(node, "post_transform", b"NONE")
     if node.op_type in ("TreeEnsembleClassifier", "LinearClassifier") and transform in (b"SOFTMAX", b"LOGISTIC"):
         return "probabilities"
     if node.op_type == "SVMClassifier" and any(a.name == "prob_a" for a in node.attribute):

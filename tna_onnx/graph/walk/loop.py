@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx
 
 from tna_onnx.errors import TnaError
+from tna_onnx.graph.bounds import attribute_of
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import adds_up_products, is_linear, is_quantized
 from tna_onnx.graph.load import Model, checker_complaint
@@ -185,7 +186,7 @@ def _stacked(model: Model, node: onnx.NodeProto) -> list[str]:
     stack = model.producer(node.input[0]) if node.op_type in ("ReduceMean", "ReduceSum") else None
     if stack is None or stack.op_type != "Concat":
         return []
-    axis = next((a.i for a in stack.attribute if a.name == "axis"), 0)
+    axis = attribute_of(stack, "axis", 0)
     layers = [model.producer(name) for name in stack.input]
     if axis != 0 or reduced_axes(model, node) != [0] or len(set(stack.input)) < len(layers):
         return []

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 
+from tna_onnx.graph.bounds import attribute_of
 from tna_onnx.graph.linear import first_column_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, has_positions
@@ -32,7 +33,7 @@ def zip_map(state: State, node: onnx.NodeProto) -> str:
 def normalizer(state: State, node: onnx.NodeProto) -> str:
     """Pass Normalizer, which divides by the sum."""
     # ONNX: MAX unless stated.
-    norm = next((a.s for a in node.attribute if a.name == "norm"), b"MAX")
+    norm = attribute_of(node, "norm", b"MAX")
     if norm != b"L1":
         raise Refused(f"Normalizer with norm {norm.decode(errors='replace')}; expected L1, which makes probabilities")
     return normalized(state, str(node.input[0]))
@@ -89,7 +90,7 @@ def _activation(state: State, node: onnx.NodeProto) -> str:
         raise Refused(f"a second activation: {kind} before {state.activation}")
     if kind != "Sigmoid":
         default = 1 if state.model.opset < 13 else -1  # ONNX changed it with opset 13
-        _over_classes(state, kind, next((a.i for a in node.attribute if a.name == "axis"), default))
+        _over_classes(state, kind, attribute_of(node, "axis", default))
     return _begin(state, kind, str(node.input[0]))
 
 

@@ -26,7 +26,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx
 
-from tna_onnx.graph.bounds import input_at
+from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.walk.steps import PASSED
@@ -332,7 +332,7 @@ def _made_by(model: Model, node: onnx.NodeProto) -> str:
     kind = node.op_type
     data = str(node.input[0])
     if kind == "CDist" and _one_constant(model, node):
-        metric = next((a.s for a in node.attribute if a.name == "metric"), b"sqeuclidean")
+        metric = attribute_of(node, "metric", b"sqeuclidean")
         return _CDIST.get(metric, "")
     if _root_of(model, node) and _holds_squares(model, data):
         return EUCLIDEAN
@@ -485,13 +485,12 @@ def _is_scalar(model: Model, tensor: str) -> bool:
 
 def _over_last(model: Model, node: onnx.NodeProto) -> bool:
     """Whether a reduction of a matrix keeps its axis, and goes over the last one."""
-    keeps = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
-    return keeps == 1 and reduced_axes(model, node) in ([1], [-1])
+    return bool(attribute_of(node, "keepdims", 1)) and reduced_axes(model, node) in ([1], [-1])
 
 
 def reduced_axes(model: Model, node: onnx.NodeProto) -> list[int]:
     """Return the axes that a node names: in an attribute, or in a constant second input."""
-    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), None)
+    axes: list[int] | None = attribute_of(node, "axes", None)
     constant = model.constant_tensor(input_at(node, 1))
     if axes is None and constant is not None:
         axes = model.array(constant).reshape(-1).tolist()

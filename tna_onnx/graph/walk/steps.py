@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tna_onnx.graph.bounds import input_at
+from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.constants import full_range, made_from_constants
 from tna_onnx.graph.linear import is_matrix_transpose, slice_bounds
 from tna_onnx.graph.load import Model
@@ -254,7 +254,7 @@ def _gathered(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -
     indices = model.constant_tensor(input_at(node, 1))
     if indices is None:
         return ()
-    axis = next((a.i for a in node.attribute if a.name in ("axis", "batch_dims")), 0)
+    axis = attribute_of(node, "batch_dims", attribute_of(node, "axis", 0))
     dims = list(indices.dims)
     if axis not in class_axes or len(dims) != (2 if node.op_type == "GatherND" else 1) or dims[1:] not in ([], [1]):
         return ()
@@ -273,7 +273,7 @@ def _sliced(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -> 
 
 
 def _cast(state: State, node: onnx.NodeProto) -> None:
-    to = next((a.i for a in node.attribute if a.name == "to"), 0)
+    to = attribute_of(node, "to", 0)
     if to not in FLOAT_TYPES:
         raise Refused(f"Cast to {type_name(to)}, which is not {', '.join(FLOAT_TYPES.values())}")
     state.cast_to = state.cast_to or FLOAT_TYPES[to]  # the last of several casts counts
@@ -294,7 +294,7 @@ def _quantized(state: State, node: onnx.NodeProto) -> None:
 def _batch_norm(state: State, node: onnx.NodeProto, index: int) -> None:
     """Take in the factor per class; the offset stays with the graph."""
     gamma, _, _, variance = (resolve(state.model, name, index).value.astype(np.float64) for name in node.input[1:5])
-    epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
+    epsilon = attribute_of(node, "epsilon", 1e-5)
     factor = state.selected(gamma / np.sqrt(variance + epsilon))
     # A class whose scores are multiplied by 0 has no vector that could be found back.
     if not np.all(np.isfinite(factor)) or np.any(factor == 0):
