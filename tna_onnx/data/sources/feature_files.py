@@ -353,7 +353,7 @@ def _in_order(values: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
     n = len(order)
     ordered = room((n, *values.shape[1:]), values.dtype)
     size = max(1, math.ceil(n / max(1, 4 * ordered.nbytes // _DEALT)))
-    rank = np.full(len(values), n)  # n is that of rows that are not selected for
+    rank = np.full(len(values), n)  # n is the rank of rows that are not selected
     rank[order] = np.arange(n)
     dealt = np.empty_like(order)  # rank of the row at each place
     ends = np.arange(0, n, size)
