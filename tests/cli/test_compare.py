@@ -23,10 +23,10 @@ from tests import support
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tna_onnx.cli.command import group
-from tna_onnx.extraction import classifier as opening
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline import classifier as opening
 from tna_onnx.render.html.pages import comparison_page
 
 N = 600
