@@ -128,13 +128,11 @@ class Writing:
             advice = ", or use --map ts, which needs no new nodes" if "ts" in self.maps else ""
             reason = too_old(task.readout.logits_type, map_opset(task.model))
             raise UnsupportedModel(f"{task.model.name}: {reason}{advice}")
-        what = "the features of a linear head"
+        why = "reads the features of a linear head, and there is none whose weight is known (one in integers is not)"
         if task.head:
-            what = f"the features '{task.head.features}'"
-        raise UnsupportedModel(
-            f"{task.model.name}: map {name} reads {what} in the graph and expects one vector a sample, (N, n); "
-            f"use --map {', '.join(name_of_map for name_of_map in self.choices if name_of_map not in ('none', name))}"
-        )
+            why = f"reads the features '{task.head.features}' in the graph and expects one vector a sample, (N, n)"
+        rest = ", ".join(each for each in self.choices if each not in ("none", name))
+        raise UnsupportedModel(f"{task.model.name}: map {name} {why}; use --map {rest}")
 
     def _against(self, name: str) -> str:
         """Return why a map does not fit the kind of the model, and which maps do."""
