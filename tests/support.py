@@ -69,8 +69,8 @@ def arguments_of(function: Any) -> set[str]:
     writes by itself.
     """
     names = set(inspect.signature(function).parameters)
-    (words,) = get_args(get_type_hints(function)["words"])
-    return names - {"words", "settings", "gates", "progress", "report", "json", "figures"} | set(words.__annotations__)
+    (words,) = get_args(get_type_hints(function)["keywords"])
+    return names - {"keywords", "settings", "gates", "progress", "report", "json", "figures"} | set(words.__annotations__)
 
 
 def cli(*words: object, command: click.Command = group) -> Result:

@@ -169,6 +169,7 @@ def test_every_option_is_an_argument_of_the_function() -> None:
         "groups",
         "weights",
         "by",
+        "preprocessing",  # of one flag each
     }
     for word in ("group_column", "by"):
         with pytest.raises(tna_onnx.UsageError, match=f"{word} is not used"):
