@@ -491,7 +491,7 @@ def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:
     if step.size != 1 or offset.size != 1 or dtype.itemsize > 2:
         return False
     low, high = (float((end - offset.item()) * step.item()) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
-    return low > step.item() or high < 1 - 1.5 * step.item()
+    return bool(low > step.item() or high < 1 - 1.5 * step.item())
 
 
 def _prepend(result: Rewritten) -> None:
