@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.guarding.thresholds import Values
 from tna_onnx.numerics.conformal import share_interval
-from tna_onnx.numerics.operating_points import confusion, goal_value
+from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_value
 from tna_onnx.numerics.roll_up import RollUp, Rule
 from tna_onnx.results.outcomes import ClassDecision, DecisionCurve, DecisionScores, LevelDecision
 
@@ -33,10 +33,12 @@ def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
     return cost if cost.ndim == 2 and np.all(np.isfinite(cost)) else None
 
 
-def roll_up_in_file(entries: Mapping[str, str], classes: int) -> RollUp | None:
-    """Return the groups of classes that a file answers with; None where it says none."""
+def rule_in_file(entries: Mapping[str, str], classes: int) -> Rule | None:
+    """Return the class that the decision of a file is about, or the groups that it answers with; None without any."""
     try:
         said = json.loads(entries["guard_decision"])
+        if said["rule"] == "positive":
+            return DecisionRule("positive", range(classes).index(said["positive"]), np.zeros((0, 0), np.float32))
         groups = np.array(said["groups"], np.int64)
         rule = RollUp(
             tuple(map(str, said["thresholds"])), np.vstack([np.arange(classes), groups]), tuple(map(str, said["names"]))
@@ -71,6 +73,7 @@ def score_decision(
     def column(values: NDArray[Any], c: int) -> NDArray[np.bool_]:
         return np.asarray(values[:, c] == 1 if several else values == c)
 
+    probabilities: Iterable[Floats] = () if values.probabilities is None else values.probabilities.T
     pairs = [(column(labels, c), column(decided, c)) for c in range(classes)]
     return DecisionScores(
         classes=tuple(_of_class(name, *pair, level, clusters) for name, pair in zip(names, pairs, strict=True)),
@@ -80,22 +83,20 @@ def score_decision(
         balanced_accuracy=float(np.mean(goal_value(counts, "balanced-accuracy"))),
         mcc=float(np.mean(goal_value(counts, "mcc"))),
         cost=None if cost is None or several else -float(goal_value(counts, "cost", cost)),
-        curves=tuple(_curves(values.probabilities, [holds for holds, _ in pairs], names, rule)),
+        curves=tuple(
+            _curve(names[c], p, pairs[c][0]) for c, p in zip(drawn_classes(rule, classes), probabilities, strict=False)
+        ),
         levels=levels,
     )
 
 
-def _curves(
-    p: Floats | None, holds: Sequence[NDArray[np.bool_]], names: Sequence[str], rule: Rule | None
-) -> Iterator[DecisionCurve]:
-    """Draw recall and precision of the class that a rule is about, or of the first ones."""
-    if p is None or isinstance(rule, RollUp):
-        return
-    drawn = range(min(len(names), _MAX_CURVES))
+def drawn_classes(rule: Rule | None, classes: int) -> range:
+    """Return the classes whose curves are drawn: the one that a rule is about, or the first ones."""
+    if isinstance(rule, RollUp):
+        return range(0)
     if rule is not None and rule.kind == "positive":
-        drawn = range(rule.positive, rule.positive + 1)
-    for c in drawn:
-        yield _curve(names[c], p[:, c], holds[c])
+        return range(rule.positive, rule.positive + 1)
+    return range(min(classes, _MAX_CURVES))
 
 
 def _of_levels(

@@ -31,6 +31,7 @@ from tna_onnx.graph.save import pending
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import Operated, promise_of, rule_of
+from tna_onnx.guarding.decision_scores import drawn_classes
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.guarded_file import guard_entries
@@ -209,9 +210,13 @@ def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Ses
     names = _columns(job.settings.outputs)
     level = job.settings.confidence_level
     source_of_report = opened.reported
+    rule = chosen.guarded.decision
+    drawn = range(0) if rule is None else drawn_classes(rule, opened.output.n_classes)
 
     def decided(source: Source) -> Values:
-        return collect_values(written, opened.output, names, source, opened.batch_size, progress, stage="decide")
+        return collect_values(
+            written, opened.output, names, source, opened.batch_size, progress, stage="decide", drawn=drawn
+        )
 
     in_distribution = decided(source_of_report)
     detection = None
@@ -221,7 +226,6 @@ def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Ses
             in_distribution.values["ood"], unknown["ood"], unknown["ood_alarm"], level, opened.unknown.describe()
         )
     fresh = opened.held_out is not None
-    rule = chosen.guarded.decision
     return measure(
         in_distribution, opened.names, level, source_of_report.describe(), fresh=fresh, detection=detection, rule=rule,
         cost=None if rule is None or not rule.cost.size else rule.cost,

@@ -19,7 +19,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.outputs import ClassOutput, decision_outputs, tensor_outputs
 from tna_onnx.graph.readout import quantization_step
-from tna_onnx.guarding.decision_scores import cost_in_file, roll_up_in_file, score_decision
+from tna_onnx.guarding.decision_scores import cost_in_file, drawn_classes, rule_in_file, score_decision
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_values
 from tna_onnx.numerics.checks import check_level
@@ -232,10 +232,15 @@ def score_guarded(
     if not guards:
         scores, predicted = score_model(session, output, source, batch_size, progress)
         return scores, predicted, None
-    listening = Listening(session, guards, source.labels, source.describe())
+    rule = rule_in_file(provenance(model), output.n_classes)
+    drawn = drawn_classes(rule, output.n_classes) if "decision" in guards else range(0)
+    listening = Listening(session, output, guards, source.labels, source.describe(), drawn)
     scores, predicted = score_model(listening, output, source, batch_size, progress)
     columns = listening.columns
-    decided = Values(source.labels, scores.hit, scores.confidence, columns.columns, columns.sizes, scores.clusters)
+    decided = Values(
+        source.labels, scores.hit, scores.confidence, columns.columns, columns.sizes, scores.clusters,
+        listening.probabilities,
+    )  # fmt: skip
     detection: Detection | None = None
     if unknown is not None and {"ood", "ood_alarm"} <= {*guards}:
         roles = {role: guards[role] for role in ("ood", "ood_alarm")}
@@ -250,8 +255,7 @@ def score_guarded(
         described += f", of which {len(rows):,} drawn by their weights"
     called = names or tuple(map(str, range(output.n_classes)))
     cost = cost_in_file(provenance(model))
-    rolled = roll_up_in_file(provenance(model), output.n_classes)
-    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, rule=rolled, cost=cost)
+    decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, rule=rule, cost=cost)
     return scores, predicted, decisions
 
 

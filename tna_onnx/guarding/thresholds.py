@@ -41,6 +41,8 @@ from tna_onnx.numerics.roll_up import Rule
 from tna_onnx.progress import Progress
 from tna_onnx.results.outcomes import GuardInput, GuardOutput
 
+Floats = NDArray[np.float32]
+
 
 @dataclass(frozen=True, eq=False)
 class Values:
@@ -54,7 +56,7 @@ class Values:
             all probabilities, (N, C), as its decision on several labels is.
         sizes: classes in the set of each sample, (N,); empty without sets.
         clusters: numbers of the groups that samples come in, (N,); None where they are independent.
-        probabilities: (N, C), where there is a decision to look at.
+        probabilities: (N, D) of the classes whose curves are drawn; None without any.
     """
 
     labels: NDArray[np.int64]
@@ -73,7 +75,8 @@ class Values:
         sizes = self.sizes[rows] if len(self.sizes) else self.sizes
         clusters = None if self.clusters is None else self.clusters[rows]
         columns = {role: column[rows] for role, column in self.values.items()}
-        return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters)
+        p = None if self.probabilities is None else self.probabilities[rows]
+        return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters, p)
 
 
 class Columns:
@@ -118,8 +121,19 @@ class Columns:
 class Listening:
     """A session that also runs further outputs, and keeps what they say; batches come in the order of the labels."""
 
-    def __init__(self, session: Runs, names: Mapping[str, str], labels: NDArray[np.int64], where: str) -> None:
+    def __init__(
+        self,
+        session: Runs,
+        output: ClassOutput,
+        names: Mapping[str, str],
+        labels: NDArray[np.int64],
+        where: str,
+        drawn: range = range(0),
+    ) -> None:
         self._session = session
+        self._output = output
+        self._drawn = drawn
+        self._probabilities: list[Floats] = []
         self._names = [*names.values()]
         self._labels = labels
         self._done = 0
@@ -135,7 +149,14 @@ class Listening:
         end = self._done + len(next(iter(batch.values())))
         self.columns.add(self._labels[self._done : end], found[len(outputs) :])
         self._done = end
+        if self._drawn and outputs == [self._output.name]:
+            self._probabilities.append(self._output.probabilities(found[0])[:, self._drawn].astype(np.float32))
         return found[: len(outputs)]
+
+    @property
+    def probabilities(self) -> Floats | None:
+        """(N, D) of the classes whose curves are drawn; None without any."""
+        return np.concatenate(self._probabilities) if self._probabilities else None
 
 
 def collect_values(
@@ -148,6 +169,7 @@ def collect_values(
     *,
     rows: NDArray[np.int64] | None = None,
     stage: str = "score",
+    drawn: range = range(0),
 ) -> Values:
     """Run a model over samples.
 
@@ -160,6 +182,7 @@ def collect_values(
         progress: called with (stage, done, total).
         rows: those of the samples to run; all by default.
         stage: for `progress`.
+        drawn: the D classes whose curves are drawn.
 
     Raises:
         DataError: a number is not finite, or a shape is not that of one row a sample.
@@ -167,18 +190,15 @@ def collect_values(
     if rows is None:
         rows = np.arange(len(source))
     labels = source.labels[rows]
-    listening = Listening(session, names, labels, source.describe())
+    listening = Listening(session, output, names, labels, source.describe(), drawn)
     hits: list[NDArray[np.bool_]] = []
     confidences: list[NDArray[np.floating[Any]]] = []
-    probabilities: list[NDArray[np.float32]] = []
     done = 0
     for batch in source.batches(batch_size, rows):
         values = listening.run([output.name], batch)[0]
         p = output.probabilities(values)
         hits.append(output.predicted(values) == labels[done : done + len(p)])
         confidences.append(p.max(axis=1))
-        if "decision" in names:
-            probabilities.append(p.astype(np.float32))
         done += len(p)
         progress(stage, done, len(rows))
     columns = listening.columns.columns
@@ -189,11 +209,9 @@ def collect_values(
     sizes = listening.columns.sizes
     clusters = clusters_of(source)
     clusters = None if clusters is None else clusters[rows]
-    drawn = np.concatenate(probabilities) if probabilities else None
-    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters, drawn)
+    p = listening.probabilities
+    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters, p)
 
-
-Floats = NDArray[np.float32]
 
 _RISKS = np.round(np.arange(0.001, 0.5005, 0.001), 3)
 
