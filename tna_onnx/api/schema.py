@@ -67,7 +67,7 @@ _HEAD = {
 _setting_types = get_type_hints(CalibrationSettings)
 _WORDS = ("method", "search", "map", "predictions", "ets_loss", "map_objective", "quantized_head")
 
-_Map = Literal[("none", *MAPS)]
+_Map: Any = Literal[("none", *MAPS)]
 _OutputKind = Literal[
     "logits", "probabilities", "log_probabilities", "positive_probability", "positive_logit", "label_probabilities",
     "label_logits",
@@ -321,13 +321,14 @@ def _result(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
 def _property(place: str, hint: Any, description: str) -> dict[str, Any]:
     """Return the schema of a field; `place` is its definition and key."""
     unit = next((word for word in _UNITS if word in description), None)
+    owner, _, key = place.partition(".")
     schema = _typed(hint)
     # what a dictionary holds is described by its keys
     if "additionalProperties" not in schema:
         if "number" in _types(schema) and unit is None:
             raise ValueError(f"{place}: a number without a unit; expected one of {', '.join(_UNITS)}")  # rule 2
         _bound(schema, "integer", {"minimum": 1 if "at least 1" in description else 0})  # rule 3
-        _bound(schema, "number", _BOUNDS.get(tuple(place.split(".")), _UNITS.get(unit or "", {})))
+        _bound(schema, "number", _BOUNDS.get((owner, key), _UNITS.get(unit or "", {})))
     if place == "bins.count":
         schema["minItems"] = 1
     if place.endswith("sha256") and not place.endswith("source_sha256"):  # that one is what a file claims
