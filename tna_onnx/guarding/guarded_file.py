@@ -38,7 +38,7 @@ from tna_onnx.guarding.thresholds import default_thresholds, risk_levels
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.operating_points import GOALS, DecisionRule, RuleKind
 from tna_onnx.numerics.outliers import Energy
-from tna_onnx.numerics.roll_up import RollUp
+from tna_onnx.numerics.roll_up import RollUp, Rule
 from tna_onnx.pipeline.change import Proof, before_decisions, prove, write_decisions
 from tna_onnx.pipeline.steps import DecisionStep
 
@@ -215,7 +215,7 @@ def _is_rule(guarded: Guarded, settings: GuardSettings, names: Sequence[str], *,
         rolled = isinstance(rule, RollUp) and rule.groups.shape[1] == classes and not guarded.output.multi_label
         return rolled and (by_hand or settings.goal[0] == "roll-up")
     if settings.goal[0] == "cost" or (by_hand and rule.cost.size):
-        expected = DecisionRule("ratio", rule.positive, rule.cost)
+        expected: Rule = DecisionRule("ratio", rule.positive, rule.cost)
         if rule.cost.shape not in ((classes, classes), (classes, classes + 1)) or np.isinf(rule.cost).any():
             return False
     elif by_hand:

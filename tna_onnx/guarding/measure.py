@@ -25,6 +25,7 @@ from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.corp import top_label_errors
+from tna_onnx.numerics.operating_points import DecisionRule
 from tna_onnx.numerics.outliers import area_under, roc_points
 from tna_onnx.numerics.roll_up import Rule
 from tna_onnx.numerics.scores import SampleScores
@@ -293,7 +294,7 @@ def check_decisions(
         expected["decision"] = rule.decide(scores.values["decision"], level["decision"])
     for role, actual in decided.values.items():
         different = np.flatnonzero((actual != expected[role]).reshape(len(actual), -1).any(axis=1))
-        if role == "decision" and rule is not None and rule.cost.size:
+        if role == "decision" and isinstance(rule, DecisionRule) and rule.cost.size:
             # sums of products are rounded in another order
             two = np.sort(rule.scores(scores.values["decision"], level["decision"])[different], axis=1)[:, -2:]
             different = different[two[:, 1] - two[:, 0] > _MAX_CHANGE * np.abs(rule.cost).max()]
