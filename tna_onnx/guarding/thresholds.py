@@ -209,8 +209,9 @@ def collect_values(
     sizes = listening.columns.sizes
     clusters = clusters_of(source)
     clusters = None if clusters is None else clusters[rows]
-    p = listening.probabilities
-    return Values(labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters, p)
+    return Values(
+        labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters, listening.probabilities
+    )
 
 
 _RISKS = np.round(np.arange(0.001, 0.5005, 0.001), 3)
