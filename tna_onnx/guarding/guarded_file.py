@@ -271,7 +271,7 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
         if isinstance(dials.set, SetDial) and not np.isnan(dials.set.scores).any():
             true.append(bool(np.isin(dials.set.labels, np.arange(step.guarded.output.n_classes)).all()))
         parts = np.split(dials.set.scores, dials.set.starts[1:] if isinstance(dials.set, ClassSetDial) else [])
-        true.append(np.isnan(dials.set.scores).any() or not any(_rises(-part) for part in parts))
+        true.append(bool(np.isnan(dials.set.scores).any()) or not any(_rises(-part) for part in parts))
     if dials.prior is not None:
         prior = dials.prior.default
         true.append(prior.shape == (step.guarded.output.n_classes,))
