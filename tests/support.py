@@ -70,7 +70,8 @@ def arguments_of(function: Any) -> set[str]:
     """
     names = set(inspect.signature(function).parameters)
     (words,) = get_args(get_type_hints(function)["keywords"])
-    return names - {"keywords", "settings", "gates", "progress", "report", "json", "figures"} | set(words.__annotations__)
+    results = {"keywords", "settings", "gates", "progress", "report", "json", "figures"}
+    return names - results | set(words.__annotations__)
 
 
 def cli(*words: object, command: click.Command = group) -> Result:

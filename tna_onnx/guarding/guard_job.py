@@ -120,8 +120,8 @@ def open_guard(job: GuardJob) -> GuardSamples:
     notes = (*_leaks(job, model, source, held_out), *source_notes(source), *group_notes(held_out or source))
     size, more = classifier.batch_size(job.batch_size, source)
     notes += more
-    for data, samples in ((job.calib, source), (job.held_out, held_out)):
-        notes += _label_warnings(data, samples, classifier, size)
+    for asked, samples in ((job.calib, source), (job.held_out, held_out)):
+        notes += _label_warnings(asked, samples, classifier, size)
     notes += _unseen_notes(source, output.n_classes, job.settings)
     return GuardSamples(
         classifier=classifier,

@@ -120,7 +120,7 @@ def _is_of_classes(fitted: Any, step: HeadStep) -> bool:
         return False
     features = np.zeros((1, readout.n_features if isinstance(readout, Head) else 0))
     with np.errstate(all="ignore"):  # of numbers that only the file has
-        return np.shape(apply_map(fitted, np.zeros((1, readout.n_classes)), features)) == (1, readout.n_classes)
+        return bool(np.shape(apply_map(fitted, np.zeros((1, readout.n_classes)), features)) == (1, readout.n_classes))
 
 
 def stated_after(step: HeadStep | DecisionStep, entries: Mapping[str, str]) -> dict[str, str]:
@@ -136,9 +136,9 @@ def stated_after(step: HeadStep | DecisionStep, entries: Mapping[str, str]) -> d
     """
     before = _without_steps(provenance(step.model))
     if isinstance(step, DecisionStep):
-        output = {key: value for key, value in step.guarded.output.provenance.items() if key not in before}
-        own = {key: value for key, value in entries.items() if key.partition("_")[0] == "guard"}
-        return {**before, **output, **own}
+        read = {key: value for key, value in step.guarded.output.provenance.items() if key not in before}
+        guard = {key: value for key, value in entries.items() if key.partition("_")[0] == "guard"}
+        return {**before, **read, **guard}
     output = output_of(step.readout)
     if step.shifts:
         return {**before, **output.provenance, "output_kind": output.kind, _SHIFT: _of_shift(step, entries[_SHIFT])}

@@ -118,10 +118,9 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     # labels that the samples of the target bring are not read: an estimate must not know them
     unlabelled = classifier.open_if(job.target, labels=False)
     held_out = classifier.open_if(job.held_out)
-    digested = [
-        None if source_of_set is None else DigestedSamples.of(source_of_set) for source_of_set in (unlabelled, held_out)
-    ]
-    notes = (*check_target(model, DigestedSamples.of(source), *digested, job.calib.limits), *source_notes(source))
+    target, evaluated = (None if each is None else DigestedSamples.of(each) for each in (unlabelled, held_out))
+    shared = check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits)
+    notes = (*shared, *source_notes(source))
     if unlabelled is not None:
         notes += source_notes(unlabelled)
     size = choose_batch_size(job.batch_size, opened.session, [output.name], source)
