@@ -478,7 +478,7 @@ def _is_probability(model: Model, readout: Readout, node: onnx.NodeProto) -> boo
             break
         node = source
     made = "" if source is None else source.op_type
-    return made in ("Sigmoid", "Softmax") and bool(reads(model, node.input[0], readout.logits))
+    return made in ("Sigmoid", "Softmax") and reads(model, node.input[0], readout.logits)
 
 
 def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:
