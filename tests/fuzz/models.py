@@ -17,6 +17,7 @@ from random import Random
 import numpy as np
 import onnxruntime
 
+from tests.builders import calibration_entries
 from tests.fuzz import children
 from tests.fuzz.children import OUTCOMES, campaign
 from tests.fuzz.mutations import mutated
@@ -56,7 +57,9 @@ def check(data: bytes, folder: Path) -> None:
     model = load_model(path)
     find_heads(model)
     head = choose_head(model)
-    rewritten = write_change(model, head, Change(weight=np.array(head.weight)), {})
+    scores = () if head.binary else (head.n_classes,)
+    entries = calibration_entries(model, head, angle=10.0)
+    rewritten = write_change(model, head, Change(weight=np.array(head.weight), shape=scores), entries)
     with pending(model, rewritten.proto, folder / "new.onnx") as new:
         check_file(model, new)
     assert _same_results(path, folder / "new.onnx"), "results"

@@ -15,6 +15,7 @@ import onnx
 import onnxruntime
 from onnx.reference import ReferenceEvaluator
 
+from tests.builders import calibration_entries
 from tests.fuzz.heads import SAMPLES, assert_linear, inputs
 from tests.fuzz.models import data_of
 from tests.graph.rewriting import drawn
@@ -40,12 +41,13 @@ def case(k: int, seed: int, folder: Path) -> None:
     opened = OpenModel(model, head, Device("cpu"))
     feeds = inputs(opened.inputs, Random(k), 1.0)
     source = open_source({**feeds, "labels": np.arange(SAMPLES) % head.n_classes}, opened.inputs, head.n_classes)
-    found = check_readout(opened, head, opened.session, source, SAMPLES).readout
+    probed = check_readout(opened, head, opened.session, source, SAMPLES)
+    found = probed.readout
     assert isinstance(found, Head)
     weight, bias = drawn(found)
     # a head without a bias has no place for one
-    change = Change(weight=weight, bias=bias if found.holds_bias else None)
-    rewritten = write_change(model, found, change, {})
+    change = Change(weight=weight, bias=bias if found.holds_bias else None, shape=probed.logits_shape)
+    rewritten = write_change(model, found, change, calibration_entries(model, found, angle=10.0))
     new = folder / "new.onnx"
     with pending(model, rewritten.proto, new) as written:
         check_file(model, written)
