@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from tna_onnx.data.choices import PRESET_FIELDS, Color, DataFields, EngineFields, Interpolation, Layout
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
-from tna_onnx.files import model_file
+from tna_onnx.files import model_file, name_problem
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.pipeline.settings import Settings
@@ -66,6 +66,8 @@ class PresetPath(click.Path):
         """
         if str(value).lower() in PRESET_FIELDS:
             return str(value).lower()
+        if problem := name_problem(value):
+            self.fail(problem, param, ctx)
         if not Path(value).is_file():
             self.fail(f"'{value}' is no file, and none of {', '.join(PRESET_FIELDS)}.", param, ctx)
         return super().convert(value, param, ctx)
