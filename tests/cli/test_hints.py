@@ -197,7 +197,7 @@ def test_one_number_may_be_a_logit(tmp_path: Path) -> None:
         (["--map", "platt"], "use --map bias, svs or sms", [["--map", name] for name in ("bias", "svs", "sms")]),
         (["--map", "bias", "--predictions", "keep"], "use --map ts", [["--map", "ts", "--predictions", "keep"]]),
         (["--search", "sparse", "--predictions", "keep"], "leave one of the two out", [["--predictions", "keep"]]),
-        (["--search", "none", "--map", "none"], "choose another", [["--search", "none", "--map", "ts"]]),
+        (["--search", "none", "--map", "none"], "fit one temperature: --map ts", [["--search", "none", "--map", "ts"]]),
     ],
 )  # fmt: skip
 def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], hint: str, followed: list[list[str]]) -> None:

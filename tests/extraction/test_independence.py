@@ -15,6 +15,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.independence import _cycle
+from tna_onnx.runtime import Session
 
 CLASSES, SIZE = 6, 8
 Nodes = list[onnx.NodeProto]
@@ -270,3 +271,22 @@ def test_what_the_first_batch_does_not_show_is_seen_in_samples_from_all_over_the
     np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(UnsupportedModel, match="of a sample of the data"):
         ROUTES[route](tmp_path / "m.onnx", tmp_path / "data.npz", tmp_path)
+
+
+@pytest.mark.parametrize("samples", [48, 128])
+def test_what_the_check_ran_is_not_run_again_to_be_collected(
+    samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(_model(lambda _: [helper.make_node("Identity", ["z"], ["logits"])]), tmp_path / "m.onnx")
+    arrays = {name: values[:samples] for name, values in np.load(_data(tmp_path)).items()}
+    sizes: list[int] = []
+    compute = Session._compute
+
+    def counted(session: Session, outputs: Any, feeds: Any) -> Any:
+        sizes.append(len(next(iter(feeds.values()))))
+        return compute(session, outputs, feeds)
+
+    monkeypatch.setattr(Session, "_compute", counted)
+    tna_onnx.features(tmp_path / "m.onnx", arrays, tmp_path / "features")
+    # the batches, some alone, the first in another order, and all in parts; no second time as they are
+    assert sum(sizes) == samples + 3 + min(samples, 64) + samples

@@ -288,9 +288,7 @@ def _independence_notes(
     collected = readout.features if isinstance(readout, Head) else readout.logits
     if collected not in batch:
         compared.append(Compared(collected))
-    notes = check_independence(model, session, compared, batch, tensors, further)
-    session.remember(batch, tensors)
-    return notes
+    return check_independence(model, session, compared, batch, tensors, further)
 
 
 def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, batch: Batch) -> Batch:

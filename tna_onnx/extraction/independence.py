@@ -2,9 +2,10 @@
 
 The first batch that is run is run again in another order, some of its samples alone, and every one of them in one of
 eight parts of the batch. So are samples from all over the data: a fortieth of them, a batch at least, in batches and in
-parts of these, which takes a twentieth of the time of a run over all data, or of two batches. Of what a share q of the
-samples does to others, n of them see nothing with a probability of (1 - q)^n: 0.77 for q = 0.4 % and 64 samples, 0.02
-for 1,000. Where probabilities move by more than rounding explains (a mean over the batch, batch normalisation as in
+parts of these, which takes a twentieth of the time of a run over all data, or of two batches. What a batch gave that is
+collected as it is, the first one and the second of two, is kept for the collection. Of what a share q of the samples
+does to others, n of them see nothing with a probability of (1 - q)^n: 0.77 for q = 0.4 % and 64 samples, 0.02 for
+1,000. Where probabilities move by more than rounding explains (a mean over the batch, batch normalisation as in
 training, a constant for each place in the batch, random numbers), no figure on them would hold for the next batch, and
 the model is refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
 
@@ -106,7 +107,7 @@ def require_independence(
 
     Args:
         model: what runs.
-        session: on it; it remembers the batch.
+        session: on it; it remembers the batches.
         output: that classifies.
         source: the samples; the first batch is read.
         batch_size: samples per run.
@@ -126,9 +127,7 @@ def require_independence(
         return ()  # the run itself says what is wrong with it
     compared = [Compared(output.name, output.probabilities), *(Compared(name) for name in beside)]
     further = spread_batches(source, batch_size)
-    notes = check_independence(model, session, compared, batch, tensors, further)
-    session.remember(batch, tensors)
-    return notes
+    return check_independence(model, session, compared, batch, tensors, further)
 
 
 def spread_batches(source: Source, batch_size: int) -> Iterator[Batch]:
@@ -153,7 +152,7 @@ def check_independence(
 
     Args:
         model: what runs.
-        session: on it, or on a part.
+        session: on it, or on a part; it remembers the batches.
         compared: tensors that it gives; the first one are the scores.
         batch: what was run.
         tensors: that it gave.
@@ -168,16 +167,22 @@ def check_independence(
     samples = _count(batch)
     # each portion of a fixed batch of one is a sample alone
     if samples < 2 or session.fixed_batch == 1:
+        session.remember(batch, tensors)
         return ()
     if quantizes_batches(model):
         compared = compared[:1]
     again = _Again(model, session, compared)
     largest = again.largest(batch, tensors, _trials(samples, session.fixed_batch), "the first batch")
     names = [each.name for each in compared]
+    known = [(batch, tensors)]
     for number, other in enumerate(further, 2):
         results = dict(zip(names, session.run(names, other), strict=True))
         parts = _parts(_count(other), session.fixed_batch)
         largest = max(largest, again.largest(other, results, parts, f"batch {number} of a sample of the data"))
+        if number == 2:  # of two batches in all, this is the second one, as it is collected
+            known.append((other, results))
+    for feeds, results in known:
+        session.remember(feeds, results)
     _log.debug("independence: scores move by at most %.2g, limit %g", largest, again.limit)
     if largest <= _SHOWN or not quantizes_batches(model):
         return ()

@@ -135,12 +135,12 @@ def _of_one_kind(heads: tuple[Head, ...]) -> tuple[Head, ...]:
 def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence[Refusal]) -> Head:
     if node in by_node:
         return by_node[node]
-    hint = "; no head was found"
-    if by_node:
-        hint = f"; heads found: {', '.join(by_node)}"
-    raise UnsupportedModel(
-        f"{model.name}: node '{node}' is not a linear head that can be replaced{hint}{_reasons(refusals)}"
-    )
+    hint = "and the model has none"
+    if len(by_node) == 1:
+        hint = f"the only one is '{next(iter(by_node))}', which is used without --head"
+    elif by_node:
+        hint = f"choose one of {', '.join(by_node)}"
+    raise UnsupportedModel(f"{model.name}: no linear head is called '{node}'; {hint}{_reasons(refusals)}")
 
 
 def _reasons(refusals: Sequence[Refusal]) -> str:
@@ -178,7 +178,7 @@ def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal
             raise SeveralHeads(
                 f"{model.name}: head '{heads[0].node}' leads to output '{heads[0].output}', but output "
                 f"'{refusal.output}' was not understood and may be the classifier's (at {refusal.node}: "
-                f"{refusal.reason}); say which one counts: --output-name {heads[0].output}, say"
+                f"{refusal.reason}); if '{heads[0].output}' holds the classes, add --output-name {heads[0].output}"
             )
 
 

@@ -398,7 +398,9 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
         columns = 2
     holds = _holds(model, walked, kind, columns, options)
     if columns < 2:
-        raise Refused("the number of classes is unknown: the output's last dimension is not declared")
+        raise Refused(
+            "the output's last dimension, the number of classes, is not declared; export the model with it fixed"
+        )
     require_little_slack(walked.output_slack, columns, walked.activation)
     return Readout(
         output=info.name,

@@ -77,8 +77,8 @@ def check_other_outputs(
         if kind and not holds:
             raise CheckFailed(
                 f"verification: output '{name}' gives the {kind} of '{names[0]}' in {task.model.name}, and would not "
-                f"in {path.name}: it is computed around the head; use another --head, or --search none with a map that "
-                "keeps the order of the classes (ts, ets)"
+                f"in {path.name}: it is computed around the head; use --search none with a map that keeps the order of "
+                "the classes (--map ts or --map ets)"
             )
     compared = [name for name in outputs if name in old and name in new]
     moved = [_moved(name, old[name], new[name]) for name in compared]

@@ -152,7 +152,9 @@ class Settings:
         check_settings(self)
         # an exact copy of the input would be written
         if self.search == "none" and self.map == "none":
-            raise UsageError("search none with map none changes nothing; choose another --search or another --map")
+            raise UsageError(
+                "search none with map none changes nothing; leave one of the two out, or fit one temperature: --map ts"
+            )
         if self.predictions == "keep":
             self._check_kept()
         if self.keep_decision and self.resolved_search not in ("auto", "none"):

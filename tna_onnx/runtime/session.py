@@ -69,7 +69,7 @@ class Session:
         at_once: batches that it is made to run at a time, from as many threads.
     """
 
-    _remembered: tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]] | None = None
+    _remembered: tuple[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]], ...] = ()
 
     def __init__(
         self,
@@ -107,13 +107,15 @@ class Session:
         return tuple(str(output.name) for output in self._session.get_outputs())
 
     def remember(self, feeds: Mapping[str, NDArray[Any]], results: Mapping[str, NDArray[Any]]) -> None:
-        """Keep what a batch gave that was run to check the model: asked for as the next one, it is not run again.
+        """Keep what a batch gave that was run to check the model: asked for again right after, it is not run again.
+
+        Several batches are kept until the first run that asks for something else.
 
         Args:
             feeds: what was run.
             results: by the names of the outputs.
         """
-        self._remembered = (feeds, results)
+        self._remembered = (*self._remembered, (feeds, results))
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one batch of any size. A model with a fixed batch gets it in portions of that size, the last one padded.
@@ -130,16 +132,16 @@ class Session:
             DataError: ONNX Runtime refuses the data.
         """
         remembered = self._remembered
-        # the first batch of a run over all samples, or none
-        self._remembered = None
-        if remembered is not None:
-            known_feeds, results = remembered
+        for known_feeds, results in remembered:
             # by content: a source may give its samples in another order the next time
             same = set(feeds) == set(known_feeds) and all(
                 np.array_equal(feeds[name], known_feeds[name]) for name in feeds
             )
             if same and set(outputs) <= set(results):
+                self._remembered = tuple(pair for pair in self._remembered if pair[1] is not results)
                 return [results[name] for name in outputs]
+        # the first batches of a run over all samples, or none
+        self._remembered = ()
         return self._compute(outputs, feeds)
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

@@ -208,11 +208,15 @@ def _check(state: State, layer: Linear, vectors: NDArray[np.float64]) -> None:
     weight = layer.weight
     linked = layer.link == "sigmoid" and state.holds == "probabilities"
     sizes = state.model.sizes(state.output) or [1]
-    if rows == 1 and state.activation != "sigmoid" and (sizes[-1] or 1) > 1 and "Reshape" in state.follows:
-        raise Refused(
-            f"weight '{weight.name}' has one class vector, which scores each of {sizes[-1]} choices of a sample; a map "
-            "can go behind them (--search none)"
-        )
+    if rows == 1 and state.activation != "sigmoid" and "Reshape" in state.follows and len(sizes) > 1:
+        what = f"weight '{weight.name}' has one class vector, which scores each choice of a sample"
+        if sizes[-1] is None and not (state.single or linked):
+            raise Refused(
+                f"{what}, and the last dimension of the output does not say how many there are; exported with a fixed "
+                "number of choices, the model can get a map behind its scores (--search none)"
+            )
+        if (sizes[-1] or 1) > 1:
+            raise Refused(f"{what} ({sizes[-1]} of them); a map can go behind these scores (--search none)")
     if rows < 2 and state.activation != "sigmoid" and not linked and not state.single:
         raise Refused(f"weight '{weight.name}' has {rows} class vector: {ONE_NUMBER}")
     if state.single and (rows > 1 or state.activation != "none" or linked):
