@@ -79,6 +79,7 @@ class ComparedSamples:
         # what a source depends on: the inputs to fill and the numbers of the classes
         key = classifier.inputs, classifier.names, output.several, output.multi_label
         if key not in self._opened:
+            classifier.require_inputs(self.data)
             source = self.data.open(
                 classifier.inputs,
                 output.n_classes,

@@ -28,9 +28,10 @@ from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import group_notes, require_samples, source_beside, source_search
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.guarding.measure import outlier_scores, require_outlier_score, score_guarded
+from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
@@ -65,7 +66,8 @@ def evaluate(
 
     Args:
         model: an ONNX model as for `calibrate`, written by this package or not.
-        data: labelled data, as for `calibrate`.
+        data: labelled data, as for `calibrate`; features or logits of the model, or of the one that it is a
+            recalibration of, go through the nodes behind them alone.
         ood_data: for a guarded model with the output `ood`: samples that it should not know, likewise; their labels
             may be any.
         min_recall: gate: class -> smallest share of its samples that is found, a fraction; by the output `decision`
@@ -99,6 +101,8 @@ def evaluate(
     unknown_data = beside_of(ood_data, opened.data, {})
     if unknown_data is not None:
         require_outlier_score([opened.model])
+        if opened.form:
+            raise UsageError("--ood-data need a run of the network: give data for the model's inputs, not features")
     unknown = None if unknown_data is None else opened.classifier.open_unknown(unknown_data, opened.source)
     with progress_callback(progress) as advance:
         scores, predicted, decisions = _scored(opened, unknown, advance)
@@ -127,12 +131,20 @@ def _recall(opened: Opened, scores: SampleScores, decisions: Decisions | None) -
 def _open(
     model: ModelSource, data: Data, options: ModelOptions, device: Device, batch_size: BatchSize, bins: int
 ) -> Opened:
-    classifier = Classifier.of(*read_classifier(model, options), device, data)
-    data, source = classifier.open(data)
+    loaded, output = read_classifier(model, options)
+    guards = guards_about(loaded, output)
+    computed = Classifier.of_computed(loaded, output, device, data, options, *guards.values())
+    form = ""
+    if computed is None:
+        classifier = Classifier.of(loaded, output, device, data)
+        data, source = classifier.open(data)
+    else:
+        classifier, samples = computed
+        source, form = samples.source, samples.form
     require_samples(source, bins)
     outlier_outputs = outlier_scores(classifier.model, classifier.output)
     size, notes = classifier.batch_size(batch_size, source, outlier_outputs)
-    return Opened(classifier, data, source, None, size, (*notes, *group_notes(source)))
+    return Opened(classifier, data, source, None, size, (*notes, *group_notes(source)), form=form)
 
 
 def _scored(

@@ -7,7 +7,7 @@ a run of the network: only the part of the graph behind them is opened.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -24,15 +24,15 @@ from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.source import source_beside
-from tna_onnx.data.sources.arrays import Precomputed
+from tna_onnx.data.sources.arrays import Precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
-from tna_onnx.data.sources.feature_files import FeatureFiles, open_feature_files
+from tna_onnx.data.sources.feature_files import FeatureFiles, feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.sessions import OpenModel, Runner, in_rows, open_part
 from tna_onnx.extraction.store import find_stores, model_key, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.nodes import PREFIX
+from tna_onnx.graph.nodes import PREFIX, calibrations
 from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, open_session
@@ -93,6 +93,31 @@ def is_store(data: Data) -> bool:
     # no pattern and no URL: these may be longer than any name
     named = isinstance(path, (str, Path)) and data.format is None and os.path.isdir(path)  # noqa: PTH112
     return named and bool(find_stores(Path(path)))
+
+
+def holds_computed(data: Data, inputs: Sequence[str], *, multi_label: bool) -> bool:
+    """Whether samples are a feature store, or features or logits in arrays or in table files.
+
+    Args:
+        data: the samples.
+        inputs: names of the model's inputs; arrays and columns of one of these names are for the whole model.
+        multi_label: whether each class is a label by itself; table files have no such labels.
+
+    Raises:
+        UsageError, DataError: the files cannot be listed or read.
+    """
+    if is_store(data):
+        return True
+    place = data.samples
+    remote = isinstance(place, str) and is_url(local_path(place))
+    if data.format in (None, "npz", "npy") and not remote:
+        root = None if data.data_root is None else Path(data.data_root)
+        with stored_arrays(place, data.limits, root) as stored:
+            names = set() if stored is None else {*stored.names}
+        if names & {"features", "logits"} and names.isdisjoint(inputs):
+            return True
+    plain = data.format in (None, "table") and data.labels is None and not (data.columns or multi_label)
+    return plain and feature_kind(place, inputs) is not None
 
 
 def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, at_most: int | None = None) -> Samples:
@@ -165,7 +190,7 @@ def _from_files(
     if data.columns or data.tokenizer is not None:
         raise UsageError(f"{where}: {computed.kind} are used as they are; leave --columns and --tokenizer out")
     writer = files.writer or {}
-    if writer and any(writer.get(name) != value for name, value in model_key(model).items()):
+    if writer and not _computed_with(model, writer, computed.kind):
         raise DataError(
             f"{where}: the {computed.kind} were computed with another model, or other external data (SHA-256 "
             f"{str(writer.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); compute them again"
@@ -174,6 +199,20 @@ def _from_files(
     if writer and computed.kind == "features" and writer.get("head") != head:
         raise DataError(f"{where}: features of head '{writer.get('head')}', not of '{head}'; choose the same --head")
     return _entered(readout, computed, data, names)
+
+
+def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
+    """Whether features or logits are of a model, by what their writer says.
+
+    Features may be of the model that it is a recalibration of, too: nothing in front of the head has changed.
+    """
+    calibrated = calibrations(model).values() if kind == "features" else ()
+    sources = {entries.get("source_sha256") for entries in calibrated}
+    stated = key.get("external_sha256")
+    if key.get("model_sha256") not in {model.sha256, *sources} or not isinstance(stated, Mapping):
+        return False
+    external = model_key(model)["external_sha256"]
+    return all(stated.get(location, digest) == digest for location, digest in external.items())
 
 
 def _entered(readout: Readout, computed: Precomputed, data: Data, names: tuple[str, ...] | None) -> Samples:
@@ -185,16 +224,16 @@ def _entered(readout: Readout, computed: Precomputed, data: Data, names: tuple[s
 
 def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tuple[str, ...] | None) -> Samples:
     stored = read_stored(folder)
-    if any(stored.key.get(name) != value for name, value in model_key(model).items()):
-        raise DataError(
-            f"{stored.folder}: the features were computed with another model, or other external data (SHA-256 "
-            f"{str(stored.key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); collect them again"
-        )
     kind = "logits"
     tensor = readout.logits
     if isinstance(readout, Head):
         kind = "features"
         tensor = readout.features
+    if not _computed_with(model, stored.key, kind):
+        raise DataError(
+            f"{stored.folder}: the features were computed with another model, or other external data (SHA-256 "
+            f"{str(stored.key.get('model_sha256'))[:12]}..., now {model.sha256[:12]}...); collect them again"
+        )
     if stored.key.get("features") != tensor:
         raise DataError(
             f"{stored.folder}: holds the tensor '{stored.key.get('features')}', but the {kind} are '{tensor}'; choose "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,11 +24,15 @@ from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, choose_batch_size
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import open_source
+from tna_onnx.extraction.opened_samples import Samples, holds_computed, open_samples
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
+from tna_onnx.extraction.sessions import OpenModel, in_rows, input_specs, open_model, open_part
+from tna_onnx.graph.cut import before_map, cut_between
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import ClassOutput, class_output
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.pipeline.sample_checks import DigestedSamples
 from tna_onnx.runtime import Device, Session
 
@@ -89,6 +93,54 @@ class Classifier:
         _log.info("open: %s, provider %s", model.name, session.provider)
         return cls(model, output, device, session, input_specs(session), names, Preparation(model, output, session))
 
+    @classmethod
+    def of_computed(
+        cls, model: Model, output: ClassOutput, device: Device, data: Data, options: ModelOptions, *further: str
+    ) -> tuple[Classifier, Samples] | None:
+        """Open the part of a model behind features or logits that were computed before, and these.
+
+        Args:
+            model: as read.
+            output: the output that classifies.
+            device: where to run.
+            data: the samples.
+            options: on the model.
+            *further: other outputs that are asked for.
+
+        Returns:
+            None where the samples are for the model's inputs.
+
+        Raises:
+            UsageError, DataError: see `open_samples`; or logits of a file that was recalibrated.
+            UnsupportedModel: an output is not computed from the features or logits alone.
+        """
+        if output.several or not holds_computed(data, model.inputs, multi_label=output.multi_label):
+            return None
+        kind = options.output_kind
+        if kind is None and output.kind == "positive_logit":
+            kind = "logit"
+        if kind is None and output.kind == "label_logits":
+            kind = "label-logits"
+        options = replace(options, output_name=output.name, output_kind=kind)
+        before, options = before_map(model, output.name, options)
+        readout = find_readout(before, options.head, options.output_name, options.output_kind)
+        if before is not model:  # a part, which still has to say what it was made of
+            before.proto.metadata_props.extend(model.proto.metadata_props)
+        opened = OpenModel(before, readout, device)
+        names = data.class_names(model.said_of_classes, output.labels, output.n_classes)
+        samples = open_samples(opened, data, names)
+        opened.close()
+        if samples.form == "logits" and (calibrations(model) or "shift" in provenance(model)):
+            raise UsageError(
+                f"{samples.source.describe()}: {model.name} is a recalibrated file, and logits do not say whether they "
+                "are from before or behind what was changed; give features, or samples for its inputs"
+            )
+        cut = cut_between(model.proto, samples.given, [output.name, *further], readout.joined)
+        session = open_part(model, cut, device)
+        _log.info("open: %s behind %s, provider %s", model.name, samples.form, session.provider)
+        inputs = input_specs(session)
+        return cls(model, output, device, session, inputs, names, Preparation(model, output, session)), samples
+
     def open(self, data: Data, *, labels: bool = True) -> tuple[Data, Source]:
         """Return samples, and their description with the preprocessing that was found for them.
 
@@ -100,8 +152,7 @@ class Classifier:
             UsageError, DataError: see `Data.open` and `Preparation.settle`.
         """
         described = data if labels else replace(data, labels=NO_LABELS)
-        if not data.columns and data.format in (None, "table"):
-            refuse_feature_files(data.samples, self.inputs)
+        self.require_inputs(data)
         source = described.open(
             self.inputs,
             self.output.n_classes,
@@ -111,6 +162,15 @@ class Classifier:
             multi_label=self.output.multi_label,
         )
         return self.preparation.settle(described, source)
+
+    def require_inputs(self, data: Data) -> None:
+        """Refuse files of features or logits where the model is run from its inputs on.
+
+        Raises:
+            UsageError: these are such.
+        """
+        if not data.columns and data.format in (None, "table"):
+            refuse_feature_files(data.samples, self.inputs)
 
     def open_if(self, data: Data | None, *, labels: bool = True) -> Source | None:
         """Return samples, if there are any."""
@@ -150,6 +210,7 @@ class Opened:
         held_out: labelled samples for the report; None without.
         batch_size: samples per run.
         notes: on the data, and on what the model makes of a batch.
+        form: what digests of samples are of, where these are features or logits; empty for samples of its inputs.
     """
 
     classifier: Classifier
@@ -158,6 +219,7 @@ class Opened:
     held_out: Source | None
     batch_size: int
     notes: tuple[str, ...]
+    form: str = field(default="", kw_only=True)
 
     @property
     def model(self) -> Model:
@@ -182,7 +244,7 @@ class Opened:
     @functools.cached_property
     def digested(self) -> DigestedSamples:
         """Digests of the samples of `source`, by which equal ones are found in other data."""
-        return DigestedSamples.of(self.source)
+        return DigestedSamples(self.source, self.form) if self.form else DigestedSamples.of(self.source)
 
     def suspicion(self, predicted: NDArray[np.int64]) -> Suspicion | None:
         """Compare the labels of `source` with the model's predictions, and return what looks wrong about them.

@@ -211,7 +211,7 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
     pq.write_table(rows.replace_schema_metadata({"tna_onnx": '{"model_sha256": "00"}'}), tmp_path / "x.parquet")
     shutil.rmtree(tmp_path / "many")
     # commands that run the whole model do not take features for its inputs
-    whole = cli("evaluate", small.model, tmp_path / "one.parquet", "--device", "cpu")
+    whole = cli("guard", small.model, tmp_path / "one.parquet", "-o", tmp_path / "g.onnx", "--device", "cpu")
     assert whole.exit_code == 2
     assert "holds features" in whole.output
     refused = cli("calibrate", small.model, tmp_path / "x.parquet", "-o", tmp_path / "x.onnx")

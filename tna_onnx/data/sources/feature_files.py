@@ -91,7 +91,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     if files is None:
         return None
     names = set(files.schema.names)
-    kind = _kind(files, request.inputs)
+    kind = _kind(files, [spec.name for spec in request.inputs])
     if kind is None:
         return None
     where = str(data)
@@ -125,25 +125,38 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     return FeatureFiles(Precomputed(kind, source), _writer(files.schema))
 
 
+def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
+    """Return what table files hold, features or logits; None if a column is an input of the model, or it is neither.
+
+    Args:
+        data: as of `open_feature_files`.
+        inputs: names of the model's inputs.
+
+    Raises:
+        UsageError, DataError: see `find_table_files`.
+    """
+    files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
+    return None if files is None else _kind(files, inputs)
+
+
 def refuse_feature_files(data: Any, inputs: Sequence[InputSpec]) -> None:
     """Refuse features or logits where a model is to run from its inputs on.
 
     Raises:
         UsageError: `data` name files of features or logits.
     """
-    files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
-    kind = None if files is None else _kind(files, inputs)
+    kind = feature_kind(data, [spec.name for spec in inputs])
     if kind is not None:
         raise UsageError(
-            f"{data}: column {kind!r} holds {kind}, as calibrate takes them, and this command runs the whole model; "
-            f"give samples for its inputs, or name that column as one of them with --columns"
+            f"{data}: column {kind!r} holds {kind}, as calibrate and evaluate take them, and here the whole model is "
+            "run; give samples for its inputs, or name that column as one of them with --columns"
         )
 
 
-def _kind(files: TableFiles, inputs: Sequence[InputSpec]) -> Kind | None:
+def _kind(files: TableFiles, inputs: Sequence[str]) -> Kind | None:
     """Return what the files hold; None if it is for an input of the model, or something else."""
     names = set(files.schema.names)
-    if any(spec.name in names for spec in inputs):
+    if names.intersection(inputs):
         return None
     return next((kind for kind in _KINDS if kind in names and _holds_vectors(files, kind)), None)
 

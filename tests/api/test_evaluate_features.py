@@ -1,0 +1,162 @@
+"""`evaluate` on features and logits that were computed before: the numbers of a run of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.conftest import Small
+from tna_onnx import calibrate, compare, evaluate, guard
+from tna_onnx.api.features import features
+from tna_onnx.data.sources.feature_files import features_table
+from tna_onnx.errors import DataError, UsageError
+from tna_onnx.numerics.metric import METRICS
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+
+
+def numbers(evaluation: Any) -> dict[str, float]:
+    return {name: getattr(evaluation.metrics, name) for name in METRICS}
+
+
+def features_of(small: Small, data: Path) -> tuple[Any, Any]:
+    """Return the features by NumPy, (N, 32) float32, and labels."""
+    hidden = onnx.numpy_helper.to_array(
+        next(tensor for tensor in onnx.load(small.model).graph.initializer if tensor.name == "hidden")
+    )
+    with np.load(data) as file:
+        return np.maximum(file["x"] @ hidden, 0), file["labels"]
+
+
+def write_parts(folder: Path, kind: Any, values: Any, labels: Any, count: int) -> Path:
+    """Write rows, shuffled, into some files without a word on who wrote them."""
+    folder.mkdir()
+    order = np.random.default_rng(count).permutation(len(values))
+    for k, part in enumerate(np.array_split(order, count)):
+        table = features_table(kind, values[part], {"label": labels[part]}, {})
+        pq.write_table(table.replace_schema_metadata(None), folder / f"{k}.parquet", row_group_size=100)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def computed(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("computed")
+    features(small.model, small.test, output=folder / "files", device="cpu")
+    features(small.model, small.test, cache=folder / "store", device="cpu")
+    values, labels = features_of(small, small.test)
+    np.savez(folder / "npz.npz", features=values, labels=labels)
+    return folder
+
+
+@pytest.mark.parametrize("form", ["files", "store", "npz.npz"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"search": "none", "map": "isotonic"}, {"search": "sparse", "map": "none"}],
+    ids=["model", "map", "weight"],
+)
+def test_numbers_are_those_of_the_network(
+    small: Small, computed: Path, tmp_path: Path, form: str, options: dict[str, Any]
+) -> None:
+    """Of the model, and of a file with an appended map or a new weight, on features of the model it was made of."""
+    model = small.model
+    if options:
+        model = tmp_path / "new.onnx"
+        calibrate(small.model, small.calib, output=model, device="cpu", **options)
+    expected = evaluate(model, small.test, device="cpu")
+    measured = evaluate(model, computed / form, device="cpu")
+    assert numbers(measured) == pytest.approx(numbers(expected), rel=1e-5, abs=1e-6)
+    assert measured.metrics.n == 1500
+    assert measured.output == expected.output
+
+
+@pytest.mark.parametrize("kind", ["features", "logits"])
+def test_one_number_for_any_split_and_place(small: Small, tmp_path: Path, kind: str) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    values, labels = features_of(small, small.test)
+    if kind == "logits":
+        tensors = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
+        values = values @ tensors["weight"].T + tensors["bias"]
+    write_parts(tmp_path / "one", kind, values, labels, 1)
+    write_parts(tmp_path / "many", kind, values, labels, 37)
+    memory = fsspec.filesystem("memory")
+    memory.put(f"{tmp_path}/many/", "/bucket/many/", recursive=True)
+    try:
+        places = (tmp_path / "one", str(tmp_path / "many" / "*.parquet"), "memory://bucket/many/")
+        measured = [numbers(evaluate(small.model, place, device="cpu")) for place in places]
+    finally:
+        memory.rm("/bucket", recursive=True)
+    assert measured[0] == measured[1] == measured[2]
+    assert measured[0] == pytest.approx(numbers(evaluate(small.model, small.test, device="cpu")), rel=1e-4, abs=1e-4)
+
+
+def test_logits_do_not_say_whose_they_are(small: Small, tmp_path: Path) -> None:
+    """A recalibrated file has other logits than its source, and a map that reads one of the two."""
+    values, labels = features_of(small, small.test)
+    data = write_parts(tmp_path / "logits", "logits", values[:, :5], labels, 3)
+    calibrate(small.model, small.calib, output=tmp_path / "new.onnx", device="cpu", search="none", map="ts")
+    with pytest.raises(UsageError, match="recalibrated"):
+        evaluate(tmp_path / "new.onnx", data, device="cpu")
+
+
+def test_decisions_are_measured_too(small: Small, tmp_path: Path) -> None:
+    guard(small.model, small.calib, output=tmp_path / "g.onnx", add=("set", "ood"), device="cpu")
+    data = write_parts(tmp_path / "features", "features", *features_of(small, small.test), 1)
+    expected = evaluate(tmp_path / "g.onnx", small.test, device="cpu").decisions
+    decided = evaluate(tmp_path / "g.onnx", data, device="cpu").decisions
+    assert decided is not None
+    assert expected is not None
+    assert decided.coverage == pytest.approx(expected.coverage, abs=1e-3)
+    assert decided.alarms == pytest.approx(expected.alarms, abs=1e-3)
+    with pytest.raises(UsageError, match="a run of the network"):
+        evaluate(tmp_path / "g.onnx", data, ood_data=small.calib, device="cpu")
+
+
+def of_another_model(values: Any, labels: Any) -> Any:
+    return values @ np.linalg.qr(np.random.default_rng(1).standard_normal((32, 32)))[0].astype(np.float32), labels
+
+
+def too_wide(values: Any, labels: Any) -> Any:
+    return np.concatenate([values, values], axis=1), labels
+
+
+def not_finite(values: Any, labels: Any) -> Any:
+    values = values.copy()
+    values[700, 3] = np.nan
+    return values, labels
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [(of_another_model, r"label|chance"), (too_wide, "64 columns; expected 32"), (not_finite, "NaN")],
+)
+def test_features_of_nobody_knows_whom(
+    small: Small, tmp_path: Path, change: Callable[[Any, Any], Any], message: str
+) -> None:
+    """Without the writer's metadata shape, numbers and accuracy tell; `evaluate` measures what `calibrate` refuses."""
+    values, labels = change(*features_of(small, small.calib))
+    data = write_parts(tmp_path / "data", "features", values.astype(np.float32), labels, 2)
+    with pytest.raises(DataError, match=message):
+        calibrate(small.model, data, output=tmp_path / "new.onnx", device="cpu")
+    assert not (tmp_path / "new.onnx").exists()
+    if change is of_another_model:
+        assert any("label" in note for note in evaluate(small.model, data, device="cpu").notes)
+        return
+    with pytest.raises(DataError, match=message):
+        evaluate(small.model, data, device="cpu")
+
+
+def test_features_of_another_model_are_refused(small: Small, computed: Path, tmp_path: Path) -> None:
+    model = onnx.load(small.model)
+    model.producer_name = "another"
+    onnx.save(model, tmp_path / "other.onnx")
+    for form in ("files", "store"):
+        with pytest.raises(DataError, match="computed with another model"):
+            evaluate(tmp_path / "other.onnx", computed / form, device="cpu")
+    with pytest.raises(UsageError, match="the whole model is run"):
+        compare([small.model, tmp_path / "other.onnx"], computed / "files", device="cpu")
