@@ -187,16 +187,17 @@ def _nats(value: float) -> str:
     return METRICS["nll"].number(value)
 
 
-METHOD_HEADS = ("method", "NLL", "± error", "predictions", "in the file", "left out, as it")
-"""Columns of a table of methods."""
-
+_METHOD_HEADS = ("method", "NLL", "± error", "predictions", "in the file", "left out")
 
 # The last may also cost a class recall.
 _LEFT_OUT = {"": "", "accuracy": "costs accuracy", "error": "raises the ECE", "predictions": "changes predictions"}
 
 
-def method_rows(report: Report) -> list[tuple[str, ...]]:
-    """Return a row for each method that was compared, the lowest NLL first; of a path, that of its best strength."""
+def method_table(report: Report) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return heads, and a row for each method that was compared, the lowest NLL first; of a path, its best strength.
+
+    The last column says why a method was left out; it is not there where none was.
+    """
     rows: list[tuple[str, ...]] = []
     for method in best_methods(report):
         chosen = " (chosen)" if method.method == report.method else ""
@@ -206,11 +207,20 @@ def method_rows(report: Report) -> list[tuple[str, ...]]:
                 METRICS["nll"].number(method.metrics.nll),
                 METRICS["nll"].number(method.error),
                 "kept" if method.keeps_predictions else "may change",
-                "folded" if method.folds else "nodes",
+                _place(method),
                 _LEFT_OUT[method.left_out],
             )
         )
-    return rows
+    if any(row[-1] for row in rows):
+        return _METHOD_HEADS, rows
+    return _METHOD_HEADS[:-1], [row[:-1] for row in rows]
+
+
+def _place(method: MethodScores) -> str:
+    """Say in a word where a method's map goes."""
+    if method.method == "none":
+        return "unchanged"
+    return "folded" if method.folds else "nodes"
 
 
 def best_methods(report: Report) -> list[MethodScores]:

@@ -14,7 +14,6 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.render.lines import lines_text, note_lines
 from tna_onnx.render.rows import (
-    METHOD_HEADS,
     SUBGROUP_COLUMNS,
     bin_free_lines,
     change_text,
@@ -25,7 +24,7 @@ from tna_onnx.render.rows import (
     label_rows,
     label_title,
     map_text,
-    method_rows,
+    method_table,
     per_cent,
     recall_words,
     size_text,
@@ -177,8 +176,9 @@ def _next_step(report: Report) -> str:
 
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
     """Title and table of the methods that were compared."""
-    table = _Table(METHOD_HEADS, right=(1, 2))
-    for row in method_rows(report):
+    heads, rows = method_table(report)
+    table = _Table(heads, right=(1, 2))
+    for row in rows:
         table.add_row(*map(printable, row), style="bold" if "(chosen)" in row[0] else "")
     return lines_text(["methods, cross-validated; the error is that of the difference to the lowest NLL"]), table
 

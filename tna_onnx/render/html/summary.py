@@ -29,14 +29,13 @@ from tna_onnx.render.html.blocks import (
 )
 from tna_onnx.render.html.svg import interval_bar
 from tna_onnx.render.rows import (
-    METHOD_HEADS,
     best_methods,
     change_text,
     head_text,
     label_heads,
     label_rows,
     map_text,
-    method_rows,
+    method_table,
     size_text,
     tied,
     weight_text,
@@ -121,7 +120,8 @@ def choice(report: Report) -> Table:
     room = 0.03 * (max(ends) - min(ends)) or 0.01
     reach = (min(ends) - room, max(ends) + room)
     rows: list[tuple[str, ...]] = []
-    for method, (name, nll, error, *rest) in zip(methods, method_rows(report), strict=True):
+    names, texts = method_table(report)
+    for method, (name, nll, error, *rest) in zip(methods, texts, strict=True):
         look = looks.get(method.method, "open")
         loss = losses[method.method]
         bar = interval_bar(
@@ -129,13 +129,7 @@ def choice(report: Report) -> Table:
         )
         rows.append((name, f"{nll} ± {error}", bar, *rest))
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
-    heads = (
-        METHOD_HEADS[0],
-        "NLL, nats",
-        f"{reach[0]:.2f} to {reach[1]:.2f} nats",
-        *METHOD_HEADS[3:-1],
-        Column(METHOD_HEADS[-1], wraps=True),
-    )
+    heads = (names[0], "NLL, nats", f"{reach[0]:.2f} to {reach[1]:.2f} nats", *names[3:])
     return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
 
 
