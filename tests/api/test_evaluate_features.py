@@ -13,6 +13,7 @@ import pytest
 from tests.conftest import Small
 from tna_onnx import calibrate, compare, evaluate, guard
 from tna_onnx.api.features import features
+from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.feature_files import features_table
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.metric import METRICS
@@ -160,3 +161,12 @@ def test_features_of_another_model_are_refused(small: Small, computed: Path, tmp
             evaluate(tmp_path / "other.onnx", computed / form, device="cpu")
     with pytest.raises(UsageError, match="the whole model is run"):
         compare([small.model, tmp_path / "other.onnx"], computed / "files", device="cpu")
+
+
+def test_labels_are_not_counted_for_every_batch(small: Small, computed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Describing data counts the classes of all labels: time would grow with the square of their number."""
+    calls = []
+    describe = ArraySource.describe
+    monkeypatch.setattr(ArraySource, "describe", lambda source: calls.append(1) or describe(source))
+    evaluate(small.model, computed / "files", device="cpu", batch_size=4)
+    assert len(calls) < 1500 / 4 / 4

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.engine.features_data import MODEL, by_key, rows, with_nan, write_files, write_images
-from tna_onnx import Recipe
+from tna_onnx import Recipe, evaluate
 from tna_onnx.api.features import features
 from tna_onnx.engine import ray_data
 from tna_onnx.errors import DataError, DeviceError, UsageError
@@ -50,6 +50,10 @@ def test_features_are_those_of_a_local_run(
     made = features(MODEL, data, output=tmp_path / "f", engine="ray", ray_options=options)
     assert made.shape == (len(samples), 256)
     assert by_key(tmp_path / "f") == samples
+    # and so is every measured number, though the rows come in another order
+    measured = [evaluate(MODEL, place, device="cpu") for place in (tmp_path / "f", data.parent / "f")]
+    assert measured[0].metrics == measured[1].metrics
+    assert measured[0].estimates == measured[1].estimates
 
 
 def test_images(cluster: None, tmp_path: Path) -> None:

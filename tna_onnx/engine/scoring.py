@@ -54,11 +54,12 @@ def score_model(
     scores = []
     predicted = []
     done = 0
+    where = source.describe()  # counts the classes of all labels
     # batch by batch: outputs of all samples are never in memory together
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         values = session.run([output.name], batch)[0]
-        scores.append(_score(values, source.labels[done : done + size], output, source, done))
+        scores.append(_score(values, source.labels[done : done + size], output, where, done))
         predicted.append(output.predicted(values))
         done += size
         progress("evaluate", done, len(source))
@@ -84,12 +85,13 @@ def probabilities_of(
     """
     parts = []
     done = 0
+    where = source.describe()
     for batch in source.batches(batch_size):
         size = len(next(iter(batch.values())))
         (values,) = session.run([output.name], batch)
-        _require_shape(values, output, size, source.describe())
+        _require_shape(values, output, size, where)
         probabilities = output.probabilities(values)
-        _require_finite(probabilities, output, source.describe(), done)
+        _require_finite(probabilities, output, where, done)
         parts.append(probabilities.astype(np.float32))
         done += size
         progress(stage, done, len(source))
@@ -97,26 +99,26 @@ def probabilities_of(
 
 
 def _score(
-    values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, source: Source, start: int
+    values: NDArray[Any], labels: NDArray[np.int64], output: ClassOutput, where: str, start: int
 ) -> SampleScores:
-    _require_shape(values, output, len(labels), source.describe())
+    _require_shape(values, output, len(labels), where)
     values = output.in_order(values)
-    _require_finite(values, output, source.describe(), start)
+    _require_finite(values, output, where, start)
     sums = values.sum(axis=1, dtype=np.float64)
     # a single row of logits may add up to 1 by chance
     if output.kind == "logits" and len(values) > 1 and np.all(values >= 0) and np.all(np.abs(sums - 1) < 1e-3):
         raise DataError(
-            f"{source.describe()}: output '{output.name}' should hold logits, but all values are positive and add up "
+            f"{where}: output '{output.name}' should hold logits, but all values are positive and add up "
             "to 1: they are probabilities; say --output-kind probabilities"
         )
     if output.kind == "probabilities" and not distributions(values):
         raise UnsupportedModel(
-            f"{source.describe()}: output '{output.name}' should hold probabilities, but some values are negative, or "
+            f"{where}: output '{output.name}' should hold probabilities, but some values are negative, or "
             f"do not add up to 1; {UNTOLD}"
         )
     if output.kind == "label_probabilities" and (np.any(values < 0) or np.any(values > 1)):
         raise DataError(
-            f"{source.describe()}: output '{output.name}' should hold probabilities of labels, but some values lie "
+            f"{where}: output '{output.name}' should hold probabilities of labels, but some values lie "
             "outside of 0 to 1; if they are logits, say --output-kind label-logits"
         )
     if output.kind == "label_probabilities":
@@ -188,6 +190,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
     scores: tuple[list[SampleScores], list[SampleScores]] = ([], [])
     tallies = {name: _Tally() for name in both.old.outputs if name != output.name}
     names = [output.name, *tallies]
+    where = source.describe()
     done = 0
     for batch in source.batches(batch_size):
         labels = source.labels[done : done + len(next(iter(batch.values())))]
@@ -198,7 +201,7 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
         q = _probabilities(after[0], output, len(labels), both.new.name, done, NotFinite)
         sums.add(p, q, labels)
         for part, values in zip(scores, (before[0], after[0]), strict=True):
-            part.append(_score(values, labels, output, source, done))
+            part.append(_score(values, labels, output, where, done))
         for tally, x, y in zip(tallies.values(), before[1:], after[1:], strict=True):
             tally.add(x, y)
         done += len(labels)
