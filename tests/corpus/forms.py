@@ -1876,12 +1876,13 @@ def _class_beside(g: Graph, name: str, numbers: int) -> None:
     g.output(g.node("MatMul", z, g.const(g.draw(FEATURES, numbers))), "N", numbers, name=name)
 
 
-@refused("one vector for each of several choices", "choices")
-def _choices(g: Graph) -> None:
+@refused("one vector for each of several choices", "choice", TOKENS)
+@refused("one vector for each of any number of choices", "how many", "choices")
+def _choices(g: Graph, choices: int | str) -> None:
     """As BERT answers multiple choice."""
     rows = g.node("Reshape", g.tokens(), g.ints(-1, FEATURES))
     scores = g.node("MatMul", rows, g.const(g.draw(FEATURES, 1)))
-    g.output(g.node("Reshape", scores, g.ints(-1, TOKENS)), "N", TOKENS)
+    g.output(g.node("Reshape", scores, g.ints(-1, TOKENS)), "N", choices)
 
 
 @refused("sequence of tensors", "")
