@@ -238,7 +238,8 @@ def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: P
             helper.make_node("Cast", ["z"], ["logits"], to=onnx.TensorProto.FLOAT),
         ]
     else:
-        scale = np.float32(np.abs(weight).max() / 127)
+        # 7 bits: sums of 8-bit products overflow on some CPUs, in batches of some sizes
+        scale = np.float32(np.abs(weight).max() / 63)
         tensors = {"w": np.round(weight.T / scale).astype(np.int8), "s": scale}
         nodes = [
             helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "qs", "qz"]),
