@@ -60,7 +60,6 @@ def test_every_option_of_calibrate_is_an_argument_of_the_function() -> None:
     recipe = {"resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation"}
     words = arguments_of(tna_onnx.calibrate)
     shown = {"json_file", "page", "quiet", "verbose", "plot", "figures", "mlflow"}
-    assert {"json", "report", "figures"} <= words
     assert flags - presets - recipe - shown - {"config", "positional_data"} <= words
     # settings without a section are for Python alone
     kinds = (DataFields, ModelOptions, Settings, Gates)
