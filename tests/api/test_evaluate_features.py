@@ -13,6 +13,8 @@ import pytest
 from tests.conftest import Small
 from tna_onnx import calibrate, compare, evaluate, guard
 from tna_onnx.api.features import features
+from tna_onnx.data import mapped
+from tna_onnx.data.sources import columns
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.feature_files import features_table
 from tna_onnx.errors import DataError, UsageError
@@ -170,3 +172,21 @@ def test_labels_are_not_counted_for_every_batch(small: Small, computed: Path, mo
     monkeypatch.setattr(ArraySource, "describe", lambda source: calls.append(1) or describe(source))
     evaluate(small.model, computed / "files", device="cpu", batch_size=4)
     assert len(calls) < 1500 / 4 / 4
+
+
+def test_rows_of_a_mapped_file_leave_memory(small: Small, computed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Larger files than memory are measured: each row that was read goes back, and the numbers stay."""
+    expected = evaluate(small.model, computed / "files", device="cpu")
+    released = np.zeros(1500, bool)
+    release = mapped.release
+
+    def listened(array: Any, rows: slice, stays: int | None = None) -> None:
+        released[rows] = True
+        release(array, rows, stays)
+
+    monkeypatch.setattr(mapped, "_IN_MEMORY", 0)
+    monkeypatch.setattr(mapped, "_STAYS", 0)
+    monkeypatch.setattr(columns, "release", listened)
+    measured = evaluate(small.model, computed / "files", device="cpu")
+    assert measured.metrics == expected.metrics
+    assert released.all()

@@ -22,6 +22,7 @@ import numpy as np
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.images.decode import read_ahead
 from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.mapped import release
 from tna_onnx.data.multi_label import marked_labels
 from tna_onnx.data.positions import placed_labels, refuse_copies
 from tna_onnx.data.source import NO_LABELS, AnyArray, Batch, InputSpec, IntArray, classes_text, shape_text, split_rows
@@ -141,7 +142,10 @@ class ArraySource:
         return {spec.name: self._take(spec, pick) for spec in self.inputs}
 
     def _take(self, spec: InputSpec, pick: IntArray) -> AnyArray:
-        part = self.columns[spec.name][pick]
+        column = self.columns[spec.name]
+        part = column[pick]
+        if isinstance(column, np.ndarray):
+            release(column, slice(int(pick.min()), int(pick.max()) + 1))
         # One NaN would make every sum over the samples NaN, far from the row that holds it.
         if part.dtype.kind in "fc":
             finite = np.isfinite(part).all(axis=tuple(range(1, part.ndim)))
