@@ -27,12 +27,12 @@ from tna_onnx.data.digest import (
     overlap_of,
     read_sketch,
     repeats_of,
-    sample_digests,
     sketch_of,
     sketch_overlap,
     stream_sha256,
     tree_sha256,
 )
+from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError
 from tna_onnx.graph.load import load_model
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks

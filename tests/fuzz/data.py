@@ -31,8 +31,8 @@ from tna_onnx.cli.command import group
 from tna_onnx.cli.config import read_file
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.digest import sample_digests
 from tna_onnx.data.request import Request
+from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError, TnaError
 from tna_onnx.extraction.store import find_stores, labels_digest, open_store, read_stored
 

@@ -25,8 +25,9 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.options import Data
-from tna_onnx.data.source import group_notes, require_samples, source_beside, source_search
+from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size

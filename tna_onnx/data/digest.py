@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -28,10 +28,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tna_onnx.data.source import AnyArray, Batch, IntArray, Source
 
 _PIECE = 1 << 20  # bytes: large enough that hashing, not the calls, takes the time
-_ROWS = 64  # samples of an unknown size that are read at a time
 
 
 def stream_sha256(stream: BinaryIO) -> bytes:
@@ -57,7 +55,7 @@ def tree_sha256(entries: Iterable[tuple[str, int, bytes]]) -> str:
     return digest.hexdigest()
 
 
-def files_sha256(paths: Sequence[Path], labels: IntArray) -> str:
+def files_sha256(paths: Sequence[Path], labels: NDArray[np.int64]) -> str:
     """Return SHA-256 (hex) over the bytes of each file, in order, and the labels; names of files do not count.
 
     Hashed as the number of files (8 bytes), the SHA-256 of each, and the labels as big-endian 8-byte integers.
@@ -72,7 +70,7 @@ def files_sha256(paths: Sequence[Path], labels: IntArray) -> str:
     return digest.hexdigest()
 
 
-def arrays_sha256(arrays: Mapping[str, AnyArray], labels: IntArray) -> str:
+def arrays_sha256(arrays: Mapping[str, NDArray[Any]], labels: NDArray[np.int64]) -> str:
     """Return SHA-256 (hex) over name, dtype, shape and values of each array, in order of the names, and the labels."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
@@ -100,28 +98,7 @@ def file_sha256(path: Path) -> bytes:
         raise DataError(f"{path}: cannot be read ({error.strerror}); check that it still exists") from error
 
 
-def sample_digests(source: Source) -> NDArray[np.uint64]:
-    """Return 64 bits for each sample of a source, (N,): equal for equal samples, whatever their place and label.
-
-    Raises:
-        DataError: a sample cannot be read.
-    """
-    method = getattr(source, "sample_digests", None)
-    if method is not None:
-        digests: NDArray[np.uint64] = method()
-        return digests
-    # a source from elsewhere need not have them
-    parts = [row_digests(batch) for batch in source.batches(_ROWS)]
-    return np.concatenate([np.zeros(0, np.uint64), *parts])
-
-
-def sample_form(source: Source) -> str:
-    """Return what the sample digests of a source are computed from; digests of different forms are not comparable."""
-    form: str = getattr(source, "sample_form", "values of the model's inputs")
-    return form
-
-
-def row_digests(batch: Batch) -> NDArray[np.uint64]:
+def row_digests(batch: Mapping[str, NDArray[Any]]) -> NDArray[np.uint64]:
     """Return the digests of the samples of one batch, (B,)."""
     columns = []
     for name in sorted(batch):
@@ -178,7 +155,7 @@ class Overlap:
         return self.shared / max(1, self.n)
 
 
-def repeats_of(digests: NDArray[np.uint64], labels: IntArray) -> Repeats:
+def repeats_of(digests: NDArray[np.uint64], labels: NDArray[np.int64]) -> Repeats:
     """Count equal samples within one data set.
 
     Args:

@@ -20,9 +20,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import IGNORED, Position
-from tna_onnx.data.digest import row_digests, sample_digests
+from tna_onnx.data.digest import row_digests
 from tna_onnx.data.labels import check_integral, check_range, label_indices
-from tna_onnx.data.source import AnyArray, Batch, IntArray, Presented, Source, source_beside, source_notes, split_rows
+from tna_onnx.data.source import (
+    AnyArray,
+    Batch,
+    IntArray,
+    Presented,
+    Source,
+    sample_digests,
+    source_beside,
+    source_notes,
+    split_rows,
+)
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ Laws, which one test runs over every source:
 3. Every array of a batch is a fresh C-contiguous array in the dtype of its `InputSpec`; writing to it changes nothing.
 4. `digest()` changes with any byte of the data, and does not change when the data moves.
 
-A source may also have `sample_digests()`, which `tna_onnx.data.digest.sample_digests` otherwise computes from batches,
+A source may also have `sample_digests()`, which the function `sample_digests` otherwise computes from batches,
 with a text `sample_form` that describes what they are computed from; `notes`, lines for reports; and `beside`, a
 mapping with a text (N,) for each sample under `group`.
 
@@ -23,17 +23,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from tna_onnx.data.digest import sample_digests, sample_form
+from tna_onnx.data.digest import row_digests
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.numerics.metrics import MIN_GROUPS
-
-if TYPE_CHECKING:
-    from tna_onnx.data.images.recipes import RecipeSearch
 
 AnyArray: TypeAlias = npt.NDArray[Any]
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -42,6 +39,7 @@ Batch: TypeAlias = dict[str, AnyArray]
 
 
 _MANY_GROUPS = 30  # from which on the spread of groups is known
+_ROWS = 64  # samples of an unknown size that are read at a time
 _MAX_LISTED = 8  # classes that a message names
 _MIN_OWNERS = 10  # of several predictions a sample: two samples for each fold of cross-fitting
 
@@ -200,10 +198,25 @@ class ClassPrior:
         return weights
 
 
-def source_search(source: Source) -> RecipeSearch | None:
-    """Return how the preprocessing of images was found; None where something says what it is."""
-    search: RecipeSearch | None = getattr(source, "search", None)
-    return search
+def sample_digests(source: Source) -> npt.NDArray[np.uint64]:
+    """Return 64 bits for each sample of a source, (N,): equal for equal samples, whatever their place and label.
+
+    Raises:
+        DataError: a sample cannot be read.
+    """
+    method = getattr(source, "sample_digests", None)
+    if method is not None:
+        digests: npt.NDArray[np.uint64] = method()
+        return digests
+    # a source from elsewhere need not have them
+    parts = [row_digests(batch) for batch in source.batches(_ROWS)]
+    return np.concatenate([np.zeros(0, np.uint64), *parts])
+
+
+def sample_form(source: Source) -> str:
+    """Return what the sample digests of a source are computed from; digests of different forms are not comparable."""
+    form: str = getattr(source, "sample_form", "values of the model's inputs")
+    return form
 
 
 def shape_text(shape: tuple[int | None, ...]) -> str:

@@ -15,8 +15,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,8 +29,9 @@ from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.files import temporary_folder, write_new
+from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
-from tna_onnx.graph.external import real_places
+from tna_onnx.graph.external import is_external, place_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, output_of
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Head, Layout, Readout
@@ -168,7 +171,7 @@ def open_part(
     Raises:
         DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
     """
-    folder = real_places(model, cut)
+    folder = _real_places(model, cut)
     if not model.large_values:
         serialized = cut.SerializeToString()
         del cut  # a copy of all weights: the session makes its own
@@ -340,3 +343,30 @@ def rows_of(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
     if layout.class_axis == CLASSES_FIRST:
         values = np.moveaxis(values, 1, -1)
     return values.reshape(-1, values.shape[-1])
+
+
+def _real_places(model: Model, proto: ModelProto) -> Path | None:
+    """Let a part of a model refer to its external data behind all links, which ONNX Runtime does not follow elsewhere.
+
+    Args:
+        model: the source.
+        proto: a part of it, edited here.
+
+    Returns:
+        The folder that the new places are relative to; None without external data.
+
+    Raises:
+        UnsupportedModel: a place outside the model's folder.
+    """
+    tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]
+    if not tensors:
+        return None
+    locations = {place_of(tensor).location for tensor in tensors}
+    real = {location: model.data_path(location) for location in locations}
+    # Links, as download caches have them, may lead to two folders; ONNX Runtime takes places below one.
+    folder = Path(os.path.commonpath([path.parent for path in real.values()]))
+    for tensor in tensors:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = real[entry.value].relative_to(folder).as_posix()
+    return folder

@@ -11,6 +11,13 @@ The verified model gets its name in one step, whatever ends the process on the w
 A run that is killed between two steps leaves a data file that nothing refers to; step 3 of the next run removes it.
 Steps 1 and 2, and removal, are exclusive to one run at a time: an unreferenced file may be the data of a model that
 another run is about to rename.
+
+Of each file that the source keeps data in, the ranges that tensors name are copied and nothing else, in order. A range
+keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two ranges is zeros. A new value
+of the same size takes the place of the old one, unless another tensor has some of the same bytes.
+
+The new file is named after its contents: `NAME.onnx.DIGEST.data`. So it never has the name of an older one with other
+content, and a model and its data cannot be mixed up. The source's files are only read.
 """
 
 from __future__ import annotations
@@ -22,17 +29,28 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import alone_in, keep_mode, name_problem, open_regular, sync_folder, temporary_folder, write_new
-from tna_onnx.graph.bounds import MAX_BYTES
-from tna_onnx.graph.external import DIGITS, write_external
+from tna_onnx.graph.bounds import MAX_BYTES, all_tensors
+from tna_onnx.graph.external import Place, is_external, place_of, require_bytes
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.tensors import LargeValues, pieces, total_size
+
+# Hexadecimal digits of the SHA-256 of a data file in its name.
+_DIGITS = 16
+
+# Runtimes map tensors straight from the file; 64 KB is the coarsest granularity of the systems they run on.
+_ALIGNMENT = 2**16
+
+# Bytes copied at a time: files may be larger than memory.
+_BLOCK = 2**22
 
 # A file above this size that is not called .onnx is no model with external data; it is not searched for a name.
 _MAX_SEARCHED = 2**26
@@ -92,7 +110,7 @@ def _place_data(data: Path, place: Path) -> Path | None:
 
 def _remove_old_data(folder: Path, output: Path) -> None:
     """Do step 3: remove intact data files of earlier models of this name that no model refers to."""
-    pattern = re.compile(re.escape(output.name) + rf"\.([0-9a-f]{{{DIGITS}}})\.data")
+    pattern = re.compile(re.escape(output.name) + rf"\.([0-9a-f]{{{_DIGITS}}})\.data")
     # Large files are read before others have to wait.
     old_files = [path for path in folder.iterdir() if _is_intact(path, pattern)]
     if not old_files:
@@ -260,7 +278,7 @@ def _write(
 ) -> Path | None:
     """Write a model, and return the file with its external data, if it has one."""
     if model.external_files:
-        data = write_external(model, proto, path)
+        data = _write_external(model, proto, path)
         write_new(path, *_serialized(proto, path, large_values))
         return data
     if verbatim and model.path is not None:
@@ -283,3 +301,152 @@ def _serialized(proto: onnx.ModelProto, path: Path, large_values: LargeValues) -
             f"{path.name}: the model without its external data is above 2 GB, which ONNX does not allow"
         )
     return pieces(proto, large_values)
+
+
+def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
+    """Copy the source's external data into a file beside `output`, with new values in their places.
+
+    Args:
+        model: the source.
+        proto: the new model, edited here: places of external data, and new values that move out of it.
+        output: path of the model that will be written, in a folder of its own.
+
+    Returns:
+        The data file.
+
+    Raises:
+        UnsupportedModel: a file is missing, unreadable, outside the model's folder, or shorter than its tensors say.
+        OSError: the target cannot be written.
+    """
+    replaced = _moved_out(model, proto)
+    tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]
+    ranges = _ranges(map(place_of, tensors))
+    draft = output.with_name("data")
+    with draft.open("xb") as stream:
+        out = _Output(stream)
+        for location, parts in ranges.items():
+            _check_lengths(model, location, tensors)
+            with model.open_data(location) as source:
+                for part in parts:
+                    part.copied_to = out.align(part.start)
+                    _copy(source, part, replaced.get(location, {}), out)
+        stream.flush()
+        os.fsync(stream.fileno())  # a rename may reach the disk before the data do
+    data = output.with_name(f"{output.name}.{out.digest.hexdigest()[:_DIGITS]}.data")
+    draft.rename(data)
+    # Last: above, places are still those of the source.
+    for tensor in tensors:
+        _move(tensor, ranges, data.name)
+    return data
+
+
+class _Range:
+    """Bytes of a source file that belong together, and where they are in the new one."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.copied_to = 0
+
+
+class _Output:
+    """The new file, which is written from front to end, and its digest."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._end = 0
+        self.digest = hashlib.sha256()
+
+    def align(self, offset: int) -> int:
+        """Fill up with zeros to a position that is equal to `offset` modulo the alignment, and return it."""
+        self.write(bytes((offset - self._end) % _ALIGNMENT))
+        return self._end
+
+    def write(self, data: bytes) -> None:
+        """Write at the end."""
+        self._stream.write(data)
+        self.digest.update(data)
+        self._end += len(data)
+
+
+def _moved_out(model: Model, proto: onnx.ModelProto) -> dict[str, dict[int, bytes]]:
+    """Let new values of the old size refer to the place of the old ones; returns location -> offset -> value."""
+    replaced: dict[str, dict[int, bytes]] = {}
+    for before, after in zip(model.proto.graph.initializer, proto.graph.initializer, strict=False):
+        if not is_external(before) or is_external(after):
+            continue
+        place = place_of(before)
+        if len(after.raw_data) != place.length or _overlapped(model, before):
+            continue  # the new value stays inside the model
+        replaced.setdefault(place.location, {})[place.offset] = after.raw_data
+        # Back to where it was: the model stays small enough for one protobuf.
+        after.ClearField("raw_data")
+        after.data_location = onnx.TensorProto.EXTERNAL
+        after.external_data.extend(before.external_data)
+    return replaced
+
+
+def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
+    """Whether another tensor has some of the same bytes: writers may store equal tensors once."""
+    place = place_of(tensor)
+    neighbours = (
+        tensor_ for tensor_ in all_tensors(model.proto.graph) if tensor_ is not tensor and is_external(tensor_)
+    )
+    return any(place_of(neighbour).overlaps(place) for neighbour in neighbours)
+
+
+def _ranges(places: Iterable[Place]) -> dict[str, list[_Range]]:
+    """Join places that touch or overlap; returns location -> ranges, in order."""
+    ranges: dict[str, list[_Range]] = {}
+    for place in sorted(places, key=lambda p: (p.location, p.offset)):
+        in_file = ranges.setdefault(place.location, [])
+        if in_file and place.offset <= in_file[-1].end:
+            in_file[-1].end = max(in_file[-1].end, place.end)
+        else:
+            in_file.append(_Range(place.offset, place.end))
+    return ranges
+
+
+def _check_lengths(model: Model, location: str, tensors: Iterable[onnx.TensorProto]) -> None:
+    """Refuse a file that ends too early before anything is copied."""
+    with model.open_data(location) as stream:
+        size = stream.seek(0, 2)
+    for tensor in tensors:
+        place = place_of(tensor)
+        if place.location == location:
+            require_bytes(model.path or Path(), tensor, place, size)
+
+
+def _copy(source: BinaryIO, part: _Range, replaced: Mapping[int, bytes], out: _Output) -> None:
+    """Copy a range, with new values in the places of the old ones."""
+    position = part.start
+    for offset in sorted(offset for offset in replaced if part.start <= offset < part.end):
+        _copy_bytes(source, position, offset, out)
+        out.write(replaced[offset])
+        position = offset + len(replaced[offset])
+    _copy_bytes(source, position, part.end, out)
+
+
+def _copy_bytes(source: BinaryIO, start: int, end: int, out: _Output) -> None:
+    source.seek(start)
+    while start < end:
+        block = source.read(min(end - start, _BLOCK))
+        if not block:  # it was checked: someone else is at work on it
+            raise OSError(0, "a file with external data became shorter while it was read")
+        out.write(block)
+        start += len(block)
+
+
+def _move(tensor: onnx.TensorProto, ranges: Mapping[str, list[_Range]], name: str) -> None:
+    """Refer to the new file, which may go on behind the tensor where the old one ended."""
+    place = place_of(tensor)
+    parts = ranges[place.location]
+    part = parts[bisect_right(parts, place.offset, key=lambda r: r.start) - 1]
+    entries = {entry.key: entry.value for entry in tensor.external_data}
+    entries.pop("checksum", None)  # of the old file as a whole
+    entries["location"] = name
+    entries["offset"] = str(part.copied_to + place.offset - part.start)
+    entries["length"] = str(place.length)
+    del tensor.external_data[:]
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from tna_onnx.data.source import source_beside, source_search
+from tna_onnx.data.images.recipes import source_search
+from tna_onnx.data.source import source_beside
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.batch_size import batch_size_notes
 from tna_onnx.graph.nodes import beside_earlier, free_block

@@ -22,14 +22,12 @@ from tna_onnx.data.digest import (
     overlap_of,
     read_sketch,
     repeats_of,
-    sample_digests,
-    sample_form,
     sketch_of,
     sketch_overlap,
 )
 from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
-from tna_onnx.data.source import Source, source_beside
+from tna_onnx.data.source import Source, sample_digests, sample_form, source_beside
 from tna_onnx.data.suspicion import FEW, Coverage, Suspicion, marks_text, warnings_of
 from tna_onnx.errors import DataError
 from tna_onnx.graph.cut import reads

@@ -19,8 +19,9 @@ from importlib.metadata import version
 from typing import Any
 
 from tna_onnx._version import __version__
-from tna_onnx.data.digest import sample_digests, sketch_of
+from tna_onnx.data.digest import sketch_of
 from tna_onnx.data.positions import PositionSource
+from tna_onnx.data.source import sample_digests
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import PREFIX, can_append, map_opset, too_old

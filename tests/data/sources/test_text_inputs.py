@@ -11,7 +11,7 @@ import pytest
 from tests.data.samples import gather, spec
 from tests.support import cli
 from tna_onnx.data import open_source
-from tna_onnx.data.digest import sample_digests
+from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError
 
 CITIES = ["Oslo", "Åbo", "a, b", "Oslo", "NA", "x\ny"]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tna_onnx.data.choices import Interpolation, Limits
+    from tna_onnx.data.source import Source
 
 # timm: `resolve_data_config`, for what a configuration leaves out.
 _TIMM_DEFAULTS: dict[str, Any] = {
@@ -323,6 +324,12 @@ class RecipeSearch:
     chosen: str
     tied: bool
     recipes: tuple[RecipeScore, ...]
+
+
+def source_search(source: Source) -> RecipeSearch | None:
+    """Return how the preprocessing of images was found; None where something says what it is."""
+    search: RecipeSearch | None = getattr(source, "search", None)
+    return search
 
 
 # Statistics of natural images (ImageNet, CLIP, CIFAR) lie close to one another; one of them stands for all.
