@@ -143,7 +143,8 @@ class Data(DataFields):
         """
         if isinstance(self.preprocessing, (str, Path)):
             return read_recipe(Path(self.preprocessing), self.limits)
-        return self.preprocessing
+        stated: Recipe | None = self.preprocessing
+        return stated
 
     def request(
         self,
