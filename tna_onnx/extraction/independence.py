@@ -174,15 +174,15 @@ def check_independence(
     again = _Again(model, session, compared)
     largest = again.largest(batch, tensors, _trials(samples, session.fixed_batch), "the first batch")
     names = [each.name for each in compared]
-    known = [(batch, tensors)]
+    computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]
     for number, other in enumerate(further, 2):
         results = dict(zip(names, session.run(names, other), strict=True))
         parts = _parts(_count(other), session.fixed_batch)
         largest = max(largest, again.largest(other, results, parts, f"batch {number} of a sample of the data"))
         if number == 2:  # of two batches in all, this is the second one, as it is collected
-            known.append((other, results))
-    for feeds, results in known:
-        session.remember(feeds, results)
+            computed.append((other, results))
+    for feeds, outputs in computed:
+        session.remember(feeds, outputs)
     _log.debug("independence: scores move by at most %.2g, limit %g", largest, again.limit)
     if largest <= _SHOWN or not quantizes_batches(model):
         return ()
