@@ -145,6 +145,7 @@ class Settings:
         "debiased",
         "Interval of the differences of ECE and AdaECE, which verdict and gates go by. debiased: without the bias of "
         "binned errors; bootstrap: BCa, as other tools have it, which is too narrow.",
+        section="Results",
     )
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
