@@ -25,7 +25,7 @@ from onnx import numpy_helper
 
 from tests.graph.samples import CASES
 from tna_onnx.files import write_file
-from tna_onnx.graph import external
+from tna_onnx.graph import save
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import rewrite
@@ -61,7 +61,7 @@ def calls_of(run: Callable[[], None], kill_at: int | None, *, after: bool) -> li
 
     for name in CALLS:
         setattr(os, name, watched(name, getattr(os, name)))
-    external._Output.write = watched("write", external._Output.write)
+    save._Output.write = watched("write", save._Output.write)
     run()
     return seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import subprocess
@@ -10,7 +11,10 @@ from collections.abc import Iterable
 from typing import Any, get_args, get_type_hints
 
 import click
+import numpy as np
+import onnxruntime
 from click.testing import CliRunner, Result
+from onnx import TensorProto, helper
 
 from tna_onnx.cli.command import group
 
@@ -28,6 +32,23 @@ TILTED: dict[str, Any] = {
 
 # The same with members, which the seed decides on.
 WALKED: dict[str, Any] = {**TILTED, "ensemble_size": 10}
+
+
+@functools.cache
+def saturates() -> bool:
+    """Whether this CPU adds two products of 8-bit integers in 16 bits, which overflows: x86-64 without VNNI."""
+    node = helper.make_node("MatMulInteger", ["x", "w"], ["y"])
+    x = helper.make_tensor_value_info("x", TensorProto.UINT8, [4, 4])
+    weight = helper.make_tensor("w", TensorProto.INT8, [4, 4], [127] * 16)
+    y = helper.make_tensor_value_info("y", TensorProto.INT32, [4, 4])
+    model = helper.make_model(
+        helper.make_graph([node], "products", [x], [y], [weight]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=9,
+    )
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    (products,) = session.run(None, {"x": np.full((4, 4), 255, np.uint8)})
+    return bool(products[0, 0] != 4 * 255 * 127)
 
 
 def pairwise(*choices: Iterable[Any]) -> list[tuple[Any, ...]]:

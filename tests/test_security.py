@@ -28,4 +28,4 @@ def test_one_module_writes_files_for_spreadsheets_and_quotes_names() -> None:
     files = sorted((ROOT / "tna_onnx").rglob("*.py"))
     assert files
     found = [path.relative_to(ROOT).as_posix() for path in files if writers.search(path.read_text(encoding="utf-8"))]
-    assert found == ["tna_onnx/studies/files.py"]  # held by tests/cli/test_study.py
+    assert found == ["tna_onnx/studies/run.py"]  # held by tests/cli/test_study.py

@@ -786,7 +786,7 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "no data": (["OLD", "NEW", "--data", "missing.npz"], 2, "no such file"),
     "data of another model": (["OLD", "NEW", "--data", "OTHER"], 4, "x"),
     "device": (["OLD", "NEW", "--device", "abacus"], 2, "device 'abacus' is not known"),
-    "head": (["OLD", "NEW", "--head", "relu"], 3, "is not a linear head"),
+    "head": (["OLD", "NEW", "--head", "relu"], 3, "no linear head is called 'relu'"),
     "output": (["OLD", "NEW", "--output-name", "scores"], 3, "no output 'scores'"),
     "preprocessing without data": (["OLD", "NEW", "--scale", "1"], 2, "add --data"),
     "json over a model": (["OLD", "NEW", "--json", "NEW"], 2, "is one of the other files"),

@@ -19,8 +19,9 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.corpus import ALL
 from tests.corpus.case import Case, Unavailable, quiet
-from tests.support import WALKED
+from tests.support import WALKED, saturates
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel
+from tna_onnx.extraction.head_check import HeadDiffers
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import output_of
@@ -91,6 +92,12 @@ def _recalibrate(case: Case, folder: Path) -> tuple[Path, Path, tna_onnx.Report]
 def _check(case: Case, folder: Path) -> None:
     try:
         path, new, report = _recalibrate(case, folder)
+    except HeadDiffers:
+        if "qdq" not in case.name.lower() or not saturates():
+            raise
+        pytest.skip(
+            "products of 8-bit integers overflow on this CPU, where the runtime joins what the cut graph does not"
+        )
     except (CheckFailed, DataError) as error:
         for reason in ("the NLL falls all the way", "the result is worse", "its range may be too narrow"):
             if reason in str(error):  # random models, random labels, ranges of the uncalibrated outputs

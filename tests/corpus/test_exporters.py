@@ -84,5 +84,5 @@ def test_every_outcome_can_happen(tmp_path: Path) -> None:
     assert result(weight=None, reason="sigmoid") == "found wrong"
     assert result(choose={"node": "other"}) == "refused wrongly"
     assert result(weight=None, reason="sigmoid", choose={"node": "other"}) == "refused wrongly"
-    assert result(weight=None, reason="NOT a linear head", choose={"node": "other"}) == "refused rightly"
+    assert result(weight=None, reason="NO linear head", choose={"node": "other"}) == "refused rightly"
     assert result(choose={"unknown": "x"}) == "exception"

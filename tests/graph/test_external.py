@@ -440,7 +440,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tna_onnx.graph.external._copy_bytes", fail)
+    monkeypatch.setattr("tna_onnx.graph.save._copy_bytes", fail)
     with (
         pytest.raises(UsageError, match="cannot be written: No space left on device"),
         pending(model, new_head(model)[1].proto, tmp_path / "new.onnx"),
