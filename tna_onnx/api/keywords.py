@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 from tna_onnx.data.choices import Format, Frequencies, Limits, Position
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.graph.options import ModelLimits, OutputKind
 from tna_onnx.guarding.guard_settings import OodScore, SetScoreName
 from tna_onnx.numerics.metric import Objective
@@ -19,7 +20,7 @@ class DataWords(TypedDict, total=False):
 
     labels: Any
     format: Format | None
-    preprocessing: Any
+    preprocessing: Recipe | str | Path | None
     classes: Sequence[str] | str | Path | None
     label_column: str | None
     group_column: str | None

@@ -29,11 +29,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, get_args
 
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import setting
 from tna_onnx.numerics.checks import check_limits
+
+if TYPE_CHECKING:
+    from tna_onnx.data.images.preprocess import Recipe
 
 Format: TypeAlias = Literal["folder", "manifest", "npz", "npy", "webdataset", "table", "hdf5", "loader"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -173,7 +176,7 @@ class DataFields:
     samples: Any
     labels: Any = setting(None, "Labels that are not stored with the samples: the path of a file, or values (N,).")
     format: Format | None = setting(None, "Format of the data.", section=_SECTION, note="detected")
-    preprocessing: Any = setting(
+    preprocessing: Recipe | str | Path | None = setting(
         None, "Recipe for images, or the path of a preprocessor_config.json (Hugging Face) or config.json (timm)."
     )
     classes: Sequence[str] | str | Path | None = setting(

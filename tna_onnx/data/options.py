@@ -143,8 +143,7 @@ class Data(DataFields):
         """
         if isinstance(self.preprocessing, (str, Path)):
             return read_recipe(Path(self.preprocessing), self.limits)
-        stated: Recipe | None = self.preprocessing
-        return stated
+        return self.preprocessing
 
     def request(
         self,
