@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import traceback
 
@@ -26,6 +28,7 @@ def main() -> None:
         print(f"Error: {missing}", file=sys.stderr)  # noqa: T201 - `complain` may be what could not be imported
         sys.exit(missing.exit_code)
 
+    out_of_memory = f"Error: {shortage(MemoryError())}\n".encode()  # while there is room for it
     try:
         group(prog_name="tna-onnx")
     except KeyboardInterrupt as error:  # the group reports one inside a command; this one came before or after it
@@ -35,8 +38,9 @@ def main() -> None:
         drop(sys.stdout)
         complain(f"Error: standard output: cannot be written: {error.strerror}")
         sys.exit(ResultError.exit_code)
-    except MemoryError as error:  # outside of a command, which tells such errors itself
-        complain(f"Error: {shortage(error)}")
+    except MemoryError:  # outside of a command, which tells such errors itself, or while it told one
+        with contextlib.suppress(OSError):
+            os.write(2, out_of_memory)
         sys.exit(DeviceError.exit_code)
     except Exception:  # noqa: BLE001 - a bug must not end with the exit code of a documented error
         complain(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")
