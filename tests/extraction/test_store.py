@@ -446,3 +446,24 @@ def test_samples_and_labels_have_digests_of_their_own(tmp_path: Path) -> None:
     assert other_x["data_sha256"] != first["data_sha256"]
     assert other_x["labels_sha256"] == first["labels_sha256"] != other_labels["labels_sha256"]
     assert first["recipe"] is None
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+@pytest.mark.parametrize("name", ["labels.npy", "manifest.json"])
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+def test_nothing_outside_is_written(tmp_path: Path, name: str, kind: str) -> None:
+    """Whoever made a store may have put a link or a pipe in the place of a file that is written."""
+    folder = kept(tmp_path / "cache", stop=1024)
+    assert (folder / name).is_file()
+    (folder / name).unlink()
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"of somebody else")
+    if kind == "link":
+        (folder / name).symlink_to(outside)
+    else:
+        os.mkfifo(folder / name)
+    kept(tmp_path / "cache")
+    assert outside.read_bytes() == b"of somebody else"
+    assert (folder / name).is_file()
+    assert not (folder / name).is_symlink()
+    assert_right(folder)

@@ -146,8 +146,8 @@ class DiskStore:
         manifest["sha256"] = json_digest(manifest)
         lines = "".join(f"{checksum}\n" for checksum in self.checksums)
         # first: these lines are right under the manifest that is there, too
-        write_file(self.folder / _CHECKSUMS, lines.encode("ascii"))
-        write_file(self.folder / _MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
+        _write(self.folder / _CHECKSUMS, lines.encode("ascii"))
+        _write(self.folder / _MANIFEST, json.dumps(manifest, indent=1, sort_keys=True).encode())
 
     def restore(self, mode: Literal["r", "r+"]) -> None:
         """Take over the finished chunks of an earlier run; a note says where they end early."""
@@ -212,10 +212,10 @@ def open_store(
             store.restore("r+")
             npy = io.BytesIO()
             np.save(npy, labels.astype("<i8"))
-            write_file(folder / _LABELS, npy.getvalue())
+            _write(folder / _LABELS, npy.getvalue())
             if columns:
                 content = json.dumps({name: values.tolist() for name, values in columns.items()}).encode()
-                write_file(folder / _COLUMNS, content)
+                _write(folder / _COLUMNS, content)
                 store.columns_sha256 = hashlib.sha256(content).hexdigest()
             store.begin()  # from here on, a folder without rows is known to be a store
         except OSError as error:
@@ -477,3 +477,14 @@ def labels_digest(labels: NDArray[Any]) -> str:
     """Return SHA-256 (hex) of labels."""
     # little-endian on every machine: a store may be moved
     return hashlib.sha256(np.ascontiguousarray(labels, "<i8").data).hexdigest()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file of a store, in one step. A link or a pipe in its place is removed: nothing outside is written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if path.is_symlink() or not (path.is_file() or path.is_dir()):
+        path.unlink(missing_ok=True)
+    write_file(path, content)
