@@ -127,6 +127,9 @@ class CalibrationMap(Protocol):
     few_parameters: ClassVar[bool] = False
     """Whether it fits one number a class at most, so that the samples of the fit look hardly better than others."""
 
+    starts_anywhere: ClassVar[bool] = False
+    """Whether `start` decides how long a fit takes and, but for rounding, nothing else."""
+
     on_tilted: ClassVar[bool] = False
     """Whether `auto` also fits it to logits of a tilted weight."""
 

@@ -64,6 +64,7 @@ class Bias(CalibrationMap):
     title: ClassVar[str] = "temperature and a bias for each class"
     rank: ClassVar[int] = 80
     weighted: ClassVar[bool] = True
+    starts_anywhere: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
     # law 5: (W z + b) / T + c = (W / T) z + (b / T + c)
     soft: ClassVar[bool] = True
@@ -94,7 +95,7 @@ class Bias(CalibrationMap):
         return cls(temperature_of(slope, bias, size), bias)
 
 
-def first_fit(reduce: Reduce, start: Any = None) -> tuple[Shape, tuple[FloatArray, FloatArray], float]:
+def first_fit(reduce: Reduce, start: Bias | NoiseFloor | None = None) -> tuple[Shape, tuple[FloatArray, FloatArray], float]:
     """Return the size of the samples, (d, c) of a fit with a usual ridge, and the ridge 1 / (2 N tau^2) of the samples.
 
     d is in a unit of the logits' own size, x = P s / spread and s' = (1 + d) x + c, and has no ridge.
@@ -110,9 +111,14 @@ def first_fit(reduce: Reduce, start: Any = None) -> tuple[Shape, tuple[FloatArra
             "bias: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
             "expected data with some errors (were these samples trained on?), or use --map none"
         )
-    begin = (np.array([size.spread / start.temperature - 1]), start.bias) if start else None
+    begin = _at(start, size) if start else None
     first = fit_scores(reduce, Scalar(), size, size.spread, (0.0, _FIRST_RIDGE / size.samples), start=begin)
     return size, first, _ridge(reduce, (1 + float(first[0][0])) / size.spread) / size.samples
+
+
+def _at(fitted: Bias | NoiseFloor, size: Shape) -> tuple[FloatArray, FloatArray]:
+    """Return (d, c) of a map."""
+    return np.array([size.spread / fitted.temperature - 1]), fitted.bias
 
 
 def temperature_of(slope: FloatArray, bias: FloatArray, size: Shape) -> float:
@@ -171,6 +177,7 @@ class NoiseFloor(CalibrationMap):
     title: ClassVar[str] = "temperature and biases above a noise floor"
     rank: ClassVar[int] = 100
     weighted: ClassVar[bool] = True
+    starts_anywhere: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
 
     @property
@@ -193,7 +200,8 @@ class NoiseFloor(CalibrationMap):
             DataError: as `Bias.fit`.
         """
         size, first, ridge = first_fit(reduce, start)
-        slope, bias, share = fit_above_floor(
-            reduce, Scalar(), size, size.spread, (0.0, ridge), _FIRST_SHARE, start=first
-        )
+        share = _FIRST_SHARE
+        if isinstance(start, NoiseFloor):
+            first, share = _at(start, size), start.share
+        slope, bias, share = fit_above_floor(reduce, Scalar(), size, size.spread, (0.0, ridge), share, start=first)
         return cls(temperature_of(slope, bias, size), bias, share)

@@ -42,6 +42,7 @@ class VectorScaling(CalibrationMap):
     title: ClassVar[str] = "a factor for each class"
     rank: ClassVar[int] = 90
     weighted: ClassVar[bool] = True
+    starts_anywhere: ClassVar[bool] = True
     # law 5: W' = (I + diag v) P W / T
     soft: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
@@ -100,6 +101,7 @@ class MatrixScaling(CalibrationMap):
     title: ClassVar[str] = "a matrix of factors"
     rank: ClassVar[int] = 140
     weighted: ClassVar[bool] = True
+    starts_anywhere: ClassVar[bool] = True
     # the square of so many parameters; beyond, a fit takes minutes
     max_classes_of_auto: ClassVar[int | None] = 100
     # law 5: W' = (I + diag v + M) P W / T

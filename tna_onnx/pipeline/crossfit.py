@@ -223,14 +223,14 @@ class MapFits:
 
     options: Mapping[str, Any]
 
-    def path(self, method: Method, logits: Logits, rows: Mask) -> Iterator[Fit]:
-        """Yield the fit to the samples `rows`, (N,), or those along the map's path.
+    def path(self, method: Method, logits: Logits, rows: Mask, start: CalibrationMap | None = None) -> Iterator[Fit]:
+        """Yield the fit to the samples `rows`, (N,), or those along the map's path, which begins without a start.
 
         Raises:
             DataError: the map cannot be fitted.
         """
         if not method.has_path:
-            yield method, logits, self.one(method.map, logits, rows)
+            yield method, logits, self.one(method.map, logits, rows, start)
             return
         path: Any = MAPS[method.map]
         for step, fitted in enumerate(path.fit_path(_reduce(method.map, logits, rows))):

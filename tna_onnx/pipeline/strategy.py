@@ -468,6 +468,17 @@ class Strategy:
     def _map_fits(self) -> MapFits:
         return MapFits(self.options)
 
+    @functools.cached_property
+    def _starts(self) -> dict[Method, CalibrationMap]:
+        """Where the fits of the next fold start: at those of the last one, where that saves time and does no more."""
+        return {}
+
+    def _kept_as_start(self, fits: Iterable[Fit]) -> Iterator[Fit]:
+        for method, logits, fitted in fits:
+            if fitted is not None and fitted.starts_anywhere:
+                self._starts[method] = fitted
+            yield method, logits, fitted
+
     def _fits(
         self, progress: Progress, methods: Sequence[Method], logits: Sequence[_LogitsPair], k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
@@ -480,7 +491,8 @@ class Strategy:
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
             logits_pair = tilted if method.tilted else original
-            yield method, logits_pair.scored(self._map_fits.path(method, logits_pair.fitting, rows))
+            fits = self._map_fits.path(method, logits_pair.fitting, rows, self._starts.get(method))
+            yield method, logits_pair.scored(self._kept_as_start(fits))
             progress("cross-validate", done, FOLDS * len(methods))
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
