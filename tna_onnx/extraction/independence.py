@@ -1,16 +1,16 @@
 """The check that a sample's scores are its own: they do not depend on the samples that are run with it.
 
-The first batch that is run is run again in another order, some of its samples alone, and every one of them in one of
-eight parts of the batch. So are samples from all over the data: a fortieth of them, a batch at least, in batches and in
-parts of these, which takes a twentieth of the time of a run over all data, or of two batches. What a batch gave that is
+The samples of the first batch are run again, some alone, and every one of them in one of eight parts of the batch, in
+another order. So are samples from all over the data: a fortieth of them, a batch at least, in batches and in parts of
+these, which takes a twentieth of the time of a run over all data, or of two batches. What a batch gave that is
 collected as it is, the first one and the second of two, is kept for the collection. Of what a share q of the samples
 does to others, n of them see nothing with a probability of (1 - q)^n: 0.77 for q = 0.4 % and 64 samples, 0.02 for
 1,000. Where probabilities move by more than rounding explains (a mean over the batch, batch normalisation as in
 training, a constant for each place in the batch, random numbers), no figure on them would hold for the next batch, and
 the model is refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
 
-The other order is one cycle over all places, so whatever a place adds is found: it would be the same at each place and
-the next one, and so at all of them.
+In a part, samples have other neighbours, another mean and other places: those that come first come from all over the
+batch, so what a place adds is found unless it is the same at all of them.
 
 Rounding differs between batches, too: products are added up in another order. How far that reaches is known from the
 types that a model computes in. Nodes that quantise a batch by its own range (`DynamicQuantizeLinear`) make scores
@@ -263,7 +263,6 @@ def _trials(samples: int, fixed_batch: int | None) -> list[_Trial]:
     alone = np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64)).tolist()
     return [
         *((np.array([k]), "alone") for k in alone),
-        (_cycle(samples), "in another order"),
         *_parts(samples, fixed_batch),
     ]
 

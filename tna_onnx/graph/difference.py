@@ -32,6 +32,9 @@ _MAX_LENGTH = 60
 # Bytes of external data read at a time.
 _BLOCK = 2**24
 
+# Numbers of a tensor that are compared at a time: 8 MB in double precision.
+_NUMBERS = 2**20
+
 # What external data say of their place; the checksum is of the whole file.
 _PLACE = ("location", "offset", "length", "checksum")
 
@@ -315,24 +318,27 @@ def _attribute_numbers(model: Model, node_name: str, key: str) -> NDArray[Any] |
 
 
 def _numbers(model: Model, tensor: TensorProto) -> NDArray[Any] | None:
-    """Return the values of a tensor in double precision; None where they are no numbers, or damaged."""
+    """Return the values of a tensor; None where they are no numbers, or damaged."""
     try:
         values = model.floats(tensor)
     except UnsupportedModel:
         return None
-    if values.dtype.kind not in "biuf":
-        return None
-    with np.errstate(invalid="ignore"):  # of signalling NaNs
-        return values.astype(np.float64)
+    return values if values.dtype.kind in "biuf" else None
 
 
 def _largest_change(before: NDArray[Any] | None, after: NDArray[Any] | None) -> tuple[float | None, float | None]:
     """Return the largest |new - old|, and the same over the largest |old|; None where there is no such number."""
     if before is None or after is None or before.shape != after.shape:
         return None, None
-    with np.errstate(invalid="ignore", over="ignore"):
-        largest = float(np.max(np.abs(np.where(before == after, 0, after - before)), initial=0))
-        size = float(np.max(np.abs(before), initial=0))
+    largest = size = 0.0
+    old, new = before.reshape(-1), after.reshape(-1)
+    # in double precision, some at a time: all of them would take four times a float32 weight
+    for start in range(0, len(old), _NUMBERS):
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinite values and signalling NaNs
+            was, now = (values[start : start + _NUMBERS].astype(np.float64) for values in (old, new))
+            largest = np.maximum(largest, np.max(np.abs(np.where(was == now, 0, now - was))))
+            size = np.maximum(size, np.max(np.abs(was)))
     if not np.isfinite(largest):
         return None, None
+    largest, size = float(largest), float(size)
     return largest, largest / size if np.isfinite(size) and size > 0 else None

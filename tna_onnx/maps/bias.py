@@ -95,7 +95,9 @@ class Bias(CalibrationMap):
         return cls(temperature_of(slope, bias, size), bias)
 
 
-def first_fit(reduce: Reduce, start: Bias | NoiseFloor | None = None) -> tuple[Shape, tuple[FloatArray, FloatArray], float]:
+def first_fit(
+    reduce: Reduce, start: Bias | NoiseFloor | None = None
+) -> tuple[Shape, tuple[FloatArray, FloatArray], float]:
     """Return the size of the samples, (d, c) of a fit with a usual ridge, and the ridge 1 / (2 N tau^2) of the samples.
 
     d is in a unit of the logits' own size, x = P s / spread and s' = (1 + d) x + c, and has no ridge.

@@ -105,8 +105,8 @@ class Settings:
     )
     ensemble_size: int | Literal["auto", "inf"] = setting(
         "auto",
-        "Number of tilted weights to average (n_e). auto: 10, as in the paper, and more if accuracy requires it "
-        "(always 10 in a complete search); inf: the limit of infinitely many, cos(mRC) times the original weight.",
+        "Number of tilted weights to average (n_e). auto: 10, as in the paper, and in a sparse search more if accuracy "
+        "requires it; inf: the limit of infinitely many, cos(mRC) times the original weight.",
         section=_SEARCHED,
         unit="N|inf|auto",
         parse="members",
@@ -210,7 +210,8 @@ class Settings:
         first, last = self._members()
         return SearchSettings(
             ensemble_size=first,
-            grows=self.ensemble_size == "auto",
+            # many members come close to one temperature, which a default run fits anyway
+            grows=self.ensemble_size == "auto" and self.resolved_search != "auto",
             max_ensemble_size=last,
             angle_step=self.angle_step,
             adaptive=self.adaptive,
