@@ -20,7 +20,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Demo, Small
 from tests.support import PLAIN, TILTED, arguments_of, cli, run, words_of
 from tna_onnx.cli.command import group
-from tna_onnx.data.choices import DataFields
+from tna_onnx.data.data_settings import DataFields
 from tna_onnx.fields import settings_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import Settings

@@ -29,7 +29,8 @@ from tna_onnx.api.arguments import (
     with_words,
 )
 from tna_onnx.data import Recipe, Source, open_precomputed
-from tna_onnx.data.choices import BatchSize, EngineFields
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.data_settings import EngineFields
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.labelfile import find_label_column

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.choices import IGNORED, POSITION_WORDS, DataFields, Limits
+from tna_onnx.data.choices import IGNORED, POSITION_WORDS, Limits
+from tna_onnx.data.data_settings import DataFields
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
