@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from tests.conftest import Small
-from tna_onnx import calibrate, compare, evaluate, guard
+from tna_onnx import calibrate, compare, evaluate, guard, shift
 from tna_onnx.api.features import features
 from tna_onnx.data import mapped
 from tna_onnx.data.sources import columns
@@ -163,6 +163,29 @@ def test_features_of_another_model_are_refused(small: Small, computed: Path, tmp
             evaluate(tmp_path / "other.onnx", computed / form, device="cpu")
     with pytest.raises(UsageError, match="the whole model is run"):
         compare([small.model, tmp_path / "other.onnx"], computed / "files", device="cpu")
+
+
+@pytest.mark.parametrize("form", ["store", "files", "arrays", "npz.npz"])
+def test_features_are_no_inputs(small: Small, computed: Path, tmp_path: Path, form: str) -> None:
+    """Refused where the whole model is run, also if they are as wide as its input and would be taken for it."""
+    values = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
+    labels = np.arange(200) % 5
+    data: Any = computed / form
+    if form == "arrays":
+        data = {"features": values, "labels": labels}
+    elif form == "npz.npz":
+        data = tmp_path / form
+        np.savez(data, features=values, labels=labels)
+    elif form == "files":
+        data = write_parts(tmp_path / "features", "features", values, labels, 1)
+    with pytest.raises(UsageError, match="the whole model is run"):
+        guard(small.model, data, output=tmp_path / "g.onnx", device="cpu")
+    with pytest.raises(UsageError, match="the whole model is run"):
+        shift(small.model, data, target_prior="uniform", output=tmp_path / "s.onnx", device="cpu")
+    with pytest.raises(UsageError, match="the whole model is run"):
+        shift(small.model, small.calib, data, output=tmp_path / "s.onnx", device="cpu")
+    with pytest.raises(UsageError, match="the whole model is run"):
+        compare([small.model, small.model], data, device="cpu")
 
 
 def test_labels_are_not_counted_for_every_batch(small: Small, computed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

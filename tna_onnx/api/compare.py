@@ -79,15 +79,7 @@ class ComparedSamples:
         # what a source depends on: the inputs to fill and the numbers of the classes
         key = classifier.inputs, classifier.names, output.several, output.multi_label
         if key not in self._opened:
-            classifier.require_inputs(self.data)
-            source = self.data.open(
-                classifier.inputs,
-                output.n_classes,
-                classifier.names,
-                model_file=classifier.model.path,
-                several=output.several,
-                multi_label=output.multi_label,
-            )
+            source = classifier.read(self.data)
             require_samples(source, self._bins)
             # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):

@@ -95,29 +95,29 @@ def is_store(data: Data) -> bool:
     return named and bool(find_stores(Path(path)))
 
 
-def holds_computed(data: Data, inputs: Sequence[str], *, multi_label: bool) -> bool:
-    """Whether samples are a feature store, or features or logits in arrays or in table files.
+def computed_kind(data: Data, inputs: Sequence[str]) -> str:
+    """Return what samples hold that a model computed: a feature store, features or logits; empty if nothing.
 
-    Args:
-        data: the samples.
-        inputs: names of the model's inputs; arrays and columns of one of these names are for the whole model.
-        multi_label: whether each class is a label by itself; table files have no such labels.
+    Arrays and columns under the name of one of the model's inputs are for the whole model.
 
     Raises:
         UsageError, DataError: the files cannot be listed or read.
     """
     if is_store(data):
-        return True
+        return "store"
     place = data.samples
     remote = isinstance(place, str) and is_url(local_path(place))
     if data.format in (None, "npz", "npy") and not remote:
         root = None if data.data_root is None else Path(data.data_root)
         with stored_arrays(place, data.limits, root) as stored:
             names = set() if stored is None else {*stored.names}
-        if names & {"features", "logits"} and names.isdisjoint(inputs):
-            return True
-    plain = data.format in (None, "table") and data.labels is None and not (data.columns or multi_label)
-    return plain and feature_kind(place, inputs) is not None
+        if names.isdisjoint(inputs):
+            for kind in ("features", "logits"):
+                if kind in names:
+                    return kind
+    if data.columns or data.format not in (None, "table"):
+        return ""
+    return feature_kind(place, inputs) or ""
 
 
 def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, at_most: int | None = None) -> Samples:

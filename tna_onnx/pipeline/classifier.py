@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -18,13 +18,12 @@ from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import NO_LABELS
-from tna_onnx.data.sources.feature_files import refuse_feature_files
 from tna_onnx.data.suspicion import Suspicion
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, choose_batch_size
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import open_source
-from tna_onnx.extraction.opened_samples import Samples, holds_computed, open_samples
+from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
 from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.extraction.sessions import OpenModel, in_rows, input_specs, open_model, open_part
 from tna_onnx.graph.cut import before_map, cut_between
@@ -114,7 +113,7 @@ class Classifier:
             UsageError, DataError: see `open_samples`; or logits of a file that was recalibrated.
             UnsupportedModel: an output is not computed from the features or logits alone.
         """
-        if output.several or not holds_computed(data, model.inputs, multi_label=output.multi_label):
+        if output.several or not computed_kind(data, model.inputs):
             return None
         kind = options.output_kind
         if kind is None and output.kind == "positive_logit":
@@ -152,8 +151,24 @@ class Classifier:
             UsageError, DataError: see `Data.open` and `Preparation.settle`.
         """
         described = data if labels else replace(data, labels=NO_LABELS)
-        self.require_inputs(data)
-        source = described.open(
+        return self.preparation.settle(described, self.read(described))
+
+    def read(self, data: Data) -> Source:
+        """Return samples for the model's inputs, images not yet prepared.
+
+        Raises:
+            UsageError: these are features or logits, and the model is run from its inputs on.
+            DataError: see `Data.open`.
+        """
+        kind = "" if self.output.several else computed_kind(data, [spec.name for spec in self.inputs])
+        if kind:
+            holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
+            where = "arrays" if isinstance(data.samples, Mapping) else data.samples
+            raise UsageError(
+                f"{where}: {holds}, as calibrate and evaluate take them, and here the whole model is run; give samples "
+                "for its inputs, under the names of these"
+            )
+        return data.open(
             self.inputs,
             self.output.n_classes,
             self.names,
@@ -161,16 +176,6 @@ class Classifier:
             several=self.output.several,
             multi_label=self.output.multi_label,
         )
-        return self.preparation.settle(described, source)
-
-    def require_inputs(self, data: Data) -> None:
-        """Refuse files of features or logits where the model is run from its inputs on.
-
-        Raises:
-            UsageError: these are such.
-        """
-        if not data.columns and data.format in (None, "table"):
-            refuse_feature_files(data.samples, self.inputs)
 
     def open_if(self, data: Data | None, *, labels: bool = True) -> Source | None:
         """Return samples, if there are any."""

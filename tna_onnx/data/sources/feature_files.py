@@ -139,20 +139,6 @@ def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
     return None if files is None else _kind(files, inputs)
 
 
-def refuse_feature_files(data: Any, inputs: Sequence[InputSpec]) -> None:
-    """Refuse features or logits where a model is to run from its inputs on.
-
-    Raises:
-        UsageError: `data` name files of features or logits.
-    """
-    kind = feature_kind(data, [spec.name for spec in inputs])
-    if kind is not None:
-        raise UsageError(
-            f"{data}: column {kind!r} holds {kind}, as calibrate and evaluate take them, and here the whole model is "
-            "run; give samples for its inputs, or name that column as one of them with --columns"
-        )
-
-
 def _kind(files: TableFiles, inputs: Sequence[str]) -> Kind | None:
     """Return what the files hold; None if it is for an input of the model, or something else."""
     names = set(files.schema.names)
