@@ -24,7 +24,7 @@ from common import arguments, markdown, timed
 from problems import bare_products, make, sparse_search, write_large_head
 
 from tna_onnx.engine.logits import HeadLogits, score_all, sum_chunks
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.monotone import isotonic_log_odds

@@ -46,7 +46,7 @@ from problems import make
 import tna_onnx
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, Placement
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.runtime import Device, Session, free_device_memory, open_session, parse_device

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.api.arguments import gates_of
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, MapName, maps_of
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.averages import kept_part

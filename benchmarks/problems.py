@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tna_onnx.data import Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.engine.logits import HeadLogits, score_all
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.graph.readout import Head
 from tna_onnx.pipeline.job import Job, Task
 from tna_onnx.pipeline.opening import open_task

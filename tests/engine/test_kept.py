@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tna_onnx.engine import logits as logits_module
 from tna_onnx.engine.logits import HeadLogits, KeptChunks
 from tna_onnx.extraction import table as table_module
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 
 N, CLASSES = 1000, 37

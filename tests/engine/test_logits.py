@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits, sum_chunks
 from tna_onnx.extraction import table as table_module
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 
 N, FEATURES, CLASSES = 700, 12, 4
 

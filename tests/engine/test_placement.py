@@ -14,7 +14,7 @@ from tests.conftest import Small
 from tna_onnx.engine import logits as logits_module
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, OnDevice, float32_products, placement_of
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.pipeline import opening

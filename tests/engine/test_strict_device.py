@@ -15,7 +15,7 @@ from tests.conftest import Small
 from tests.pipeline.test_label_models import model as label_model
 from tests.runtimes.matrix import binary
 from tna_onnx.engine.logits import HeadLogits, score_all
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.pipeline import opening
 from tna_onnx.pipeline.strategy import Strategy

@@ -13,9 +13,8 @@ import pytest
 from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, source_of, tokens
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.collect import FeatureTable, collect_features
 from tna_onnx.extraction.head_check import check_readout
-from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.progress import silent
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tna_onnx.data import mapped
 from tna_onnx.extraction import table
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 
 N = 10
 LABELS = np.arange(N) % 3

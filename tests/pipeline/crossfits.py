@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.scores import SampleScores

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.stats import chi2
 
 from tna_onnx.engine.logits import StoredLogits
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import MapFits
 from tna_onnx.pipeline.methods import INPUT, Method, Rule

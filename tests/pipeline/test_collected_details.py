@@ -15,8 +15,8 @@ from tests.data.samples import write_folder
 from tests.pipeline.samples import of_logits, outcome_of, probabilities, scores_of
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.engine.logits import StoredLogits
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.extraction.opened_samples import Samples
-from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.reliability import Bins

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.bias import Bias
 from tna_onnx.numerics.metrics import sample_losses
 from tna_onnx.pipeline.crossfit import Fit, cross_scores

@@ -16,7 +16,7 @@ from tests.pipeline.toys import BY_NLL, SETTINGS, TS, N, run, toy
 from tna_onnx.engine import logits as engine_logits
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.refit import Refit

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, StoredLogits
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.pipeline.methods import Method
 from tna_onnx.pipeline.strategy import Outcome, Part, Strategy
 from tna_onnx.search.candidates import SearchSettings

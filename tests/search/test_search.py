@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import LIMIT, Draws, averages
 from tna_onnx.numerics.metric import Objective

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.studies.study_data import StudyData
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.studies.problems import problem
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics.averages import Average, Draws, averages

@@ -50,13 +50,12 @@ from tna_onnx.data.sources.tables import table_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
-from tna_onnx.extraction.collect import collect_features
+from tna_onnx.extraction.collect import FeatureTable, collect_features
 from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel
-from tna_onnx.extraction.table import FeatureTable
 from tna_onnx.fields import check_settings
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head, Readout

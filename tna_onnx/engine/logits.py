@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch
 from tna_onnx.data.mapped import release, reserve
 from tna_onnx.engine.placement import Host, LinearHead, Placement
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.numerics.ops import Blocked, WeightedLabels, to_host
 from tna_onnx.numerics.scores import SampleScores

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.threads import several_threads
 from tna_onnx.runtime import Device
 

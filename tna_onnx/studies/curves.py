@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import LIMIT, Average, Draws, averages
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, objective_value

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tna_onnx.engine.logits import HeadLogits
 from tna_onnx.engine.placement import Host, Placement
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.extraction.table import FeatureTable
+from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.job import Task
