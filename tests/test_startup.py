@@ -80,6 +80,13 @@ def test_a_run_loads_the_source_that_it_reads_and_no_distribution() -> None:
     assert modules.isdisjoint({*others, "scipy"})
 
 
+def test_a_default_run_of_calibrate_does_without_scipy(tmp_path: Path) -> None:
+    data = ["--calib", str(DIGITS / "calib.npz"), "--eval", str(DIGITS / "test.npz"), "-o", str(tmp_path / "out.onnx")]
+    modules = loaded(code_of("calibrate", str(DIGITS / "model.onnx"), *data))
+    assert "tna_onnx.maps.atypicality" in modules
+    assert not any(name.partition(".")[0] == "scipy" for name in modules)
+
+
 def test_a_comparison_of_models_loads_where_models_are_compared() -> None:
     """A report can hold a `Difference`, so its class is light."""
     assert loaded("import tna_onnx.results.report").isdisjoint({"onnx", "tna_onnx.graph.difference"})

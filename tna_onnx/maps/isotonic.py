@@ -63,7 +63,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.maps.base import CalibrationMap, Reduce
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.monotone import CENTRES, isotonic_log_odds, thinned
+from tna_onnx.numerics.monotone import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, joined_labels, plain_labels, to_host, weigh
 
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
@@ -252,8 +252,6 @@ def _correction(
     probability: NDArray[np.float32], outcome: NDArray[np.bool_], weights: NDArray[np.float64] | None
 ) -> Knots:
     """Return the knots of g = log f / p."""
-    from scipy.special import expit  # noqa: PLC0415 - heavy
-
     log_odds = isotonic_log_odds(probability, outcome, weights)
     x, g = thinned(log_odds, np.log(expit(log_odds) / expit(CENTRES)))
     return tuple(x.tolist()), tuple(g.tolist())

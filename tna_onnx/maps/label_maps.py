@@ -27,7 +27,7 @@ from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
 from tna_onnx.maps.isotonic import Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.maps.two_classes import Platt
-from tna_onnx.numerics.monotone import isotonic_log_odds, thinned_over_log_odds
+from tna_onnx.numerics.monotone import expit, isotonic_log_odds, thinned_over_log_odds
 from tna_onnx.numerics.ops import Ops, WeightedLabels, plain_labels, to_host
 
 FEW = 5
@@ -267,8 +267,6 @@ class LabelIsotonic(CalibrationMap):
 
 def _correction(columns: LabelColumns, c: int, temperature: float) -> Knots:
     """Return the knots of g_c."""
-    from scipy.special import expit  # noqa: PLC0415 - heavy
-
     probability = expit(columns.logits[:, c].astype(np.float64) / temperature)
     x, g = thinned_over_log_odds(isotonic_log_odds(probability, columns.labels[:, c] == 1, columns.weights))
     return tuple(x.tolist()), tuple(g.tolist())

@@ -166,12 +166,20 @@ def inverse_root(covariance: FloatArray) -> FloatArray:
     Raises:
         numpy.linalg.LinAlgError: they are.
     """
-    from scipy.linalg.lapack import dtrtri  # noqa: PLC0415 - heavy
+    return _inverse_of_upper(np.linalg.cholesky(covariance).T)
 
-    factor = np.linalg.cholesky(covariance)
-    # the factor's transpose is what Fortran sees, and the inverse of an upper triangle comes back
-    root: FloatArray = dtrtri(factor.T)[0]
-    return root
+
+def _inverse_of_upper(triangle: FloatArray) -> FloatArray:
+    """Invert an upper triangular matrix by halves: [[A, B], [0, D]]^-1 = [[A^-1, -A^-1 B D^-1], [0, D^-1]]."""
+    n = len(triangle)
+    if n <= _NARROWEST:
+        return np.triu(np.linalg.inv(triangle))
+    half = n // 2
+    inverse = np.zeros_like(triangle)
+    inverse[:half, :half] = _inverse_of_upper(triangle[:half, :half])
+    inverse[half:, half:] = _inverse_of_upper(triangle[half:, half:])
+    inverse[:half, half:] = -inverse[:half, :half] @ triangle[:half, half:] @ inverse[half:, half:]
+    return inverse
 
 
 def oas(covariance: FloatArray, n_samples: float) -> tuple[FloatArray, float]:

@@ -58,10 +58,14 @@ class TiltParameters:
 
     def max_rotations(self, n: int) -> int:
         """Rotations after which the expected cosine E<w, R w> = (1 - 2/n (1 - E cos t))^k is below 0.01."""
-        from scipy import special  # noqa: PLC0415 - heavy
-
         # E cos t by the midpoint rule over quantiles of tau
-        quantiles = special.betaincinv(self.alpha, self.beta, (np.arange(256) + 0.5) / 256)
+        shares = (np.arange(256) + 0.5) / 256
+        if self.beta == 1:
+            quantiles = shares ** (1 / self.alpha)
+        else:
+            from scipy import special  # noqa: PLC0415 - heavy
+
+            quantiles = special.betaincinv(self.alpha, self.beta, shares)
         turned = float(np.mean(1 - np.cos(self.theta_s * quantiles)))
         needed = 4 + math.ceil(math.log(_LAST_COSINE) / math.log1p(-min(2 / n * max(turned, 1e-9), 0.99)))
         if needed > _MAX_ROTATIONS:
