@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.engine import logits as logits_module
 from tna_onnx.engine.logits import HeadLogits, KeptChunks
-from tna_onnx.extraction import table as table_module
+from tna_onnx.extraction import collect as collect_module
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 
@@ -55,7 +55,7 @@ def test_every_pass_gives_the_chunks(where: str, dtype: str) -> None:
 
 def test_fits_and_scores_have_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
-    monkeypatch.setattr(table_module, "_BLOCK", 2**12)
+    monkeypatch.setattr(collect_module, "_BLOCK", 2**12)
     z, w = (rng.standard_normal((rows, 8)).astype(np.float32) for rows in (N, CLASSES))
     table = FeatureTable(z, rng.integers(0, CLASSES, N), 64)
     odd = np.arange(N) % 2 == 1

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.engine.logits import HeadLogits, Logits, StoredLogits, TailLogits, sum_chunks
-from tna_onnx.extraction import table as table_module
+from tna_onnx.extraction import collect as collect_module
 from tna_onnx.extraction.collect import FeatureTable
 
 N, FEATURES, CLASSES = 700, 12, 4
@@ -72,7 +72,7 @@ def problem() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.int6
 
 @pytest.mark.parametrize("kind", ["head", "tail", "stored"])
 def test_every_kind_gives_the_product(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table_module, "_BLOCK", 2**10)  # several chunks
+    monkeypatch.setattr(collect_module, "_BLOCK", 2**10)  # several chunks
     features, weight, bias, labels = problem()
     expected = features @ weight.T + bias
     logits: Logits = HeadLogits(FeatureTable(features, labels), weight, bias)

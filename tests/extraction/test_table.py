@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tna_onnx.data import mapped
-from tna_onnx.extraction import table
+from tna_onnx.extraction import collect
 from tna_onnx.extraction.collect import FeatureTable
 
 N = 10
@@ -20,7 +20,7 @@ LABELS = np.arange(N) % 3
 def test_a_part_has_the_rows_in_their_order(dtype: str, in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In memory, or in a temporary file that is filled some rows at a time."""
     monkeypatch.setattr(mapped, "_IN_MEMORY", in_memory)
-    monkeypatch.setattr(table, "_BLOCK", 3 * 6 * np.dtype(dtype).itemsize)
+    monkeypatch.setattr(collect, "_BLOCK", 3 * 6 * np.dtype(dtype).itemsize)
     features = np.arange(N * 6).reshape(N, 6).astype(dtype)
     rows = np.array([7, 8, 0, 1, 2, 9, 4])
     clusters = np.arange(N) // 2
@@ -50,7 +50,7 @@ def test_blocks_are_as_large_as_their_logits_allow(
     stored: str, given: str, n_classes: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """24 elements a block: 24 over the larger of 6 features and the number of classes."""
-    monkeypatch.setattr(table, "_BLOCK", 24)
+    monkeypatch.setattr(collect, "_BLOCK", 24)
     features = np.arange(N * 6).reshape(N, 6).astype(stored)
     blocks = list(FeatureTable(features, LABELS).chunks(n_classes))
     assert [len(labels) for _, labels in blocks][:-1] == [rows] * ((N - 1) // rows)
