@@ -100,11 +100,7 @@ def plain_type(hint: Any) -> Any:
 
 
 def check_settings(value: Any) -> None:
-    """Refuse a word that is none of the choices of a setting, and what is no number where one is expected.
-
-    Raises:
-        UsageError: such a value.
-    """
+    """Refuse a word that is none of the choices of a setting, and what is no number where one is expected."""
     cls: type = value.__class__
     for name in settings_of(cls):
         hint = hints_of(cls)[name]

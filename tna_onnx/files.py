@@ -78,8 +78,7 @@ def name_problem(name: str | Path) -> str:
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; its last part is no link.
 
-    Raises:
-        OSError: there is no such file, it cannot be opened, or it is a folder, a pipe, a device or a link.
+    Raises OSError: there is no such file, it cannot be opened, or it is a folder, a pipe, a device or a link.
     """
     # Looked at before it is opened, which by itself may block or make a device do something.
     _require_regular(path, path.lstat())
@@ -103,8 +102,7 @@ def write_file(path: Path, content: bytes) -> None:
     A link stays a link, to a new file. Pipes and devices are written to as they are: they have no content to lose. So
     is a file in a folder where nothing can be renamed, as it is mounted into a container.
 
-    Raises:
-        OSError: the file cannot be written, or is a pipe that nobody has opened to read within a minute.
+    Raises OSError: the file cannot be written, or is a pipe that nobody has opened to read within a minute.
     """
     if not is_replaced(path):
         with _open_in_place(path) as stream:
@@ -121,8 +119,7 @@ def write_file(path: Path, content: bytes) -> None:
 def _open_in_place(path: Path) -> BinaryIO:
     """Open what is not replaced. To open a pipe that nobody reads may take for ever, so there is a limit to that.
 
-    Raises:
-        OSError: it cannot be opened, or nobody reads the pipe in time.
+    Raises OSError: it cannot be opened, or nobody reads the pipe in time.
     """
     if not path.is_fifo():
         return path.open("wb")
@@ -168,8 +165,7 @@ def is_replaced(path: Path) -> bool:
 def write_new(path: Path, *content: bytes | memoryview) -> None:
     """Write a file that is not there yet, one piece after the other, down to the disk.
 
-    Raises:
-        OSError: it is there, or cannot be written.
+    Raises OSError: it is there, or cannot be written.
     """
     with path.open("xb") as stream:
         _write_through(stream, *content)
@@ -201,8 +197,7 @@ def sync_folder(folder: Path) -> None:
 def temporary_folder(parent: Path | None) -> Iterator[Path]:
     """Give a new folder below another one, or below the system's for temporary files; it is gone after the block.
 
-    Raises:
-        OSError: it cannot be made.
+    Raises OSError: it cannot be made.
     """
     parent = parent or Path(tempfile.gettempdir())
     remove_leftovers(parent)
@@ -277,8 +272,7 @@ def alone_in(folder: Path) -> Iterator[bool]:
     Gives whether it is the only one. It is not after a minute in which another program keeps the folder locked, which
     may be the one that waits for this.
 
-    Raises:
-        OSError: the folder cannot be opened.
+    Raises OSError: the folder cannot be opened.
     """
     if sys.platform == "win32":
         yield True
@@ -327,10 +321,6 @@ _BUT_LINES = re.compile(f"(?!\n)[{_CONTROLS}]")
 
 def printable(text: str, *, lines: bool = False) -> str:
     r"""Return a text without characters that act on a terminal or on the order of a line.
-
-    Args:
-        text: from anywhere.
-        lines: line breaks stay; for a message that has some itself.
 
     >>> printable("he\x1b[31mad\n")
     'he\\x1b[31mad\\n'

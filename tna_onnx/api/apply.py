@@ -79,11 +79,7 @@ def apply(
 
 
 def _target(model: Model, output: str | Path | None, checkpoint: str | Path | None, *, overwrite: bool) -> Path | None:
-    """Return the path to write; None for a model that is no file.
-
-    Raises:
-        UsageError: see `apply`.
-    """
+    """Return the path to write; None for a model that is no file."""
     if checkpoint is None:
         return file_beside(model, output, ".tna.onnx", overwrite=overwrite)
     old = Path(checkpoint)

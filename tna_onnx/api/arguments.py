@@ -80,11 +80,7 @@ V = TypeVar("V", bound="DataclassInstance")
 
 
 def with_words(value: V, keywords: Mapping[str, Any]) -> V:
-    """Replace those fields of a value that are named by words.
-
-    Raises:
-        UsageError: a value of the wrong type or out of its range.
-    """
+    """Replace those fields of a value that are named by words."""
     fields = {field.name for field in dataclasses.fields(value)}
     return dataclasses.replace(
         value, **{name: value_of_field for name, value_of_field in keywords.items() if name in fields}
@@ -92,11 +88,7 @@ def with_words(value: V, keywords: Mapping[str, Any]) -> V:
 
 
 def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | None = None) -> GuardSettings:
-    """Make the settings of `guard`.
-
-    Raises:
-        UsageError: a value of the wrong type or out of its range.
-    """
+    """Make the settings of `guard`."""
     if settings is not None:
         return with_words(settings, keywords)
     # not of the defaults: what is added without a word depends on whether there is a decision
@@ -106,11 +98,7 @@ def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | Non
 
 
 def gates_of(keywords: Mapping[str, Any], settings: Settings, gates_given: Gates | None = None) -> Gates:
-    """Make the gates; the largest loss of accuracy is that of the settings, unless gates are given that say another.
-
-    Raises:
-        UsageError: a value of the wrong type or out of its range.
-    """
+    """Make the gates; the largest loss of accuracy is that of the settings, unless gates are given that say another."""
     # `max_accuracy_drop` is a field of both: a limit of the search, and a gate on its result
     gates = with_words(gates_given or Gates(), keywords)
     if gates.max_accuracy_drop is None:
@@ -119,21 +107,13 @@ def gates_of(keywords: Mapping[str, Any], settings: Settings, gates_given: Gates
 
 
 def beside_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data | None:
-    """Make further samples that are read like the calibration data, but for labels, groups and weights of those.
-
-    Raises:
-        UsageError: a value of the wrong type.
-    """
+    """Make further samples that are read like the calibration data, but for labels, groups and weights of those."""
     nothing: dict[str, Any] = dict.fromkeys(("groups", "group_column", "by", "weights", "weight_column", "class_prior"))
     return held_out_of(samples, dataclasses.replace(calib, **nothing), {**keywords, **nothing, "eval_labels": None})
 
 
 def model_options_of(keywords: Mapping[str, Any]) -> ModelOptions:
-    """Make the options on head and output.
-
-    Raises:
-        UsageError: a head or output that is not one name.
-    """
+    """Make the options on head and output."""
     for keyword in ("head", "output_name"):
         value = keywords.get(keyword)
         if value is not None and not isinstance(value, str):
@@ -142,21 +122,13 @@ def model_options_of(keywords: Mapping[str, Any]) -> ModelOptions:
 
 
 def data_of(samples: Any, keywords: Mapping[str, Any]) -> Data:
-    """Make labelled samples: of a `Data`, or of a path, arrays and so on.
-
-    Raises:
-        UsageError: a value of the wrong type.
-    """
+    """Make labelled samples: of a `Data`, or of a path, arrays and so on."""
     check_numbers("a number or None", expect_accuracy=keywords.get("expect_accuracy"))
     return with_words(samples if isinstance(samples, Data) else Data(samples), keywords)
 
 
 def held_out_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data | None:
-    """Make held-out samples: they are read like the calibration data, unless they are a `Data` of their own.
-
-    Raises:
-        UsageError: a value of the wrong type.
-    """
+    """Make held-out samples: they are read like the calibration data, unless they are a `Data` of their own."""
     if samples is None:
         return None
     labels = keywords.get("eval_labels")
@@ -180,11 +152,7 @@ def held_out_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data 
 
 
 def refuse_unknown(function: str, keywords: Mapping[str, Any], allowed: type) -> None:
-    """Refuse keywords that a function does not have, as Python does for plain signatures.
-
-    Raises:
-        TypeError: such a keyword.
-    """
+    """Refuse keywords that a function does not have, as Python does for plain signatures."""
     # a TypedDict's annotations hold those that it inherits
     names = [*allowed.__annotations__]
     for keyword in keywords:
@@ -214,11 +182,7 @@ def progress_callback(progress: ProgressWord) -> Iterator[Progress]:
 
 
 def check_targets(*paths: str | Path | None) -> None:
-    """Refuse files that cannot be written, before the work.
-
-    Raises:
-        UsageError: a folder is missing, or the path is a folder.
-    """
+    """Refuse files that cannot be written, before the work."""
     for path in paths:
         if path is None:
             continue
@@ -232,20 +196,12 @@ def check_targets(*paths: str | Path | None) -> None:
 
 
 def write_text(path: str | Path, text: str) -> None:
-    """Write a text.
-
-    Raises:
-        ResultError: it cannot be written.
-    """
+    """Write a text."""
     write_bytes(path, text.encode())
 
 
 def write_bytes(path: str | Path, content: bytes) -> None:
-    """Write a result.
-
-    Raises:
-        ResultError: it cannot be written.
-    """
+    """Write a result."""
     try:
         write_file(Path(path), content)
     except OSError as error:
@@ -253,22 +209,14 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 
 
 def save_json(path: str | Path | None, result: R) -> R:
-    """Write a result as JSON, if that is wanted, and return it.
-
-    Raises:
-        ResultError: the file cannot be written.
-    """
+    """Write a result as JSON, if that is wanted, and return it."""
     if path is not None:
         write_text(path, to_json(result, details=getattr(result, "details", None) is not None))
     return result
 
 
 def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
-    """Run a job with its progress shown, and write its result as JSON if that is asked for.
-
-    Raises:
-        TnaError: of the job; or `json` cannot be written.
-    """
+    """Run a job with its progress shown, and write its result as JSON if that is asked for."""
     with progress_callback(progress) as advance:
         return with_json(json, lambda: run(job, advance))
 
@@ -276,13 +224,7 @@ def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, j
 def with_json(path: str | Path | None, run: Callable[[], R], write: Callable[[Any], None] | None = None) -> R:
     """Run, and write the result as JSON; also that of a run that missed gates.
 
-    Args:
-        path: of the JSON; None for none.
-        run: gives the result.
-        write: writes what else is wanted of the result.
-
-    Raises:
-        ResultError: a file cannot be written.
+    `path`: of the JSON; None for none.
     """
 
     def finish(result: Any) -> None:

@@ -165,11 +165,7 @@ def calibrate(
 
 
 def _decisions(keywords: CalibrateWords) -> GuardSettings | None:
-    """Make the settings of the decisions that `calibrate` adds; None where none is to be added.
-
-    Raises:
-        UsageError: a value of the wrong type or out of its range, or of a decision where none is added.
-    """
+    """Make the settings of the decisions that `calibrate` adds; None where none is to be added."""
     if keywords.get("add") or keywords.get("decide"):
         return guard_settings_of(keywords)
     plain = GuardSettings()

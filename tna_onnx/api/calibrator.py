@@ -251,15 +251,8 @@ def calibrated(
 ) -> Report:
     """Choose and fit a map for scores, as `calibrate` does for a model that hands them on.
 
-    Args:
-        values: (N, C); with a layer features (N, n).
-        labels: (N,), column numbers.
-        scores: what the values, or the outputs of the layer, are.
-        layer: weight (C, n) and bias (C,) of the layer from features to logits.
-        **keywords: keywords of `calibrate`.
-
-    Raises:
-        TnaError: as of `calibrate`.
+    `values`: (N, C); with a layer features (N, n). `labels`: (N,), column numbers. `layer`: weight (C, n) and bias (C,)
+    of the layer from features to logits.
     """
     from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
     from tna_onnx.graph.nodes import identity_model, linear_model  # noqa: PLC0415
@@ -276,8 +269,7 @@ def calibrated(
 def _last_layer(features: Any, logits: NDArray[np.float32], scores: ScoresWord) -> tuple[NDArray[np.float32], Layer]:
     """Return features (N, n), and the linear layer that gives the logits (N, C) of them, by least squares.
 
-    Raises:
-        ScoresError: no features of these logits.
+    Raises ScoresError: no features of these logits.
     """
     if scores != "logits":
         raise ScoresError("features go with logits: X holds probabilities")
@@ -300,9 +292,7 @@ def _last_layer(features: Any, logits: NDArray[np.float32], scores: ScoresWord) 
 def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
     """Return scores as (N, C) float32.
 
-    Raises:
-        UsageError: `scores` is no word for them.
-        ScoresError: another shape, values that are NaN or infinite, or no probabilities.
+    Raises ScoresError: another shape, values that are NaN or infinite, or no probabilities.
     """
     if scores not in ("logits", "probabilities"):
         raise UsageError(f"scores {scores!r} are not known; expected logits or probabilities")
@@ -342,8 +332,7 @@ def _kind_of(X: Any) -> ScoresWord:
 def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
     """Return column numbers (N,), and what label each column is.
 
-    Raises:
-        ScoresError: there are not as many labels as rows, or as columns.
+    Raises ScoresError: there are not as many labels as rows, or as columns.
     """
     labels = np.asarray(y)
     columns = values.shape[1]

@@ -76,11 +76,7 @@ def card(
 
 
 def _report(result: Report | str | Path) -> Report:
-    """Return the report of a written model, read from a file where a path is given.
-
-    Raises:
-        UsageError: no such file, not the JSON of a calibration, or of one that wrote no model.
-    """
+    """Return the report of a written model, read from a file where a path is given."""
     report = result if isinstance(result, Report) else _read_report(Path(result))
     if report.missed or report.dry_run:
         where = "the report" if isinstance(result, Report) else str(result)
@@ -107,11 +103,7 @@ def _read_report(path: Path) -> Report:
 
 
 def _keep(path: Path) -> None:
-    """Refuse to replace a text that this command did not write.
-
-    Raises:
-        UsageError: there is one.
-    """
+    """Refuse to replace a text that this command did not write."""
     from tna_onnx.render.card import MARK  # noqa: PLC0415
 
     if not path.exists():

@@ -70,11 +70,7 @@ class ComparedSamples:
         self._opened: dict[tuple[tuple[InputSpec, ...], tuple[str, ...] | None, bool, bool], Source] = {}
 
     def open(self, classifier: Classifier) -> Source:
-        """Open the data for a model, or return what was opened for one with the same inputs and class names.
-
-        Raises:
-            UsageError, DataError: see `Data.open`; or other samples than the first model's.
-        """
+        """Open the data for a model, or return what was opened for one with the same inputs and class names."""
         output = classifier.output
         # what a source depends on: the inputs to fill and the numbers of the classes
         key = classifier.inputs, classifier.names, output.several, output.multi_label
@@ -122,11 +118,7 @@ class GivenModel:
 
 
 def named_models(models: Sequence[ModelSource] | Mapping[str, ModelSource]) -> list[GivenModel]:
-    """Give each model a name of its own.
-
-    Raises:
-        UsageError: fewer than two models, or not a list of them.
-    """
+    """Give each model a name of its own."""
     # texts and bytes are sequences too: of letters and numbers
     if isinstance(models, (str, bytes, Path)) or not isinstance(models, (Sequence, Mapping)):
         raise UsageError(f"expected a list of models, got {type(models).__name__}")
@@ -155,11 +147,7 @@ def _names(paths: Sequence[Path | None]) -> list[str]:
 
 
 def position_of(baseline: str | int, models: Sequence[GivenModel]) -> int:
-    """Find the baseline: the first model of that name, else of that path, else the one at that position from 1.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Find the baseline: the first model of that name, else of that path, else the one at that position from 1."""
     # names before positions: a file may be called 2
     text = str(baseline)
     for k, g in enumerate(models):
@@ -216,15 +204,7 @@ def run_model(
     *,
     expected: bool,
 ) -> Run:
-    """Run one model over the samples; its session is closed with this call.
-
-    Args:
-        named: the model and its name.
-        read: the model and its output.
-        samples: for all models.
-        settings: of the run.
-        expected: whether the accuracy that the user expects is this model's.
-    """
+    """Run one model over the samples; its session is closed with this call."""
     model, output = read
     data = samples.data
     if not expected:  # the accuracy that the user expects is the baseline's
@@ -403,11 +383,7 @@ def compare(
 
 
 def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
-    """Refuse models with different numbers of classes.
-
-    Raises:
-        UsageError: two of them differ.
-    """
+    """Refuse models with different numbers of classes."""
     (one, first), *rest = read
     for model, output in rest:
         if output.multi_label != first.multi_label:

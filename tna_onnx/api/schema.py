@@ -204,11 +204,7 @@ _BOUNDS: dict[tuple[str, str], dict[str, float]] = {
 
 
 def _attributes(cls: type) -> dict[str, str]:
-    """Return the lines of the `Attributes:` section of a dataclass and of those that it extends, by field.
-
-    Raises:
-        ValueError: a field without a line, or a line without a field (rule 1).
-    """
+    """Return the lines of the `Attributes:` section of a dataclass and of those that it extends, by field."""
     lines: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         section = re.search(r"^Attributes:\n((?:(?: .*)?\n?)+)", inspect.cleandoc(base.__doc__ or ""), re.MULTILINE)

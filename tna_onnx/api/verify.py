@@ -145,11 +145,7 @@ def _compared(
     gates: Gates,
     proof: Proof,
 ) -> tuple[OutputDifference | None, tuple[str, ...], tuple[str, ...]]:
-    """Run both files over the samples; return how far outputs moved, gates that are missed, and notes.
-
-    Raises:
-        DataError, UnsupportedModel, CheckFailed: see `verify`; the first two only if nothing else is wrong.
-    """
+    """Run both files over the samples; return how far outputs moved, gates that are missed, and notes."""
     both, data, source = _open(files, data, device)
     notes: tuple[str, ...] = ()
     try:
@@ -197,11 +193,7 @@ class _Files:
 
     @classmethod
     def of(cls, old: Model, new: Model, options: ModelOptions) -> _Files:
-        """Find the original's head with what the new file says about it.
-
-        Raises:
-            UnsupportedModel: several heads and no word on which, or the word names none.
-        """
+        """Find the original's head with what the new file says about it."""
         heads = calibrated_heads(new)
         output = options.output_name
         if options.head in old.outputs and options.head in heads:
@@ -246,11 +238,7 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Data, Source
 
 
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:
-    """Find the original's head, or its tensor of scores; None where there is neither.
-
-    Raises:
-        UnsupportedModel: several heads and no word on which, or the word names none.
-    """
+    """Find the original's head, or its tensor of scores; None where there is neither."""
     # refusals are not shown here: a model without a head can be compared all the same
     heads, _ = find_heads(model, kind)
     if output is not None and output not in model.outputs:

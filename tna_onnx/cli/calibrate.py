@@ -70,14 +70,7 @@ class Extras:
     mlflow: bool
 
     def check(self, *files: str | None) -> None:
-        """Refuse before the work what would fail after it.
-
-        Args:
-            files: other files of the command.
-
-        Raises:
-            UsageError: a library is missing, or the folder cannot be used.
-        """
+        """Refuse before the work what would fail after it."""
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - NumPy loads only when a command runs
         from tna_onnx.render.mlflow import require_mlflow  # noqa: PLC0415
 
@@ -90,12 +83,7 @@ class Extras:
                 complain(warning)
 
     def steps(self, report: Report, html: str | None) -> list[Callable[[], Sequence[str]]]:
-        """Return steps that draw the figures and then log the run, with the files that were written.
-
-        Args:
-            report: of the run.
-            html: path of its HTML page, if one is written.
-        """
+        """Return steps that draw the figures and then log the run, with the files that were written."""
         # filled by the first step and read by the second, once both run
         drawn: list[Path] = []
         steps: list[Callable[[], Sequence[str]]] = []

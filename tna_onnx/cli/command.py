@@ -174,13 +174,7 @@ def joined_lists(arguments: Sequence[str], flags: Iterable[str]) -> list[str]:
 
 
 def meant_flag(command: click.Command, error: click.NoSuchOption, name: str) -> click.UsageError:
-    """Return an error that says what an unknown flag may stand for.
-
-    Args:
-        command: that does not know it.
-        error: of click, with what looks alike.
-        name: of the command.
-    """
+    """Return an error that says what an unknown flag may stand for."""
     flag = error.option_name.lstrip("-").lower().replace("_", "-")
     long = [[opt for opt in param.opts if opt.startswith("--")] for param in command.params]
     flags = [opts[0] for opts in long if opts]  # not the further names of an option

@@ -185,11 +185,7 @@ def _flag(option: click.Parameter) -> str:
 
 
 def _load(ctx: click.Context, _param: click.Parameter, path: str | None) -> None:
-    """Make what files say the defaults of a command's options.
-
-    Raises:
-        UsageError: a file that cannot be read, an unknown key, or a variable that looks like a typing error.
-    """
+    """Make what files say the defaults of a command's options."""
     settings = _from_pyproject(ctx)
     if path:
         settings |= read_file(ctx, Path(path))
@@ -228,12 +224,7 @@ def _variables(command: str, flag: str) -> tuple[str, str]:
 
 
 def _unknown_variables(ctx: click.Context) -> list[str]:
-    """Return the variables with the prefix that name no setting.
-
-    Raises:
-        UsageError: a variable that looks like a typing error. It is refused because the gate it was meant to set
-            would be missing.
-    """
+    """Return the variables with the prefix that name no setting."""
     present = [name for name in sorted(os.environ) if name.startswith(_PREFIX)]
     # what could be meant are the options of all commands, and most runs need those of one
     if not present:
@@ -272,11 +263,7 @@ def _closest(name: str, names: Iterable[str], likeness: float) -> str | None:
 
 
 def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
-    """Return the settings for the current command, by its options' names.
-
-    Raises:
-        UsageError: a file that cannot be read, or an unknown table or key.
-    """
+    """Return the settings for the current command, by its options' names."""
     try:
         text = _content(path)
     except OSError as error:
@@ -285,11 +272,7 @@ def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
 
 
 def _from_pyproject(ctx: click.Context) -> dict[str, Setting]:
-    """Return the settings of the nearest pyproject.toml with a `[tool.tna-onnx]`, if there is one.
-
-    Raises:
-        UsageError: as for `read_file`; or the table has an underscore in its name.
-    """
+    """Return the settings of the nearest pyproject.toml with a `[tool.tna-onnx]`, if there is one."""
     # the nearest table wins alone: tables further up are not merged in
     for folder in _searched_folders():
         path = folder / "pyproject.toml"
@@ -314,8 +297,7 @@ def _from_pyproject(ctx: click.Context) -> dict[str, Setting]:
 def _content(path: Path) -> bytes:
     """Return the bytes of a file.
 
-    Raises:
-        OSError: it cannot be read, is a pipe or a device, or far too large for settings.
+    Raises OSError: it cannot be read, is a pipe or a device, or far too large for settings.
     """
     with open_regular(Path(os.path.realpath(path))) as file:
         content = file.read(_MAX_BYTES + 1)
@@ -360,11 +342,7 @@ def _parse(path: Path, text: bytes) -> dict[str, Any]:
 def _settings(ctx: click.Context, path: Path, table: Any, place: str) -> dict[str, Setting]:
     """Check the keys of a whole file, and take the values for the current command.
 
-    Args:
-        ctx: of the command.
-        path: of the file.
-        table: what the file says.
-        place: name of the table in the file; empty for the whole file.
+    `place`: name of the table in the file; empty for the whole file.
     """
     # TOML takes any value under a name: `tna-onnx = 3` too
     if not isinstance(table, dict):
@@ -392,11 +370,7 @@ def _settings(ctx: click.Context, path: Path, table: Any, place: str) -> dict[st
 
 
 def _checked_keys(table: dict[str, Any], flags: set[str], path: Path, where: str) -> dict[str, Any]:
-    """Return a table with the flags' own names as keys.
-
-    Raises:
-        UsageError: a key that names no flag, or one that is given in two spellings.
-    """
+    """Return a table with the flags' own names as keys."""
     values: dict[str, Any] = {}
     for key, value in table.items():
         flag = key.replace("_", "-")  # Python and TOML writers prefer underscores
@@ -416,11 +390,7 @@ def _hint(name: str, names: Iterable[str], form: str) -> str:
 
 
 def _converted(ctx: click.Context, values: dict[str, tuple[Any, str]], folder: Path) -> dict[str, Setting]:
-    """Return the settings for the options of a command, from flag -> TOML value and source.
-
-    Raises:
-        UsageError: a null byte, which no word of a command line can hold.
-    """
+    """Return the settings for the options of a command, from flag -> TOML value and source."""
     options = options_by_flag(ctx.command)
     for flag, (value, source) in values.items():
         if any("\0" in str(item) for item in (value if isinstance(value, list) else [value])):

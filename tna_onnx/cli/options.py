@@ -62,8 +62,7 @@ class PresetPath(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Parse.
 
-        Raises:
-            click.BadParameter: neither of the two.
+        Raises click.BadParameter: neither of the two.
         """
         if str(value).lower() in PRESET_FIELDS:
             return str(value).lower()
@@ -206,15 +205,7 @@ _MODELS = (".onnx", ".ort")
 
 
 def last_word(arguments: Sequence[str], data: str | None) -> tuple[tuple[str, ...], str]:
-    """Return the models and the data of a command that takes several models.
-
-    Args:
-        arguments: as typed; without `--data` the last one is the data.
-        data: of the flag, or of a setting.
-
-    Raises:
-        UsageError: there are no data, or they are given twice.
-    """
+    """Return the models and the data of a command that takes several models."""
     ctx = click.get_current_context()
     *models, last = arguments
     is_model = last.lower().endswith(_MODELS)
@@ -280,10 +271,7 @@ class FieldOption(click.Option):
 def field_options(cls: type, *names: str, **defaults: Any) -> Callable[[F], F]:
     """Return one decorator that adds the options of the settings of a dataclass.
 
-    Args:
-        cls: the dataclass.
-        *names: of the settings; all that have a section, if none is named.
-        **defaults: in place of those of the fields.
+    `names`: of the settings; all that have a section, if none is named.
     """
     flagged = [name for name, (_, about) in settings_of(cls).items() if about.section]
     return together(*(_field_option(cls, name, defaults) for name in names or flagged))
@@ -361,14 +349,7 @@ model_argument = click.argument("model", type=click.Path(), callback=_in_folder)
 def calibration_data_options(
     calib: str, held_out: str, *, required: bool = False, calib_required: bool = True
 ) -> Callable[[F], F]:
-    """Return the options on two sets of samples and their labels.
-
-    Args:
-        calib: what `--calib` is, in the help.
-        held_out: what `--eval` is, likewise.
-        required: whether `--eval` has to be given.
-        calib_required: whether `--calib` has to be given.
-    """
+    """Return the options on two sets of samples and their labels."""
     return together(
         click.option(
             "--calib",
@@ -497,11 +478,7 @@ preprocessing_options = together(
 def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:
     """Take the values of the preprocessing options out of `arguments`.
 
-    Returns:
-        The recipe; None if no option says how images are preprocessed.
-
-    Raises:
-        UsageError, DataError: the file cannot be read.
+    Gives the recipe; None if no option says how images are preprocessed.
     """
     from tna_onnx.data import PRESETS, Recipe, read_recipe  # noqa: PLC0415 - NumPy loads only when a command runs
 

@@ -51,15 +51,6 @@ def finish(text: RenderableType, steps: Iterable[Step], quiet: bool, output: str
 
     The text comes last, so that a reader of standard output who leaves early costs no file. A step that fails does not
     keep the others from their work.
-
-    Args:
-        text: what is printed.
-        steps: the other results.
-        quiet: print nothing.
-        output: model that the command has written.
-
-    Raises:
-        ResultError: something could not be written or logged; a line for each.
     """
     lines: list[str] = []
     failures: list[str] = []
@@ -98,17 +89,7 @@ def carry_out(
 ) -> Any:
     """Run a function of the API on the options of a command, show its result, and return it.
 
-    Args:
-        run: the function.
-        text: writes its result.
-        options: of the command, by name.
-        ending: of the name of the model that it writes; None for commands that write none.
-        files: paths of what it writes besides, by kind, such as HTML.
-        page: path of a page in a folder that the function makes.
-        steps: what writes its result besides JSON, in order.
-
-    Raises:
-        TnaError: of the function, also of a gate that its result missed; or a file cannot be written.
+    `ending`: of the name of the model that it writes; None for commands that write none.
     """
     arguments = dict(options)
     json_file, quiet = arguments.pop("json_file"), arguments.pop("quiet")
@@ -152,11 +133,7 @@ def carry_out(
 
 
 def say(text: RenderableType) -> None:
-    """Print on standard output.
-
-    Raises:
-        ResultError: it cannot be written.
-    """
+    """Print on standard output."""
     with standard_output():
         show(_Console(), text)
 

@@ -32,11 +32,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def standard_output() -> Iterator[None]:
-    """Print in this block. It is no error if the reader, such as `head`, has left early.
-
-    Raises:
-        ResultError: standard output cannot be written, for example because the disk is full.
-    """
+    """Print in this block. It is no error if the reader, such as `head`, has left early."""
     try:
         yield
         # a full disk shows here and not at exit, where no message could follow
@@ -245,9 +241,7 @@ _META = "tna_onnx.written"
 def watch(paths: Iterable[str | Path | None], cache: str | None = None) -> None:
     """Remember the state of files before the work of the current command.
 
-    Args:
-        paths: files that the command may write; None stands for no file.
-        cache: folder of its feature stores.
+    `paths`: files that the command may write; None stands for no file.
     """
     import click  # noqa: PLC0415
 
@@ -309,9 +303,7 @@ def default_output(model: str, suffix: str = ".tna.onnx") -> Path | None:
 def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list[str | None]:
     """Return the files that a command reads or writes besides its results, as far as its options name them.
 
-    Args:
-        arguments: of the command, by name.
-        ending: of the model that it writes where no --output is given; None for commands that write no model.
+    `ending`: of the model that it writes where no --output is given; None for commands that write no model.
     """
     files = [arguments.get(name) for name in _PATHS_FILES]
     files += [arguments[name] for name in _PRIORS if arguments.get(name) != "uniform" and name in arguments]
@@ -326,13 +318,7 @@ def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list
 def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:
     """Check that a result can be written to `path`.
 
-    Args:
-        path: of the result; None is not checked.
-        others: files that the command reads or writes besides.
-        kind: of the result, for the message.
-
-    Raises:
-        UsageError: `path` is in a missing folder, cannot be written, or is one of the other files.
+    `path`: of the result; None is not checked.
     """
     if path is None:
         return
@@ -357,15 +343,7 @@ def check_result_file(path: str | None, *others: str | None, kind: str = "JSON")
 
 
 def check_figure_folder(path: str, *files: str | None) -> None:
-    """Check that figures can be written into a folder, which need not exist yet.
-
-    Args:
-        path: of the folder.
-        files: that the command reads or writes besides.
-
-    Raises:
-        UsageError: the folder cannot be made or written, or is one of the files.
-    """
+    """Check that figures can be written into a folder, which need not exist yet."""
     folder = Path(path).absolute()
     if _is_one_of(folder, files):
         raise UsageError(f"{path}: is one of the other files of this command; choose another folder for the figures")

@@ -59,9 +59,6 @@ def files_sha256(paths: Sequence[Path], labels: NDArray[np.int64]) -> str:
     """Return SHA-256 (hex) over the bytes of each file, in order, and the labels; names of files do not count.
 
     Hashed as the number of files (8 bytes), the SHA-256 of each, and the labels as big-endian 8-byte integers.
-
-    Raises:
-        DataError: a file cannot be read.
     """
     digest = hashlib.sha256(len(paths).to_bytes(8, "big"))
     for path in paths:
@@ -86,11 +83,7 @@ def arrays_sha256(arrays: Mapping[str, NDArray[Any]], labels: NDArray[np.int64])
 
 
 def file_sha256(path: Path) -> bytes:
-    """Return the SHA-256 (32 bytes) of a file.
-
-    Raises:
-        DataError: it cannot be read, or is not a regular file.
-    """
+    """Return the SHA-256 (32 bytes) of a file."""
     try:
         with open_regular(path) as stream:
             return stream_sha256(stream)
@@ -158,9 +151,7 @@ class Overlap:
 def repeats_of(digests: NDArray[np.uint64], labels: NDArray[np.int64]) -> Repeats:
     """Count equal samples within one data set.
 
-    Args:
-        digests: of the samples, (N,).
-        labels: class indices (N,).
+    `digests`: of the samples, (N,); `labels`: class indices (N,).
 
     >>> repeats_of(np.array([7, 8, 7, 7], np.uint64), np.array([0, 1, 0, 2]))
     Repeats(copies=2, contradicting=3, n=4)
@@ -177,9 +168,7 @@ def repeats_of(digests: NDArray[np.uint64], labels: NDArray[np.int64]) -> Repeat
 def overlap_of(digests: NDArray[np.uint64], reference: NDArray[np.uint64]) -> Overlap:
     """Count the samples that occur among others, in any order.
 
-    Args:
-        digests: of the samples, (N,).
-        reference: digests of the other samples, (M,).
+    `digests`: of the samples, (N,); `reference`: digests of the other samples, (M,).
 
     >>> overlap_of(np.array([1, 2, 3, 3], np.uint64), np.array([3, 9], np.uint64))
     Overlap(shared=2, n=4)
@@ -207,9 +196,7 @@ def read_sketch(text: str) -> NDArray[np.uint64]:
 def sketch_overlap(digests: NDArray[np.uint64], sketch: NDArray[np.uint64]) -> Overlap:
     """Estimate from a sketch how many samples occur in the data that it was made of.
 
-    Args:
-        digests: of the samples, (N,).
-        sketch: the smallest digests of other samples.
+    `digests`: of the samples, (N,).
     """
     if not len(sketch):
         return Overlap(0, 0)

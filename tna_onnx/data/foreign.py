@@ -46,9 +46,7 @@ _KINDS = (
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading, without waiting for anybody.
 
-    Raises:
-        OSError: it cannot be opened.
-        DataError: it is not a regular file.
+    Raises OSError: it cannot be opened.
     """
     # Checked before it is opened: opening a device may already have an effect.
     _check_regular(path, path.stat())
@@ -62,11 +60,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def regular_size(path: Path) -> int:
-    """Return the size in bytes of a regular file, for libraries that open it by themselves.
-
-    Raises:
-        DataError: it cannot be opened, or is not a regular file.
-    """
+    """Return the size in bytes of a regular file, for libraries that open it by themselves."""
     try:
         with open_regular(path) as stream:
             return os.fstat(stream.fileno()).st_size
@@ -78,9 +72,6 @@ def read_text(path: Path, limits: Limits | None = None, encoding: str = "utf-8-s
     """Return the text of a regular file.
 
     The default encoding drops a byte order mark, which spreadsheets put in front.
-
-    Raises:
-        DataError: it cannot be read, is not UTF-8, is not a regular file, or is too large.
     """
     max_bytes = (limits or Limits()).text_bytes
     try:
@@ -121,14 +112,7 @@ def outside(folder: Path, names: Iterable[str], data_root: Path | None = None) -
 def check_inside(folder: Path, names: Sequence[str], where: str, data_root: Path | None = None) -> None:
     """Check that files that the data name lie in the folder of the data, or in `data_root`.
 
-    Args:
-        folder: that paths count from.
-        names: the paths.
-        where: what the message starts with.
-        data_root: a further folder that the user allows; None for none.
-
-    Raises:
-        DataError: some lead elsewhere.
+    `data_root`: a further folder that the user allows; None for none.
     """
     escaping = outside(folder, names, data_root)
     if escaping:
@@ -153,14 +137,7 @@ _MAX_REASON = 200  # characters of a foreign message: some quote the whole file
 def parsing(where: str, problem: str, advice: str) -> Iterator[None]:
     """Run a parser in this block.
 
-    Args:
-        where: the file, and the place in it.
-        problem: what messages say that it could not be read as or why, e.g. "cannot be read as HDF5".
-        advice: what to do.
-
-    Raises:
-        DataError: the parser raised anything but an error of this package.
-        AttributeError, LookupError, NameError, TypeError: a line of this package did, which is a bug.
+    `problem`: what messages say that it could not be read as or why, e.g. "cannot be read as HDF5".
     """
     try:
         yield
@@ -194,12 +171,7 @@ def foreign_json(text: str | bytes, pairs: Callable[[list[tuple[str, Any]]], Any
     A whole number beyond 64 bits becomes a float, as in most parsers of JSON, and infinite beyond the range of these:
     no later line meets an integer that has no float.
 
-    Args:
-        text: JSON.
-        pairs: makes an object of its keys and values.
-
-    Raises:
-        ValueError, RecursionError: it is not JSON, or nested too deeply.
+    Raises ValueError, RecursionError: it is not JSON, or nested too deeply.
 
     >>> foreign_json("[7, 1" + 400 * "0" + "]")
     [7, inf]
@@ -214,11 +186,7 @@ def _integer(digits: str) -> int | float:
 
 
 def parse_json(text: str, where: str, advice: str = "write it again") -> Any:
-    """Return the value of a JSON text; see `foreign_json`.
-
-    Raises:
-        DataError: it is not JSON, is nested too deeply, or holds a key twice in one object.
-    """
+    """Return the value of a JSON text; see `foreign_json`."""
 
     def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         mapping = dict(pairs)
@@ -274,16 +242,7 @@ def reason(error: BaseException) -> str:
 
 
 def optional(module: str, extra: str, purpose: str) -> Any:
-    """Import an optional library.
-
-    Args:
-        module: what to import.
-        extra: the extra of this package that installs it.
-        purpose: what messages say it is for, e.g. "reading Parquet files".
-
-    Raises:
-        UsageError: it cannot be imported.
-    """
+    """Import an optional library."""
     try:
         return importlib.import_module(module)
     except ImportError as error:  # also of a broken installation, so the message carries the cause
@@ -318,11 +277,7 @@ def local_path(url: str) -> str:
 
 
 def file_system(url: str) -> tuple[Any, str]:
-    """Return the file system of fsspec behind a URL, and the path in it, without a slash at its end.
-
-    Raises:
-        UsageError: fsspec, or the library for this kind of URL, is missing.
-    """
+    """Return the file system of fsspec behind a URL, and the path in it, without a slash at its end."""
     fsspec = optional("fsspec", "remote", f"reading {url}")
     try:
         system, root = fsspec.core.url_to_fs(url)

@@ -37,18 +37,9 @@ def open_source(
 ) -> Source:
     """Open labelled samples.
 
-    Args:
-        data: path of a file or folder; a URL; a `Source`; a data frame, `(X, y)`, a mapping of arrays, a data set
-            or batches (`tna_onnx.data.sources.objects`).
-        inputs: the model's inputs, all of which the samples must provide.
-        n_classes: the number of classes of the model.
-        recipe: preprocessing for images; None is `Recipe()`.
-        format: what a path is; None recognises it by what is there.
-        **words: further fields of `tna_onnx.data.request.Request`, by name.
-
-    Raises:
-        UsageError: the path does not exist, an argument does not apply or cannot be used, or a library is missing.
-        DataError: the data cannot be read or do not fit the model, or the labels cannot be used.
+    `data`: path of a file or folder; a URL; a `Source`; a data frame, `(X, y)`, a mapping of arrays, a data set or
+    batches (`tna_onnx.data.sources.objects`). `recipe`: preprocessing for images; None is `Recipe()`. `format`: what a
+    path is; None recognises it by what is there.
     """
     return open_request(data, Request(inputs, n_classes, recipe, **words), format)
 

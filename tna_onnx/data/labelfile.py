@@ -67,16 +67,9 @@ def read_label_file(
 ) -> LabelFile:
     """Read the labels in `path`.
 
-    Args:
-        path: the file.
-        label_column: the column or key that holds the labels; None finds it by its name.
-        is_path: tells whether the first part of a line of a `.txt` file is a path; if it is one in every line, the rest
-            of the line is the label, else the whole line is.
-        limits: how large the file may be.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: it cannot be read, or does not hold labels.
+    `label_column`: the column or key that holds the labels; None finds it by its name. `is_path`: tells whether the
+    first part of a line of a `.txt` file is a path; if it is one in every line, the rest of the line is the label, else
+    the whole line is.
     """
     suffix = path.suffix.lower()
     if path.is_dir():
@@ -100,9 +93,6 @@ def text_rows(path: Path, text: str) -> list[list[str]]:
     """Return the rows of a text of CSV or TSV that have cells, the first one with all others.
 
     The separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma.
-
-    Raises:
-        DataError: there are none, or they differ in length.
     """
     delimiter = "\t"
     if path.suffix.lower() == ".csv":
@@ -124,11 +114,7 @@ def text_rows(path: Path, text: str) -> list[list[str]]:
 
 
 def text_json(path: Path, text: str) -> Any:
-    """Return the value of a text of JSON; of JSON Lines, the list of the values of its lines.
-
-    Raises:
-        DataError: it is none.
-    """
+    """Return the value of a text of JSON; of JSON Lines, the list of the values of its lines."""
     if path.suffix.lower() != ".jsonl":
         return parse_json(text, str(path))
     lines = enumerate(text.split("\n"), 1)  # other breaks stand inside of strings
@@ -145,15 +131,7 @@ def find_label_column(
 ) -> str:
     """Return the one of `names` that holds the labels.
 
-    Args:
-        names: of all columns that may.
-        label_column: its name, if the user gave one.
-        where: what messages start with.
-        texts: those of the columns that hold text, for the advice.
-        classes_in: tells, for the advice, whether all values of a column are the model's classes.
-
-    Raises:
-        DataError: it is not there, or several could be it.
+    `classes_in`: tells, for the advice, whether all values of a column are the model's classes.
 
     >>> find_label_column(["image", "Label", "class"], None, "calib.parquet")
     'Label'
@@ -204,12 +182,7 @@ def _check_y(names: Sequence[str], label: str, where: str) -> None:
 
 
 def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:
-    """Return the labels that the user gives separately from the samples, in the samples' order; else `stored`.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: it cannot be read, or does not hold labels.
-    """
+    """Return the labels that the user gives separately from the samples, in the samples' order; else `stored`."""
     if request.labels is None:
         return np.asarray(stored)
     if isinstance(request.labels, Path):

@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 
 
 def check_integral(flat: AnyArray, where: str) -> None:
-    """Refuse values that are not whole numbers.
-
-    Raises:
-        DataError: there are such.
-    """
+    """Refuse values that are not whole numbers."""
     if flat.dtype.kind in "iu":
         return
     if flat.dtype.kind != "f":
@@ -63,11 +59,7 @@ def check_integral(flat: AnyArray, where: str) -> None:
 
 
 def check_range(values: AnyArray, n_classes: int, where: str) -> None:
-    """Refuse values that are not class indices.
-
-    Raises:
-        DataError: there are such.
-    """
+    """Refuse values that are not class indices."""
     outside = np.count_nonzero((values < 0) | (values >= n_classes))
     if not outside:
         return
@@ -90,14 +82,7 @@ _MAX_NAME = 120  # characters of a name in a message
 def check_labels(labels: AnyArray, n_samples: int, n_classes: int, where: str) -> IntArray:
     """Return `labels` as class indices, a new int64 array (N,).
 
-    Args:
-        labels: integers, or floats without a fraction, of shape (N,) or (N, 1).
-        n_samples: the number N of samples that the labels belong to.
-        n_classes: the number C of classes of the model.
-        where: what messages start with, e.g. "calib.npz: array 'labels'".
-
-    Raises:
-        DataError: no samples, a wrong shape, type or length, a value outside [0, C), or fewer than two classes present.
+    `labels`: integers, or floats without a fraction, of shape (N,) or (N, 1).
 
     >>> check_labels(np.array([[2.0], [0.0]]), n_samples=2, n_classes=3, where="labels")
     array([2, 0])
@@ -124,15 +109,7 @@ def label_indices(
 ) -> IntArray:
     """Return stored labels, numbers or names, as class indices, a new int64 array (N,).
 
-    Args:
-        values: what `check_labels` takes, or names: str, or bytes in UTF-8, of shape (N,) or (N, 1); or `NO_LABELS`.
-        n_samples: as in `check_labels`.
-        n_classes: likewise.
-        where: likewise.
-        class_names: the model's class names, in model order.
-
-    Raises:
-        DataError: as `check_labels`, or the names cannot be turned into indices.
+    `values`: what `check_labels` takes, or names: str, or bytes in UTF-8, of shape (N,) or (N, 1); or `NO_LABELS`.
 
     >>> label_indices(np.array(["dog", "cat"]), 2, 3, "labels", class_names=["cat", "cow", "dog"])
     array([2, 0])
@@ -169,11 +146,7 @@ def of_dummies(labels: Any) -> Any:
 
 
 def _of_truth(values: AnyArray, where: str, class_names: Sequence[str] | None) -> AnyArray:
-    """Return truth values as names or indices of two classes: false is the first one.
-
-    Raises:
-        DataError: the classes have other names, which do not say which of them is true.
-    """
+    """Return truth values as names or indices of two classes: false is the first one."""
     folded = [name.casefold() for name in class_names or ()]
     if sorted(folded) == ["false", "true"]:
         return np.array(class_names)[np.where(values, folded.index("true"), folded.index("false"))]
@@ -191,9 +164,6 @@ def folder_labels(
     """Return the class index that each class folder stands for, by the rules of the module's docstring.
 
     Classes may be absent under rules 1 and 2. Numbers go before the alphabet, which would put "10" before "2".
-
-    Raises:
-        DataError: no names, names that no rule covers, or several for one class.
 
     >>> folder_labels(["10", "2"], n_classes=11, where="calib")
     {'10': 10, '2': 2}
@@ -216,18 +186,7 @@ def folder_labels(
 def name_indices(
     names: Sequence[str], n_classes: int, where: str, noun: str, class_names: Sequence[str] | None = None
 ) -> dict[str, int]:
-    """Return the class index of each of the distinct `names`, by the rules of the module's docstring.
-
-    Args:
-        names: distinct names.
-        n_classes: the number C of classes of the model.
-        where: what messages start with.
-        noun: what messages call the names, in the plural, e.g. "class folders".
-        class_names: the model's class names, in model order.
-
-    Raises:
-        DataError: no rule covers the names, or a number lies outside [0, C).
-    """
+    """Return the class index of each of the distinct `names`, by the rules of the module's docstring."""
     if class_names is not None and set(names) <= set(class_names):  # rule 1
         return _listed_indices(names, where, noun, class_names)
     if all(_INTEGER.fullmatch(name) for name in names):  # rule 2
@@ -301,11 +260,7 @@ def _with_suggestion(name: str, folded: dict[str, str]) -> str:
 
 
 def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: Sequence[str]) -> bool:
-    """Tell whether labels are the model's numeric class names and not class indices.
-
-    Raises:
-        DataError: they may be either, and would be other classes.
-    """
+    """Tell whether labels are the model's numeric class names and not class indices."""
     if values.dtype.kind not in "iuf" or not values.size or not all(map(_INTEGER.fullmatch, class_names)):
         return False
     distinct = np.unique(values)
@@ -379,12 +334,7 @@ _MAX_TEXT = 80  # characters of a value in a message: about a line of a terminal
 
 
 def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, ...]:
-    """Return the names in `path`, class 0 first.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: the file cannot be read, or does not hold one name for each of the indices 0, 1, ...
-    """
+    """Return the names in `path`, class 0 first."""
     if not path.is_file():
         raise UsageError(f"{path}: no such file; give a text file with one class name per line, or JSON")
     text = read_text(path, limits)

@@ -30,13 +30,7 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
     Its blocks are reserved. A full disk is an error here; later it would end the process in the middle of a write.
 
-    Args:
-        path: the file; one of the right size keeps its content. None maps an unnamed temporary file.
-        shape: of the array.
-        dtype: of the array.
-
-    Raises:
-        UsageError: there is no room, or the file cannot be written.
+    `path`: the file; one of the right size keeps its content. None maps an unnamed temporary file.
     """
     size = math.prod(shape) * dtype.itemsize
     if path is None:
@@ -57,11 +51,7 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def room(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return an array to be filled: in memory, or mapped from an unnamed temporary file where it is large.
-
-    Raises:
-        UsageError: there is no room for the file.
-    """
+    """Return an array to be filled: in memory, or mapped from an unnamed temporary file where it is large."""
     if math.prod(shape) * dtype.itemsize <= _IN_MEMORY:
         return np.empty(shape, dtype)
     return allocate(None, shape, dtype)
@@ -75,11 +65,7 @@ class TemporaryRows:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the rows of one tensor, (N, *shape), mapped for writing.
-
-        Raises:
-            UsageError: no room in the folder for temporary files.
-        """
+        """Return the rows of one tensor, (N, *shape), mapped for writing."""
         if name not in self.arrays:
             self.arrays[name] = allocate(None, (self.samples, *shape), dtype)
         return self.arrays[name]
@@ -90,10 +76,7 @@ def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:
 
     Nothing happens to small arrays, to arrays that are not mapped, and on systems without `madvise` (Windows).
 
-    Args:
-        array: mapped from a file.
-        rows: of it.
-        stays: bytes below which an array is small; those of features and samples by default.
+    `stays`: bytes below which an array is small; those of features and samples by default.
     """
     mapped = getattr(array, "_mmap", None)
     if mapped is None or array.nbytes < (_STAYS if stays is None else stays) or not hasattr(mmap, "MADV_DONTNEED"):
@@ -152,8 +135,7 @@ def _opened(path: Path | None) -> IO[bytes]:
 def reserve(file: IO[bytes], size: int) -> None:
     """Give an empty file its size, with blocks on disk.
 
-    Raises:
-        OSError: the disk is full.
+    Raises OSError: the disk is full.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)

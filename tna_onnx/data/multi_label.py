@@ -36,14 +36,7 @@ if TYPE_CHECKING:
 def marked_labels(values: AnyArray, n_samples: int, n_labels: int, where: str) -> tuple[IntArray, IntArray]:
     """Return a group number per sample, (N,), equal for equal labels, and the labels, (N, C) of 0 and 1, int64.
 
-    Args:
-        values: truth values or numbers 0 and 1, (N, C), or lists of them.
-        n_samples: the number N of samples.
-        n_labels: the number C of labels of the model.
-        where: what messages start with.
-
-    Raises:
-        DataError: another shape, other values, or labels of which none holds, or each.
+    `values`: truth values or numbers 0 and 1, (N, C), or lists of them.
 
     >>> marked_labels(np.array([[True, False], [False, False]]), 2, 2, "labels")[1].tolist()
     [[1, 0], [0, 0]]
@@ -111,17 +104,7 @@ def joined_columns(
 ) -> dict[str, AnyArray]:
     """Return columns in which the label columns are joined into one, (N, C).
 
-    Args:
-        columns: name -> values (N,).
-        names: of the columns with the labels, in the order of the model's output.
-        name: of the new column.
-        where: what messages start with.
-        n_labels: the number of labels of the model.
-        order: the model's own names of its labels, if known.
-
-    Raises:
-        DataError: a column is missing or named twice, there are not as many as labels, or the model names them in
-            another order.
+    `columns`: name -> values (N,); `names`: of the columns with the labels, in the order of the model's output.
     """
     if len(names) != n_labels:
         raise DataError(
@@ -158,11 +141,7 @@ class LabelSource(Presented):
 
     @classmethod
     def of(cls, source: Source) -> LabelSource:
-        """Present the multi-label marks of a source as its labels.
-
-        Raises:
-            DataError: it has none.
-        """
+        """Present the multi-label marks of a source as its labels."""
         marks: IntArray | None = getattr(source, "placed", None)
         if marks is None:
             raise DataError(
@@ -197,10 +176,7 @@ _MAX_LABELS = 4096
 def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | None = None) -> str:
     """Return a warning that another order of the label columns fits the predictions better; empty if none does.
 
-    Args:
-        predicted: (N, C) of 0 and 1.
-        marks: labels of the same samples, (N, C).
-        names: of the labels, if known.
+    `predicted`: (N, C) of 0 and 1; `marks`: labels of the same samples, (N, C).
     """
     if marks.shape[1] > _MAX_LABELS or len(marks) < 2:
         return ""

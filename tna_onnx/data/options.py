@@ -54,15 +54,7 @@ class Data(DataFields):
             raise UsageError("--class-prior and --weight-column both say how much each sample counts; give one")
 
     def with_prior(self, n_classes: int, names: Sequence[str] | None) -> Data:
-        """Return the same samples with `class_prior` as their weights, if it is stated.
-
-        Args:
-            n_classes: number of classes C.
-            names: of the classes, if known.
-
-        Raises:
-            UsageError, DataError: it is none; see `tna_onnx.data.prior.read_prior`.
-        """
+        """Return the same samples with `class_prior` as their weights, if it is stated."""
         if self.class_prior is None:
             return self
         frequencies = read_prior(self.class_prior, names, n_classes, "--class-prior", self.limits)
@@ -75,14 +67,7 @@ class Data(DataFields):
 
         Several label columns (`a,b,c`) name the labels of a model that does not.
 
-        Args:
-            metadata: of the model's file.
-            labels: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
-            n_classes: number of classes C.
-
-        Raises:
-            UsageError: `classes` has another number of names than the model has classes, or is a file that is missing.
-            DataError: the file cannot be read.
+        `labels`: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
         """
         if self.classes is not None:
             return _stated_names(self.classes, n_classes, self.limits)
@@ -103,14 +88,7 @@ class Data(DataFields):
     ) -> Suspicion | None:
         """Return why labels look wrong when compared with the model's predictions; None if they look right.
 
-        Args:
-            predicted: predicted classes (N,).
-            labels: of the same samples.
-            names: of the classes, if known.
-            n_classes: number of classes C.
-
-        Raises:
-            CheckFailed: the accuracy is more than two standard errors below the expected one.
+        `predicted`: predicted classes (N,).
         """
         if labels.ndim == 2:  # of several labels, each holds or does not: there is no order of classes
             self.check_accuracy(float(np.mean(predicted == labels)), len(labels))
@@ -123,11 +101,7 @@ class Data(DataFields):
         return suspicion
 
     def check_accuracy(self, accuracy: float, n: int, warning: str = "") -> None:
-        """Compare a measured accuracy (a fraction, of n samples) with the expected one.
-
-        Raises:
-            CheckFailed: it is more than two standard errors lower.
-        """
+        """Compare a measured accuracy (a fraction, of n samples) with the expected one."""
         if self.expect_accuracy is None:
             return
         shortfall = below_expectation(accuracy, n, self.expect_accuracy / 100)
@@ -137,11 +111,7 @@ class Data(DataFields):
             raise CheckFailed(f"{shortfall}; {advice}")
 
     def recipe(self) -> Recipe | None:
-        """Return the preprocessing that is stated; None if none is.
-
-        Raises:
-            UsageError, DataError: the file that describes it is missing, or cannot be followed.
-        """
+        """Return the preprocessing that is stated; None if none is."""
         if isinstance(self.preprocessing, (str, Path)):
             return read_recipe(Path(self.preprocessing), self.limits)
         return self.preprocessing
@@ -159,17 +129,9 @@ class Data(DataFields):
     ) -> Request:
         """Return what a model's inputs need of the samples.
 
-        Args:
-            inputs: of the model.
-            n_classes: number of classes C.
-            names: of the classes, if known.
-            model_file: of the model, if it is a file.
-            several: whether the model gives several predictions a sample: each labelled position is a row then.
-            n_features: numbers that are kept for each of those; 0 if none are.
-            multi_label: whether each of the model's classes is a label by itself: labels are (N, C) of 0 and 1 then.
-
-        Raises:
-            UsageError, DataError: see `recipe`; or options for several predictions, or that do not go together.
+        `several`: whether the model gives several predictions a sample: each labelled position is a row then.
+        `n_features`: numbers that are kept for each of those; 0 if none are. `multi_label`: whether each of the model's
+        classes is a label by itself: labels are (N, C) of 0 and 1 then.
         """
         if not several and (self.ignore_label is not None or self.position is not None):
             raise UsageError(
@@ -195,11 +157,7 @@ class Data(DataFields):
         )
 
     def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, **words: Any) -> Source:
-        """Open the samples for a model's inputs; the arguments are those of `request`.
-
-        Raises:
-            UsageError, DataError: see `tna_onnx.data.open_source` and `request`.
-        """
+        """Open the samples for a model's inputs; the arguments are those of `request`."""
         # what reads data loads with the first data
         from tna_onnx.data.formats import open_request  # noqa: PLC0415
 
@@ -215,11 +173,7 @@ class Data(DataFields):
         return {role: column for role, column in stated.items() if column is not None}
 
     def refuse_beside(self, command: str, *roles: str) -> None:
-        """Refuse what a command would ignore, by default all that is read beside inputs and labels.
-
-        Raises:
-            UsageError: it is given.
-        """
+        """Refuse what a command would ignore, by default all that is read beside inputs and labels."""
         for role in roles or BESIDE:
             if role in self.beside:
                 noun, _ = BESIDE[role]

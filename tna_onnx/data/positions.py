@@ -78,9 +78,6 @@ def placed_labels(
 
     With position `last`, labels may also be one per sample: then they are checked as class labels, and the second
     value is None.
-
-    Raises:
-        DataError: see `_checked` and `label_indices`.
     """
     values = np.asarray(values)
     if several.position == "last" and values.ndim == 1:
@@ -90,10 +87,8 @@ def placed_labels(
 
 
 def refuse_copies(placed: IntArray, columns: Mapping[str, Any], where: str) -> None:
-    """Refuse labels equal to the model's input at the same position: the labels of a language model are shifted by one.
-
-    Raises:
-        DataError: they are equal to an input.
+    """Refuse labels equal to the model's input at the same position: the labels of a language model are shifted by
+    one.
     """
     rows = np.arange(min(len(placed), _COMPARED))
     labelled = placed[rows] != -1
@@ -110,15 +105,7 @@ def refuse_copies(placed: IntArray, columns: Mapping[str, Any], where: str) -> N
 def _checked(labels: AnyArray, n_samples: int, n_classes: int, where: str, ignore_label: int) -> IntArray:
     """Return labels by position as class indices, a new int64 array (N, P...) with -1 where there is none.
 
-    Args:
-        labels: integers, or floats without a fraction, of shape (N, P...).
-        n_samples: as in `check_labels`.
-        n_classes: likewise.
-        where: likewise.
-        ignore_label: stands where there is no label.
-
-    Raises:
-        DataError: as `check_labels`, of the labels that are there.
+    `labels`: integers, or floats without a fraction, of shape (N, P...).
 
     >>> _checked(np.array([[2, -100], [0, 1]]), 2, 3, "labels", -100).tolist()
     [[2, -1], [0, 1]]
@@ -212,11 +199,7 @@ class PositionSource(Presented):
 
     @classmethod
     def of(cls, source: Source, n_classes: int, several: Several) -> PositionSource:
-        """Make the labelled positions of samples the rows of a source.
-
-        Raises:
-            DataError: the labels are one a sample, and not of its last position.
-        """
+        """Make the labelled positions of samples the rows of a source."""
         placed: IntArray | None = getattr(source, "placed", None)
         if placed is None:
             if several.position != "last":
@@ -285,8 +268,7 @@ class PositionSource(Presented):
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
         """Yield batches of at most `size` entire samples, with the requested rows in ascending order.
 
-        Raises:
-            UsageError, IndexError, DataError: see `Source.batches`.
+        Raises UsageError, IndexError, DataError: see `Source.batches`.
         """
         selected = np.concatenate([np.zeros(0, np.int64), *split_rows(len(self), size, rows)])
         owners = self.owner[selected]

@@ -29,20 +29,7 @@ _ADVICE = "give one positive number for each class, which add up to 1"
 
 
 def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: str, limits: Limits) -> NDArray[Any]:
-    """Return (C,) frequencies, float64, which add up to 1.
-
-    Args:
-        prior: see `tna_onnx.data.choices.Frequencies`.
-        names: of the classes, if known.
-        n_classes: number of classes C.
-        option: what messages call the option.
-        limits: how large a file may be.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: the file cannot be read; a wrong number of numbers, an unknown class, or a number that is no
-            frequency.
-    """
+    """Return (C,) frequencies, float64, which add up to 1."""
     where = option
     if isinstance(prior, str) and prior == UNIFORM:
         return np.full(n_classes, 1 / n_classes)
@@ -55,11 +42,7 @@ def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: 
 
 
 def restricted(source: NDArray[np.float64], only: Sequence[str], names: Sequence[str] | None) -> NDArray[np.float64]:
-    """Return frequencies (C,) that are 0 but for some classes, whose ratios stay.
-
-    Raises:
-        DataError: an unknown class.
-    """
+    """Return frequencies (C,) that are 0 but for some classes, whose ratios stay."""
     known = _known_names([*map(str, only)], names, len(source), "--only")
     kept = np.isin(known, [*map(str, only)])
     target: NDArray[np.float64] = np.where(kept, source, 0.0) / source[kept].sum()
@@ -116,11 +99,7 @@ def _by_class(frequencies: Mapping[Any, Any], names: Sequence[str] | None, n_cla
 
 
 def _known_names(keys: Sequence[str], names: Sequence[str] | None, n_classes: int, where: str) -> list[str]:
-    """Return what the C classes are called by keys: names or indices.
-
-    Raises:
-        DataError: a key is neither.
-    """
+    """Return what the C classes are called by keys: names or indices."""
     indices = [str(k) for k in range(n_classes)]
     names_known = indices
     # names go first: a class may be called "1" and not be the one with that index

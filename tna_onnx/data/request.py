@@ -82,11 +82,7 @@ class Request:
     drop_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Make paths of texts, arrays of labels and tuples of names; check the number of class names.
-
-        Raises:
-            DataError: the class names are not as many as the classes.
-        """
+        """Make paths of texts, arrays of labels and tuples of names; check the number of class names."""
         labels: Any = self.labels
         if isinstance(labels, (str, Path)):
             labels = Path(labels)
@@ -119,15 +115,7 @@ class Request:
         return frozenset(beside | {*self.drop_columns})
 
     def columns_beside(self, where: str, names: Iterable[str]) -> list[str]:
-        """Return the columns to read beside inputs and labels.
-
-        Args:
-            where: what messages start with.
-            names: of all columns.
-
-        Raises:
-            DataError: one of them is not there.
-        """
+        """Return the columns to read beside inputs and labels."""
         names = list(names)
         wanted = [column for column in self.beside.values() if isinstance(column, str)]
         for role, column in self.beside.items():
@@ -140,15 +128,8 @@ class Request:
     ) -> dict[str, AnyArray]:
         """Return what belongs to each of n samples beside inputs and label, by its role: texts (n,), weights float64.
 
-        Args:
-            where: what messages start with.
-            columns: name -> values (n,).
-            n: number of samples.
-            paths: of the samples, (n,), that a group may be a part of; empty where they have none.
-
-        Raises:
-            UsageError: a regular expression on paths that cannot be read.
-            DataError: a value is missing, there are not n of them, or a path has no group.
+        `columns`: name -> values (n,). `paths`: of the samples, (n,), that a group may be a part of; empty where they
+        have none.
         """
         values: dict[str, Any] = {}
         for role, column in self.beside.items():
@@ -166,11 +147,7 @@ class Request:
         return values
 
     def require_beside(self, source: Source) -> None:
-        """Refuse samples that lack what is to be read beside inputs and labels.
-
-        Raises:
-            UsageError: such samples.
-        """
+        """Refuse samples that lack what is to be read beside inputs and labels."""
         for role in self.beside:
             if role not in source_beside(source):
                 noun, _ = BESIDE[role]
@@ -180,11 +157,7 @@ class Request:
                 )
 
     def check_one_class(self, where: str) -> None:
-        """Check that samples need exactly one class each, for sources that can give no more.
-
-        Raises:
-            DataError: they need several labels.
-        """
+        """Check that samples need exactly one class each, for sources that can give no more."""
         if self.multi_label:
             raise DataError(
                 f"{where}: gives each sample one class, and the model {self.n_classes} labels, each by itself; store "
@@ -197,12 +170,7 @@ class Request:
         return len(self.inputs) == 1 and len(self.inputs[0].shape) == 4
 
     def image_input(self, where: str) -> tuple[str, ResolvedRecipe]:
-        """Return the name and the preprocessing of the only input, which takes images.
-
-        Raises:
-            UsageError: Pillow is missing, or the recipe cannot be used for this input.
-            DataError: the model has several inputs, or one that does not take images.
-        """
+        """Return the name and the preprocessing of the only input, which takes images."""
         # With several, nothing says which of them takes the image and what the others get.
         if len(self.inputs) != 1:
             names = ", ".join(repr(spec.name) for spec in self.inputs)
@@ -214,12 +182,7 @@ class Request:
         return self.inputs[0].name, (self.recipe or Recipe()).resolve(self.inputs[0])
 
     def check_arrays(self, where: str) -> None:
-        """Check that samples stored as arrays can be used.
-
-        Raises:
-            UsageError: a recipe is given; it applies to images only.
-            DataError: the model has no inputs.
-        """
+        """Check that samples stored as arrays can be used."""
         if self.recipe not in (None, Recipe()):  # a recipe of defaults asks for nothing
             raise UsageError(
                 f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
@@ -228,11 +191,7 @@ class Request:
             raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it; check the file")
 
     def check_no_table(self, where: str) -> None:
-        """Refuse options that apply only to tables, which would be ignored.
-
-        Raises:
-            UsageError: columns or a tokenizer are given.
-        """
+        """Refuse options that apply only to tables, which would be ignored."""
         if self.columns or self.drop_columns:
             raise UsageError(
                 f"{where}: --columns and --drop-columns choose columns of a table, found no table; leave them out, and "
@@ -255,11 +214,7 @@ class Request:
         return NO_LABELS if self.labels is NO_LABELS else stored
 
     def no_labels_apart(self, where: str) -> None:
-        """Refuse separate labels for samples that contain their own.
-
-        Raises:
-            UsageError: labels are given.
-        """
+        """Refuse separate labels for samples that contain their own."""
         if self.labels is not None and self.labels is not NO_LABELS:
             raise UsageError(f"{where}: brings its own labels; leave --labels out")
 
@@ -269,11 +224,7 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _texts(values: Any, n: int, where: str) -> AnyArray:
-    """Return n values as texts, (n,): 7, 7.0 and "7" are one.
-
-    Raises:
-        DataError: there are others than n, or one is missing.
-    """
+    """Return n values as texts, (n,): 7, 7.0 and "7" are one."""
     array = np.asarray(values)
     if array.shape != (n,):
         raise DataError(f"{where}: expected one value for each of {n:,} samples, found shape {array.shape}")
@@ -294,11 +245,7 @@ def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> Data
 
 
 def _weights(values: Any, n: int, where: str) -> AnyArray:
-    """Return n weights as float64, (n,).
-
-    Raises:
-        DataError: there are others than n, one is no number that is zero or more, or all are zero.
-    """
+    """Return n weights as float64, (n,)."""
     array = np.asarray(values)
     if array.shape != (n,):
         raise DataError(f"{where}: expected one weight for each of {n:,} samples, found shape {array.shape}")
@@ -317,12 +264,7 @@ def _weights(values: Any, n: int, where: str) -> AnyArray:
 
 
 def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:
-    """Return what a regular expression finds in each path: its first group, or all of it.
-
-    Raises:
-        UsageError: it is none.
-        DataError: a path has no such part.
-    """
+    """Return what a regular expression finds in each path: its first group, or all of it."""
     try:
         expression = re.compile(pattern)
     except re.error as error:

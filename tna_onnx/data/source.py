@@ -76,32 +76,15 @@ class Source(Protocol):
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
         """Yield the samples `rows` (default: all) in that order, `size` at a time; the last batch may be shorter.
 
-        Raises:
-            UsageError: `size` is below 1.
-            IndexError: a row is not a sample.
-            DataError: a sample cannot be read or does not fit the model (raised while iterating).
+        Raises IndexError: a row is not a sample.
         """
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) of the contents, independent of where they are stored.
-
-        Raises:
-            DataError: a file cannot be read.
-        """
+        """Return SHA-256 (hex) of the contents, independent of where they are stored."""
 
 
 def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
-    """Refuse fewer samples than the ECE has bins: some bins would be empty whatever the model says.
-
-    Args:
-        source: the data.
-        bins: number of bins of the ECE.
-        held_out: samples that a fold of cross-fitting leaves out.
-
-    Raises:
-        UsageError: `bins` is below 1.
-        DataError: too few samples.
-    """
+    """Refuse fewer samples than the ECE has bins: some bins would be empty whatever the model says."""
     if bins < 1:
         raise UsageError(f"bins must be at least 1, got {bins}")
     # what has no weight fills no bin
@@ -122,11 +105,7 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
 
 
 def require_groups(source: Source, least: int) -> None:
-    """Refuse fewer groups of samples than there have to be; nothing where samples come in none.
-
-    Raises:
-        DataError: too few.
-    """
+    """Refuse fewer groups of samples than there have to be; nothing where samples come in none."""
     count = len(np.unique(source_beside(source).get("group", np.arange(least))))
     if count < least:
         raise DataError(
@@ -179,12 +158,7 @@ class ClassPrior:
     def weights(self, labels: IntArray, where: str) -> npt.NDArray[np.float64]:
         """Return the frequency of each sample's class over its share of the samples, (N,).
 
-        Args:
-            labels: class indices (N,).
-            where: what messages start with.
-
-        Raises:
-            DataError: a class without a sample, which no weight makes up for.
+        `labels`: class indices (N,).
         """
         counts = np.bincount(labels, minlength=len(self.frequencies))
         missing = np.flatnonzero(counts == 0)
@@ -199,11 +173,7 @@ class ClassPrior:
 
 
 def sample_digests(source: Source) -> npt.NDArray[np.uint64]:
-    """Return 64 bits for each sample of a source, (N,): equal for equal samples, whatever their place and label.
-
-    Raises:
-        DataError: a sample cannot be read.
-    """
+    """Return 64 bits for each sample of a source, (N,): equal for equal samples, whatever their place and label."""
     method = getattr(source, "sample_digests", None)
     if method is not None:
         digests: npt.NDArray[np.uint64] = method()
@@ -236,9 +206,7 @@ def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArra
 
     Rows follow NumPy's rules for an index array (negative ones count from the end).
 
-    Raises:
-        UsageError: `size` is below 1.
-        IndexError: `rows` is not one axis of integers within the samples.
+    Raises IndexError: `rows` is not one axis of integers within the samples.
     """
     if size < 1:
         raise UsageError(f"the batch size must be at least 1, got {size}")
@@ -251,8 +219,7 @@ def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArra
 def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
     """Return arange(n_samples)[rows] without allocating the range.
 
-    Raises:
-        IndexError: a row is not a sample.
+    Raises IndexError: a row is not a sample.
     """
     if rows.dtype.kind not in "iu":  # a mask
         return np.arange(n_samples, dtype=np.int64)[rows]
@@ -385,11 +352,7 @@ def drawn_by_weight(source: Source, seed: int = 0) -> Source:
 
 
 def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:
-    """Split samples at random into two parts, `share` of them in the first; a group, or copies, stay together.
-
-    Raises:
-        DataError: a sample cannot be read, or all of them are equal.
-    """
+    """Split samples at random into two parts, `share` of them in the first; a group, or copies, stay together."""
     digests = sample_digests(source)
     _, group = np.unique(source_beside(source).get("group", digests), return_inverse=True)
     # a group's place in a random order is that of all its samples

@@ -119,13 +119,7 @@ class Suspicion:
 def label_suspicion(predicted: IntArray, labels: IntArray, n_classes: int) -> Suspicion | None:
     """Return why the labels look wrong; None if they look right.
 
-    Args:
-        predicted: predicted classes (N,) int, in [0, C).
-        labels: class indices (N,), likewise.
-        n_classes: the number C of classes.
-
-    Raises:
-        ValueError: N is 0.
+    `predicted`: predicted classes (N,) int, in [0, C); `labels`: class indices (N,), likewise.
 
     >>> rng = np.random.default_rng(0)
     >>> labels = rng.integers(0, 10, 1000)
@@ -165,16 +159,7 @@ def warnings_of(suspicion: Suspicion | None, class_names: Sequence[str] | None) 
 
 
 def checked_warnings(suspicion: Suspicion | None, class_names: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """Return the suspicion as report notes if it does not discredit the labels.
-
-    Args:
-        suspicion: of the labels.
-        class_names: of the model, if known.
-        where: what the message starts with.
-
-    Raises:
-        DataError: it does, so that nothing should rest on them.
-    """
+    """Return the suspicion as report notes if it does not discredit the labels."""
     warnings = warnings_of(suspicion, class_names)
     if suspicion is not None and suspicion.tells:
         raise DataError(f"{where}: {warnings[0]}")
@@ -185,11 +170,6 @@ def below_expectation(accuracy: float, n_samples: int, expected: float) -> str |
     """Return a message if an accuracy is more than two standard errors below the expected one, else None.
 
     The standard error is that of a share of `n_samples`, sqrt(p (1 - p) / N) with p the expected accuracy.
-
-    Args:
-        accuracy: measured share, 0..1.
-        n_samples: the number N of samples that it was measured on.
-        expected: expected share, 0..1.
 
     >>> below_expectation(0.75, 10000, 0.76)
     'accuracy is 75.00 % on 10,000 samples; expected 76.00 %, or at least 75.15 % (two standard errors below)'
@@ -297,10 +277,6 @@ class Coverage:
     def text(self, subject: str, class_names: Sequence[str] | None = None) -> str:
         """Name the classes that lack samples, in one sentence; empty if none do.
 
-        Args:
-            subject: the data, as in `the calibration data`.
-            class_names: in the order of the model's output, if known.
-
         >>> Coverage.of(np.array([0] * 9), 2).text("the calibration data", ["cat", "dog"])
         'the calibration data have no sample of 1 of 2 classes (dog)'
         """
@@ -320,10 +296,7 @@ class Coverage:
 def marks_text(marks: IntArray, subject: str, names: Sequence[str] | None = None) -> str:
     """Name the labels that hold for no sample, for few, or for nearly all, in one sentence; empty if there are none.
 
-    Args:
-        marks: (N, C) of 0 and 1.
-        subject: the data, as in `the calibration data`.
-        names: of the labels, if known.
+    `marks`: (N, C) of 0 and 1.
 
     >>> marks_text(np.array([[1, 0]] * 5 + [[0, 0]] * 5), "the data", ["cat", "dog"])
     'the data have no sample with 1 of 2 labels (dog)'
@@ -359,16 +332,7 @@ _MIN_SIDE = 8  # smaller ones are no images
 
 
 def preprocessing_notes(source: Source, inputs: Sequence[InputSpec], stated: Recipe | str | Path | None) -> list[str]:
-    """Return a source's notes, one line on the preprocessing of its images, and the warnings.
-
-    Args:
-        source: the samples.
-        inputs: of the model.
-        stated: how the user says that images are preprocessed.
-
-    Raises:
-        DataError: a sample cannot be read.
-    """
+    """Return a source's notes, one line on the preprocessing of its images, and the warnings."""
     recipe = source.recipe()
     notes = [*source_notes(source)]
     if recipe is not None:

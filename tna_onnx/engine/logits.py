@@ -199,12 +199,7 @@ class HeadLogits(Logits):
         self.head = LinearHead(self._placement.put(weight), self._placement.put(bias))
 
     def scaled_scores(self, scale: float, *, with_bias: bool = False) -> SampleScores:
-        """Scores of all samples under `scale * weight`, from the logits that are there already.
-
-        Args:
-            scale: what the weight is multiplied by.
-            with_bias: whether the bias is, too.
-        """
+        """Scores of all samples under `scale * weight`, from the logits that are there already."""
         # scale W z + b = scale (W z + b) + (1 - scale) b
         shift = None if with_bias else (1 - scale) * self.head.bias
 
@@ -349,9 +344,6 @@ def sum_chunks(of: Callable[..., Any], chunks: Iterable[tuple[Any, ...]]) -> Any
     """Return of(*chunk_1) + of(*chunk_2) + ...: neighbours first, as in ((a + b) + (c + d)) + e.
 
     Joining k parts so copies each value log k times, and no more than log k sums are in memory.
-
-    Raises:
-        ValueError: no chunk.
 
     >>> sum_chunks(lambda a, b: a * b, [(1, 2), (3, 4), (5, 6)])
     44

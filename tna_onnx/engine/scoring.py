@@ -38,18 +38,7 @@ def score_model(
 ) -> tuple[SampleScores, NDArray[np.int64]]:
     """Run a model over samples and score its predictions.
 
-    Args:
-        session: on the model.
-        output: the output that classifies.
-        source: the samples.
-        batch_size: samples per run.
-        progress: called with (stage, done, total).
-
-    Returns:
-        (scores, predicted classes (N,); of several labels, 1 for each that is predicted, (N, C)).
-
-    Raises:
-        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    Gives (scores, predicted classes (N,); of several labels, 1 for each that is predicted, (N, C)).
     """
     scores = []
     predicted = []
@@ -70,19 +59,7 @@ def score_model(
 def probabilities_of(
     session: Runs, output: ClassOutput, source: Source, batch_size: int, stage: str, progress: Progress
 ) -> NDArray[np.float32]:
-    """Return (N, C) probabilities.
-
-    Args:
-        session: on the model.
-        output: the output that classifies.
-        source: the samples.
-        batch_size: samples per run.
-        stage: for `progress`.
-        progress: called with (stage, done, total).
-
-    Raises:
-        DataError: an output of the wrong shape, or NaN or infinite values in it.
-    """
+    """Return (N, C) probabilities."""
     parts = []
     done = 0
     where = source.describe()
@@ -172,11 +149,7 @@ class Moved:
 def run_both(both: Both, device: Device, source: Source, batch_size: int, progress: Progress) -> Moved:
     """Run both files on all samples.
 
-    Raises:
-        UnsupportedModel: the new file cannot be loaded, or has not the inputs and outputs of the old one; or scores of
-            a sample depend on the others of its batch.
-        DataError: an output of the wrong shape, or NaN or infinite values in that of the original.
-        NotFinite: such values in that of the new file.
+    Raises NotFinite: such values in that of the new file.
     """
     new_session = in_rows(open_model(both.new, device), both.output, both.new.name)
     # outputs that only the new file has are no obstacle

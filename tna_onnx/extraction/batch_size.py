@@ -43,11 +43,7 @@ _MEMORY_SHARE = 0.25  # of the free memory: batches that are read ahead, and the
 
 
 def check_batch_size(size: BatchSize) -> None:
-    """Check a batch size.
-
-    Raises:
-        UsageError: it is neither `auto` nor a positive whole number.
-    """
+    """Check a batch size."""
     if size != "auto" and not (isinstance(size, (int, np.integer)) and size >= 1):
         raise UsageError(f"batch size must be at least 1, or auto, got {size}")
 
@@ -61,15 +57,7 @@ def choose_batch_size(
 ) -> int:
     """Return the number of samples per run.
 
-    Args:
-        wanted: a number, which is returned as it is, or `auto`.
-        session: the network; None if there is nothing to run.
-        outputs: of the session.
-        source: the samples.
-        stored: batch size of a feature store that is to be continued.
-
-    Raises:
-        DataError: a sample cannot be read, or the network cannot run it.
+    `session`: the network; None if there is nothing to run.
     """
     if wanted != "auto":
         return wanted
@@ -105,16 +93,7 @@ def batch_size_for(
 ) -> int:
     """Return the samples per run: as wanted; for `auto` those of a store that was begun, or found by a probe.
 
-    Args:
-        wanted: a number or `auto`.
-        model: what runs.
-        session: a session on it; None where there is nothing to run.
-        outputs: tensors that the probe asks for.
-        source: the samples.
-        cache: folder of feature stores.
-
-    Raises:
-        DataError: a sample cannot be read, or the network cannot run it.
+    `session`: a session on it; None where there is nothing to run.
     """
     if wanted != "auto":
         return choose_batch_size(wanted, session, (), source)
@@ -141,12 +120,7 @@ def _probe(
 ) -> int:
     """Return the size nearest to the default of those that are about as fast as the fastest.
 
-    Args:
-        run: runs a batch.
-        source: the samples.
-        clock: seconds.
-        resident: bytes that this process holds.
-        free: bytes that the machine can still give.
+    `clock`: seconds; `resident`: bytes that this process holds; `free`: bytes that the machine can still give.
     """
     rates = _rates(run, source, clock, resident, free)
     enough = max(rates.values()) / _MIN_GAIN

@@ -162,17 +162,7 @@ class Tensors:
 
 
 def require_finite(source: Source, name: str, values: NDArray[Any], start: int) -> None:
-    """Refuse rows of a tensor with NaN or infinite values.
-
-    Args:
-        source: the samples, for the message.
-        name: of the tensor, for the message.
-        values: its rows.
-        start: sample of the first one.
-
-    Raises:
-        DataError: there are such.
-    """
+    """Refuse rows of a tensor with NaN or infinite values."""
     if values.dtype.kind == "f" and not np.all(np.isfinite(values)):
         bad = ~np.isfinite(values).reshape(len(values), -1).all(axis=1)
         row = start + int(np.flatnonzero(bad)[0])
@@ -187,15 +177,6 @@ def own_column(readout: Readout, source: Source, tensors: Tensors, batch_size: i
     """Return the samples' own array of features where that is all there is to keep.
 
     None where something has to be computed or converted, or the samples are no arrays.
-
-    Args:
-        readout: what the features are for.
-        source: the samples.
-        tensors: what is to be kept.
-        batch_size: samples per run.
-
-    Raises:
-        DataError: features are NaN or infinite.
     """
     arrays = source.source if isinstance(source, LabelSource) else source
     if not isinstance(readout, Head) or not readout.linear or tensors.computed or not isinstance(arrays, ArraySource):
@@ -230,18 +211,7 @@ def collect_features(
 ) -> FeatureTable:
     """Run the model over all samples and keep its features; its logits if there is no head.
 
-    Args:
-        opened: the model.
-        readout: its head, as `check_readout` gave it, or its logits.
-        source: the samples.
-        batch_size: samples per run.
-        progress: called with (stage, done, total).
-        cache: folder of feature stores, where an interrupted run continues; the logits are kept in it too.
-        given: tensors that the samples hold already, with their dtypes.
-
-    Raises:
-        DataError: features of the wrong shape, or with NaN or infinite values.
-        UsageError: no room for the features, or the cache cannot be used.
+    `cache`: folder of feature stores, where an interrupted run continues; the logits are kept in it too.
     """
     given = given or {}
     if cache is not None and given:  # nothing new to store
@@ -316,14 +286,7 @@ class Collector:
         done: int = 0,
         finish_up_to: Callable[[int], None] | None = None,
     ) -> FeatureTable:
-        """Fill the arrays from sample `done` on.
-
-        Args:
-            new_array: gives the arrays.
-            progress: called with (stage, done, total).
-            done: samples whose rows are there already.
-            finish_up_to: called with the samples done, after each batch.
-        """
+        """Fill the arrays from sample `done` on."""
         total = len(self.source)
         arrays: dict[str, NDArray[Any]] = {}
         scalars: list[Batch] = []
@@ -447,11 +410,7 @@ class Collector:
 
 
 def session_for(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping[str, Any]) -> Session | None:
-    """Return the session that computes what is kept; None if the samples hold all of it.
-
-    Raises:
-        DataError: the samples hold features, but the nodes behind them read more of the data.
-    """
+    """Return the session that computes what is kept; None if the samples hold all of it."""
     if not tensors.computed:  # the session still knows which positions of an input are rows
         return opened.session if opened.readout.several else None
     session = opened.session_from(given)

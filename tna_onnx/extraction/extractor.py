@@ -187,11 +187,7 @@ class TableExtractor:
         self.writer = dict(writer)
 
     def __call__(self, table: Any) -> Any:
-        """Return an Arrow table with `features` or `logits`, as lists of one length.
-
-        Raises:
-            TnaError: as of `FeatureExtractor`.
-        """
+        """Return an Arrow table with `features` or `logits`, as lists of one length."""
         kind: Kind = self.writer["kind"]
         batch = self.extractor(arrays_of(table))
         # what passes is taken from the table: its types stay

@@ -122,12 +122,7 @@ def read_by_tail(opened: OpenModel, head: Head, batch: Batch, features: NDArray[
 
 
 def check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDArray[Any]) -> None:
-    """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone.
-
-    Raises:
-        HeadDiffers: the sub-graph gives other logits.
-        UnsupportedModel: a class vector moves other logits too, or none.
-    """
+    """Check the sub-graph after the features: it gives the logits, and class vector k moves logit k alone."""
     computed = tail.logits(None)(sample)
     tolerance = _TAIL_TOLERANCE * max(1.0, _largest(logits)) + 2 * head.step
     if computed.shape != logits.shape or np.any(np.abs(computed - logits) > tolerance):
@@ -157,11 +152,7 @@ def _probed_classes(head: Head) -> range:
 
 
 def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: NDArray[Any], k: int) -> bool:
-    """Whether a changed class vector k moves the logit of its class.
-
-    Raises:
-        UnsupportedModel: it moves the logits of other classes.
-    """
+    """Whether a changed class vector k moves the logit of its class."""
     # a copy: the head's own weight is the source's
     changed = head.weight.copy()
     changed[k] = 0.5 * np.roll(changed[k], 1) - changed[k]
@@ -212,17 +203,7 @@ def check_readout(
 ) -> Probed:
     """Compare what the head computes with the model's logits on the first batch.
 
-    Args:
-        opened: the model.
-        readout: what the samples reach: the model's head, or its logits.
-        session: from the samples to the logits; None if the samples hold the logits.
-        source: the samples.
-        batch_size: samples per run.
-
-    Raises:
-        UnsupportedModel: shapes or values differ: the head is not what the graph walk took it for; or the scores of a
-            sample depend on the others of its batch.
-        DataError: the logits hold NaN or infinite values.
+    `session`: from the samples to the logits; None if the samples hold the logits.
     """
     model = opened.model
     batch = next(source.batches(batch_size, first_rows(readout.n_classes, source, batch_size)))
@@ -367,11 +348,7 @@ def _is_checked(model: Model, readout: Readout) -> bool:
 
 
 def _check_output(model: Model, readout: Readout, logits: NDArray[Any], tensors: Batch) -> None:
-    """Compare an output that comes after the logits with what it should be.
-
-    Raises:
-        UnsupportedModel: it is not the softmax of the logits, say, because that runs over another axis.
-    """
+    """Compare an output that comes after the logits with what it should be."""
     if not _is_checked(model, readout) or readout.output not in tensors:
         return
     output = output_of(readout)

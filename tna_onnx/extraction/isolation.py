@@ -51,10 +51,7 @@ _START_SECONDS = 60.0
 def open_source(source: ModelSource, options: ModelOptions) -> Model:
     """Read a model, after a child process has opened it if `options.isolate` says so.
 
-    Raises:
-        UsageError, UnsupportedModel: see `tna_onnx.graph.load.load_model`; or the child crashed, or took too long.
-        DeviceError: the child does not start.
-        RuntimeError: it met a bug of this package.
+    Raises RuntimeError: it met a bug of this package.
     """
     if options.isolate:
         _try(source, options)
@@ -120,8 +117,7 @@ _REFUSED = (TnaError, MemoryError, OSError)
 def main(words: str) -> None:
     """Open a model.
 
-    Args:
-        words: JSON with `path`, which is null for bytes on standard input; `limits`; and fields of `ModelOptions`.
+    `words`: JSON with `path`, which is null for bytes on standard input; `limits`; and fields of `ModelOptions`.
     """
     stated = json.loads(words)
     limits = ModelLimits(**stated["limits"])

@@ -66,11 +66,7 @@ class Samples:
         return "logits"
 
     def open_written(self, path: Path, output: str, device: Device) -> Runner:
-        """Open a written file from where the samples enter to one of its outputs.
-
-        Raises:
-            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
-        """
+        """Open a written file from where the samples enter to one of its outputs."""
         if not self.given:
             return Runner(in_rows(open_session(path, path.name, device), self.readout, path.name, (output,)))
         written = load_model(path, NO_MODEL_LIMITS)
@@ -99,9 +95,6 @@ def computed_kind(data: Data, inputs: Sequence[str]) -> str:
     """Return what samples hold that a model computed: a feature store, features or logits; empty if nothing.
 
     Arrays and columns under the name of one of the model's inputs are for the whole model.
-
-    Raises:
-        UsageError, DataError: the files cannot be listed or read.
     """
     if is_store(data):
         return "store"
@@ -123,15 +116,8 @@ def computed_kind(data: Data, inputs: Sequence[str]) -> str:
 def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, at_most: int | None = None) -> Samples:
     """Open samples: a feature store, features or logits in arrays, or data for the model's inputs.
 
-    Args:
-        opened: the model; its session is opened where the samples are for its inputs.
-        data: the samples.
-        names: of the classes, if known.
-        at_most: samples to keep of files of features or logits; None for all.
-
-    Raises:
-        UsageError, DataError: see `tna_onnx.data.open_source`; or the features do not belong to the model.
-        UnsupportedModel, DeviceError: see `tna_onnx.runtime.open_session`.
+    `opened`: the model; its session is opened where the samples are for its inputs. `at_most`: samples to keep of files
+    of features or logits; None for all.
     """
     data = data.with_prior(opened.readout.n_classes, names)
     path = data.samples
@@ -333,11 +319,7 @@ def _enter(
 
 
 def _as_features(readout: Readout, main: NDArray[Any], title: str) -> tuple[NDArray[Any], str, np.dtype[Any]]:
-    """Return features as the head reads them, the tensor that they are, and its dtype.
-
-    Raises:
-        DataError: they are not the features of the head.
-    """
+    """Return features as the head reads them, the tensor that they are, and its dtype."""
     if not isinstance(readout, Head):
         raise DataError(f"{title}: holds features, but the model has no linear head to give them to")
     if readout.features_transposed:

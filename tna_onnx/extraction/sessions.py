@@ -65,11 +65,7 @@ class OpenModel:
 
     @property
     def session(self) -> Session:
-        """The session from the model's inputs.
-
-        Raises:
-            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
-        """
+        """The session from the model's inputs."""
         if self._whole is None:
             cut = cut_at(self.model, self._tensors(), self.readout.joined)
             session = open_part(self.model, cut, self.device, at_once=AT_ONCE)
@@ -106,9 +102,6 @@ class OpenModel:
         """Return a session from tensors that samples hold, of some dtypes, to the logits.
 
         None if these are the logits; the whole session if they are nothing, or nothing but the model's inputs.
-
-        Raises:
-            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
         """
         if set(held) <= set(self.model.inputs):
             return self.session
@@ -133,11 +126,7 @@ class OpenModel:
 def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: Iterable[str] | None = None) -> Session:
     """Return a session that gives a row per prediction; the same session where each sample has one prediction.
 
-    Args:
-        session: on a model.
-        scores: what the model gives.
-        name: of the model, for messages.
-        needed: tensors that have to have a value for each position; the output that classifies by default.
+    `needed`: tensors that have to have a value for each position; the output that classifies by default.
     """
     if not scores.several:
         return session
@@ -152,11 +141,7 @@ def input_specs(session: Session) -> tuple[InputSpec, ...]:
 
 
 def open_model(model: Model, device: Device) -> Session:
-    """Open a model as it is.
-
-    Raises:
-        DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
-    """
+    """Open a model as it is."""
     # by its path: external data lie beside the file
     if model.path is not None:
         return open_session(model.path, model.name, device)
@@ -166,11 +151,7 @@ def open_model(model: Model, device: Device) -> Session:
 def open_part(
     model: Model, cut: ModelProto, device: Device, fixed_batch: int | None = None, at_once: int = 1
 ) -> Session:
-    """Open a part of a model, which the caller gives away.
-
-    Raises:
-        DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
-    """
+    """Open a part of a model, which the caller gives away."""
     folder = _real_places(model, cut)
     if not model.large_values:
         serialized = cut.SerializeToString()
@@ -200,11 +181,7 @@ class Runner:
         self._closed = True
 
     def run(self, outputs: list[str], batch: Batch) -> list[NDArray[Any]]:
-        """Run one batch.
-
-        Raises:
-            DataError: ONNX Runtime refuses the data.
-        """
+        """Run one batch."""
         if self._closed:
             raise RuntimeError("a session that has been closed cannot run")
         if self._session is None:
@@ -251,11 +228,7 @@ class PositionSession(Session):
         return self._network.outputs
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Run a batch of samples with their positions (`tna_onnx.data.positions`); return the rows that it names.
-
-        Raises:
-            DataError: as a session; or a needed tensor has other positions than the labels.
-        """
+        """Run a batch of samples with their positions (`tna_onnx.data.positions`); return the rows that it names."""
         feeds = dict(feeds)
         places = feeds.pop(POSITIONS)
         shape = tuple(feeds.pop(SHAPE).tolist())
@@ -313,12 +286,6 @@ def first_rows(n_classes: int, source: Source, batch_size: int) -> NDArray[np.in
 def layout_of(values: tuple[int, ...], samples: int, positions: tuple[int, ...], class_axis: int) -> Layout | None:
     """Return how a tensor of a shape holds its positions; None if it has others.
 
-    Args:
-        values: shape of the tensor.
-        samples: number of samples in it.
-        positions: number of positions of a sample along each axis.
-        class_axis: decides where both could be the class axis.
-
     >>> layout_of((8, 5, 32, 32), 8, (32, 32), -1).class_axis
     1
     """
@@ -348,15 +315,7 @@ def rows_of(values: NDArray[Any], layout: Layout) -> NDArray[Any]:
 def _real_places(model: Model, proto: ModelProto) -> Path | None:
     """Let a part of a model refer to its external data behind all links, which ONNX Runtime does not follow elsewhere.
 
-    Args:
-        model: the source.
-        proto: a part of it, edited here.
-
-    Returns:
-        The folder that the new places are relative to; None without external data.
-
-    Raises:
-        UnsupportedModel: a place outside the model's folder.
+    Gives the folder that the new places are relative to; None without external data.
     """
     tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]
     if not tensors:

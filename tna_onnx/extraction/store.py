@@ -91,21 +91,13 @@ class DiskStore:
         return min(self.samples, len(self.checksums) * self.chunk)  # the last chunk may be shorter
 
     def array(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return the rows of one tensor, (N, *shape), mapped for writing.
-
-        Raises:
-            UsageError: no room on the disk.
-        """
+        """Return the rows of one tensor, (N, *shape), mapped for writing."""
         if name not in self.arrays:
             self.arrays[name] = allocate(self.folder / f"{name}.bin", (self.samples, *shape), dtype)
         return self.arrays[name]
 
     def finish_up_to(self, count: int) -> None:
-        """Record every chunk that is complete once `count` samples are in the arrays.
-
-        Raises:
-            UsageError: the disk is full, or the folder cannot be written.
-        """
+        """Record every chunk that is complete once `count` samples are in the arrays."""
         try:
             while self.done < self.samples and (self.done + self.chunk <= count or count == self.samples):
                 self._finish_chunk()
@@ -130,8 +122,7 @@ class DiskStore:
     def begin(self) -> None:
         """Write the manifest, and the checksums of the chunks that were taken over.
 
-        Raises:
-            OSError: the folder cannot be written.
+        Raises OSError: the folder cannot be written.
         """
         arrays = {name: {"shape": list(a.shape[1:]), "dtype": a.dtype.str} for name, a in self.arrays.items()}
         manifest = {
@@ -189,15 +180,8 @@ def open_store(
 ) -> Iterator[DiskStore]:
     """Open the store for a key under `cache`, with the chunks that an earlier run finished; locked in the context.
 
-    Args:
-        cache: folder of stores; made if it is missing.
-        key: what the rows are computed from, JSON-able.
-        labels: (N,) of all samples.
-        batch_size: samples per run; chunks are whole batches, as a resumed run makes them.
-        columns: what else belongs to each sample, (N,) each: `group`, `weight`; those of an earlier run stay otherwise.
-
-    Raises:
-        UsageError: the folder cannot be written, or another process is filling the same store.
+    `labels`: (N,) of all samples. `batch_size`: samples per run; chunks are whole batches, as a resumed run makes them.
+    `columns`: what else belongs to each sample, (N,) each: `group`, `weight`; those of an earlier run stay otherwise.
     """
     plain_key = _as_json(key)
     folder = cache / json_digest(plain_key)[:16]  # the manifest has the whole key (rule 3)
@@ -243,14 +227,7 @@ class StoredFeatures:
 
 
 def read_stored(folder: Path) -> StoredFeatures:
-    """Open a finished store and check all of its chunks.
-
-    Args:
-        folder: the store, or a cache with one store in it.
-
-    Raises:
-        DataError: no store, several, an unfinished or damaged one.
-    """
+    """Open a finished store and check all of its chunks."""
     stores = find_stores(folder)
     if len(stores) != 1:
         names = ", ".join(path.name for path in stores) or "none"
@@ -382,11 +359,7 @@ def _read_labels(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def _read_columns(folder: Path, store: DiskStore) -> dict[str, NDArray[Any]]:
-    """Read what else belongs to each sample.
-
-    Raises:
-        ValueError: the file is not the one of the manifest.
-    """
+    """Read what else belongs to each sample."""
     if not store.columns_sha256:
         return {}
     with open_regular(folder / _COLUMNS) as file:
@@ -416,11 +389,7 @@ def _as_json(key: Mapping[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a store in the context; the file may stay behind, and is then no lock.
-
-    Raises:
-        UsageError: another process holds it.
-    """
+    """Hold the lock of a store in the context; the file may stay behind, and is then no lock."""
     import filelock  # noqa: PLC0415 - heavy
 
     lock = filelock.FileLock(folder / "lock", timeout=0)
@@ -445,11 +414,7 @@ N_LABELS = "n_labels"
 
 
 def model_key(model: Model) -> dict[str, Any]:
-    """Return the digests (SHA-256, hex) of a model's file and of its external data.
-
-    Raises:
-        UnsupportedModel: external data cannot be read.
-    """
+    """Return the digests (SHA-256, hex) of a model's file and of its external data."""
     digests = {}
     try:
         # the weights may lie there, and not in the file
@@ -482,8 +447,7 @@ def labels_digest(labels: NDArray[Any]) -> str:
 def _write(path: Path, content: bytes) -> None:
     """Write a file of a store, in one step. A link or a pipe in its place is removed: nothing outside is written.
 
-    Raises:
-        OSError: the file cannot be written.
+    Raises OSError: the file cannot be written.
     """
     if path.is_symlink() or not (path.is_file() or path.is_dir()):
         path.unlink(missing_ok=True)

@@ -109,16 +109,7 @@ _LIKE = {"FusedGemm": "Gemm", "FusedConv": "Conv"}
 
 
 def check_bounds(name: str, model: onnx.ModelProto, limits: ModelLimits) -> None:
-    """Check rules 2 to 5.
-
-    Args:
-        name: what messages call the model.
-        model: as parsed.
-        limits: of rules 2 and 4.
-
-    Raises:
-        UnsupportedModel: one of the rules.
-    """
+    """Check rules 2 to 5."""
     try:
         _check_names(name, _names(model.graph), limits)
         _check_text(name, _texts(model))

@@ -194,8 +194,7 @@ def made_from_constants(model: Model, tensor: str) -> list[int] | None:
 def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
     """Compute a tensor that only constants go into.
 
-    Raises:
-        NotConstant: it depends on data, or the evaluator cannot compute it.
+    Raises NotConstant: it depends on data, or the evaluator cannot compute it.
     """
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - heavy
 
@@ -220,8 +219,7 @@ def constant_value(model: Model, tensor: str, reader: int) -> NDArray[Any]:
 def _require_size(closed: onnx.ModelProto, tensor: str, limits: ModelLimits) -> None:
     """Refuse to compute what would not fit into memory: a few bytes can ask for any size.
 
-    Raises:
-        NotConstant: a result is too large, or nobody can tell before it is computed.
+    Raises NotConstant: a result is too large, or nobody can tell before it is computed.
     """
     try:
         graph = onnx.shape_inference.infer_shapes(_without_weights(closed), data_prop=True).graph

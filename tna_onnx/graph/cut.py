@@ -56,9 +56,6 @@ def cut_between(
     """Return a new model that computes `outputs` from the tensors `feeds`, which become its inputs, of any shape.
 
     A tensor named in `parts` is split into the tensors that it consists of.
-
-    Raises:
-        UnsupportedModel: they are computed from an input of the model too.
     """
     cut = _part(proto, outputs, frozenset(part for name in feeds for part in parts.get(name, (name,))))
     for name in parts.keys() & feeds.keys():

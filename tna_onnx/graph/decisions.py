@@ -109,9 +109,6 @@ _SCORES = ("confidence", "posterior", "ood")
 def add_scores(model: Model, guarded: Guarded) -> tuple[onnx.ModelProto, dict[str, str]]:
     """Return a model that has the scores as outputs too, and their names: `confidence`, `set`, `ood`; for `decision`
     they are the probabilities (N, C), and of a `RollUp` those of groups behind them.
-
-    Raises:
-        UnsupportedModel: the opset is too old, or the model has such nodes already.
     """
     ops, scores = _block(model, guarded, Dials())
     renamed = {role: _ours(name) for role, name in scores.items()}
@@ -130,20 +127,12 @@ def add_decisions(
 ) -> onnx.ModelProto:
     """Return a model that has the decisions as outputs too.
 
-    Args:
-        model: the source; not modified.
-        guarded: what is to be added.
-        thresholds: `accept` of the confidence, [] ; `set` of the set score, [] or
-            [C]; `ood` of the outlier score, []; `decision` of the probabilities, [], [C] or one a level.
-        names: what each output is called, of `confidence`, `posterior` (with a dial of the class frequencies),
-            `accept`, `set`, `ood`, `ood_alarm` and `decision`; those without a name are left out.
-        metadata: all entries of this tool, written into metadata_props under `tna_onnx.`.
-        dials: in place of the thresholds `accept` and `set`, and of the class frequencies; none by default.
-        from_file: a file that was written in this way, and is made again: large constants are taken from there.
-
-    Raises:
-        UnsupportedModel: as `add_scores`; or an output has such a name already.
-        NotRebuilt: the file that is made again has no such constant.
+    `thresholds`: `accept` of the confidence, [] ; `set` of the set score, [] or [C]; `ood` of the outlier score, [];
+    `decision` of the probabilities, [], [C] or one a level. `names`: what each output is called, of `confidence`,
+    `posterior` (with a dial of the class frequencies), `accept`, `set`, `ood`, `ood_alarm` and `decision`; those
+    without a name are left out. `dials`: in place of the thresholds `accept` and `set`, and of the class frequencies;
+    none by default. `from_file`: a file that was written in this way, and is made again: large constants are taken from
+    there.
     """
     dials = dials or Dials()
     _refuse_names(model, [*names.values(), *(dial.name for dial in dials)])
@@ -211,11 +200,7 @@ def _set_limit(ops: DialOps, dials: Dials, threshold: NDArray[np.float32], resul
 def _block(
     model: Model, guarded: Guarded, dials: Dials, from_file: WrittenValues | None = None
 ) -> tuple[DialOps, dict[str, str]]:
-    """Write the nodes of the scores.
-
-    Raises:
-        UnsupportedModel: the opset is too old, or the model has such nodes already.
-    """
+    """Write the nodes of the scores."""
     _require_opset(model, guarded, dials)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
@@ -270,11 +255,7 @@ def _decision(ops: DecisionOps, rule: Rule, scores: Mapping[str, str], limit: st
 
 
 def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:
-    """Refuse a model that is too old for the nodes or for inputs with a default.
-
-    Raises:
-        UnsupportedModel: such a model.
-    """
+    """Refuse a model that is too old for the nodes or for inputs with a default."""
     needed = _MIN_OPSET
     sorts = guarded.set_score is not None and guarded.set_score.name != "lac"
     if sorts or isinstance(dials.set, SetDial):

@@ -58,11 +58,7 @@ def is_external(tensor: TensorProto) -> bool:
 
 
 def place_of(tensor: TensorProto) -> Place:
-    """Return where the data of an external tensor lie.
-
-    Raises:
-        UnsupportedModel: the offset or the length is not a number, a word stands twice, or a text is not UTF-8.
-    """
+    """Return where the data of an external tensor lie."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     if len(entries) < len(tensor.external_data):  # some runtimes take the first, others the last
         raise UnsupportedModel(
@@ -87,11 +83,7 @@ def _number(tensor: TensorProto, key: str, text: str) -> int:
 
 
 def data_path(model: Path, location: str) -> Path:
-    """Return the path of a file with external data, behind all links.
-
-    Raises:
-        UnsupportedModel: the location is not a relative path, or leads out of the model's folder.
-    """
+    """Return the path of a file with external data, behind all links."""
     if not _is_plain(location):  # rule 1
         raise UnsupportedModel(
             f"{model}: external data '{location}' lie outside the model's folder; expected the path of a file below it"
@@ -111,11 +103,7 @@ def data_path(model: Path, location: str) -> Path:
 
 
 def open_data(model: Path, location: str) -> BinaryIO:
-    """Open a file with external data.
-
-    Raises:
-        UnsupportedModel: it lies elsewhere (see `data_path`), is missing, no regular file, or cannot be opened.
-    """
+    """Open a file with external data."""
     file = data_path(model, location)
     try:
         return open_regular(file)  # rule 3
@@ -128,11 +116,7 @@ def open_data(model: Path, location: str) -> BinaryIO:
 
 
 def check_places(model: Path, tensors: Iterable[TensorProto]) -> None:
-    """Check every place of external data before anything opens one of the files, ONNX Runtime included.
-
-    Raises:
-        UnsupportedModel: one of the rules.
-    """
+    """Check every place of external data before anything opens one of the files, ONNX Runtime included."""
     sizes: dict[str, int] = {}
     for tensor in tensors:
         try:
@@ -146,11 +130,7 @@ def check_places(model: Path, tensors: Iterable[TensorProto]) -> None:
 
 
 def require_bytes(model: Path, tensor: TensorProto, place: Place, size: int) -> None:
-    """Refuse a file that ends in front of a tensor's last byte (rule 4).
-
-    Raises:
-        UnsupportedModel: it does.
-    """
+    """Refuse a file that ends in front of a tensor's last byte (rule 4)."""
     if place.end > size:
         raise UnsupportedModel(
             f"{model}: external data '{place.location}' has {size:,} bytes, but tensor '{tensor.name}' ends at "

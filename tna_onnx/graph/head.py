@@ -48,12 +48,7 @@ class SeveralHeads(UnsupportedModel):
 
 
 def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
-    """Walk back from every graph output. Outputs that lead to no head give a refusal.
-
-    Args:
-        model: the model.
-        kind: what `--output-kind` says that an output holds which classifies: `logit`, `label-logits`.
-    """
+    """Walk back from every graph output. Outputs that lead to no head give a refusal."""
     outcomes = [_outcome(model, info, kind) for info in model.proto.graph.output]
     heads = tuple(outcome for outcome in outcomes if isinstance(outcome, Head))
     refusals = tuple(outcome for outcome in outcomes if isinstance(outcome, Refusal))
@@ -76,15 +71,7 @@ def _outcome(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Head 
 def choose_head(model: Model, node: str | None = None, output: str | None = None, kind: str | None = None) -> Head:
     """Return the one head of a model; of several outputs behind it, the first (logits before probabilities).
 
-    Args:
-        model: the model.
-        node: label of the linear node, where there are several, or its graph output.
-        output: graph output that the head must lead to.
-        kind: what `--output-kind` says that the output holds: `logit`, `label-logits`.
-
-    Raises:
-        NoHead, SeveralHeads: there is none, or more than one.
-        UnsupportedModel: `node` or `output` do not name one of them.
+    `node`: label of the linear node, where there are several, or its graph output.
     """
     heads, refusals = find_heads(model, kind)
     if output is not None:
@@ -156,8 +143,7 @@ def _last(model: Model, heads: tuple[Head, ...]) -> tuple[Head, ...]:
 def _refuse_doubt(model: Model, heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> None:
     """Refuse to choose while an output that was not understood may be the classifier's.
 
-    Raises:
-        SeveralHeads: a refused output holds numbers that a linear layer makes, not on the way to the head found.
+    Raises SeveralHeads: a refused output holds numbers that a linear layer makes, not on the way to the head found.
     """
     if not heads:  # the caller says that there is none, with all reasons
         return

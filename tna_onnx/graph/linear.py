@@ -47,13 +47,7 @@ def is_linear(node: onnx.NodeProto) -> bool:
 
 
 def adds_up_products(model: Model, node: onnx.NodeProto, behind: Sequence[str]) -> bool:
-    """Whether a Mul and the ReduceSum behind it are a linear layer: (N, 1, n) features times (1, C, n) class vectors.
-
-    Args:
-        model: the model.
-        node: the Mul.
-        behind: operators behind it, in order.
-    """
+    """Whether a Mul and a ReduceSum `behind` it are a linear layer: (N, 1, n) features, (1, C, n) class vectors."""
     if node.op_type != "Mul" or tuple(behind[:1]) != ("ReduceSum",):
         return False
     constants = [model.constant_tensor(name) for name in node.input]
@@ -91,11 +85,7 @@ def integer_layer(model: Model, node: onnx.NodeProto | None) -> onnx.NodeProto |
 
 
 def read_linear(model: Model, index: int, output: str) -> Linear:
-    """Read a node as a linear layer whose result is the tensor `output`.
-
-    Raises:
-        Refused: its weight is no constant, or it does something that is not linear.
-    """
+    """Read a node as a linear layer whose result is the tensor `output`."""
     node = model.proto.graph.node[index]
     attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     if node.op_type == "Mul":
@@ -145,11 +135,7 @@ def _matmul(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
 
 
 def _constant_first(model: Model, node: onnx.NodeProto, index: int, refused: Refused) -> Stored:
-    """Return a matrix that is the left operand.
-
-    Raises:
-        Refused: there is none; the reason is that of the right operand.
-    """
+    """Return a matrix that is the left operand."""
     try:
         weight = resolve(model, node.input[0], index)
     except Refused:

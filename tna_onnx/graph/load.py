@@ -48,16 +48,7 @@ _Key: TypeAlias = tuple[str, str, str]
 def inlined(
     model: onnx.ModelProto, name: str = "the model", limits: ModelLimits = DEFAULT_MODEL_LIMITS
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is.
-
-    Args:
-        model: as parsed.
-        name: what messages call it.
-        limits: on what functions stand for.
-
-    Raises:
-        UnsupportedModel: a function is there twice, calls itself, or stands for too many nodes.
-    """
+    """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is."""
     if not model.functions:
         return model, ()
     _check_calls(model, name, limits)
@@ -149,11 +140,7 @@ def _nodes(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProt
 def model_bytes(source: Any) -> bytes:
     """Return a model in memory as the bytes of a file.
 
-    Args:
-        source: bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph; never modified.
-
-    Raises:
-        UsageError: it is no model, or one above 2 GB.
+    `source`: bytes, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph; never modified.
     """
     if isinstance(source, (bytes, bytearray, memoryview)):
         return bytes(source)
@@ -357,12 +344,7 @@ class Model:
         return None
 
     def array(self, tensor: onnx.TensorProto) -> NDArray[Any]:
-        """Return the values of a tensor, reading external data if need be.
-
-        Raises:
-            UnsupportedModel: the tensor is damaged; or its external file is missing, too short, or outside the model's
-                folder.
-        """
+        """Return the values of a tensor, reading external data if need be."""
         try:
             if is_external(tensor):
                 tensor = self._with_data(tensor)
@@ -373,19 +355,11 @@ class Model:
             raise UnsupportedModel(f"{self.name}: cannot read tensor '{tensor.name}': {error}") from error
 
     def data_path(self, location: str) -> Path:
-        """Return the path of a file with external data, behind all links.
-
-        Raises:
-            UnsupportedModel: it lies outside the model's folder (see `graph.external`).
-        """
+        """Return the path of a file with external data, behind all links."""
         return data_path(self.path or Path(), location)
 
     def open_data(self, location: str) -> BinaryIO:
-        """Open a file with external data.
-
-        Raises:
-            UnsupportedModel: it lies outside the model's folder, is missing, no regular file, or cannot be opened.
-        """
+        """Open a file with external data."""
         return open_data(self.path or Path(), location)
 
     def large_value(self, tensor: onnx.TensorProto) -> bytes | None:
@@ -403,11 +377,7 @@ class Model:
         return onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
 
     def floats(self, tensor: onnx.TensorProto) -> NDArray[Any]:
-        """Return the values of a float tensor; bfloat16 as float32.
-
-        Raises:
-            UnsupportedModel: as for `array`.
-        """
+        """Return the values of a float tensor; bfloat16 as float32."""
         value = self.array(tensor)
         # Some versions of onnx give bfloat16 as float32, others in a dtype of ml_dtypes.
         if tensor.data_type == onnx.TensorProto.BFLOAT16:
@@ -418,14 +388,8 @@ class Model:
 def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, *, keep_inside: bool = False) -> Model:
     """Read an ONNX file, or take a model in memory.
 
-    Args:
-        source: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph.
-        limits: how much of it is taken in.
-        keep_inside: keep nothing apart from the protobuf, as it is with a model in memory.
-
-    Raises:
-        UsageError: no such file, or something else.
-        UnsupportedModel: not an ONNX file, or a damaged one.
+    `source`: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph;
+    `keep_inside`: keep nothing apart from the protobuf, as it is with a model in memory.
     """
     if isinstance(source, (str, Path)):
         source = model_file(Path(source))

@@ -169,15 +169,6 @@ def class_output(
 
     What it means is always read from the graph. Which output it is, and behind an appended map the number of classes,
     is read from this tool's provenance, if there is any.
-
-    Args:
-        model: the model.
-        head: label of the linear node, where there are several.
-        output: graph output, where there are several.
-        kind: what `--output-kind` says, where the graph does not tell.
-
-    Raises:
-        UnsupportedModel: the graph does not tell.
     """
     if output is None and head in model.outputs:
         head, output = None, head
@@ -231,11 +222,7 @@ def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) 
 
 
 def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str) -> None:
-    """Refuse a model with several predictions a sample, or several labels.
-
-    Raises:
-        UnsupportedModel: such a model; the message says `why` that matters.
-    """
+    """Refuse a model with several predictions a sample, or several labels."""
     if output.several:
         raise UnsupportedModel(f"{model.name}: gives several predictions a sample; {why}")
     if output.multi_label:

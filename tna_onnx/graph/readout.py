@@ -151,9 +151,7 @@ class Readout:
     def class_logits(self, raw: NDArray[Any]) -> NDArray[Any]:
         """Return the tensor as (N, C) logits: log p of probabilities; (N,) or (N, 1) of a binary head get their zeros.
 
-        Raises:
-            NotProbabilities: no probabilities where there should be.
-            UnsupportedModel: another shape, or no numbers.
+        Raises NotProbabilities: no probabilities where there should be.
         """
         if raw.dtype.kind in _NO_NUMBERS:
             raise UnsupportedModel(f"logits have type {raw.dtype}")
@@ -322,11 +320,7 @@ class Head(Readout):
         return anchored
 
     def bias_as_read(self, bias: NDArray[Any]) -> NDArray[np.float64]:
-        """Return a (C,) bias, in the scale of `bias`, as the node reads it.
-
-        Raises:
-            ValueError: the file has no place for it (`holds_bias`).
-        """
+        """Return a (C,) bias, in the scale of `bias`, as the node reads it."""
         if self.stored_bias is None or not self.holds_bias:
             raise ValueError("the head has no place for one bias a class")
         stored_bias = bias[1:] if self._single else bias

@@ -58,14 +58,7 @@ WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
 def adapted(
     write_map: WriteMap, readout: Readout, shape: tuple[int, ...] | Layout, *, hidden: bool = False
 ) -> WriteMap:
-    """Return a map that takes and gives what the tensor holds, in the shape that a sample has there.
-
-    Args:
-        write_map: the map, from logits to logits.
-        readout: what the tensor holds.
-        shape: of one sample; the layout, where it has several predictions.
-        hidden: the tensor is made to hold hidden scores (see `graph.readout`).
-    """
+    """Return a map that takes and gives what the tensor holds, in the shape that a sample has there."""
     if hidden:
         return lambda ops, tensor, features: ops.softmax(
             write_map(ops, ops.matmul(tensor, ops.const([[0.0, 0.0], [0.0, 1.0]])), features)
@@ -191,25 +184,15 @@ def rewrite(
 ) -> Rewritten:
     """Write a new weight, bias and map into a copy of the model.
 
-    Args:
-        model: the source; not modified.
-        readout: its head, or the tensor of logits or probabilities of a model without one.
-        weight: (C, n) class vectors in the scale of `head.weight`; None leaves the stored one.
-        bias: (C,) new bias in the scale of `head.bias`, where the head holds one a class; None keeps the stored one.
-        bias_factor: what the stored bias is multiplied by.
-        write_map: writes the map's nodes: (ops, logits, features) -> result, all by name. The block goes behind the
-            logits, in front of everyone who reads them, and ends in their old name, so every reader sees the new ones.
-        keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
-        logits_shape: of one sample: (C,); () or (1,) for a binary head; (C, 1, 1) for some convolutions; the layout,
-            where a sample has several predictions.
-        block: how the names of the map's nodes begin.
-        metadata: provenance, written into metadata_props under `tna_onnx.`.
-        aside: whether a new value may be kept apart from the protobuf, where the old one is.
-        from_file: a file that was written in this way, and is made again: its own values are taken from there.
-
-    Raises:
-        UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
-        NotRebuilt: the file that is made again has no such value.
+    `readout`: its head, or the tensor of logits or probabilities of a model without one. `weight`: (C, n) class vectors
+    in the scale of `head.weight`; None leaves the stored one. `bias`: (C,) new bias in the scale of `head.bias`, where
+    the head holds one a class; None keeps the stored one. `write_map`: writes the map's nodes: (ops, logits, features)
+    -> result, all by name. The block goes behind the logits, in front of everyone who reads them, and ends in their old
+    name, so every reader sees the new ones. `keeps_order`: the map never changes which class comes first, so labels
+    from in front of it stay right. `logits_shape`: of one sample: (C,); () or (1,) for a binary head; (C, 1, 1) for
+    some convolutions; the layout, where a sample has several predictions. `aside`: whether a new value may be kept
+    apart from the protobuf, where the old one is. `from_file`: a file that was written in this way, and is made again:
+    its own values are taken from there.
     """
     written: list[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]] = []
     if isinstance(readout, Head) and not (weight is None and bias is None):
@@ -280,11 +263,7 @@ def _write_weight_and_bias(
 def _write(
     model: Model, place: Stored, value: NDArray[Any], role: str, result: Rewritten
 ) -> NDArray[np.float64] | None:
-    """Put a new value in its place; returns the scale of a quantised one.
-
-    Raises:
-        UnsupportedModel: it does not fit the dtype.
-    """
+    """Put a new value in its place; returns the scale of a quantised one."""
     # A number above 65504 is infinite in float16.
     if not np.all(np.isfinite(place.as_written(value))):
         raise UnsupportedModel(f"{model.name}: a new value for '{place.name}' does not fit its dtype")
@@ -402,11 +381,7 @@ def _add(result: Rewritten, tensor: onnx.TensorProto, role: str) -> str:
 
 
 def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, result: Rewritten) -> None:
-    """Put the nodes of a map between the node that makes the logits and everyone who reads them.
-
-    Raises:
-        UnsupportedModel: others read the scores in front of it, or the model has such nodes already.
-    """
+    """Put the nodes of a map between the node that makes the logits and everyone who reads them."""
     proto = result.proto
     readout = result.readout
     require_no_other_readers(model, readout, keeps_order=keeps_order)

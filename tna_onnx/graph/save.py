@@ -59,13 +59,7 @@ _MAX_SEARCHED = 2**26
 def commit(temporary: Path, data: Path | None, output: Path) -> None:
     """Move a model and its external data to their place.
 
-    Args:
-        temporary: the model, on the disk, in a folder of its own beside the output.
-        data: its data file, if it has one.
-        output: where it goes.
-
-    Raises:
-        UsageError: a file cannot be written.
+    `temporary`: the model, on the disk, in a folder of its own beside the output.
     """
     folder = output.absolute().parent
     try:
@@ -94,11 +88,7 @@ def _rename(temporary: Path, data: Path | None, output: Path) -> None:
 
 
 def _place_data(data: Path, place: Path) -> Path | None:
-    """Do step 1; returns the new file, None if it was there already.
-
-    Raises:
-        UsageError: something else has its name.
-    """
+    """Do step 1; returns the new file, None if it was there already."""
     if not os.path.lexists(place):
         data.replace(place)
         sync_folder(place.absolute().parent)
@@ -158,12 +148,7 @@ def _named_in_folder(data: Path) -> bool:
 
 
 def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None:
-    """Refuse an output path before any work is done.
-
-    Raises:
-        UsageError: the folder is missing or not writable, the path is a folder, is the input and `overwrite` is not
-            given, or would replace the input's external data or something other than a regular file, such as a device.
-    """
+    """Refuse an output path before any work is done."""
     if problem := name_problem(output):
         raise UsageError(problem)
     folder = output.absolute().parent
@@ -190,18 +175,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
 def file_beside(
     model: Model, output: str | Path | None, ending: str, *, overwrite: bool = False, dry_run: bool = False
 ) -> Path | None:
-    """Return the path to write: `output`, else one beside the model; None in a dry run of a model that is no file.
-
-    Args:
-        model: the source.
-        output: path that was asked for.
-        ending: of the name by default, such as `.guard.onnx`.
-        overwrite: allow the output to be the input.
-        dry_run: whether nothing is written.
-
-    Raises:
-        UsageError: no such path, or one that would harm a file of the run.
-    """
+    """Return the path to write: `output`, else one beside the model; None in a dry run of a model that is no file."""
     if output is not None:
         target = Path(output)
     elif model.path is not None:
@@ -239,17 +213,9 @@ def pending(
 
     The temporary folder lies beside `output`, so that moving is renaming. Without `output` nothing is kept.
 
-    Args:
-        model: the source.
-        proto: the new model.
-        output: path to write.
-        verbatim: write the source's bytes unchanged. With external data, only the name of the data file is new.
-        keep: whether the file is moved to `output`; if not, it is only written beside it.
-        large_values: values whose keys stand in the new model; those of the source by default.
-
-    Raises:
-        UsageError: the file cannot be written.
-        UnsupportedModel: the model is larger than one protobuf may be.
+    `verbatim`: write the source's bytes unchanged. With external data, only the name of the data file is new. `keep`:
+    whether the file is moved to `output`; if not, it is only written beside it. `large_values`: values whose keys stand
+    in the new model; those of the source by default.
     """
     name = "model.onnx"
     parent = None  # the system's folder for temporary files
@@ -306,17 +272,9 @@ def _serialized(proto: onnx.ModelProto, path: Path, large_values: LargeValues) -
 def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
     """Copy the source's external data into a file beside `output`, with new values in their places.
 
-    Args:
-        model: the source.
-        proto: the new model, edited here: places of external data, and new values that move out of it.
-        output: path of the model that will be written, in a folder of its own.
-
-    Returns:
-        The data file.
-
-    Raises:
-        UnsupportedModel: a file is missing, unreadable, outside the model's folder, or shorter than its tensors say.
-        OSError: the target cannot be written.
+    Gives the data file. `proto`: the new model, edited here: places of external data, and new values that move out of
+    it; `output`: path of the model that will be written, in a folder of its own. Raises OSError: the target cannot be
+    written.
     """
     replaced = _moved_out(model, proto)
     tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]

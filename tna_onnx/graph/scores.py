@@ -58,9 +58,6 @@ def scores_of_output(model: Model, output: str | None = None, kind: str | None =
     """Return what `choose_readout` does; where the graph does not tell, an output (N, C) is taken for probabilities.
 
     The run shows whether each row is a distribution, and where one is not, `UNTOLD` asks for a kind.
-
-    Raises:
-        UnsupportedModel: see `choose_readout`.
     """
     try:
         return choose_readout(model, output, kind)
@@ -113,13 +110,7 @@ def can_insert(model: Model, readout: Readout, *, keeps_order: bool) -> bool:
 def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: bool) -> None:
     """Refuse a map behind tensors that others read too: they would see scores without the map.
 
-    Args:
-        model: the model.
-        readout: its head, or its tensor of logits or probabilities.
-        keeps_order: the map never changes which class comes first, so labels from in front of it stay right.
-
-    Raises:
-        CannotInsert: such a tensor lies between the head and its logits, or the labels come from there.
+    `keeps_order`: the map never changes which class comes first, so labels from in front of it stay right.
     """
     indices = [model.producers[readout.logits]]
     first: tuple[int, ...] = (indices[0],)
@@ -276,15 +267,8 @@ def _is_logistic(node: onnx.NodeProto) -> bool:
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
     """Return the head if there is one, else the tensor of logits or probabilities behind an output.
 
-    Args:
-        model: the model.
-        head: label of the linear node; then nothing else will do.
-        output: graph output, where there are several.
-        kind: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`;
-            `label-logits` or `label-probabilities` of several labels a sample.
-
-    Raises:
-        UnsupportedModel: neither.
+    `kind`: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`;
+    `label-logits` or `label-probabilities` of several labels a sample.
     """
     if kind in ("logit", "label-logits") and head is not None:
         return choose_head(model, head, output, kind)
@@ -316,15 +300,7 @@ def choose_readout(
 ) -> Readout:
     """Return the tensor of logits or probabilities behind an output, whatever computes it.
 
-    Args:
-        model: the model.
-        output: graph output, where there are several that may hold scores.
-        kind: what `--output-kind` says, where the graph does not tell.
-        options: what a message names where it asks for a kind.
-
-    Raises:
-        Untold: the graph does not tell whether the only output holds logits or probabilities.
-        UnsupportedModel: no such output, several, or the graph does not tell what it holds.
+    Raises Untold: the graph does not tell whether the only output holds logits or probabilities.
     """
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
@@ -371,11 +347,7 @@ def behind_outputs(model: Model) -> list[tuple[Readout, State]]:
 
 
 def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options: str = "--output-kind") -> Readout:
-    """Read one output.
-
-    Raises:
-        Refused: it holds no scores, or the graph does not tell what they are.
-    """
+    """Read one output."""
     tensor = info.type.tensor_type
     # ZipMap gives a sequence of maps; 0 is an output whose type the file does not say.
     scores = info.type.HasField("sequence_type") or tensor.elem_type in (0, *FLOAT_TYPES)
@@ -421,11 +393,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
 
 
 def _class_axis(model: Model, walked: State, sizes: list[int | None]) -> int:
-    """Return the axis of the classes where there are several predictions a sample, or `ONE`.
-
-    Raises:
-        Refused: the predictions are no classes of positions, or no axis is known to be that of the classes.
-    """
+    """Return the axis of the classes where there are several predictions a sample, or `ONE`."""
     if not has_positions(sizes):
         return ONE
     # one class a box is not one class a position
@@ -439,11 +407,7 @@ def _class_axis(model: Model, walked: State, sizes: list[int | None]) -> int:
 
 
 def _single_logit(info: onnx.ValueInfoProto, walked: State) -> int:
-    """Return the two classes of an output that is said to hold one logit.
-
-    Raises:
-        Refused: it does not.
-    """
+    """Return the two classes of an output that is said to hold one logit."""
     sizes = [d.dim_value for d in info.type.tensor_type.shape.dim]
     if walked.activation != "none" or walked.holds != "logits" or (len(sizes) > 1 and sizes[-1] > 1):
         raise Refused(f"{SINGLE_ONLY}; it has shape {shape_text(info.type.tensor_type.shape)}, {walked.activation}")
@@ -505,11 +469,7 @@ def _columns(sizes: list[int | None], class_axis: int, walked: State, labels: tu
 
 
 def _is_multi_label(kind: str | None, walked: State, columns: int, class_axis: int) -> bool:
-    """Tell whether an output holds several labels a sample, each by itself.
-
-    Raises:
-        Refused: the user says so of an output that holds something else; or each position has several.
-    """
+    """Tell whether an output holds several labels a sample, each by itself."""
     if kind in LABEL_KINDS and (walked.activation not in ("none", "sigmoid") or walked.holds != "logits"):
         raise Refused(f"--output-kind {kind}: the graph gives one class a sample there ({walked.activation})")
     multi_label = kind in LABEL_KINDS or (walked.activation == "sigmoid" and not walked.paired and columns != 1)

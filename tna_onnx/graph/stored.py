@@ -192,11 +192,7 @@ class Stored:
 
 
 def resolve(model: Model, tensor: str, reader: int) -> Stored:
-    """Follow a tensor that node number `reader` reads back to the constant behind it; a sparse one is left as it is.
-
-    Raises:
-        Refused: it is computed from data, or of a type that cannot be replaced.
-    """
+    """Follow a tensor that node number `reader` reads back to the constant behind it; a sparse one is left as it is."""
     if (filled := model.sparse.get(tensor)) is not None:
         value = _dense(model, filled)
         return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)

@@ -246,8 +246,7 @@ def key_of(value: bytes | NDArray[Any]) -> bytes:
 def split_off(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """Take large raw data of dense initializers of the main graph out of an encoded model.
 
-    Returns:
-        (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
+    Gives (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
     """
     # what looks like a key would be taken for one
     if not is_large(len(data)) or _KEY in data:

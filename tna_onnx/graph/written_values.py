@@ -46,12 +46,7 @@ class WrittenValues:
     def taken(self, tensor: onnx.TensorProto, *, infinite: bool = False) -> onnx.TensorProto:
         """Return a tensor with the values that it has in the file.
 
-        Args:
-            tensor: name, type and shape.
-            infinite: whether a value may be infinite: the last threshold of a dial is.
-
-        Raises:
-            NotRebuilt: the file has none of this name, type and shape, or some are not finite.
+        `infinite`: whether a value may be infinite: the last threshold of a dial is.
         """
         name = self.rename(tensor.name)
         theirs = self.model.constant_tensor(name)
@@ -70,11 +65,7 @@ class WrittenValues:
         return copy
 
     def taken_attribute(self, node: onnx.NodeProto, name: str) -> NDArray[np.float32]:
-        """Return the numbers in an attribute of a node.
-
-        Raises:
-            NotRebuilt: the file has no such node, or some are not finite.
-        """
+        """Return the numbers in an attribute of a node."""
         for other in self.model.proto.graph.node:
             if (other.op_type, other.name, list(other.input)) == (node.op_type, node.name, list(node.input)):
                 values = [np.array(a.floats, np.float32) for a in other.attribute if a.name == name]

@@ -44,19 +44,7 @@ _MAX_CLASSES = 100  # whose thresholds the metadata hold
 
 
 def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) -> Rule:
-    """Return the rule that serves the goal.
-
-    Args:
-        settings: the goal.
-        output: the output that classifies.
-        names: of the C classes.
-
-    Raises:
-        UsageError: the goal is of one class and none is named, or the model has no such class; or it is of classes,
-            and each sample has several labels.
-        DataError: the file of costs does not hold a number for each true class and decision, or that of groups no group
-            for each class and level.
-    """
+    """Return the rule that serves the goal."""
     goal, _ = settings.goal
     of_all = goal in ("cost", "roll-up")
     kind: Literal["labels", "positive", "sure", "ratio"] = "ratio"
@@ -99,12 +87,7 @@ def _class_called(word: str, names: Sequence[str]) -> int:
 
 
 def _costs(path: str, names: Sequence[str]) -> Floats:
-    """Read costs (C, C) or (C, C + 1) in the order of the classes.
-
-    Raises:
-        UsageError: no such file.
-        DataError: a class is missing, or a cell is not a finite number.
-    """
+    """Read costs (C, C) or (C, C + 1) in the order of the classes."""
     expected = (
         f"costs as CSV: the columns {listed(names)} behind the first one, {ABSTAIN} too, and a row for each class"
     )
@@ -123,12 +106,7 @@ def _costs(path: str, names: Sequence[str]) -> Floats:
 
 
 def _groups(path: str, names: Sequence[str]) -> RollUp:
-    """Read the groups that classes are in, in the order of the classes.
-
-    Raises:
-        UsageError: no such file.
-        DataError: a class or a group is missing, or a group is in several of the next level.
-    """
+    """Read the groups that classes are in, in the order of the classes."""
     expected = (
         f"groups as CSV: a row that names the levels, and one for each of the classes {listed(names)} with its group "
         "at each level; repeat the name where a level has no group of its own"
@@ -141,12 +119,7 @@ def _groups(path: str, names: Sequence[str]) -> RollUp:
 
 
 def _table(path: str, names: Sequence[str], expected: str) -> tuple[list[str], list[list[str]]]:
-    """Return the first row of a CSV, and those of the classes, which are in its first column, in their order.
-
-    Raises:
-        UsageError: no such file.
-        DataError: a cell is missing, or the rows are not of these classes.
-    """
+    """Return the first row of a CSV, and those of the classes, which are in its first column, in their order."""
     if not Path(path).is_file():
         raise UsageError(f"{path}: no such file; expected {expected}")
     try:
@@ -180,12 +153,8 @@ def operate(
 ) -> Operated:
     """Choose thresholds.
 
-    Args:
-        rule: what they are for.
-        p: (N, C) probabilities of the samples that decide; of a `RollUp` those of groups.
-        labels: (N,), or (N, C) of 0 and 1.
-        settings: goal, certainty, seed, and level of intervals.
-        names: of the classes.
+    `p`: (N, C) probabilities of the samples that decide; of a `RollUp` those of groups. `labels`: (N,), or (N, C) of 0
+    and 1.
     """
     goal, _ = settings.goal
     if isinstance(rule, RollUp):

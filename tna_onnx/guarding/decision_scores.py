@@ -53,13 +53,9 @@ def score_decision(
 ) -> DecisionScores:
     """Hold decisions against labels.
 
-    Args:
-        values: with the `decision` of each sample: a class, -1 for none, or from C on a group of classes; of several
-            labels (C,) bool.
-        names: of the C classes.
-        level: of intervals, a fraction.
-        rule: of the decision; without it there is no curve of one class, and there are no levels.
-        cost: (C, A) costs, if the file was made for some.
+    `values`: with the `decision` of each sample: a class, -1 for none, or from C on a group of classes; of several
+    labels (C,) bool. `level`: of intervals, a fraction. `rule`: of the decision; without it there is no curve of one
+    class, and there are no levels. `cost`: (C, A) costs, if the file was made for some.
     """
     decided, labels, clusters = values.values["decision"], values.labels, values.clusters
     classes = len(names)

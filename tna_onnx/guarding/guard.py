@@ -91,13 +91,7 @@ class _Chosen:
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:
     """Add decisions to a model and write it.
 
-    Args:
-        job: what was asked for.
-        progress: called with (stage, done, total).
-        check: called with the new file and what it decides before it gets its name, to refuse it.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
+    `check`: called with the new file and what it decides before it gets its name, to refuse it.
     """
     opened = open_guard(job)
     model = opened.model
@@ -187,11 +181,7 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
 def _checked(
     opened: GuardSamples, chosen: _Chosen, written: Session, names: dict[str, str], progress: Progress
 ) -> float:
-    """Compare the written file with the scores and with its source; return the largest change of an old output.
-
-    Raises:
-        CheckFailed: a decision is another one than its score says, or an old output changed.
-    """
+    """Compare the written file with the scores and with its source; return the largest change of an old output."""
     size = opened.batch_size
     # in the batches that the scores were computed in
     first = first_rows(opened.source, size)
@@ -257,17 +247,7 @@ _PURPOSES = ("fit weight and map", "give thresholds")
 
 
 def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | None, progress: Progress) -> Report:
-    """Recalibrate a model, add decisions, and write one file.
-
-    Args:
-        job: the recalibration.
-        settings: of the decisions.
-        unknown: samples that the model should not know, for the report.
-        progress: called with (stage, done, total).
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
-    """
+    """Recalibrate a model, add decisions, and write one file."""
     if unknown is not None and "ood" not in settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
     gates = job.gates
@@ -281,11 +261,7 @@ def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | Non
 
 
 def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
-    """Return the path to write, and both halves of the samples.
-
-    Raises:
-        UsageError: no path, or samples that the model cannot be run on.
-    """
+    """Return the path to write, and both halves of the samples."""
     model = open_source(job.model, job.options)
     refuse_finished(model, job.options)
     target = target_of(job, model, ".tna.onnx", in_memory=True)
@@ -327,11 +303,7 @@ class _Guarding:
     progress: Progress
 
     def finish(self, path: Path, report: Report, final: FinalFile) -> Report:
-        """Add the decisions to the file at `path`, and write the result.
-
-        Raises:
-            TnaError: see `guard`; the message names the file that was to be written.
-        """
+        """Add the decisions to the file at `path`, and write the result."""
         job = self.job
         report = replace(report, settings={**report.settings, "gates": dataclasses.asdict(job.gates)})
         job_of_decisions = GuardJob(
@@ -379,11 +351,7 @@ class _Guarding:
         return bool(self.settings.decide and self.job.gates.min_recall)
 
     def _require_recall(self, report: Report, decisions: Decisions) -> None:
-        """Refuse a decision that finds too few of a class.
-
-        Raises:
-            GateMissed: it does, or there is none.
-        """
+        """Refuse a decision that finds too few of a class."""
         if not self._gated:
             return
         missed: tuple[str, ...] = ("--min-recall missed: no threshold keeps the bound, so that there is no decision",)

@@ -102,11 +102,7 @@ class GuardSamples(Opened):
 
 
 def open_guard(job: GuardJob) -> GuardSamples:
-    """Open model and data, and refuse samples that decided on something before.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.guard`.
-    """
+    """Open model and data, and refuse samples that decided on something before."""
     check_batch_size(job.batch_size)
     model, output = read_classifier(job.model, job.options)
     check_output(model, output, job.settings)
@@ -141,11 +137,7 @@ def _drawn(source: Source | None, seed: int) -> Source | None:
 
 
 def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSettings) -> None:
-    """Refuse a model with several predictions a sample; models of several labels can only have the output `decision`.
-
-    Raises:
-        UnsupportedModel: such a model.
-    """
+    """Refuse a model with several predictions a sample; one of several labels can only have the output `decision`."""
     if not output.multi_label or output.several:
         require_one_prediction(model, output, PROMISES)
     elif settings.add or not settings.decide:
@@ -178,12 +170,7 @@ def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None)
 
 
 def _label_warnings(data: Data | None, samples: Source | None, classifier: Classifier, size: int) -> tuple[str, ...]:
-    """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless.
-
-    Raises:
-        DataError: such labels.
-        CheckFailed: the accuracy is more than two standard errors below the expected one.
-    """
+    """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless."""
     if data is None or samples is None:
         return ()
     output = classifier.output
@@ -237,12 +224,7 @@ _FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, 
 
 
 def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, progress: Progress) -> OutlierInput:
-    """Return the score, fitted to the features of some samples if it is one of features.
-
-    Raises:
-        UnsupportedModel: the model has no logits of all classes, or no linear head.
-        DataError: features of another shape than (N, n).
-    """
+    """Return the score, fitted to the features of some samples if it is one of features."""
     model, options = before_map(opened.model, opened.output.name, options)
     if score not in _FITTED:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
@@ -263,11 +245,7 @@ def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, pro
 
 
 def _features(opened: GuardSamples, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the features (N, n) of the samples that the score is fitted to, and their labels.
-
-    Raises:
-        DataError: features of another shape than (N, n).
-    """
+    """Return the features (N, n) of the samples that the score is fitted to, and their labels."""
     source = opened.fit
     rows = opened.fit_rows
     session = open_part(opened.model, cut_at(opened.model, [head.features]), opened.device)
@@ -294,11 +272,7 @@ _SAMPLES = 5000
 def set_score_of(
     settings: GuardSettings, opened: GuardSamples, session: Session, progress: Progress
 ) -> SetScore | None:
-    """Return the set score; None without sets.
-
-    Raises:
-        DataError: the samples cannot be read.
-    """
+    """Return the set score; None without sets."""
     if "set" not in settings.add:
         return None
     score = SetScore(settings.set_score, allow_empty=settings.allow_empty)

@@ -52,14 +52,7 @@ _ROUNDING = 1e-5  # by which a float32 probability may be above 1
 def guard_entries(
     settings: GuardSettings, guarded: Guarded, thresholds: Mapping[str, NDArray[np.float32]], names: Sequence[str]
 ) -> dict[str, str]:
-    """Return what a file says of its decisions.
-
-    Args:
-        settings: what was asked for, without what the samples cannot promise.
-        guarded: formulas of the scores.
-        thresholds: what these are compared with.
-        names: of the C classes.
-    """
+    """Return what a file says of its decisions."""
     # without the path of a file, which is of the user's disk
     said = replace(settings, decide=f"{settings.goal[0]}=FILE") if settings.reads_file else settings
     entries = {"guard": json.dumps(dataclasses.asdict(said))}
@@ -93,11 +86,7 @@ _OF_RUN = ("guard_data_sha256", "guard_samples", "guard_sketch", "guard_form")
 
 
 def prove_guarded(source: Model, file: Model) -> Proof:
-    """Make a file again and compare it, and what it says of its decisions; see `prove`.
-
-    Raises:
-        UnsupportedModel: external data of one of them cannot be read.
-    """
+    """Make a file again and compare it, and what it says of its decisions; see `prove`."""
     proof = prove(source, file)
     if proof.decisions is None:
         return proof
@@ -297,13 +286,7 @@ _ADVICE = "start from the model without these outputs, and guard it again"
 def with_thresholds(file: Model, wanted: Mapping[str, float]) -> tuple[Model, Any]:
     """Return the model before `guard`, and the protobuf of the file whose decision has other thresholds.
 
-    Args:
-        file: with the output `decision`.
-        wanted: class, by name or number -> what its probability has to reach.
-
-    Raises:
-        UnsupportedModel: the file has no such output, or is not as `guard` wrote it.
-        UsageError: no such class, or no such threshold.
+    `wanted`: class, by name or number -> what its probability has to reach.
     """
     before, decided = _taken_apart(file)
     entries = provenance(file)
@@ -339,11 +322,7 @@ def _require_threshold(name: str, value: float, most: float) -> None:
 
 
 def without_decision(file: Model) -> tuple[Model, Any]:
-    """Return the model before `guard`, and the protobuf of the file without the output `decision`.
-
-    Raises:
-        UnsupportedModel: the file has no such output, or is not as `guard` wrote it.
-    """
+    """Return the model before `guard`, and the protobuf of the file without the output `decision`."""
     before, decided = _taken_apart(file)
     names = {role: name for role, name in decided.names.items() if role != "decision"}
     if not names:

@@ -50,15 +50,8 @@ def measure(
 ) -> Decisions:
     """Reduce decisions to the figures of the report.
 
-    Args:
-        decided: what the file says.
-        names: of the C classes.
-        confidence_level: of intervals, in per cent.
-        data: what the samples are.
-        fresh: whether no threshold was chosen on them; None where nobody knows.
-        detection: of unknown samples, if they were given.
-        rule: of the decision, if its curve is to be drawn or it has levels.
-        cost: that the decision was made for.
+    `confidence_level`: of intervals, in per cent. `fresh`: whether no threshold was chosen on them; None where nobody
+    knows. `rule`: of the decision, if its curve is to be drawn or it has levels.
     """
     level = check_level(confidence_level)
     figures: dict[str, Any] = {}
@@ -138,12 +131,8 @@ def measure_detection(
 ) -> Detection:
     """Reduce outlier scores of known and unknown samples to a ROC curve.
 
-    Args:
-        known: outlier scores of samples that the model should know, (N,).
-        unknown: of samples that it should not, (M,).
-        alarms: what the file says of the unknown ones, (M,).
-        confidence_level: of the interval, in per cent.
-        data: what the unknown samples are.
+    `known`: outlier scores of samples that the model should know, (N,); `unknown`: of samples that it should not, (M,);
+    `alarms`: what the file says of the unknown ones, (M,); `confidence_level`: of the interval, in per cent.
     """
     interval = share_interval(alarms, check_level(confidence_level))
     false_alarms, detected = roc_points(known, unknown)
@@ -185,11 +174,7 @@ def outlier_scores(model: Model, output: ClassOutput) -> list[str]:
 
 
 def require_outlier_score(models: Iterable[Model]) -> None:
-    """Refuse out-of-distribution samples where no model has an outlier score.
-
-    Raises:
-        UsageError: none of the models has the outputs `ood` and `ood_alarm`.
-    """
+    """Refuse out-of-distribution samples where no model has an outlier score."""
     if not any({"ood", "ood_alarm"} <= {*guards_of(model)} for model in models):
         raise UsageError(
             "--ood-data are for a model with the output ood, as guard --add ood makes it; give such a model, or leave "
@@ -211,23 +196,8 @@ def score_guarded(
 ) -> tuple[SampleScores, NDArray[np.int64], Decisions | None]:
     """Score a model as `score_model` does, and measure what a guarded model decides in the same run.
 
-    Args:
-        session: on the model.
-        model: guarded or not.
-        output: the output that classifies.
-        source: the samples.
-        batch_size: samples per run.
-        progress: called with (stage, done, total).
-        level: of intervals, in per cent.
-        unknown: samples that the model should not know, if there are any.
-        fresh: whether no threshold comes from the samples; None where nobody knows.
-        names: of the classes, if they are known.
-
-    Returns:
-        (scores, predicted classes (N,), decisions; None where the model decides nothing).
-
-    Raises:
-        DataError: an output of the wrong shape, or NaN or infinite values in it.
+    Gives (scores, predicted classes (N,), decisions; None where the model decides nothing). `level`: of intervals, in
+    per cent. `fresh`: whether no threshold comes from the samples; None where nobody knows.
     """
     guards = guards_about(model, output)
     if not guards:
@@ -269,15 +239,7 @@ def check_decisions(
 ) -> None:
     """Compare the file's decisions with the scores that the thresholds were chosen on.
 
-    Args:
-        decided: by the file, on some samples.
-        scores: of the same samples, in the same batches.
-        thresholds: that were written.
-        where: what the samples are, for messages.
-        rule: of the decision; None without one.
-
-    Raises:
-        CheckFailed: a decision is another one.
+    `rule`: of the decision; None without one.
     """
     level = thresholds.values
     expected: dict[str, NDArray[Any]] = {**scores.values}
@@ -306,11 +268,7 @@ def check_decisions(
 
 
 def check_posterior(written: Runs, output: ClassOutput, name: str, batch: Batch) -> None:
-    """Compare the probabilities under the default class frequencies with those of the output.
-
-    Raises:
-        CheckFailed: they are others.
-    """
+    """Compare the probabilities under the default class frequencies with those of the output."""
     posterior, values = written.run([name, output.name], batch)
     change = float(np.max(np.abs(posterior - output.probabilities(values))))
     if not change <= _MAX_CHANGE:
@@ -320,11 +278,7 @@ def check_posterior(written: Runs, output: ClassOutput, name: str, batch: Batch)
 def largest_change(
     model: Model, before: Runs, after: Runs, source: Source, rows: NDArray[np.int64], batch_size: int
 ) -> float:
-    """Return the largest change of a value of the outputs of a model.
-
-    Raises:
-        CheckFailed: it is more than rounding; of a quantised output, whose nodes the runtime fuses or not, than a step.
-    """
+    """Return the largest change of a value of the outputs of a model."""
     outputs = tensor_outputs(model)
     largest = 0.0
     for batch in source.batches(batch_size, rows):

@@ -88,11 +88,7 @@ class Columns:
         self._where = where
 
     def add(self, labels: NDArray[np.int64], outputs: Iterable[NDArray[Any]]) -> None:
-        """Take in what the outputs, in the order of the roles, say of a batch with these labels (B,).
-
-        Raises:
-            DataError: another shape than that of one row a sample.
-        """
+        """Take in what the outputs, in the order of the roles, say of a batch with these labels (B,)."""
         for (role, kept), output in zip(self._kept.items(), outputs, strict=True):
             rows = (len(labels), int(labels.max(initial=0)) + 1) if role == "set" else (len(labels),)
             if role == "decision" and output.ndim == 2 and len(output) == len(labels):
@@ -140,11 +136,7 @@ class Listening:
         self.columns = Columns(names, where)
 
     def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
-        """Run one batch, and return what was asked for.
-
-        Raises:
-            DataError: ONNX Runtime refuses the data, or a further output has another shape.
-        """
+        """Run one batch, and return what was asked for."""
         found = self._session.run([*outputs, *self._names], batch)
         end = self._done + len(next(iter(batch.values())))
         self.columns.add(self._labels[self._done : end], found[len(outputs) :])
@@ -171,22 +163,7 @@ def collect_values(
     stage: str = "score",
     drawn: range = range(0),
 ) -> Values:
-    """Run a model over samples.
-
-    Args:
-        session: on the model.
-        output: the output that classifies.
-        names: role -> further output: scores or decisions.
-        source: the samples.
-        batch_size: samples per run.
-        progress: called with (stage, done, total).
-        rows: those of the samples to run; all by default.
-        stage: for `progress`.
-        drawn: the D classes whose curves are drawn.
-
-    Raises:
-        DataError: a number is not finite, or a shape is not that of one row a sample.
-    """
+    """Run a model over samples."""
     if rows is None:
         rows = np.arange(len(source))
     labels = source.labels[rows]
@@ -222,11 +199,7 @@ def set_dial(
 ) -> SetDial | ClassSetDial:
     """Return the dial of the coverage: every calibration score is the threshold of a level.
 
-    Args:
-        scores: (n,) of the calibration samples.
-        labels: (n,) their classes.
-        settings: the levels.
-        n_classes: number of classes C.
+    `scores`: (n,) of the calibration samples; `labels`: (n,) their classes.
     """
     name = settings.inputs["coverage"]
     level = settings.coverage / 100
@@ -335,16 +308,7 @@ def choose_thresholds(
 ) -> Thresholds:
     """Choose all thresholds that are asked for, of settings that are reachable.
 
-    Args:
-        values: scores of the samples that decide.
-        fresh: those of them that no score was fitted to, (N,).
-        settings: the levels.
-        n_classes: number of classes C.
-        where: what the samples are, for messages.
-        operated: thresholds of the decision; None without one.
-
-    Raises:
-        DataError: too few samples for a level.
+    `fresh`: those of them that no score was fitted to, (N,). `operated`: thresholds of the decision; None without one.
     """
     found: dict[str, NDArray[np.float32]] = {}
     dials = Dials()
@@ -378,17 +342,7 @@ def choose_thresholds(
 
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
-    """Refuse too few samples for a level, before a model has run.
-
-    Args:
-        settings: the levels.
-        n: samples that decide.
-        fresh: those of them that no score is fitted to.
-        where: what the samples are, for messages.
-
-    Raises:
-        DataError: fewer than a level needs.
-    """
+    """Refuse too few samples for a level, before a model has run."""
     if "set" in settings.add and not settings.per_class:
         of_sets = fresh if settings.fits_sets else n
         _require(_set_words(settings), settings.coverage / 100, of_sets, where)
@@ -442,11 +396,7 @@ def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], sett
 
 
 def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) -> NDArray[np.float32]:
-    """Return outlier scores that differ by more than rounding.
-
-    Raises:
-        DataError: they do not, as energies of log-probabilities do not.
-    """
+    """Return outlier scores that differ by more than rounding."""
     spread = float(np.ptp(scores)) if len(scores) else 1.0
     if spread <= _ROUNDING * max(1.0, float(np.max(np.abs(scores), initial=0.0))):
         raise DataError(
@@ -491,16 +441,7 @@ def _accept(values: Values, settings: GuardSettings) -> NDArray[np.float32]:
 
 
 def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[GuardSettings, Unreached | None]:
-    """Return the settings without what the samples cannot promise, and what that is; None if it is nothing.
-
-    Args:
-        values: scores of the samples that decide.
-        settings: the levels.
-        where: what the samples are, for messages.
-
-    Raises:
-        DataError: no threshold keeps the risk, and nothing else is to be added or `if_unreachable` is `fail`.
-    """
+    """Return the settings without what the samples cannot promise, and what that is; None if it is nothing."""
     confidence = values.values.get("confidence", values.confidence)
     risk, delta = settings.risk / 100, settings.delta / 100
     if "accept" not in settings.add or accept_above(confidence, values.hit, risk, delta) is not None:
@@ -529,15 +470,7 @@ def operable(
 ) -> tuple[GuardSettings, Operated | None, Unreached | None]:
     """Return the thresholds of the decision, and the settings without it where no sample can promise its bound.
 
-    Args:
-        values: scores of the samples that decide.
-        settings: goal and certainty.
-        rule: of the decision; None without one.
-        names: of the classes.
-        where: what the samples are, for messages.
-
-    Raises:
-        DataError: no threshold keeps the bound, and nothing else is to be added or `if_unreachable` is `fail`.
+    `rule`: of the decision; None without one.
     """
     if rule is None:
         return settings, None, None
@@ -588,14 +521,7 @@ def new_outputs(
 ) -> tuple[GuardOutput, ...]:
     """Describe the new outputs.
 
-    Args:
-        settings: what was asked for.
-        thresholds: what was found.
-        n: number of samples that decided on the sets.
-        classes: number of classes C.
-        score: of which sets are made; None without sets.
-        groups: whether samples come in groups, of each of which one decided.
-        decision: what the decision promises.
+    `score`: of which sets are made; None without sets.
     """
     whom = _EXCHANGEABLE[groups]
     words = {

@@ -23,11 +23,7 @@ import tna_onnx
 def register(path: str | Path) -> None:
     """Write Olive's package configuration with this pass added to those that Olive has.
 
-    Args:
-        path: JSON file to write, for `olive run --package-config` or `olive.run(..., package_config=)`.
-
-    Raises:
-        OSError: the file cannot be written.
+    Raises OSError: the file cannot be written.
     """
     values = json.loads(Path(OlivePackageConfig.get_default_config_path()).read_text("utf-8"))
     values["passes"][TnaCalibration.__name__] = {

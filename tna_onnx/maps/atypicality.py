@@ -87,11 +87,7 @@ class AtypicalityLoss:
 
     @classmethod
     def of(cls, reduce: Reduce, atypicality: FloatArray) -> AtypicalityLoss:
-        """Look at the samples once.
-
-        Raises:
-            DataError: squares of the logits are not finite in their dtype.
-        """
+        """Look at the samples once."""
         sums = reduce(Blocked(_shape_sums))
         if not np.all(np.isfinite(sums)):
             raise DataError("aar: the logits are too large for a fit; use another map")
@@ -327,9 +323,6 @@ class AtypicalityAware(CalibrationMap):
 
         With `space`, `FeatureSpace.of_training` of other samples' features, that is standardised here; without it, the
         space is fitted on these samples, and the atypicality of each is measured without itself.
-
-        Raises:
-            DataError: the features do not vary within the classes, or the fit does not end in finite values.
         """
         if start:
             space = start.space

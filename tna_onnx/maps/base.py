@@ -163,12 +163,7 @@ class CalibrationMap(Protocol):
 
         A map that declares `options` takes these as keywords too.
 
-        Args:
-            reduce: runs over chunks of samples.
-            start: a map of the same class, of which a part may be tried first or taken over.
-
-        Raises:
-            DataError: there is no such map.
+        `start`: a map of the same class, of which a part may be tried first or taken over.
         """
 
 

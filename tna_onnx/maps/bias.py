@@ -85,11 +85,7 @@ class Bias(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Bias | None = None) -> Bias:
-        """Fit T and c.
-
-        Raises:
-            DataError: every sample is right (T -> 0), the logits do not differ, or no T > 0 fits.
-        """
+        """Fit T and c."""
         size, first, ridge = first_fit(reduce, start)
         slope, bias = fit_scores(reduce, Scalar(), size, size.spread, (0.0, ridge), start=first)
         return cls(temperature_of(slope, bias, size), bias)
@@ -101,9 +97,6 @@ def first_fit(
     """Return the size of the samples, (d, c) of a fit with a usual ridge, and the ridge 1 / (2 N tau^2) of the samples.
 
     d is in a unit of the logits' own size, x = P s / spread and s' = (1 + d) x + c, and has no ridge.
-
-    Raises:
-        DataError: every sample is right (T -> 0), or the logits do not differ.
     """
     size = shape_of(reduce)
     if not size.spread > 0:
@@ -124,11 +117,7 @@ def _at(fitted: Bias | NoiseFloor, size: Shape) -> tuple[FloatArray, FloatArray]
 
 
 def temperature_of(slope: FloatArray, bias: FloatArray, size: Shape) -> float:
-    """Return T of a fitted d, (1,).
-
-    Raises:
-        DataError: it is not positive, or the bias is not finite.
-    """
+    """Return T of a fitted d, (1,)."""
     beta = (1 + float(slope[0])) / size.spread
     if not (beta > 0 and np.all(np.isfinite(bias))):
         raise DataError(
@@ -196,11 +185,7 @@ class NoiseFloor(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Bias | NoiseFloor | None = None) -> NoiseFloor:
-        """Fit T, c and e together, from T and c of a fit without e.
-
-        Raises:
-            DataError: as `Bias.fit`.
-        """
+        """Fit T, c and e together, from T and c of a fit without e."""
         size, first, ridge = first_fit(reduce, start)
         share = _FIRST_SHARE
         if isinstance(start, NoiseFloor):

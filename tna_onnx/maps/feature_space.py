@@ -114,11 +114,7 @@ class FeatureSpace:
 
     @classmethod
     def fit(cls, reduce: Reduce) -> FeatureSpace:
-        """Fit means and covariance on all samples, and the standardisation on distances without the sample itself.
-
-        Raises:
-            DataError: the features do not vary within the classes.
-        """
+        """Fit means and covariance on all samples, and the standardisation on distances without the sample itself."""
         moments = reduce(_Moments.of)
         space = cls.of_moments(moments)
         of = functools.partial(_distance_without_itself, space, space.between(), moments.count)
@@ -127,20 +123,12 @@ class FeatureSpace:
 
     @classmethod
     def of_training(cls, reduce: Reduce) -> FeatureSpace:
-        """Fit means and covariance on training data, in one pass; `standardised` takes distances of other data.
-
-        Raises:
-            DataError: the features do not vary within the classes.
-        """
+        """Fit means and covariance on training data, in one pass; `standardised` takes distances of other data."""
         return cls.of_moments(reduce(_Moments.of))
 
     @classmethod
     def of_moments(cls, moments: _Moments) -> FeatureSpace:
-        """Return the space of means and covariance, not standardised.
-
-        Raises:
-            DataError: the features do not vary within the classes.
-        """
+        """Return the space of means and covariance, not standardised."""
         # classes without samples have no mean to be close to
         present = moments.count > 0
         n_samples = float(moments.count.sum())

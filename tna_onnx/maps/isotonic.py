@@ -229,11 +229,7 @@ class SmoothedIsotonic(CalibrationMap):
     def fit(
         cls, reduce: Reduce, *, start: SmoothedIsotonic | TopVersusAll | None = None
     ) -> SmoothedIsotonic | TopVersusAll:
-        """Fit T by NLL, then each class by pooling adjacent violators, or all of them as one.
-
-        Raises:
-            DataError: as `Temperature.fit`.
-        """
+        """Fit T by NLL, then each class by pooling adjacent violators, or all of them as one."""
         temperature = Temperature.fit(reduce, start=start).temperature
         count, expected = reduce(functools.partial(_class_sums, temperature))
         # a class that was expected often and never seen has much to say

@@ -49,11 +49,7 @@ class LabelColumns:
 
     @classmethod
     def of(cls, reduce: Reduce) -> LabelColumns:
-        """Gather them: every label is fitted with many passes over its own.
-
-        Raises:
-            DataError: the labels are one class a sample.
-        """
+        """Gather them: every label is fitted with many passes over its own."""
         columns: LabelColumns = reduce(_gathered)
         if columns.labels.ndim == 1:
             raise DataError("this map is for models with several labels a sample, and these labels are one class each")
@@ -153,11 +149,7 @@ class LabelTemperature(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: LabelTemperature | None = None) -> LabelTemperature:  # noqa: ARG003
-        """Fit the shared T, then each label's.
-
-        Raises:
-            DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
-        """
+        """Fit the shared T, then each label's."""
         columns = LabelColumns.of(reduce)
         together = Temperature.fit(reduce)
         fits, shared = columns.fits(lambda label_reduce: Temperature.fit(label_reduce, start=together), together)
@@ -201,11 +193,7 @@ class LabelPlatt(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: LabelPlatt | None = None) -> LabelPlatt:  # noqa: ARG003
-        """Fit the shared T, then each label's slope and intercept.
-
-        Raises:
-            DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
-        """
+        """Fit the shared T, then each label's slope and intercept."""
         columns = LabelColumns.of(reduce)
         together = Platt(1 / Temperature.fit(reduce).temperature, 0.0)
         lines, shared = columns.fits(Platt.fit, together)
@@ -251,11 +239,7 @@ class LabelIsotonic(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: LabelIsotonic | None = None) -> LabelIsotonic:
-        """Fit T by NLL, then each label by pooling adjacent violators.
-
-        Raises:
-            DataError: as `Temperature.fit`, of all labels together; or labels that are one class a sample.
-        """
+        """Fit T by NLL, then each label by pooling adjacent violators."""
         columns = LabelColumns.of(reduce)
         temperature = Temperature.fit(reduce, start=start).temperature
         scarce = columns.scarce(_MIN_SAMPLES)

@@ -84,22 +84,14 @@ class Refit(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Refit | None = None) -> Refit:
-        """Fit with the strength of `start`, or a middle one.
-
-        Raises:
-            DataError: see `Temperature.fit`; or the features are all zero.
-        """
+        """Fit with the strength of `start`, or a middle one."""
         strength = start.strength if start else _MIDDLE
         stronger = tuple(value for value in cls.strengths if value > strength)
         return list(cls._along(reduce, (*stronger, strength)))[-1]
 
     @classmethod
     def fit_path(cls, reduce: Reduce) -> Iterator[Refit]:
-        """Yield the fit of each of `strengths`, while the caller asks for more.
-
-        Raises:
-            DataError: see `fit`.
-        """
+        """Yield the fit of each of `strengths`, while the caller asks for more."""
         yield from cls._along(reduce, cls.strengths)
 
     @classmethod

@@ -66,11 +66,7 @@ class VectorScaling(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: VectorScaling | None = None) -> VectorScaling:
-        """Fit T, then v and c.
-
-        Raises:
-            DataError: as `Temperature.fit`.
-        """
+        """Fit T, then v and c."""
         temperature = Temperature.fit(reduce, start=start).temperature
         size = shape_of(reduce)
         begin = (start.vector, start.bias) if start else None
@@ -136,11 +132,7 @@ class MatrixScaling(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: MatrixScaling | None = None) -> MatrixScaling:
-        """Fit T, then v, M and c.
-
-        Raises:
-            DataError: as `Temperature.fit`, or more than `MAX_CLASSES` classes.
-        """
+        """Fit T, then v, M and c."""
         size = shape_of(reduce)
         if size.classes > MAX_CLASSES:
             raise DataError(

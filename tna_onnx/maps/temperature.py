@@ -116,10 +116,6 @@ class Temperature(CalibrationMap):
     ) -> Temperature:
         """Fit T by safeguarded Halley steps in log(1/T); for another objective than the NLL, scan T around that,
         with so many bins of a calibration error.
-
-        Raises:
-            DataError: no T minimises the NLL: each sample's label has the largest logit (T -> 0), or the logits say
-                less than nothing about the labels (T -> infinity).
         """
         reduce = _in_two_classes(reduce)
         first = 1.0 if start is None else 1 / start.temperature
@@ -288,11 +284,7 @@ class EnsembleTemperature(CalibrationMap):
     def fit(
         cls, reduce: Reduce, *, start: EnsembleTemperature | None = None, ets_loss: str = "squared"
     ) -> EnsembleTemperature:
-        """Fit T by NLL, then the weights by `ets_loss`, squared error or NLL too.
-
-        Raises:
-            DataError: as `Temperature.fit`.
-        """
+        """Fit T by NLL, then the weights by `ets_loss`, squared error or NLL too."""
         # T changes little with the weight: a fit from the neighbour's takes fewer passes
         temperature = Temperature.fit(reduce, start=start).temperature
         # G and t for the squared error; the number of classes for both losses

@@ -63,11 +63,7 @@ class Platt(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Platt | None = None) -> Platt:  # noqa: ARG003
-        """Fit a and c.
-
-        Raises:
-            DataError: not two classes, or no a > 0 fits.
-        """
+        """Fit a and c."""
         check_two_classes(cls.name, reduce)
         fit = fit_logistic(reduce, log_odds_column)
         slope = float(fit.weights[0])
@@ -77,11 +73,7 @@ class Platt(CalibrationMap):
 
 
 def check_two_classes(name: str, reduce: Reduce) -> None:
-    """Refuse logits of more classes.
-
-    Raises:
-        DataError: there are not two.
-    """
+    """Refuse logits of more classes."""
     classes = shape_of(reduce).classes
     if classes != 2:
         raise DataError(
@@ -130,11 +122,7 @@ class Beta(CalibrationMap):
 
     @classmethod
     def fit(cls, reduce: Reduce, *, start: Beta | None = None) -> Beta:  # noqa: ARG003
-        """Fit a, b and c.
-
-        Raises:
-            DataError: not two classes, or neither a > 0 nor b > 0 fits.
-        """
+        """Fit a, b and c."""
         check_two_classes(cls.name, reduce)
         two_sided = fit_logistic(reduce, functools.partial(_sides, (1.0, 1.0)))
         a, b = two_sided.weights.tolist()

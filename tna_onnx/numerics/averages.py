@@ -98,13 +98,7 @@ class Ensemble:
     def averages(self, angles: Sequence[float], members: int) -> Iterator[Average]:
         """Yield the average at each angle, ascending; ends early where a member's path does.
 
-        Args:
-            angles: ascending, in degrees, in [0, 90).
-            members: how many are averaged; `LIMIT` for the limit of many.
-
-        Raises:
-            ValueError: angles are not ascending.
-            UnsupportedModel: the weight cannot be tilted (n < 2, or all class vectors zero).
+        `angles`: ascending, in degrees, in [0, 90). `members`: how many are averaged; `LIMIT` for the limit of many.
         """
         if any(b <= a for a, b in itertools.pairwise(angles)):
             raise ValueError(f"angles must ascend, got {list(angles)}")

@@ -31,9 +31,6 @@ _NUMBERS: dict[str, tuple[type, ...]] = {
 def check_numbers(expected: Literal["a whole number", "a number", "a number or None"], **values: object) -> None:
     """Refuse arguments that are not numbers; truth values and texts are not.
 
-    Raises:
-        UsageError: one is something else.
-
     >>> check_numbers("a whole number", bins=15, seed=1.5)
     Traceback (most recent call last):
     tna_onnx.errors.UsageError: seed must be a whole number, got 1.5 (float)
@@ -47,9 +44,6 @@ def check_numbers(expected: Literal["a whole number", "a number", "a number or N
 def check_choice(name: str, word: object, choices: Iterable[str]) -> None:
     """Refuse a word that is none of the choices.
 
-    Raises:
-        UsageError: it is not.
-
     >>> check_choice("map", "tss", ("none", "ts"))
     Traceback (most recent call last):
     tna_onnx.errors.UsageError: map 'tss' is not known; expected none, ts
@@ -62,9 +56,6 @@ def check_choice(name: str, word: object, choices: Iterable[str]) -> None:
 def check_limits(kind: str, limits: Mapping[str, object]) -> None:
     """Refuse limits that are not finite numbers of at least 0.
 
-    Raises:
-        UsageError: one is something else.
-
     >>> check_limits("data", {"overlap": -1})
     Traceback (most recent call last):
     tna_onnx.errors.UsageError: data limit overlap must be a finite number of at least 0, got -1
@@ -75,11 +66,7 @@ def check_limits(kind: str, limits: Mapping[str, object]) -> None:
 
 
 def check_level(per_cent: float) -> float:
-    """Return a confidence level as a fraction.
-
-    Raises:
-        UsageError: not a number, or outside of 50 to 99.9 per cent.
-    """
+    """Return a confidence level as a fraction."""
     check_numbers("a number", confidence_level=per_cent)
     if not _MIN_LEVEL <= per_cent <= MAX_LEVEL:
         raise UsageError(f"confidence_level must be in {_MIN_LEVEL} to {MAX_LEVEL} per cent, got {per_cent}")

@@ -68,9 +68,7 @@ _ROUNDING = 1e-9  # of (n + 1) level: 10 * 0.9 is 9, whatever float64 makes of i
 def quantile(scores: NDArray[Any], level: float) -> float:
     """Return q: a new score is at most q with probability `level` or more; infinity where n is too small to say.
 
-    Args:
-        scores: (n,) of calibration samples, in any order.
-        level: in (0, 1).
+    `scores`: (n,) of calibration samples, in any order.
 
     >>> quantile(np.array([3.0, 1.0, 2.0]), 0.5)
     2.0
@@ -103,11 +101,7 @@ def ranked_levels(n: int) -> NDArray[np.float64]:
 def coverage_band(n: int, level: float, new: int | None, confidence: float) -> tuple[float, float]:
     """Return the central interval of the share of new scores that are at most q, if they are exchangeable.
 
-    Args:
-        n: calibration samples, at least `samples_needed(level)`.
-        level: of the quantile.
-        new: new samples, at least 1; None for arbitrarily many.
-        confidence: of the interval, in (0, 1).
+    `new`: new samples, at least 1; None for arbitrarily many.
 
     >>> low, high = coverage_band(1000, 0.95, 1000, 0.95)
     >>> round(low, 3), round(high, 3)
@@ -149,11 +143,9 @@ def set_scores(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Return the classes from the likeliest down and their scores, both (N, C).
 
-    Args:
-        p: (N, C) probabilities.
-        name: `lac`; or anything else for the sum of larger probabilities and half of the class's own.
-        penalty: (C,) that is added to these sums by rank, if any.
-        allow_empty: whether the likeliest class has a score like the others, in place of 0.
+    `p`: (N, C) probabilities. `name`: `lac`; or anything else for the sum of larger probabilities and half of the
+    class's own. `penalty`: (C,) that is added to these sums by rank, if any. `allow_empty`: whether the likeliest class
+    has a score like the others, in place of 0.
     """
     order = np.argsort(-p, axis=1, kind="stable")
     # float32, as ties of the graph count
@@ -179,13 +171,8 @@ def set_sizes(
 ) -> NDArray[np.int64]:
     """Return how many classes each set holds, (N,), where the threshold comes from the same samples.
 
-    Args:
-        p: as of `set_scores`, and the others as well.
-        labels: (N,).
-        level: of the coverage, in (0, 1); one that N is too small for gives sets of all classes.
-        name: of the score.
-        penalty: (C,) by rank.
-        allow_empty: see `set_scores`.
+    `p`: as of `set_scores`, and the others as well. `labels`: (N,). `level`: of the coverage, in (0, 1); one that N is
+    too small for gives sets of all classes. `penalty`: (C,) by rank.
     """
     order, scores = set_scores(p, name, penalty, allow_empty=allow_empty)
     ranks = np.argmax(order == labels[:, None], axis=1)
@@ -262,11 +249,8 @@ class Acceptance:
 def accept_above(confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, delta: float) -> Acceptance | None:
     """Return the lowest threshold whose risk is at most `risk`, with probability 1 - `delta`; None if none passes.
 
-    Args:
-        confidence: (N,) largest probabilities.
-        hit: (N,) whether the sample is classified right.
-        risk: largest share of errors among accepted samples, in (0, 1).
-        delta: probability with which the risk may be above it, in (0, 1).
+    `confidence`: (N,) largest probabilities; `hit`: (N,) whether the sample is classified right; `risk`: largest share
+    of errors among accepted samples, in (0, 1); `delta`: probability with which the risk may be above it, in (0, 1).
     """
     ranked = _Ranked(confidence, hit)
     accepted = ranked.accepted(risk, delta)

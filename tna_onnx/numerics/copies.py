@@ -76,9 +76,7 @@ def connected(n: int, pairs: Pairs) -> IntArray:
 def near_copies(features: NDArray[Any], seed: int = 0) -> Pairs:
     """Return the pairs (P, 2) of samples that are near copies; of a large group, enough of them to connect it.
 
-    Args:
-        features: (N, n) finite numbers.
-        seed: of the samples that distances are measured to, and of a projection.
+    `features`: (N, n) finite numbers; `seed`: of the samples that distances are measured to, and of a projection.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.standard_normal((200, 16))
@@ -191,10 +189,8 @@ class _Points:
     def closer(self, rows: NDArray[np.int64], limits: NDArray[np.float64], *, later: bool = False) -> Pairs:
         """Return pairs (P, 2) of rows and others that may be closer than a limit; at most 32 for each row.
 
-        Args:
-            rows: first samples.
-            limits: distance in the space of the features for each of them.
-            later: hold each, of all rows, against those after it only.
+        `limits`: distance in the space of the features for each of them; `later`: hold each, of all rows, against those
+        after it only.
         """
         n = len(self._left)
         bounds = np.asarray((self._factor * limits) ** 2, np.float32)

@@ -109,12 +109,7 @@ class Corp:
 
     @classmethod
     def of(cls, scores: SampleScores, seed: int = 0) -> Corp:
-        """Fit and resample N >= 1 scores.
-
-        Args:
-            scores: of the samples.
-            seed: of the resamples.
-        """
+        """Fit and resample N >= 1 scores."""
         data = _Cells.of(scores)
         fit, _ = pool(data.hits / data.count, data.count)
         binary = _binary_nll(scores)
@@ -283,11 +278,9 @@ def top_label_errors(
     of the ECE held it in 95 to 100 %, that of the NLL in 92 to 97 %. With few errors that of the NLL would not hold:
     in 75 % where 1 % of 200 samples are wrong, in 13 % where 0.1 % are. It is left out there.
 
-    Args:
-        confidence: (N,) stated probabilities that the sample is classified right.
-        hit: (N,) whether it is.
-        level: of the intervals, a fraction.
-        clusters: numbers of the groups that samples come in, (N,); None where they are independent.
+    `confidence`: (N,) stated probabilities that the sample is classified right. `hit`: (N,) whether it is. `level`: of
+    the intervals, a fraction. `clusters`: numbers of the groups that samples come in, (N,); None where they are
+    independent.
     """
     stated = np.clip(np.asarray(confidence, np.float64), _DOUBT, 1 - _DOUBT)
     loss = -np.log(np.where(hit, stated, 1 - stated)).astype(np.float32)

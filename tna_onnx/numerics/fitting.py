@@ -61,16 +61,8 @@ def increasing_root(
 ) -> Root:
     """Find x in [low, high] where an increasing function changes sign.
 
-    Args:
-        function: x -> (f(x), f'(x), f''(x)) for x > 0; f does not decrease.
-        low: lower end of the range, positive.
-        high: upper end of the range.
-        start: first x tried; a warm start saves steps.
-        tolerance: relative error of x.
-        max_iterations: evaluations of f at most.
-
-    Raises:
-        ValueError: the range is empty or not positive, or f is not finite.
+    `function`: x -> (f(x), f'(x), f''(x)) for x > 0; f does not decrease. `start`: first x tried; a warm start saves
+    steps.
 
     >>> round(increasing_root(lambda x: (x - 3.0, 1.0, 0.0), 1e-3, 1e3).value, 9)
     3.0
@@ -149,12 +141,8 @@ def _end(u: float, low: float, high: float) -> Literal["converged", "lower", "up
 def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     """Minimise w'Gw - 2 t'w over weights w >= 0 that sum to one.
 
-    Args:
-        gram: (k, k) symmetric positive semidefinite, k small (2^k - 1 linear systems are solved).
-        target: (k,).
-
-    Returns:
-        (k,) weights; of equal minima the one with the fewest non-zero weights.
+    Gives (k,) weights; of equal minima the one with the fewest non-zero weights. `gram`: (k, k) symmetric positive
+    semidefinite, k small (2^k - 1 linear systems are solved).
 
     >>> simplex_weights(np.eye(2), np.array([0.9, 0.1])).round(6).tolist()
     [0.9, 0.1]
@@ -189,14 +177,10 @@ def mixture_weights(
 ) -> FloatArray:
     """Maximise sum_i log(likelihoods_i . w) over the probability simplex, by sequential quadratic programming.
 
-    Args:
-        likelihoods: (N, k) non-negative, a positive one in every row; k small.
-        counts: (N,) how much each row counts; None where all count the same.
-        max_iterations: steps at most; the last one gains less than 1e-14 a sample.
-
-    Returns:
-        (k,) weights. Source: Kim, Carbonetto, Stephens & Anitescu (2020), "A fast algorithm for maximum likelihood
-        estimation of mixture proportions using sequential quadratic programming".
+    Gives (k,) weights. Source: Kim, Carbonetto, Stephens & Anitescu (2020), "A fast algorithm for maximum likelihood
+    estimation of mixture proportions using sequential quadratic programming". `likelihoods`: (N, k) non-negative, a
+    positive one in every row; k small. `counts`: (N,) how much each row counts; None where all count the same.
+    `max_iterations`: steps at most; the last one gains less than 1e-14 a sample.
 
     >>> mixture_weights(np.array([[0.9, 0.1], [0.2, 0.1]])).round(6).tolist()
     [1.0, 0.0]
@@ -285,9 +269,8 @@ class _Columns:
 def fit_logistic(reduce: Callable[..., Any], features: Callable[[Any], Any]) -> LogisticFit:
     """Fit w.
 
-    Args:
-        reduce: runs over chunks of (logits, labels), logits (B, 2).
-        features: logits -> f, (B, k) float64; a function that can be pickled. A column without variation gets 0.
+    `reduce`: runs over chunks of (logits, labels), logits (B, 2). `features`: logits -> f, (B, k) float64; a function
+    that can be pickled. A column without variation gets 0.
     """
     count, *sums = reduce(Blocked(functools.partial(_moments, features)))
     total, square = np.split(np.array(sums), 2)
@@ -390,17 +373,10 @@ def convex_minimum(
 ) -> FloatArray:
     """Minimise a smooth convex function.
 
-    Args:
-        function: x -> (f(x), gradient, curvature).
-        start: (k,) where to begin.
-        refuge: (k,) a point where f is smooth, to begin at if `start` is too far from the minimum for Newton's steps.
-        tolerance: length of the gradient in the norm of M^-1 (`Curvature`); its square is about twice the excess of f
-            over its minimum.
-        max_iterations: Newton steps at most.
-
-    Returns:
-        (k,) the minimum, or the last point that could be improved where f is known too roughly to reach the tolerance;
-        NaN where f or its gradient are.
+    Gives (k,) the minimum, or the last point that could be improved where f is known too roughly to reach the
+    tolerance; NaN where f or its gradient are. `refuge`: (k,) a point where f is smooth, to begin at if `start` is too
+    far from the minimum for Newton's steps. `tolerance`: length of the gradient in the norm of M^-1 (`Curvature`); its
+    square is about twice the excess of f over its minimum.
 
     >>> plain = DiagonalCurvature(lambda d: d, np.ones(2))
     >>> convex_minimum(lambda x: (x @ x / 2 - x[0], x - [1, 0], plain), np.zeros(2)).tolist()

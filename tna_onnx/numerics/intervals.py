@@ -86,14 +86,7 @@ def label_errors(
 ) -> tuple[float, float]:
     """Return the ends of the interval of the difference after - before.
 
-    Args:
-        before: scores of N samples with several labels.
-        after: scores of the same samples.
-        bins: of each label's error.
-        z: standard errors on each side.
-        seed: of the draws.
-        shares: the bins of the error.
-        cross_fit: as in `numerics.intervals.paired_differences`.
+    `before`: scores of N samples with several labels.
     """
     same = np.array_equal(before.confidence, after.confidence) and np.array_equal(before.hit, after.hit)
     if same and (cross_fit is None or np.array_equal(cross_fit.fitted.confidence, after.confidence)):
@@ -195,26 +188,17 @@ def paired_differences(
     understates an improvement, as folds are fitted on fewer samples. Coverage would be below, 88 %, if the residuals of
     all bins alternated in sign at 1 to 1.5 standard errors each.
 
-    Args:
-        before: scores of N samples, with their clusters if they have any.
-        after: scores of the same samples.
-        bins: bins of ECE and AdaECE.
-        level: confidence level, a fraction.
-        seed: of the draws behind the standard errors of calibration errors.
-        cross_fit: where `after` is cross-fitted in K folds, the fit on all N samples, which the intervals are then for.
-            Folds share their training samples, which makes the variance of a mean loss 1 + K/(K-1) times that of
-            independent samples, if fitting gains nothing; if it gains much, these intervals are too wide. A fit follows
-            losses, not hits, so that accuracy needs no such factor. Residuals are
-            off to first order by the mean of the folds' fits, the fit on all N: calibration errors need no such factor,
-            but the noise of `numerics.residuals` before their bias is taken out, which moves the centre.
-        same_predictions: whether both models are known to predict the same classes: accuracy then cannot differ.
-        kind: of the intervals of ECE and AdaECE; with several labels a sample they are debiased.
-
-    Raises:
-        ValueError: different numbers of samples, fewer samples than bins, one fold or cluster, or a level outside of 0
-            to 1.
-
     Source: for folds Nadeau & Bengio (2003), section 3, n2/n1 = 1/(K-1); for accuracy Bonett & Price (2012).
+
+    `before`: scores of N samples, with their clusters if they have any. `level`: confidence level, a fraction. `seed`:
+    of the draws behind the standard errors of calibration errors. `cross_fit`: where `after` is cross-fitted in K
+    folds, the fit on all N samples, which the intervals are then for. Folds share their training samples, which makes
+    the variance of a mean loss 1 + K/(K-1) times that of independent samples, if fitting gains nothing; if it gains
+    much, these intervals are too wide. A fit follows losses, not hits, so that accuracy needs no such factor. Residuals
+    are off to first order by the mean of the folds' fits, the fit on all N: calibration errors need no such factor, but
+    the noise of `numerics.residuals` before their bias is taken out, which moves the centre. `same_predictions`:
+    whether both models are known to predict the same classes: accuracy then cannot differ. `kind`: of the intervals of
+    ECE and AdaECE; with several labels a sample they are debiased.
     """
     if len(before) != len(after):
         raise ValueError(f"paired samples expected, got {len(before)} before and {len(after)} after")
@@ -260,15 +244,9 @@ def bootstrap_interval(
 
     1,000 resamples of the samples, of whole clusters where they come in some. The bins stay those of the samples.
 
-    Args:
-        before: scores of N samples with one class each.
-        after: scores of the same samples.
-        bins: of the error.
-        level: confidence level, a fraction.
-        seed: of the resamples.
-        shares: the bins of the error.
-
     Source: Efron & Tibshirani (1993), "An introduction to the bootstrap", section 14.3.
+
+    `before`: scores of N samples with one class each; `level`: confidence level, a fraction.
     """
     everyone = slice(0, len(before))
     spread = np.hstack([residuals(side)[:, None] * shares(side, bins)(everyone) for side in (before, after)])

@@ -88,11 +88,7 @@ class Metrics:
 
     @classmethod
     def of(cls, scores: SampleScores, bins: int = 15) -> Metrics:
-        """Reduce scores; sums in float64.
-
-        Raises:
-            ValueError: no samples, or fewer samples than bins.
-        """
+        """Reduce scores; sums in float64."""
         check_bins(scores, bins)
         values: dict[str, Any] = {name: _value(scores, name, bins) for name in METRICS}
         return cls(n=len(scores), bins=bins, **values, **_dependence(scores))
@@ -176,9 +172,6 @@ class Interval:
 def ece(scores: SampleScores, bins: int = 15) -> float:
     """Expected calibration error over `bins` equal intervals (j/B, (j+1)/B].
 
-    Raises:
-        ValueError: no samples, or fewer samples than bins.
-
     Source: Naeini et al. (2015); the paper, section "Evaluation Metrics".
 
     >>> right, wrong = np.array([True]), np.array([False])
@@ -198,9 +191,6 @@ def ada_ece(scores: SampleScores, bins: int = 15) -> float:
 
     Samples of one confidence can fall on both sides of a border; each then counts with their mean residual, so that
     the value does not depend on the order of the samples.
-
-    Raises:
-        ValueError: no samples, or fewer samples than bins.
 
     Source: Mukhoti et al. (2020); the paper, section "Evaluation Metrics".
     """
@@ -288,11 +278,7 @@ def equal_mass_edges(n: int, bins: int) -> NDArray[np.intp]:
 
 
 def check_bins(scores: SampleScores, bins: int) -> None:
-    """Check that there are at least as many samples as bins.
-
-    Raises:
-        ValueError: no bin, no samples, or fewer samples than bins.
-    """
+    """Check that there are at least as many samples as bins."""
     if bins < 1 or len(scores) < bins:
         raise ValueError(f"at least one bin and as many samples as bins needed, got {len(scores)} samples, {bins} bins")
 
@@ -359,10 +345,7 @@ def debiased_ece(scores: SampleScores, bins: int = 15) -> float:
 def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[Any]) -> NDArray[np.float64]:
     """Return the variance of the sum of residuals in each bin, (B,): where samples come in groups, that of their sums.
 
-    Args:
-        scores: of N samples.
-        bin_: of each sample, (N,).
-        least: variance of independent samples, (B,), which it is not below.
+    `bin_`: of each sample, (N,); `least`: variance of independent samples, (B,), which it is not below.
     """
     if scores.clusters is None or group_count(scores) is None:
         return np.asarray(least, np.float64)

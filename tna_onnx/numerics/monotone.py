@@ -53,13 +53,8 @@ def isotonic_log_odds(
 ) -> FloatArray:
     """Fit a non-decreasing function f of the probability.
 
-    Args:
-        probability: (N,) in [0, 1], N >= 1.
-        outcome: (N,) whether the class was the label.
-        weights: (N,) of the samples; None where all count the same.
-
-    Returns:
-        (72,) log-odds of f at the cells' centres, non-decreasing.
+    Gives (72,) log-odds of f at the cells' centres, non-decreasing. `probability`: (N,) in [0, 1], N >= 1. `outcome`:
+    (N,) whether the class was the label. `weights`: (N,) of the samples; None where all count the same.
 
     >>> high, low = np.full(1000, 0.9), np.full(1000, 0.1)
     >>> hits = np.arange(1000) < 700
@@ -134,9 +129,7 @@ def pool(y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
 def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the knots (p, correction) that are needed, K each: step 5.
 
-    Args:
-        log_odds: (72,) of f at the cells' centres.
-        correction: (72,) what is added to a logit there.
+    `log_odds`: (72,) of f at the cells' centres; `correction`: (72,) what is added to a logit there.
     """
     p = expit(CENTRES)
     corners = _kept(p, correction, _allowed(log_odds))
@@ -146,8 +139,7 @@ def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, F
 def thinned_over_log_odds(log_odds: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the knots (log-odds of p, correction) that are needed where the correction is linear in log-odds between.
 
-    Args:
-        log_odds: (72,) of f at the cells' centres.
+    `log_odds`: (72,) of f at the cells' centres.
     """
     correction = log_odds - CENTRES
     corners = _kept(CENTRES, correction, _allowed(log_odds))

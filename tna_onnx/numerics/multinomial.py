@@ -162,11 +162,7 @@ class Shape:
 
 
 def shape_of(reduce: Callable[..., Any]) -> Shape:
-    """Look at the samples once.
-
-    Args:
-        reduce: runs over chunks of (logits, labels).
-    """
+    """Look at the samples once."""
     samples, entries, square, gap = reduce(Blocked(_shape_sums)).tolist()
     # a sum of weights need not be a whole number
     number = round(samples) if samples == round(samples) else samples
@@ -184,16 +180,9 @@ def fit_scores(
 ) -> tuple[FloatArray, FloatArray]:
     """Return (D, c), the minimum of the loss.
 
-    Args:
-        reduce: runs over chunks of (logits, labels).
-        form: what D is.
-        size: of the samples.
-        temperature: T; None takes x = s, neither divided nor centred.
-        strength: of D (a number, or an array of its shape) and of c.
-        start: (D, c) where the steps begin; zeros otherwise.
-
-    Returns:
-        D in its shape and c (C,), float64. They are finite if the logits are.
+    Gives d in its shape and c (C,), float64. They are finite if the logits are. `temperature`: T; None takes x = s,
+    neither divided nor centred. `strength`: of D (a number, or an array of its shape) and of c. `start`: (D, c) where
+    the steps begin; zeros otherwise.
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
     first = np.zeros(len(objective.ridge)) if start is None else _joined(start)
@@ -212,17 +201,8 @@ def fit_above_floor(
 ) -> tuple[FloatArray, FloatArray, float]:
     """Return (D, c, e), a minimum of the loss with noise in the labels.
 
-    Args:
-        reduce: runs over chunks of (logits, labels).
-        form: what D is.
-        size: of the samples.
-        temperature: T.
-        strength: of D (a number, or an array of its shape) and of c.
-        share: e where the steps begin, between 0 and 1.
-        start: (D, c) where they begin; zeros otherwise.
-
-    Returns:
-        D in its shape and c (C,), float64, and e.
+    Gives d in its shape and c (C,), float64, and e. `strength`: of D (a number, or an array of its shape) and of c.
+    `share`: e where the steps begin, between 0 and 1. `start`: (D, c) where they begin; zeros otherwise.
     """
     objective = _Objective.of(reduce, form, size, temperature, strength)
     linear = np.zeros(len(objective.ridge)) if start is None else _joined(start)
@@ -477,11 +457,7 @@ def ridge_path(
 ) -> Iterator[Float32Array]:
     """Yield the (C, r) minimum of f for each strength lambda.
 
-    Args:
-        scores: (N, C) s.
-        labels: (N,) y.
-        axes: u.
-        strengths: positive, in descending order.
+    `scores`: (N, C) s; `labels`: (N,) y.
     """
     problem = _Problem(scores, labels, axes)
     solution = np.zeros((scores.shape[1], axes.coordinates.shape[1]), np.float32)

@@ -119,10 +119,8 @@ def confusion(decided: NDArray[Any], labels: NDArray[np.int64], classes: int) ->
 def goal_value(counts: Counts, goal: str, cost: Floats | None = None) -> NDArray[np.float64]:
     """Return what is to be maximised, for counts (..., C, A) of true classes and decisions; the last class is positive.
 
-    Args:
-        counts: A is C or C + 1, with a column for no decision.
-        goal: of `GOALS`, or `cost`, whose mean is negative here.
-        cost: (C, A) of `cost`.
+    `counts`: A is C or C + 1, with a column for no decision; `goal`: of `GOALS`, or `cost`, whose mean is negative
+    here; `cost`: (C, A) of `cost`.
     """
     n = counts.astype(np.float64)
     classes = n.shape[-2]
@@ -178,11 +176,7 @@ def _best_cut(scores: Floats, positive: NDArray[np.bool_], goal: str) -> np.floa
 def best_thresholds(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], goal: str) -> Floats:
     """Return the thresholds that are best on samples: [] of `positive`, else (C,).
 
-    Args:
-        rule: what they are for.
-        p: (N, C) probabilities.
-        labels: (N,), or (N, C) of 0 and 1 of several labels.
-        goal: of `GOALS`, or `cost`.
+    `p`: (N, C) probabilities; `labels`: (N,), or (N, C) of 0 and 1 of several labels.
     """
     if rule.kind == "positive":
         return np.asarray(_best_cut(p[:, rule.positive], labels == rule.positive, goal), np.float32)
@@ -256,12 +250,9 @@ def bounded_threshold(
 
     It is the highest for a recall, and the lowest for the others: as few false alarms, or as many hits, as can be.
 
-    Args:
-        scores: (N,) probabilities of a class; it is decided where they reach the threshold.
-        positive: (N,) whether samples have the class.
-        bound: of `BOUNDS`.
-        level: smallest recall or precision, or largest false positive rate, in (0, 1).
-        delta: probability with which the promise may be broken.
+    `scores`: (N,) probabilities of a class; it is decided where they reach the threshold. `positive`: (N,) whether
+    samples have the class. `level`: smallest recall or precision, or largest false positive rate, in (0, 1). `delta`:
+    probability with which the promise may be broken.
     """
     if bound == "precision":
         accepted = accept_above(scores, positive, 1 - level, delta)

@@ -163,8 +163,7 @@ def inverse_root(covariance: FloatArray) -> FloatArray:
     What OAS adds to the diagonal is at least about tr(S) / (n N): Sigma has no direction without variance, unless all
     are such.
 
-    Raises:
-        numpy.linalg.LinAlgError: they are.
+    Raises numpy.linalg.LinAlgError: they are.
     """
     return _inverse_of_upper(np.linalg.cholesky(covariance).T)
 

@@ -92,15 +92,13 @@ def fit_em(
 ) -> EmFit:
     """Fit class frequencies by EM.
 
-    Args:
-        probabilities: (N, C) calibrated P(y | x) of the samples.
-        source: (C,) or (B, C) frequencies p that the probabilities were calibrated under, all positive.
-        counts: (B, N) how often each sample counts; None is once.
-        start: (C,) or (B, C) positive frequencies to begin with; None begins with `source`.
-        tolerance: bound on what is missing from L, nats a sample.
-        max_cycles: most cycles of three steps; then the result says how much may be missing.
-
     Source: Saerens et al. (2002), equation 2.9.
+
+    `probabilities`: (N, C) calibrated P(y | x) of the samples. `source`: (C,) or (B, C) frequencies p that the
+    probabilities were calibrated under, all positive. `counts`: (B, N) how often each sample counts; None is once.
+    `start`: (C,) or (B, C) positive frequencies to begin with; None begins with `source`. `tolerance`: bound on what is
+    missing from L, nats a sample. `max_cycles`: most cycles of three steps; then the result says how much may be
+    missing.
 
     >>> fit_em(np.array([[0.9, 0.1], [0.9, 0.1], [0.1, 0.9]]), np.array([0.5, 0.5])).priors.round(3)
     array([[0.708, 0.292]])
@@ -159,9 +157,6 @@ def joint_counts(labels: IntArray, predicted: IntArray, n_classes: int) -> Float
 def conditional(joint: FloatArray) -> FloatArray:
     """Return K (C, C) from `joint_counts`: each column adds up to 1.
 
-    Raises:
-        DataError: a class without a sample.
-
     Source: Lipton et al. (2018), section 4.
     """
     totals = joint.sum(axis=0)
@@ -174,14 +169,9 @@ def conditional(joint: FloatArray) -> FloatArray:
 def black_box(matrix: FloatArray, shares: FloatArray) -> FloatArray:
     """Solve K q = m; what is negative becomes 0, and the rest adds up to 1.
 
-    Args:
-        matrix: (C, C) K of `conditional`.
-        shares: (C,) shares of predictions among the new samples.
-
-    Raises:
-        DataError: K is singular.
-
     Source: Lipton et al. (2018), section 4; in terms of q = w p in place of the weights w.
+
+    `matrix`: (C, C) K of `conditional`; `shares`: (C,) shares of predictions among the new samples.
 
     >>> black_box(np.array([[0.9, 0.2], [0.1, 0.8]]), np.array([0.55, 0.45]))
     array([0.5, 0.5])
@@ -282,12 +272,7 @@ class Draws:
 def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_black_box: bool) -> Draws:
     """Draw both sets of samples again and estimate on each draw.
 
-    Args:
-        observed: the samples.
-        em: (C,) estimate of EM on them, where the fits begin.
-        count: number of draws B.
-        seed: of the draws.
-        with_black_box: whether K can be inverted.
+    `em`: (C,) estimate of EM on them, where the fits begin.
     """
     rng = np.random.default_rng(seed)
     n, classes = observed.probabilities.shape
@@ -331,11 +316,7 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
 
 
 def unexplained(observed: Observed, q: FloatArray) -> FloatArray:
-    """Return the (C,) shares of predictions among the new samples less those that the frequencies q explain.
-
-    Raises:
-        DataError: a class without a labelled sample.
-    """
+    """Return the (C,) shares of predictions among the new samples less those that the frequencies q explain."""
     predicted = observed.probabilities.argmax(axis=1)
     shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
     residual: FloatArray = shares - conditional(observed.joint) @ q
@@ -396,9 +377,7 @@ def surprise(observed: Observed, q: FloatArray) -> float:
 def p_of_distance(difference: FloatArray, drawn: FloatArray) -> float:
     """Return how often noise alone makes a (C,) difference as large, in sum, as the one that was found.
 
-    Args:
-        difference: that was found.
-        drawn: (B, C) differences of the draws, which scatter around it.
+    `drawn`: (B, C) differences of the draws, which scatter around it.
     """
     distances = np.abs(drawn - difference).sum(axis=1)
     as_large = int(np.count_nonzero(distances >= np.abs(difference).sum()))
@@ -416,9 +395,7 @@ def p_of_normal(value: float, drawn: FloatArray) -> float:
 def invertible(observed: Observed, seed: int) -> str:
     """Return why K cannot be inverted; empty if it can.
 
-    Args:
-        observed: the samples.
-        seed: of the draws that show the noise.
+    `seed`: of the draws that show the noise.
     """
     try:
         matrix = conditional(observed.joint)

@@ -84,10 +84,8 @@ def mean_and_error(
 ) -> tuple[float, float]:
     """Return the mean of (N,) values and its standard error, infinite for a single cluster.
 
-    Args:
-        values: finite numbers.
-        clusters: of the values, (N,); None where they are independent.
-        weights: of the values, (N,), where they have clusters; None where all count the same.
+    `clusters`: of the values, (N,); None where they are independent. `weights`: of the values, (N,), where they have
+    clusters; None where all count the same.
 
     >>> mean_and_error(np.array([1.0, 1.0, 3.0, 3.0]), np.array([0, 0, 1, 1]))
     (2.0, 1.0)
@@ -108,10 +106,8 @@ def between_clusters(
 ) -> NDArray[np.float64]:
     """Return what stands for the covariance of one sample, (B, B): n times that of the mean of n samples.
 
-    Args:
-        parts: clusters of a part of the samples, and their sums (K, B + 1): of B values, and of ones.
-        mean: (B,) of the values of all samples.
-        n: number of samples.
+    `parts`: clusters of a part of the samples, and their sums (K, B + 1): of B values, and of ones; `mean`: (B,) of the
+    values of all samples.
     """
     # a cluster may reach from one part into the next
     sums = cluster_sums(np.concatenate([first for _, first in parts]), np.concatenate([second for second, _ in parts]))
@@ -258,13 +254,7 @@ def corrected_errors(crossed: SampleScores, cross_fit: CrossFit, bins: int = 15)
         isotonic   1,000    -0.35  -0.03 +- 0.05      -0.28  -0.04 +- 0.05
         default    1,000    -0.13  +0.00 +- 0.03      -0.13  -0.02 +- 0.03
 
-    Args:
-        crossed: scores of N samples, each by a fit without its fold.
-        cross_fit: what corrects them.
-        bins: of both errors.
-
-    Raises:
-        ValueError: different numbers of samples, fewer samples than bins, or one fold only.
+    `crossed`: scores of N samples, each by a fit without its fold.
 
     >>> sure, half = np.float32([0.9, 0.9]), np.array([True, False])
     >>> scores = SampleScores(sure, half, sure, sure)
@@ -291,11 +281,7 @@ def _of_labels(crossed: SampleScores, cross_fit: CrossFit, bins: int) -> dict[st
 def fit_error(
     crossed: SampleScores, cross_fit: CrossFit, shares: Shares
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return x_j, (B,), and how the error of the fit spreads over the bins: (K, B), whose squares add up to v_j.
-
-    Raises:
-        ValueError: different numbers of samples, or one fold only.
-    """
+    """Return x_j, (B,), and how the error of the fit spreads over the bins: (K, B), whose squares add up to v_j."""
     n = crossed.total
     if not len(crossed) == len(cross_fit.fitted) == len(cross_fit.fold):
         raise ValueError(

@@ -54,9 +54,7 @@ class RollUp:
     def of(cls, levels: tuple[str, ...], members: list[list[str]]) -> RollUp:
         """Number the groups.
 
-        Args:
-            levels: names of the L levels.
-            members: for each level, the name of the group that each of the C classes is in.
+        `members`: for each level, the name of the group that each of the C classes is in.
 
         >>> RollUp.of(("species", "genus"), [["lion", "tiger", "wolf"], ["cat", "cat", "dog"]]).groups.tolist()
         [[0, 1, 2], [3, 3, 4]]
@@ -99,9 +97,7 @@ class RollUp:
     def decide(self, p: Floats, thresholds: Floats) -> NDArray[np.int64]:
         """Return numbers of groups (N,), -1 for none.
 
-        Args:
-            p: (N, G) sums of probabilities.
-            thresholds: (L,).
+        `p`: (N, G) sums of probabilities; `thresholds`: (L,).
         """
         reached = p >= thresholds[self.place]
         ranked = np.where(reached, p + self.lead, np.float32(0))
@@ -128,12 +124,8 @@ def level_thresholds(
 ) -> tuple[Floats, list[int]]:
     """Return thresholds (L,), and how many samples each level has, which the ones before it left.
 
-    Args:
-        rule: the levels.
-        p: (N, G) sums of probabilities.
-        labels: (N,).
-        risk: largest share of wrong answers at a level, in (0, 1).
-        delta: probability with which a level may have more, in (0, 1).
+    `p`: (N, G) sums of probabilities; `labels`: (N,); `risk`: largest share of wrong answers at a level, in (0, 1);
+    `delta`: probability with which a level may have more, in (0, 1).
     """
     thresholds = np.full(len(rule.levels), _NEVER)
     left = np.arange(len(p))

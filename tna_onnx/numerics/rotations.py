@@ -164,14 +164,10 @@ FloatArray = NDArray[np.floating[Any]]
 def mean_rotation(weight: FloatArray, tilted: FloatArray) -> float:
     """MRC: mean over classes of the angle between each class vector and its tilted self.
 
-    Args:
-        weight: (C, n) class vectors; zero vectors have no direction and are left out.
-        tilted: (C, n) tilted class vectors, of any norm.
-
-    Returns:
-        Mean angle in radians.
-
     Source: definition of mRC, section "Tilt the class vectors".
+
+    Gives mean angle in radians. `weight`: (C, n) class vectors; zero vectors have no direction and are left out.
+    `tilted`: (C, n) tilted class vectors, of any norm.
 
     >>> mean_rotation(np.eye(2), np.array([[0.0, 1.0], [0.0, 1.0]])) / np.pi * 180
     45.0
@@ -216,11 +212,7 @@ class ClassVectors:
 
     @classmethod
     def of(cls, weight: FloatArray) -> ClassVectors:
-        """Prepare a (C, n) weight.
-
-        Raises:
-            UnsupportedModel: weight is not 2-D, has n < 2, or all its rows are zero.
-        """
+        """Prepare a (C, n) weight."""
         if weight.ndim != 2 or weight.shape[1] < 2:
             raise UnsupportedModel(f"weight must be (C, n) with n >= 2, got shape {tuple(weight.shape)}")
         squared = np.zeros(len(weight))

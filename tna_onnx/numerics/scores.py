@@ -173,8 +173,7 @@ def distributions(p: NDArray[Any]) -> bool:
 def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:
     """Return log p of (N, C) probabilities in their dtype; of 0, the logarithm of its smallest normal number.
 
-    Raises:
-        NotProbabilities: the values are none.
+    Raises NotProbabilities: the values are none.
 
     >>> log_probabilities(np.array([[1.0, 0.0]])).round(1).tolist()
     [[0.0, -708.4]]
@@ -242,8 +241,7 @@ def as_two_classes(logits: Any, labels: Any) -> tuple[Any, Any]:
 def label_logits(p: NDArray[Any]) -> NDArray[Any]:
     """Return log p - log (1 - p) of (N, C) probabilities, cut as in `probability_terms`; `graph.rewrite` writes it so.
 
-    Raises:
-        NotProbabilities: the values are none.
+    Raises NotProbabilities: the values are none.
     """
     if np.any(p < -_ROUNDING) or np.any(p > 1 + _ROUNDING):
         raise NotProbabilities("the values are no probabilities: some are negative, or larger than 1")

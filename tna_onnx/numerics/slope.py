@@ -34,9 +34,7 @@ _SEPARATED = 50.0  # beyond, the likelihood has no maximum: all events are certa
 def event_of(scores: SampleScores, classes: int) -> tuple[FloatArray, NDArray[np.bool_]]:
     """Return the stated probability of an event and whether it came, both (N,); of several labels, (N C,).
 
-    Args:
-        scores: of N samples, with their labels where there are two classes.
-        classes: number of classes C.
+    `scores`: of N samples, with their labels where there are two classes.
     """
     scores = scores.pooled()
     p = scores.confidence.astype(np.float64)
@@ -55,12 +53,8 @@ def slope_and_intercept(
 ) -> dict[str, tuple[float, float, float] | None]:
     """Return `slope` and `intercept`, each with the ends of its interval; None where there is no maximum.
 
-    Args:
-        p: stated probabilities, (N,).
-        event: whether it came, (N,).
-        z: standard errors on each side.
-        clusters: numbers of the groups that samples come in, (N,); None where they are independent.
-        weights: of the samples, (N,); None where all count the same.
+    `p`: stated probabilities, (N,). `event`: whether it came, (N,). `clusters`: numbers of the groups that samples come
+    in, (N,); None where they are independent. `weights`: of the samples, (N,); None where all count the same.
 
     >>> rng = np.random.default_rng(0)
     >>> p = rng.random(20000)

@@ -26,11 +26,7 @@ _HELD: list[tuple[Any, int, int]] = []
 
 @contextlib.contextmanager
 def one_thread(cores: int) -> Iterator[None]:
-    """Give linear algebra of this process one thread for a block; `several_threads` gives large products more in it.
-
-    Args:
-        cores: that this process may use.
-    """
+    """Give linear algebra of this process one thread for a block; `several_threads` gives large products more in it."""
     with _LOCK:
         if not _ENTERED[0]:
             for library in _libraries():
@@ -52,8 +48,7 @@ def one_thread(cores: int) -> Iterator[None]:
 def several_threads(*shape: int) -> Iterator[None]:
     """Give a product in a block of `one_thread` the cores, if it is large; elsewhere it has them already.
 
-    Args:
-        shape: of the product (rows, columns) and the length of its sums: so many multiplications are made.
+    `shape`: of the product (rows, columns) and the length of its sums: so many multiplications are made.
     """
     multiplications = 1
     for length in shape:

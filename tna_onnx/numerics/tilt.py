@@ -141,14 +141,8 @@ def tilted_means(
 ) -> list[FloatArray]:
     """Average the tilted class vectors of paths 0, 1, ... at each of their stops.
 
-    Args:
-        start: class vectors.
-        rotations: of all paths.
-        stops: (P, A) ascending numbers of rotations.
-        paired: of the first so many paths, the counterpart R W is averaged beside R^T W.
-
-    Returns:
-        A means (C, n) in the dtype of the class vectors: the *Average* step of Algorithm 1.
+    Gives a means (C, n) in the dtype of the class vectors: the *Average* step of Algorithm 1. `stops`: (P, A) ascending
+    numbers of rotations; `paired`: of the first so many paths, the counterpart R W is averaged beside R^T W.
     """
     n, classes = start.shape
     size = n * start.weight.itemsize
@@ -180,10 +174,8 @@ def tilted_means(
 def _groups(stops: NDArray[np.int64], together: int, *, alone: bool) -> list[list[NDArray[np.int64]]]:
     """Cut paths into those that are walked side by side, and these into groups whose steps are held at once.
 
-    Args:
-        stops: (P, A) ascending numbers of rotations.
-        together: paths that are walked side by side.
-        alone: whether one block of classes takes all steps, so that none needs to be held for another.
+    `stops`: (P, A) ascending numbers of rotations; `together`: paths that are walked side by side; `alone`: whether one
+    block of classes takes all steps, so that none needs to be held for another.
     """
     groups: list[list[NDArray[np.int64]]] = [[]]
     steps_in_group = 0
@@ -354,11 +346,7 @@ def find_stops(
 ) -> Stops:
     """Walk paths until mRC exceeds each of the angles.
 
-    Args:
-        start: class vectors.
-        rotations: of all paths.
-        paths: (P,) ascending numbers of paths.
-        angles: (A,) ascending mRC targets in radians, at least 0.
+    `paths`: (P,) ascending numbers of paths; `angles`: (A,) ascending mRC targets in radians, at least 0.
     """
     n, classes = start.shape
     size = n * classes * start.weight.itemsize

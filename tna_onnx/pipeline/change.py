@@ -64,18 +64,7 @@ def can_recompute(folding: Folding) -> bool:
 def write_change(
     model: Model, readout: Readout, change: Change, metadata: Mapping[str, str], *, aside: bool = False
 ) -> Rewritten:
-    """Write a change into a copy of a model, and into its metadata how that was done.
-
-    Args:
-        model: the source.
-        readout: its head, or its tensor of scores.
-        change: what is done.
-        metadata: all entries of this tool, but for those on the change.
-        aside: see `graph.rewrite`.
-
-    Raises:
-        UnsupportedModel: see `graph.rewrite`.
-    """
+    """Write a change into a copy of a model, and into its metadata how that was done."""
     earlier = _earlier(model, metadata)
     # the bias that an earlier step has put there is not in this file any more, and of too many classes the metadata do
     # not hold the map, so nothing can be computed of it
@@ -153,15 +142,7 @@ def _decision_words(done: DecisionStep, proto: Any, large_values: Mapping[bytes,
 
 
 def before_decisions(file: Model, entries: Mapping[str, str]) -> Model:
-    """Take back the last change of a file, which added decisions, and return the model before; nothing is proved.
-
-    Args:
-        file: with decisions.
-        entries: of this tool, as they are without them.
-
-    Raises:
-        NotRebuilt: the last change is another one, or cannot be taken back.
-    """
+    """Take back the last change of a file, which added decisions, and return the model before; nothing is proved."""
     *earlier, step = _steps(provenance(file))
     if step["step"] != "decisions":
         raise NotRebuilt("something else was changed after decisions were added")
@@ -220,11 +201,7 @@ def _seal(entries: Mapping[str, str]) -> str:
 
 
 def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the steps that entries hold.
-
-    Raises:
-        NotRebuilt: none, or in a form that this version does not know.
-    """
+    """Return the steps that entries hold."""
     text = entries.get(_CHANGE)
     if text is None:
         made = "; it was written by another version of tna-onnx" if entries else ""
@@ -321,15 +298,7 @@ class Proof:
 
 
 def prove(source: Model, file: Model) -> Proof:
-    """Make a file again, of its source and what it says of its making, and compare.
-
-    Args:
-        source: what the file was made of.
-        file: the file.
-
-    Raises:
-        UnsupportedModel: external data of one of them cannot be read.
-    """
+    """Make a file again, of its source and what it says of its making, and compare."""
     if file.inlined:
         added = tuple(Difference("function", name, "added") for name in file.inlined)
         return Proof(added, "it holds functions, which are never written")
@@ -345,11 +314,7 @@ def prove(source: Model, file: Model) -> Proof:
 
 
 def make_again(source: Model, file: Model) -> Model:
-    """Return a file that is made of its source, of what it says of its making, and of values that only it has.
-
-    Raises:
-        NotRebuilt: there is no way to, or something of it is not so.
-    """
+    """Return a file that is made of its source, of what it says of its making, and of values that only it has."""
     rebuilt = _rebuilt(source, file)
     if rebuilt.wrong:
         raise NotRebuilt("; ".join(f"{each.part} {each.name}: {each.change}" for each in rebuilt.wrong))
@@ -394,11 +359,7 @@ def _reason_for(difference: Difference, roles: Mapping[str, str]) -> str:
 
 
 def _rebuilt(source: Model, file: Model) -> _Rebuilt:
-    """Make a file again.
-
-    Raises:
-        NotRebuilt: there is no way to, and the text says why.
-    """
+    """Make a file again."""
     entries = provenance(file)
     steps = _steps(entries)
     sources = [step["source"] for step in steps]
@@ -448,11 +409,7 @@ def _not_rebuilt(what: str) -> Iterator[None]:
 
 
 def _require_input_class(change: Change, step: Mapping[str, Any]) -> None:
-    """Refuse an output for the class of the input that reads something else.
-
-    Raises:
-        NotRebuilt: it is not in front of all that is changed.
-    """
+    """Refuse an output for the class of the input that reads something else."""
     places = [place for place, fitted in enumerate(change.maps) if isinstance(fitted, OriginalClass)]
     if not places:
         return
@@ -495,11 +452,7 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
 
 
 def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:
-    """Return a change with the bias that a step states.
-
-    Raises:
-        NotRebuilt: it states none that this tool writes.
-    """
+    """Return a change with the bias that a step states."""
     stated = decoder.decoded(step["bias"])
     if stated is None:
         return change
@@ -559,11 +512,7 @@ def _words_of(readout: Readout) -> dict[str, Any]:
 
 
 def _readout_of(model: Model, words: Mapping[str, Any]) -> Readout:
-    """Find a head, or a tensor of scores, again.
-
-    Raises:
-        NotRebuilt: the model has none of which these words are true.
-    """
+    """Find a head, or a tensor of scores, again."""
     for found in _readouts(model, words["output"], words["node"]):
         readout = found
         if isinstance(readout, Head):

@@ -94,13 +94,7 @@ def probability_bounds(
 ) -> FloatArray:
     """Return the largest |p - p'| per sample that rounding explains, (R,).
 
-    Args:
-        task: what was opened.
-        features: of R samples.
-        logits: of the same, (R, C), before the map.
-        fitted: the map that is not in the logits yet.
-        source: what made the logits; the original head by default.
-        sizes: their `logit_sizes`, if these are known.
+    `logits`: of the same, (R, C), before the map.
     """
     # the formula of the module docstring from here on; rules where they apply
     eps = _unit(task)
@@ -173,11 +167,7 @@ def logit_sizes(
 
     A large weight is widened once for all samples, so many of them together cost little more than a few.
 
-    Args:
-        task: what was opened.
-        features: of R samples.
-        logits: of the same, (R, C), where there is no head.
-        source: what made the logits; the original head by default.
+    `logits`: of the same, (R, C), where there is no head.
     """
     head = task.head
     if head is None:
@@ -259,17 +249,7 @@ def check_written(
     checked: Collected,
     shipped: Shipped,
 ) -> Verification:
-    """Run all checks on a file.
-
-    Args:
-        task: what was opened.
-        path: the file.
-        checked: `checked_samples(task)`.
-        shipped: what the file should compute for these samples.
-
-    Raises:
-        CheckFailed: one of the checks.
-    """
+    """Run all checks on a file."""
     # checks 1 and 2 need no session
     checker = check_file(task.model, path)
     # the copy of the file that was compared: a session makes its own
@@ -278,18 +258,7 @@ def check_written(
 
 
 def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
-    """Run checks 3 and 4 on a file.
-
-    Args:
-        task: what was opened.
-        checked: `checked_samples(task)`.
-        shipped: what the file should compute for these samples.
-        path: the file.
-        checker: what `check_file` returned.
-
-    Raises:
-        CheckFailed: one of the checks.
-    """
+    """Run checks 3 and 4 on a file."""
     rows = _rows(task, checked)
     # features on the device are moved there again; the session has its memory until then
     task.placement.forget()
@@ -319,11 +288,7 @@ def checked_samples(task: Task) -> Collected:
 def check_file(model: Model, path: Path) -> bool:
     """Rebuild the file from its source, compare both, and run the ONNX checker in full.
 
-    Returns:
-        Whether the checker accepts the file; False only where it refuses the source too.
-
-    Raises:
-        CheckFailed: the file is not what it says, or the checker refuses the file but not the source.
+    Gives whether the checker accepts the file; False only where it refuses the source too.
     """
     require_intact(model, path)
     complaint = checker_complaint(path)
@@ -343,15 +308,7 @@ def checked_file(
 ) -> Iterator[tuple[Path, Session]]:
     """Write a model under a temporary name, run checks 1 and 2, and open it; it gets its name when the block ends.
 
-    Args:
-        model: the source.
-        proto: the new model.
-        target: path to write; None for none.
-        device: of the session.
-        large_values: large values that are not in `proto`.
-
-    Raises:
-        CheckFailed: see `check_file`; no file is written. So with every error of the block.
+    `target`: path to write; None for none.
     """
     with pending(model, proto, target, large_values=large_values) as path:
         check_file(model, path)
@@ -359,11 +316,7 @@ def checked_file(
 
 
 def require_intact(model: Model, path: Path) -> Proof:
-    """Return the proof that a file is a source and a change.
-
-    Raises:
-        CheckFailed: it is not.
-    """
+    """Return the proof that a file is a source and a change."""
     proof = prove(model, load_model(path, NO_MODEL_LIMITS))
     if not proof.intact:
         wrong = [f"{difference.part} {difference.name}: {difference.change}" for difference in proof.unexplained]
@@ -382,21 +335,7 @@ def check_probabilities(
     checker: bool,
     release: Callable[[], None] | None = None,
 ) -> Verification:
-    """Run the written file on some samples and compare with softmax(map(logits)).
-
-    Args:
-        runner: on the written file.
-        task: what was opened.
-        checked: the samples and their features.
-        rows: samples that are run.
-        shipped: what the file should compute for all of these samples.
-        checker: what `check_file` returned.
-        release: called when all samples have been run.
-
-    Raises:
-        CheckFailed: a probability is off by more than the bound. Within it, a class that leads by more than twice the
-            bound stays the first.
-    """
+    """Run the written file on some samples and compare with softmax(map(logits))."""
     output = task.class_output
     batches = checked.source.batches(task.batch_size, rows)
     written = np.concatenate([runner.run([output.name], batch)[0] for batch in batches])
@@ -520,11 +459,7 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
 def with_file(report: Report, path: Path, task: Task, patch: str) -> Report:
     """Return a report with the SHA-256 of the file at `path`, where that is kept, and the patch, where one is made.
 
-    Args:
-        report: on the file.
-        path: of the file.
-        task: what it was made of.
-        patch: ending of the patch's name; empty for none.
+    `patch`: ending of the patch's name; empty for none.
     """
     content = patch_of(task.model, load_model(path, NO_MODEL_LIMITS), patch, task.readout) if patch else None
     digest = file_sha256(path).hex() if report.output else ""
@@ -548,11 +483,7 @@ class FinalFile:
     patch: str = ""
 
     def report(self, report: Report, path: Path) -> Report:
-        """Return the report with differences and checks of the file at `path`, which has decisions.
-
-        Raises:
-            CheckFailed: the file differs in what nothing explains, or gives other probabilities.
-        """
+        """Return the report with differences and checks of the file at `path`, which has decisions."""
         task = self.task
         differences = require_intact(task.model, path).differences
         verification = check_runs(task, self.checked, self.shipped, path, checker=report.verification.checker)

@@ -52,8 +52,7 @@ class Tensor:
 def read_header(content: bytes) -> tuple[dict[str, str], list[Tensor]]:
     """Return the metadata and the tensors of a .safetensors file, which is given as its bytes.
 
-    Raises:
-        AttributeError, LookupError, RecursionError, TypeError, ValueError: it is none, or damaged.
+    Raises AttributeError, LookupError, RecursionError, TypeError, ValueError: it is none, or damaged.
     """
     size = int.from_bytes(content[:8], "little")
     if not 2 <= size <= min(_HEADER, len(content) - 8):
@@ -73,19 +72,7 @@ def read_header(content: bytes) -> tuple[dict[str, str], list[Tensor]]:
 
 
 def recalibrated_checkpoint(source: Model, file: Model, checkpoint: Path) -> bytes:
-    """Return a checkpoint with the head of a recalibrated model, as the bytes of a file.
-
-    Args:
-        source: the model, exported from the checkpoint.
-        file: the recalibrated model.
-        checkpoint: the .safetensors file.
-
-    Raises:
-        UsageError: the checkpoint cannot be read.
-        DataError: it is damaged, or does not hold the model's head.
-        UnsupportedModel: the calibration has more than new values of the model's own tensors, or these do not fit the
-            checkpoint's type.
-    """
+    """Return a checkpoint with the head of a recalibrated model, as the bytes of a file."""
     content, tensors = _read(checkpoint)
     written = bytearray(content)
     for name, (old, new) in _changes(source, file).items():

@@ -42,11 +42,7 @@ _CLASSES = 1 << 31
 
 
 def read_classifier(source: ModelSource, options: ModelOptions) -> tuple[Model, ClassOutput]:
-    """Read a model, and find the output that classifies.
-
-    Raises:
-        UsageError, UnsupportedModel: see `open_source` and `class_output`.
-    """
+    """Read a model, and find the output that classifies."""
     model = open_source(source, options)
     return model, class_output(model, options.head, options.output_name, options.output_kind)
 
@@ -75,18 +71,7 @@ class Classifier:
 
     @classmethod
     def of(cls, model: Model, output: ClassOutput, device: Device, data: Data) -> Classifier:
-        """Open a session on a model.
-
-        Args:
-            model: as read.
-            output: the output that classifies.
-            device: where to run.
-            data: may name the classes.
-
-        Raises:
-            DeviceError, UnsupportedModel: see `tna_onnx.runtime.open_session`.
-            UsageError, DataError: see `Data.class_names`.
-        """
+        """Open a session on a model."""
         names = data.class_names(model.said_of_classes, output.labels, output.n_classes)
         session = in_rows(open_model(model, device), output, model.name)
         _log.info("open: %s, provider %s", model.name, session.provider)
@@ -98,20 +83,7 @@ class Classifier:
     ) -> tuple[Classifier, Samples] | None:
         """Open the part of a model behind features or logits that were computed before, and these.
 
-        Args:
-            model: as read.
-            output: the output that classifies.
-            device: where to run.
-            data: the samples.
-            options: on the model.
-            *further: other outputs that are asked for.
-
-        Returns:
-            None where the samples are for the model's inputs.
-
-        Raises:
-            UsageError, DataError: see `open_samples`; or logits of a file that was recalibrated.
-            UnsupportedModel: an output is not computed from the features or logits alone.
+        Gives None where the samples are for the model's inputs.
         """
         if output.several or not computed_kind(data, model.inputs):
             return None
@@ -141,25 +113,12 @@ class Classifier:
         return cls(model, output, device, session, inputs, names, Preparation(model, output, session)), samples
 
     def open(self, data: Data, *, labels: bool = True) -> tuple[Data, Source]:
-        """Return samples, and their description with the preprocessing that was found for them.
-
-        Args:
-            data: description of the samples.
-            labels: whether theirs are read.
-
-        Raises:
-            UsageError, DataError: see `Data.open` and `Preparation.settle`.
-        """
+        """Return samples, and their description with the preprocessing that was found for them."""
         described = data if labels else replace(data, labels=NO_LABELS)
         return self.preparation.settle(described, self.read(described))
 
     def read(self, data: Data) -> Source:
-        """Return samples for the model's inputs, images not yet prepared.
-
-        Raises:
-            UsageError: these are features or logits, and the model is run from its inputs on.
-            DataError: see `Data.open`.
-        """
+        """Return samples for the model's inputs, images not yet prepared."""
         kind = "" if self.output.several else computed_kind(data, [spec.name for spec in self.inputs])
         if kind:
             holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
@@ -186,17 +145,7 @@ class Classifier:
         return self.preparation.settle(data, open_unknown(data, self.inputs, familiar))[1]
 
     def batch_size(self, wanted: BatchSize, source: Source, outputs: Sequence[str] = ()) -> tuple[int, tuple[str, ...]]:
-        """Return the samples per run, and notes on it and on what the model makes of a batch.
-
-        Args:
-            wanted: a number, or `auto`.
-            source: the samples; the first batch is run.
-            outputs: outputs that are used beside the one that classifies.
-
-        Raises:
-            UnsupportedModel: the scores of a sample depend on the others of its batch.
-            DataError: a sample cannot be read, or the network cannot run it.
-        """
+        """Return the samples per run, and notes on it and on what the model makes of a batch."""
         size = choose_batch_size(wanted, self.session, [self.output.name], source)
         _log.debug("open: output %s (%s), samples per run: %d", self.output.name, self.output.kind, size)
         _log.info("data: %s", source.describe())
@@ -252,11 +201,7 @@ class Opened:
         return DigestedSamples(self.source, self.form) if self.form else DigestedSamples.of(self.source)
 
     def suspicion(self, predicted: NDArray[np.int64]) -> Suspicion | None:
-        """Compare the labels of `source` with the model's predictions, and return what looks wrong about them.
-
-        Raises:
-            CheckFailed: the accuracy is more than two standard errors below the expected one.
-        """
+        """Compare the labels of `source` with the model's predictions, and return what looks wrong about them."""
         return self.data.check(predicted, self.source.labels, self.classifier.names, self.output.n_classes)
 
     @property
@@ -266,17 +211,7 @@ class Opened:
 
 
 def open_unknown(data: Data, inputs: Sequence[InputSpec], known: Source) -> Source:
-    """Open samples that a model should not know: only the inputs count, their labels may be any numbers or names.
-
-    Args:
-        data: description of the samples.
-        inputs: of the model.
-        known: samples that the model knows.
-
-    Raises:
-        UsageError: images, of which nobody says how they become what the known samples hold.
-        DataError: see `tna_onnx.data.open_source`.
-    """
+    """Open samples that a model should not know: only the inputs count, their labels may be any numbers or names."""
     opened = replace(data, classes=None, labels=NO_LABELS).open(inputs, _CLASSES, None)
     if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
         raise UsageError(

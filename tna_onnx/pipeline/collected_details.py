@@ -98,9 +98,8 @@ def _layers(
 def angle_counts(features: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float64]:
     """Count angles between features (B, n) and class vectors (C, n) in 90 bins of 2 degrees.
 
-    Returns:
-        (2, 90): with the class that features @ weight.T + bias predicts, and with all others. Zero vectors have no
-        direction and are left out.
+    Gives (2, 90): with the class that features @ weight.T + bias predicts, and with all others. Zero vectors have no
+    direction and are left out.
     """
     z = np.asarray(features, np.float64)
     w = np.asarray(weight, np.float64)
@@ -191,14 +190,7 @@ def class_sums(
 
 
 def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
-    """Return the diagrams of all classes before and after.
-
-    Args:
-        names: of the classes.
-        before: logits and map of the input.
-        after: logits and map of the result, of the same samples.
-        bins: of each diagram.
-    """
+    """Return the diagrams of all classes before and after."""
     old = _sums(*before, bins)
     new = _sums(*after, bins)
     confused_old = old.counts.confused(_MAX_CONFUSED)
@@ -218,14 +210,7 @@ def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits
 
 
 def label_bins(names: tuple[str, ...], before: SampleScores, after: SampleScores, bins: int) -> tuple[ClassBins, ...]:
-    """Return the diagrams of all labels of samples that have several.
-
-    Args:
-        names: of the labels.
-        before: scores of the input.
-        after: scores of the result, of the same samples.
-        bins: of each diagram.
-    """
+    """Return the diagrams of all labels of samples that have several."""
     sides = zip(before.by_label(), after.by_label(), _results(before), _results(after), strict=True)
     return tuple(
         ClassBins(
@@ -263,11 +248,7 @@ class Started:
 
 
 def made_by(task: Task, started: Started) -> Made:
-    """Describe when a run began, how long it took, and its data and inputs, at its end.
-
-    Raises:
-        DataError: a file of the data cannot be read again.
-    """
+    """Describe when a run began, how long it took, and its data and inputs, at its end."""
     held_out = ""
     if task.held_out is not None:
         held_out = task.held_out.source.digest()
@@ -296,16 +277,7 @@ def worst_samples(
     logits: Logits,
     fitted: CalibrationMap | None,
 ) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return wrong predictions with the highest confidence, and right ones with the lowest.
-
-    Args:
-        collected: the samples.
-        names: of the classes.
-        before: scores of the input.
-        after: scores of the result.
-        logits: of the result, before its map.
-        fitted: that map.
-    """
+    """Return wrong predictions with the highest confidence, and right ones with the lowest."""
     over, under = worst_rows(after)
     rows = np.unique(np.r_[over, under])
     predicted = _predicted(logits, fitted, rows)
@@ -359,17 +331,7 @@ def collect_details(
     started: Started,
     progress: Progress,
 ) -> Details:
-    """Compute the numbers behind all figures of a report.
-
-    Args:
-        task: what was opened.
-        settings: of the run.
-        outcome: what was chosen.
-        compared: scores before and after on the same samples, as reported.
-        written: the new file.
-        started: when the run began.
-        progress: called with (stage, done, total).
-    """
+    """Compute the numbers behind all figures of a report."""
     view = _View(task, settings, outcome)
     before = task.logits(task.weight, on=view.reported)
     after = outcome.logits

@@ -90,16 +90,9 @@ def cross_scores(
     A map that cannot be fitted without one of the folds is left out, and one that loses clearly on the first. So are
     steps of a path that not all folds have: it is left once it has got worse in a fold.
 
-    Args:
-        n: samples.
-        seed: of the folds.
-        fits: fits of the methods without a fold, on the samples of `fit_rows`.
-        loss: what decides which method has lost; the NLL by default.
-        failed: takes the methods that could not be fitted without one of the folds, and why; a path by its first step.
-        clusters: of the samples, (n,), if they are not independent.
-
-    Raises:
-        DataError: no map can be fitted.
+    `fits`: fits of the methods without a fold, on the samples of `fit_rows`. `failed`: takes the methods that could not
+    be fitted without one of the folds, and why; a path by its first step. `clusters`: of the samples, (n,), if they are
+    not independent.
     """
     fold = folds(n, seed, clusters)
     looked_at = np.zeros(n, bool)
@@ -224,11 +217,7 @@ class MapFits:
     options: Mapping[str, Any]
 
     def path(self, method: Method, logits: Logits, rows: Mask, start: CalibrationMap | None = None) -> Iterator[Fit]:
-        """Yield the fit to the samples `rows`, (N,), or those along the map's path, which begins without a start.
-
-        Raises:
-            DataError: the map cannot be fitted.
-        """
+        """Yield the fit to the samples `rows`, (N,), or those along the map's path, which begins without a start."""
         if not method.has_path:
             yield method, logits, self.one(method.map, logits, rows, start)
             return
@@ -237,11 +226,7 @@ class MapFits:
             yield dataclasses.replace(method, step=step), logits, fitted
 
     def chosen(self, method: Method, logits: Logits) -> CalibrationMap | None:
-        """Return the fit to all samples, up to the step chosen.
-
-        Raises:
-            DataError: the map cannot be fitted.
-        """
+        """Return the fit to all samples, up to the step chosen."""
         fits = self.path(dataclasses.replace(method, step=0), logits, np.ones(len(logits), bool))
         _, _, fitted = next(itertools.islice(fits, method.step, None))
         return fitted
@@ -262,11 +247,7 @@ class MapFits:
         return 2 * float(np.sum(before - after, dtype=np.float64)) > _LIKELY
 
     def one(self, name: str, logits: Logits, rows: Mask | None, start: Any = None) -> CalibrationMap | None:
-        """Return a map fitted to the samples `rows`, starting at `start`; None for the map `none`.
-
-        Raises:
-            DataError: the map cannot be fitted.
-        """
+        """Return a map fitted to the samples `rows`, starting at `start`; None for the map `none`."""
         if name == "none":
             return None
         chosen = MAPS[name]

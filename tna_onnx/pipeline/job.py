@@ -106,17 +106,7 @@ class Job(ModelJob):
 def target_of(job: ModelJob, model: Model, ending: str, *, in_memory: bool = False) -> Path | None:
     """Return the path to write, and refuse one that would harm a file of the run.
 
-    Args:
-        job: what was asked for.
-        model: the source.
-        ending: of the name by default, such as `.tna.onnx`.
-        in_memory: whether a model in memory needs no path.
-
-    Returns:
-        The path; None where there is none and none is needed, also in a dry run.
-
-    Raises:
-        UsageError: no path, or one that would harm a file.
+    Gives the path; None where there is none and none is needed, also in a dry run.
     """
     if in_memory and job.output is None and model.path is None:
         return None
@@ -140,9 +130,6 @@ def refuse_finished(model: Model, options: ModelOptions) -> None:
     """Refuse a model that holds decisions, or nodes of this tool behind its logits.
 
     A map behind the logits of one head is none of another one, where the options name that by its output.
-
-    Raises:
-        UnsupportedModel: such a model.
     """
     entries = provenance(model)
     # thresholds are for the probabilities as they are
@@ -168,11 +155,7 @@ def refuse_finished(model: Model, options: ModelOptions) -> None:
 
 
 def refuse_readers(model: Model, readout: Readout) -> None:
-    """Refuse a head whose scores a head reads that was calibrated, or shifted, before: that would be undone.
-
-    Raises:
-        UnsupportedModel: such a head.
-    """
+    """Refuse a head whose scores a head reads that was calibrated, or shifted, before: that would be undone."""
     for output in calibrations(model):
         if output not in ("", readout.output) and reads(model, output, readout.logits):
             raise UnsupportedModel(
@@ -375,9 +358,7 @@ class Task:
 
         Many stages ask for the latter: logits that one of them keeps serve the others until they are forgotten.
 
-        Args:
-            weight: None for a model without a head.
-            on: samples; the calibration data by default.
+        `weight`: None for a model without a head.
         """
         collected = on or self.calibration
         if self.head is None or weight is not self.head.weight:

@@ -155,9 +155,7 @@ class Rule:
     def choose(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Method:
         """Return the method to take.
 
-        Args:
-            scores: of samples that no fit has seen, in one order; not empty.
-            before: of the same samples under the input model, with their labels.
+        `scores`: of samples that no fit has seen, in one order; not empty.
         """
         return self.choice(scores, before).method
 

@@ -65,10 +65,8 @@ class Network:
     def collect(self, samples: Samples, stage: str, cache: Path | None) -> Collected:
         """Run the samples, once, up to the head; samples that hold logits are taken as they are.
 
-        Args:
-            samples: opened here.
-            stage: what progress calls them: two data sets under one name would look like one that is read twice.
-            cache: folder of the store in which features stay; None to keep them for this run only.
+        `stage`: what progress calls them: two data sets under one name would look like one that is read twice. `cache`:
+        folder of the store in which features stay; None to keep them for this run only.
         """
         _log.info("collect: %s", samples.source.describe())
         advance = functools.partial(_renamed, self.progress, stage)
@@ -93,11 +91,7 @@ def _renamed(progress: Progress, stage: str, _: str, done: int, total: int) -> N
 
 
 def open_task(job: Job, progress: Progress) -> Task:
-    """Open and check, cheapest first; then run the network, once over each set of samples.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.calibrate`.
-    """
+    """Open and check, cheapest first; then run the network, once over each set of samples."""
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     _check_arguments(job)
     device = parse_device(job.device)
@@ -221,11 +215,7 @@ def _described(readout: Readout) -> str:
 
 
 def _check_arguments(job: Job) -> None:
-    """Refuse what is wrong whatever the model and the data are.
-
-    Raises:
-        UsageError: such an argument.
-    """
+    """Refuse what is wrong whatever the model and the data are."""
     check_batch_size(job.batch_size)
     # a head's graph says what follows it; a second word on that could contradict it
     if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
@@ -257,11 +247,7 @@ def _open_both(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> tu
 
 
 def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> Samples | None:
-    """Open the held-out data, if there are any.
-
-    Raises:
-        UsageError: their class names are not those of the calibration data.
-    """
+    """Open the held-out data, if there are any."""
     data = job.held_out
     if data is None:
         return None
@@ -290,11 +276,7 @@ def _find_readout(job: Job, model: Model) -> Readout:
 
 
 def _head(model: Model, options: ModelOptions) -> Head:
-    """Return the head.
-
-    Raises:
-        UnsupportedModel: there is none; the advice is what works for this model.
-    """
+    """Return the head."""
     try:
         return choose_head(model, options.head, options.output_name, options.output_kind)
     except NoHead:
@@ -313,11 +295,7 @@ def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
 
 
 def _check_samples(job: Job, samples: Samples, held_out: Samples | None, training: Samples | None) -> None:
-    """Refuse samples that leave nothing to do, and too few of them.
-
-    Raises:
-        UsageError, DataError: one of these.
-    """
+    """Refuse samples that leave nothing to do, and too few of them."""
     bins = job.settings.bins
     # a store does not say which rows are of one sample
     if job.cache is not None and samples.readout.several:

@@ -37,19 +37,7 @@ def check_other_outputs(
 ) -> tuple[MovedOutput, ...]:
     """Run both files with all outputs on some samples and compare what their outputs say of one another.
 
-    Args:
-        task: with the source model.
-        checked: the samples.
-        rows: those of them that are run.
-        runner: on the written file; closed here.
-        path: of the written file; messages name the final one.
-        tolerance: to which probabilities of the written file are known.
-
-    Returns:
-        The outputs whose values change.
-
-    Raises:
-        CheckFailed: an output that followed the probabilities does not any more.
+    Gives the outputs whose values change.
     """
     outputs = outputs_beside(task, checked)
     if not outputs:
@@ -123,10 +111,7 @@ def outputs_beside(task: Task, checked: Collected) -> list[str]:
 def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
     """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing.
 
-    Args:
-        values: of the output, N along axis 0.
-        p: (N, C).
-        tolerance: of probabilities.
+    `p`: (N, C).
     """
     n, classes = p.shape
     # integers and texts can be labels only
@@ -152,10 +137,7 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
 def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
     """Say what an output is of the probabilities of several labels; `labels` are 1 where p is above 1/2.
 
-    Args:
-        values: of the output, N along axis 0.
-        p: (N, C).
-        tolerance: of probabilities.
+    `p`: (N, C).
     """
     if values.size != p.size or values.dtype.kind not in "biuf" or not np.all(np.isfinite(values)):
         return ""

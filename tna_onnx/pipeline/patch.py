@@ -51,18 +51,7 @@ _TEXT = "tna_onnx.patch"
 
 
 def patch_of(source: Model, file: Model, ending: str, readout: Readout) -> bytes:
-    """Return a patch, as the bytes of a file.
-
-    Args:
-        source: what the file was made of.
-        file: the file.
-        ending: of the patch's name.
-        readout: what was calibrated.
-
-    Raises:
-        CheckFailed: the file cannot be made again of source and patch.
-        UnsupportedModel: an adapter cannot hold the change.
-    """
+    """Return a patch, as the bytes of a file."""
     if ending == ".onnx_adapter":
         return adapter_of(source, file, readout)
     values = new_values(source, file)
@@ -82,17 +71,7 @@ def patch_of(source: Model, file: Model, ending: str, readout: Readout) -> bytes
 
 
 def apply_patch(source: Model, content: bytes, name: str) -> Model:
-    """Return the file that a patch was made of; the source itself where the patch changes nothing.
-
-    Args:
-        source: the model that the patch belongs to.
-        content: of the patch.
-        name: what messages call the patch.
-
-    Raises:
-        CheckFailed: the patch belongs to another model.
-        DataError: it is damaged, or no patch.
-    """
+    """Return the file that a patch was made of; the source itself where the patch changes nothing."""
     arrays, text = _read(content, name)
     belongs = text["source"]
     if belongs != source.sha256:
@@ -124,11 +103,7 @@ def _is_same(values: Typed | None, others: Typed | None) -> bool:
 
 
 def read_patch(path: str | Path) -> bytes:
-    """Return the bytes of a patch.
-
-    Raises:
-        UsageError: there is no such file, or it has another ending.
-    """
+    """Return the bytes of a patch."""
     check_patch_name(path)
     try:
         with open_regular(Path(path)) as stream:
@@ -138,11 +113,7 @@ def read_patch(path: str | Path) -> bytes:
 
 
 def _read(content: bytes, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return arrays and text of a patch.
-
-    Raises:
-        DataError: it is none.
-    """
+    """Return arrays and text of a patch."""
     try:
         arrays, text = _read_npz(content) if content.startswith(b"PK") else _read_safetensors(content)
         said = json.loads(text)
@@ -214,11 +185,7 @@ _DIGITS = 7
 
 
 def adapter_tensors(model: Model, readout: Readout) -> tuple[str, ...]:
-    """Return the names of the initializers that an adapter takes the place of: weight, and bias where there is one.
-
-    Raises:
-        UnsupportedModel: the head has none of its own in float.
-    """
+    """Return the names of the initializers that an adapter takes the place of: weight, and bias where there is one."""
     if not isinstance(readout, Head):
         raise UnsupportedModel(f"{model.name}: an adapter holds weight and bias of a linear head, and there is none")
     if model.proto.ir_version < MIN_IR_OF_INITIALIZERS:
@@ -238,11 +205,7 @@ def adapter_tensors(model: Model, readout: Readout) -> tuple[str, ...]:
 
 
 def adapter_of(source: Model, file: Model, readout: Readout) -> bytes:
-    """Return the adapter with which the prepared source computes what a file does.
-
-    Raises:
-        UnsupportedModel: the file has more than new weights and biases.
-    """
+    """Return the adapter with which the prepared source computes what a file does."""
     names = adapter_tensors(source, readout)
     if list(source.proto.graph.node) != list(file.proto.graph.node) or not set(new_values(source, file)) <= set(names):
         raise UnsupportedModel(
@@ -254,12 +217,7 @@ def adapter_of(source: Model, file: Model, readout: Readout) -> bytes:
 
 
 def adaptable(source: Model, path: Path) -> Model:
-    """Return a model whose initializers are inputs with defaults, as far as an adapter has them.
-
-    Raises:
-        CheckFailed: the adapter belongs to another model.
-        DataError: it is damaged, or none.
-    """
+    """Return a model whose initializers are inputs with defaults, as far as an adapter has them."""
     values, version = read_adapter(path)
     if version != _version_of(source):
         raise CheckFailed(f"{path}: belongs to another model than {source.name}; give the one that was calibrated")

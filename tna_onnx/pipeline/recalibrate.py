@@ -53,14 +53,8 @@ _log = logging.getLogger("tna_onnx")
 def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> Report:
     """Recalibrate a model and write it, unless the result misses a gate.
 
-    Args:
-        job: what was asked for.
-        progress: called with (stage, done, total).
-        finish: makes the final file of the one at a path, which is gone afterwards, and returns the report on it.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed, GateMissed: see `tna_onnx.calibrate`.
-        MemoryError: a limit leaves no room for libraries.
+    `finish`: makes the final file of the one at a path, which is gone afterwards, and returns the report on it. Raises
+    MemoryError: a limit leaves no room for libraries.
     """
     require_address_space()
     started = Started()
@@ -189,12 +183,7 @@ def _fit_part(task: Task, seed: int) -> Part | None:
 
 
 def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
-    """Search and fit.
-
-    Raises:
-        UnsupportedModel: the weight cannot be tilted.
-        DataError: the map cannot be fitted.
-    """
+    """Search and fit."""
     try:
         outcome = strategy.run(progress)
     # `numerics` knows neither files nor heads: name both here

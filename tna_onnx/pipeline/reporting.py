@@ -81,17 +81,7 @@ def compare_heads(
 ) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
-    Args:
-        task: what was opened.
-        strategy: how the result was made.
-        outcome: the result.
-        settings: bins, seed and confidence level.
-        after: what the written file computes for the held-out data, or for the calibration data without them.
-        progress: called with (stage, done, total).
-        fitted: scores after of the calibration data, if they are known.
-
-    Raises:
-        DataError: held-out logits that are not finite, or a map cannot be fitted without one of the folds.
+    `after`: what the written file computes for the held-out data, or for the calibration data without them.
     """
     how, before, scores, changed, chosen = _paired_scores(task, strategy, outcome, after, progress)
     if fitted is None:
@@ -138,15 +128,6 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     """Refuse a cross-fitted gain of a new weight that copies among the samples explain better than any last layer does.
 
     Only a refit has enough numbers to learn samples by heart: what the best of other methods gains is plausible.
-
-    Args:
-        compared: the numbers.
-        outcome: what was fitted.
-        calib: what messages call the calibration samples.
-
-    Raises:
-        DataError: accuracy is 20 points above that of the input and of every other method, while most predictions
-            change.
     """
     if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
         return
@@ -208,11 +189,7 @@ def _give_back(logits: Logits, task: Task) -> None:
 
 
 def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:
-    """Refuse logits that the file cannot give as finite numbers: a NaN would miss no gate.
-
-    Raises:
-        DataError: such a sample.
-    """
+    """Refuse logits that the file cannot give as finite numbers: a NaN would miss no gate."""
     # features are widened to float32 here; a float16 file overflows earlier
     largest = float(np.finfo(np.float16).max) if task.readout.logits_type == "float16" else np.inf
     done = 0
@@ -248,17 +225,7 @@ def notes_on(
     drift: float | None,
     labels: Sequence[str],
 ) -> list[str]:
-    """Collect what is unusual about a run.
-
-    Args:
-        task: what was opened.
-        outcome: what was chosen.
-        job: what was asked for.
-        compared: the honest numbers.
-        changes: what the new file holds that the model does not.
-        drift: what quantising the new weight does to probabilities.
-        labels: sentences on what looks wrong about the labels.
-    """
+    """Collect what is unusual about a run."""
     notes = _input_notes(task, outcome, labels, drift)
     notes += _choice_notes(task, outcome, job.settings)
     notes += _label_notes(task, outcome)

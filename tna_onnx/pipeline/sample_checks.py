@@ -61,14 +61,7 @@ class LabelCheck:
         return keeps_order or self.trusted or not self.coverage.left_out
 
     def require(self, name: str) -> None:
-        """Refuse a map by name for which classes are missing.
-
-        Args:
-            name: of the map, or auto.
-
-        Raises:
-            DataError: there are such classes.
-        """
+        """Refuse a map by name for which classes are missing."""
         if name != "auto" and not self.covers(name):
             raise DataError(
                 f"--map {name}: {self.coverage.text('the calibration data')}; it would learn that these "
@@ -77,12 +70,7 @@ class LabelCheck:
 
 
 def check_labels(job: Job, task: Task) -> LabelCheck:
-    """Look at the labels of both data beside the model's predictions.
-
-    Raises:
-        CheckFailed: the accuracy is not the expected one.
-        DataError: labels look wrong, and the user does not say that they are right.
-    """
+    """Look at the labels of both data beside the model's predictions."""
     if task.readout.multi_label:
         return _check_marks(job, task)
     trusted = job.settings.trust_labels
@@ -109,12 +97,7 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
 
 
 def _check_marks(job: Job, task: Task) -> LabelCheck:
-    """Look at labels that hold or do not, each by itself.
-
-    Raises:
-        CheckFailed: the share of right labels is not the expected one.
-        DataError: their columns seem to stand in another order, and the user does not say that they are right.
-    """
+    """Look at labels that hold or do not, each by itself."""
     warnings = []
     for data, collected, what in (
         (job.calib, task.calibration, "the calibration data"),
@@ -139,11 +122,7 @@ def _check_marks(job: Job, task: Task) -> LabelCheck:
 
 
 def _trust(suspicion: Suspicion | None, names: Sequence[str] | None, flag: str, *, trusted: bool) -> tuple[str, ...]:
-    """Return what looks wrong, where it does not tell against the labels or the user trusts them all the same.
-
-    Raises:
-        DataError: the user does not.
-    """
+    """Return what looks wrong, where it does not tell against the labels or the user trusts them all the same."""
     warnings = warnings_of(suspicion, names)
     if suspicion is not None and suspicion.tells and not trusted:
         raise DataError(f"{flag}: {warnings[0]}; --trust-labels calibrates all the same")
@@ -210,16 +189,8 @@ def check_leaks(
 ) -> tuple[str, ...]:
     """Refuse held-out samples that were calibrated on; return what else there is to say about equal samples.
 
-    Args:
-        model: the model, which may have been recalibrated before.
-        calib: calibration samples.
-        held_out: samples for the report, if given.
-        limits: how much may be shared.
-        cross_fits: whether the command cross-fits without held-out samples; else it measures on those of `calib`.
-        logits: the scores that are calibrated now: earlier runs for other heads do not count; None for all runs.
-
-    Raises:
-        DataError: more is shared than the limit allows, or a sample cannot be read.
+    `cross_fits`: whether the command cross-fits without held-out samples; else it measures on those of `calib`.
+    `logits`: the scores that are calibrated now: earlier runs for other heads do not count; None for all runs.
     """
     sets = [calib]
     if held_out is not None:
@@ -235,11 +206,7 @@ def check_leaks(
 
 
 def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> list[str]:
-    """Refuse held-out samples of groups that calibration samples are of; note a few.
-
-    Raises:
-        DataError: a larger share than the limit allows.
-    """
+    """Refuse held-out samples of groups that calibration samples are of; note a few."""
     groups = [source_beside(source).get("group") for source in (calib, held_out)]
     if groups[0] is None or groups[1] is None:
         return []
@@ -258,11 +225,7 @@ def _refuse_shared_groups(calib: Source, held_out: Source, limits: Limits) -> li
 
 
 def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Limits, *, cross_fits: bool) -> list[str]:
-    """Refuse held-out data that are calibration data; note a small share that is.
-
-    Raises:
-        DataError: a larger share.
-    """
+    """Refuse held-out data that are calibration data; note a small share that is."""
     if calib.form != held_out.form:
         return [
             f"{held_out.name}: whether these are calibration samples too is not known: the ones are told apart by "
@@ -285,11 +248,7 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
 
 
 def _refuse_earlier(model: Model, entries: Mapping[str, str], samples: DigestedSamples, limits: Limits) -> list[str]:
-    """Refuse data that the model was recalibrated on before: it looks better on them than it is.
-
-    Raises:
-        DataError: such data.
-    """
+    """Refuse data that the model was recalibrated on before: it looks better on them than it is."""
     digest = entries.get("calibration_sha256")
     if digest is None:
         return []
@@ -396,15 +355,8 @@ def check_target(
 ) -> tuple[str, ...]:
     """Refuse samples that serve two purposes of `shift` that exclude each other; return what to say of small overlaps.
 
-    Args:
-        model: to be shifted, which may have been recalibrated before.
-        calib: labelled samples, whose confusion matrix and frequencies are compared with the target.
-        target: samples without labels whose class frequencies are estimated; None where these are given.
-        held_out: labelled samples of the target, for the report.
-        limits: how much may be shared.
-
-    Raises:
-        DataError: more is shared than the limit allows, or a sample cannot be read.
+    `calib`: labelled samples, whose confusion matrix and frequencies are compared with the target. `target`: samples
+    without labels whose class frequencies are estimated; None where these are given.
     """
     notes = []
     if target is not None:
@@ -421,11 +373,7 @@ def check_target(
 
 
 def _confusion_notes(model: Model, calib: DigestedSamples, limits: Limits) -> list[str]:
-    """Look for samples that the model was recalibrated on: their confusion matrix looks better than it is.
-
-    Raises:
-        DataError: the recalibration fitted more than a number for each class.
-    """
+    """Look for samples that the model was recalibrated on: their confusion matrix looks better than it is."""
     if not _was_fitted_on(model, calib, limits):
         return []
     entries = provenance(model)
@@ -466,17 +414,7 @@ def grouped(
 ) -> tuple[Collected, Collected | None, tuple[str, ...]]:
     """Put equal samples and near copies into clusters, and say how many near copies there are.
 
-    Args:
-        calib: calibration samples, with their features.
-        held_out: samples for the report, if given.
-        digested: the same sets, whose digests tell which samples are equal.
-        limits: how many held-out samples may be copies of calibration samples.
-
-    Returns:
-        Both with the clusters of their samples, where some are copies; and notes.
-
-    Raises:
-        DataError: too many held-out samples are near copies of calibration samples.
+    Gives both with the clusters of their samples, where some are copies; and notes.
     """
     sets = [calib] if held_out is None else [calib, held_out]
     # predictions for parts of one sample are a cluster already
@@ -552,11 +490,7 @@ def _searched(collected: Collected) -> NDArray[Any]:
 def _near_leak(
     held_out: Collected, judging: DigestedSamples, calib: DigestedSamples, rows: NDArray[np.int64], limits: Limits
 ) -> list[str]:
-    """Refuse held-out samples of which many are near copies of calibration samples; note a few.
-
-    Raises:
-        DataError: many.
-    """
+    """Refuse held-out samples of which many are near copies of calibration samples; note a few."""
     n = len(held_out.table)
     # equal ones have been counted
     shared = len(rows)

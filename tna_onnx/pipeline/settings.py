@@ -199,11 +199,7 @@ class Settings:
 
     @functools.cached_property
     def for_search(self) -> SearchSettings:
-        """The settings of the search, with fractions in place of percentage points.
-
-        Raises:
-            UsageError: a value out of its range.
-        """
+        """The settings of the search, with fractions in place of percentage points."""
         from tna_onnx.numerics.rotations import TiltParameters  # noqa: PLC0415 - loads NumPy
         from tna_onnx.search.candidates import SearchSettings  # noqa: PLC0415 - loads NumPy
 
@@ -246,11 +242,7 @@ class Settings:
         }
 
     def _check_kept(self) -> None:
-        """Refuse a method by name that can change predictions, where they are to be kept.
-
-        Raises:
-            UsageError: there is one.
-        """
+        """Refuse a method by name that can change predictions, where they are to be kept."""
         if self.resolved_search not in ("auto", "none"):
             raise UsageError(
                 f"--predictions keep: a tilted weight (--search {self.resolved_search}) can change predicted classes; "
@@ -264,11 +256,7 @@ class Settings:
             )
 
     def _members(self) -> tuple[int, int]:
-        """Return the members that the search starts with and the most that it may take.
-
-        Raises:
-            UsageError: neither a positive whole number nor `auto` nor `inf`.
-        """
+        """Return the members that the search starts with and the most that it may take."""
         from tna_onnx.numerics.averages import LIMIT  # noqa: PLC0415 - loads NumPy
 
         size: Any = self.ensemble_size
@@ -302,11 +290,7 @@ PAPER: dict[str, Any] = {
 
 
 def check_patch_name(path: str | Path) -> str:
-    """Return the ending of a patch's name, which says what it is stored in.
-
-    Raises:
-        UsageError: an ending that stands for nothing.
-    """
+    """Return the ending of a patch's name, which says what it is stored in."""
     ending = Path(path).suffix
     if ending not in _PATCHES:
         raise UsageError(f"{path}: expected the name of a patch, NAME{' or NAME'.join(_PATCHES)}")

@@ -47,9 +47,6 @@ def require_command(step: HeadStep | DecisionStep, earlier: Sequence[HeadStep | 
     """Refuse a step that no command makes behind those before it.
 
     Heads are calibrated, each once unless there are others, then the file is shifted once, and guarded once.
-
-    Raises:
-        NotRebuilt: such a step.
     """
     ranks = [_rank(each) for each in earlier]
     rank = _rank(step)
@@ -126,13 +123,8 @@ def _is_of_classes(fitted: Any, step: HeadStep) -> bool:
 def stated_after(step: HeadStep | DecisionStep, entries: Mapping[str, str]) -> dict[str, str]:
     """Return the entries of a file behind a step, but for those on the steps themselves.
 
-    Args:
-        step: what was done; the entries of its model are those behind the step before.
-        entries: of the written file, for what nothing in it shows.
-
-    Raises:
-        NotRebuilt: it states numbers that are not those of the step.
-        KeyError: one that every file of this kind has is missing.
+    `step`: what was done; the entries of its model are those behind the step before. Raises KeyError: one that every
+    file of this kind has is missing.
     """
     before = _without_steps(provenance(step.model))
     if isinstance(step, DecisionStep):
@@ -162,9 +154,7 @@ def _without_steps(entries: Mapping[str, str]) -> dict[str, str]:
 def _of_calibration(step: HeadStep, words: Mapping[str, str]) -> dict[str, str]:
     """Return what a calibration states: which source, output and map, and the numbers of the map.
 
-    Args:
-        step: the calibration.
-        words: entries of the file on it; of the numbers in a weight that only the file has, these are not compared.
+    `words`: entries of the file on it; of the numbers in a weight that only the file has, these are not compared.
     """
     fitted, weight = step.fitted, step.change.weight is not None
     output = output_of(step.readout)

@@ -203,11 +203,7 @@ class Decoder:
         self.placeholders = 0
 
     def decoded(self, value: Any) -> Any:
-        """Return the value.
-
-        Raises:
-            NotRebuilt: none that this tool writes.
-        """
+        """Return the value."""
         if isinstance(value, list):
             return tuple(self.decoded(each) for each in value)
         if not isinstance(value, dict):
@@ -242,11 +238,7 @@ class Decoder:
 
 
 def _require_fit(fitted: Any) -> None:
-    """Refuse a map with numbers that no fit gives, which could turn its predictions round.
-
-    Raises:
-        NotRebuilt: such a number.
-    """
+    """Refuse a map with numbers that no fit gives, which could turn its predictions round."""
     if isinstance(fitted, RollUp) and fitted.wrong:
         raise NotRebuilt(f"it holds groups of classes that are none: {fitted.wrong}")
     for name, value in vars(fitted).items():

@@ -168,12 +168,7 @@ class Strategy:
     part: Part | None = None
 
     def run(self, progress: Progress) -> Outcome:
-        """Search and fit on all calibration data.
-
-        Raises:
-            UnsupportedModel: the weight cannot be tilted.
-            DataError: the map cannot be fitted; or every sample is classified right, which says nothing on confidences.
-        """
+        """Search and fit on all calibration data."""
         before = self._original.scores().labelled(np.asarray(self._original.labels))
         if bool(before.hit.all()):
             raise DataError(
@@ -183,16 +178,7 @@ class Strategy:
         return self.search_and_fit(before, progress)
 
     def search_and_fit(self, before: SampleScores, progress: Progress) -> Outcome:
-        """Search and fit on all calibration data, whatever their scores are.
-
-        Args:
-            before: scores under `weight`, with labels where rule 5 may hold.
-            progress: called with (stage, done, total).
-
-        Raises:
-            UnsupportedModel: the weight cannot be tilted.
-            DataError: the map cannot be fitted.
-        """
+        """Search and fit on all calibration data, whatever their scores are."""
         # one set of scores: every candidate and the report are held against these
         candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         # what may not change a prediction is not tilted: there is nothing to search then
@@ -248,16 +234,7 @@ class Strategy:
     def cross_fitted(
         self, outcome: Outcome, progress: Progress = silent, chosen: Sequence[Method] = ()
     ) -> SampleScores:
-        """Return scores of the result, where each sample is scored by what was searched, chosen and fitted without it.
-
-        Args:
-            outcome: what was chosen and fitted on all samples.
-            progress: called with (stage, done, total).
-            chosen: `chosen_in_folds`, if it is known.
-
-        Raises:
-            DataError: a fold's map cannot be fitted.
-        """
+        """Return scores of the result, each sample scored by what was searched, chosen and fitted without it."""
         seed = self.settings.seed
         if outcome.scores:
             self._original_pair.forget()

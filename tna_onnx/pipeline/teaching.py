@@ -50,13 +50,7 @@ _SMALLEST_ECE = 0.01
 
 
 def open_unlabelled(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -> Samples:
-    """Open the samples that a teacher labels.
-
-    Raises:
-        UsageError: labels that would not be read.
-        UnsupportedModel: the student gives several predictions or labels a sample.
-        DataError, DeviceError: see `open_samples`.
-    """
+    """Open the samples that a teacher labels."""
     require_one_prediction(opened.model, opened.readout, "a teacher stands for one label a sample")
     if data.labels is not None:
         raise UsageError("the labels of the calibration data are not read with --teacher; leave --labels out")
@@ -64,11 +58,7 @@ def open_unlabelled(opened: OpenModel, data: Data, names: tuple[str, ...] | None
 
 
 def require_inputs(opened: OpenModel, *sets: Samples) -> None:
-    """Refuse samples that a student's teacher cannot read.
-
-    Raises:
-        UsageError: they hold features or logits.
-    """
+    """Refuse samples that a student's teacher cannot read."""
     for samples in sets:
         if samples.given:
             raise UsageError(
@@ -78,11 +68,7 @@ def require_inputs(opened: OpenModel, *sets: Samples) -> None:
 
 
 def split_unlabelled(samples: Samples, seed: int) -> tuple[Samples, Samples]:
-    """Return the samples to fit on, and those for the report.
-
-    Raises:
-        DataError: a sample cannot be read, or all are equal.
-    """
+    """Return the samples to fit on, and those for the report."""
     parts = halves(samples.source, seed, ("are fitted", "are for the report"), _FITTED)
     fitted, shown = (replace(samples, source=part) for part in parts)
     return fitted, shown
@@ -96,11 +82,7 @@ def taught(
     batch_size: int,
     progress: Progress,
 ) -> tuple[Teacher, Collected, Collected]:
-    """Run the teacher over the samples of a student, and return both sets with its labels where they have none.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError: the teacher cannot be run on these samples.
-    """
+    """Run the teacher over the samples of a student, and return both sets with its labels where they have none."""
     assert job.teacher is not None  # noqa: S101 - asked for
     assert held_out is not None  # noqa: S101 - split off where there are no labels
     model, output = read_classifier(job.teacher, ModelOptions())
@@ -143,11 +125,7 @@ class _OneInput:
 
 
 def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence[InputSpec]) -> Source:
-    """Return the same samples as the inputs of the teacher, whose types may be others; and names, if it is one input.
-
-    Raises:
-        DataError: they are not the same samples.
-    """
+    """Return the same samples as the inputs of the teacher, which may have other types; and names, if it has one."""
     source = collected.source
     whole = source.source if isinstance(source, Part) else source
     data = collected.samples.data

@@ -104,11 +104,7 @@ class Writing:
         return self.task.calibration.table.weights is not None
 
     def require(self, name: str) -> None:
-        """Refuse a map that the graph cannot hold, and say why; `auto` is always fine.
-
-        Raises:
-            UnsupportedModel: the graph cannot hold it.
-        """
+        """Refuse a map that the graph cannot hold, and say why; `auto` is always fine."""
         if self.task.teacher is not None and name not in ("auto", "none") and not MAPS[name].soft:
             soft = ", ".join(
                 name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].soft
@@ -172,11 +168,7 @@ class Writing:
         return self.keep_decision and not outcome.keeps_predictions
 
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
-        """Return the new model: weight, map and provenance.
-
-        Raises:
-            UnsupportedModel: a new value does not fit the stored dtype, or the map does not fit the graph.
-        """
+        """Return the new model: weight, map and provenance."""
         task = self.task
         folding = self.folding(outcome)
         maps = () if folding is not None or outcome.fitted is None else (outcome.fitted,)

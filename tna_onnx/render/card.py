@@ -52,13 +52,7 @@ class CardWords:
 
 
 def model_card(report: Report, words: CardWords, figures: Sequence[str] = ()) -> str:
-    """Return the text of a card.
-
-    Args:
-        report: of the calibration.
-        words: what it does not know.
-        figures: links to pictures, relative to the card.
-    """
+    """Return the text of a card."""
     header = "".join(_yaml(_header(report, words)))
     body = "\n".join(_body(report, figures))
     return f"---\n{header}---\n\n{MARK}\n\n{body}\n"
@@ -107,10 +101,6 @@ def _header(report: Report, words: CardWords) -> dict[str, Any]:
 
 def eval_results(report: Report, dataset: str) -> str:
     """Return the metrics in the form of the Hub's `.eval_results/NAME.yaml`, one task of the data set for each.
-
-    Args:
-        report: of the calibration.
-        dataset: its name on the Hub.
 
     Source: https://huggingface.co/docs/hub/eval-results
     """

@@ -379,12 +379,7 @@ def reliability_chart(
 ) -> MarkedChart:
     """Return a reliability diagram as lines: bins with their intervals, the fit without bins, and where both would lie.
 
-    Args:
-        title: what it is of.
-        bins: of the diagram.
-        ece: to name in the title, a fraction.
-        words: names of the axes.
-        curve: the fit without bins, if there is one.
+    `ece`: to name in the title, a fraction.
     """
     filled = [bar for bar in bars(bins) if bar.count]
     level, x = 0.95, tuple(bar.confidence for bar in filled)

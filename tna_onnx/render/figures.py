@@ -60,11 +60,7 @@ _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
 
 def save_figure(figure: Any, path: Path) -> None:
-    """Write a matplotlib figure in the format of the path's ending; its folder is made if it is missing.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+    """Write a matplotlib figure in the format of the path's ending; its folder is made if it is missing."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:], metadata=_NO_DATE.get(path.suffix[1:]))
     try:
@@ -80,25 +76,14 @@ _HEIGHT = 3.1
 
 
 def require_matplotlib() -> None:
-    """Check that figures can be drawn.
-
-    Raises:
-        UsageError: matplotlib cannot be imported; the message names the extra.
-    """
+    """Check that figures can be drawn."""
     optional("matplotlib.figure", "plot", "drawing figures")
 
 
 def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg", "png", "pdf")) -> tuple[Path, ...]:
     """Write each figure in each format, and return the files.
 
-    Args:
-        report: made with details.
-        folder: made if it is missing; files of the same names are replaced.
-        formats: endings that matplotlib knows.
-
-    Raises:
-        ValueError: the report has no details.
-        UsageError: matplotlib is missing, or a file cannot be written.
+    `folder`: made if it is missing; files of the same names are replaced.
     """
     details = report.details
     if details is None:
@@ -177,11 +162,7 @@ COLORS = ("#5d6670", "#a3480f", "#1d5fb8", "#1d7a4d", "#b3261e", "#222222")
 
 
 def require_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats of the figures: svg by default; none where nobody asked and matplotlib is missing.
-
-    Raises:
-        UsageError: matplotlib is missing, and formats were asked for.
-    """
+    """Return the formats of the figures: svg by default; none where nobody asked and matplotlib is missing."""
     if formats:
         require_matplotlib()
         return tuple(formats)
@@ -200,12 +181,8 @@ def figure_step(
 ) -> Callable[[], Sequence[str]]:
     """Return a step that draws all figures into a folder, and says which.
 
-    Args:
-        studies: what is drawn.
-        folder: for the files.
-        formats: endings that matplotlib knows; none if it is missing.
-        style: `paper` for figures of a column's width, with symbols and one legend.
-        split: whether each panel has a file of its own, NAME-1, NAME-2, ...
+    `style`: `paper` for figures of a column's width, with symbols and one legend; `split`: whether each panel has a
+    file of its own, NAME-1, NAME-2, .
     """
 
     def step() -> Sequence[str]:
@@ -226,11 +203,7 @@ def figure_step(
 
 
 def figure_of(charts: Sequence[Chart], style: FigureStyle = "page") -> Any:
-    """Return a matplotlib figure with charts; None without any.
-
-    Raises:
-        UsageError: matplotlib is missing.
-    """
+    """Return a matplotlib figure with charts; None without any."""
     if not charts:
         return None
     paper = style == "paper"

@@ -203,9 +203,6 @@ def require_mlflow() -> str:
     """Check that runs can be logged, and return a warning if the server does not answer now; empty if it does.
 
     A server that is down must not cost the model: it is asked again when there is something to log.
-
-    Raises:
-        UsageError: MLflow cannot be imported; the message names the extra.
     """
     silence = _silence(optional("mlflow", "mlflow", "logging to MLflow"))
     if silence:
@@ -220,14 +217,8 @@ def log_report(
 ) -> str:
     """Log a report as a run, and return the run's id and the tracking URI in one line.
 
-    Args:
-        report: of a calibration; its model file is logged if one was written.
-        experiment: name; MLflow's default without it.
-        artifacts: folder in the run ("" is the top) -> files.
-
-    Raises:
-        UsageError: MLflow is missing.
-        TrackingError: MLflow or its server did not take the run.
+    `report`: of a calibration; its model file is logged if one was written. Raises TrackingError: MLflow or its server
+    did not take the run.
     """
     mlflow = optional("mlflow", "mlflow", "logging to MLflow")
     # Both report every table of a new database at level INFO.

@@ -25,11 +25,7 @@ def fragment(result: Any) -> str:
 
 
 def figure(result: Any) -> Any:
-    """Return a matplotlib figure: of a study, or one for each study by its name; else the reliability diagrams.
-
-    Raises:
-        UsageError: matplotlib is missing.
-    """
+    """Return a matplotlib figure: of a study, or one for each study by its name; else the reliability diagrams."""
     if isinstance(result, Studies):
         return {study.name: figure_of(study.charts) for study in result.studies if study.charts}
     if isinstance(result, Study):
@@ -65,11 +61,7 @@ def page(result: Any) -> str:
 
 
 def save_page(result: Any, path: Path) -> Path:
-    """Write the page of a result.
-
-    Raises:
-        UsageError: it cannot be written.
-    """
+    """Write the page of a result."""
     try:
         write_file(path, page(result).encode())
     except OSError as error:

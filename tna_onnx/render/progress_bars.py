@@ -31,11 +31,7 @@ _SHORT = 5.0  # seconds: a run that ends within them needs no lines
 
 @contextlib.contextmanager
 def progress_shown(visible: bool = True) -> Iterator[Callback]:
-    """Give a progress callback for the block.
-
-    Args:
-        visible: whether anything is to be shown.
-    """
+    """Give a progress callback for the block."""
     console = Console(stderr=True)  # standard output is for results
     if not visible:
         yield silent

@@ -87,9 +87,7 @@ class _Table(Table):
 def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
     """A sentence, a table, notes, and what to do next.
 
-    Args:
-        report: of `calibrate`.
-        detailed: whether the methods that were compared, what was fitted and how it was checked are shown too.
+    `detailed`: whether the methods that were compared, what was fitted and how it was checked are shown too.
     """
     lines: list[str] = []
     if report.teacher:

@@ -317,13 +317,9 @@ class BinFree:
     def of(cls, scores: SampleScores, bins: int = 15, seed: int = 0, *, cross_fitted: bool = False) -> BinFree:
         """Reduce scores.
 
-        Args:
-            scores: of N >= 1 samples.
-            bins: of the ECE.
-            seed: of the resamples under calibration.
-            cross_fitted: whether fits of other folds gave the scores. Their errors cancel where folds are pooled
-                (`numerics.residuals`), so that p-values would be too large: there are none. Of clusters of samples
-                they would be too small: there are none either.
+        `cross_fitted`: whether fits of other folds gave the scores. Their errors cancel where folds are pooled
+        (`numerics.residuals`), so that p-values would be too large: there are none. Of clusters of samples they would
+        be too small: there are none either.
         """
         if scores.predicted is not None:
             return cls._of_labels(scores, bins, seed, cross_fitted=cross_fitted)
@@ -371,15 +367,7 @@ class LabelMetrics:
         names: Sequence[str] | None,
         shared: Sequence[int] = (),
     ) -> tuple[LabelMetrics, ...]:
-        """Reduce scores, label by label; nothing for one class a sample.
-
-        Args:
-            before: scores of N samples.
-            after: scores of the same samples, if there are two models.
-            bins: of the errors.
-            names: of the labels, if known.
-            shared: places of the labels without numbers of their own.
-        """
+        """Reduce scores, label by label; nothing for one class a sample."""
         if before.predicted is None:
             return ()
         positives = np.sum(before.hit == before.predicted, axis=0).tolist()

@@ -134,9 +134,7 @@ class Gates:
     def limits_missed(self, metrics: Metrics, kind: str) -> tuple[str, ...]:
         """Lines on the limits that metrics miss.
 
-        Args:
-            metrics: of N samples.
-            kind: of these samples: `held-out`, or empty.
+        `kind`: of these samples: `held-out`, or empty.
         """
         limits = (
             ("--max-ece", self.max_ece, "ece", 1),
@@ -154,13 +152,7 @@ class Gates:
         return tuple(lines)
 
     def recall_missed(self, recall: Recall, metrics: Metrics, kind: str) -> tuple[str, ...]:
-        """Lines on the gates that the recall of classes misses: the class that loses most, and the mean of all.
-
-        Args:
-            recall: of each class, before and after.
-            metrics: after, for N.
-            kind: of the samples.
-        """
+        """Lines on the gates that the recall of classes misses: the class that loses most, and the mean of all."""
         lines = []
         if self.max_recall_drop is not None:
             beyond = [loss for loss in recall.classes if loss.difference.high < -self.max_recall_drop / 100]
@@ -179,12 +171,7 @@ class Gates:
     def classes_missed(self, recall: Mapping[str, float | None], where: str) -> tuple[str, ...]:
         """Lines on the classes whose recall is below its limit.
 
-        Args:
-            recall: class -> share of its samples that are found; None without samples.
-            where: what the samples are.
-
-        Raises:
-            UsageError: a limit of a class that is none of these, or has no sample.
+        `recall`: class -> share of its samples that are found; None without samples.
         """
         lines = []
         for name, limit in (self.min_recall or {}).items():
@@ -201,11 +188,7 @@ class Gates:
     ) -> tuple[str, ...]:
         """Lines on the gates that the paired differences after - before miss.
 
-        Args:
-            differences: per metric, as fractions and nats.
-            objective: metric that the search minimised.
-            metrics: after, for N.
-            kind: of the samples.
+        `differences`: per metric, as fractions and nats.
         """
         from tna_onnx.results.verdict import Standing  # noqa: PLC0415 - the command line reads the gates' fields first
 

@@ -84,12 +84,7 @@ def estimates_of(
 ) -> dict[str, Estimate]:
     """Return metrics, slope and intercept of scores with their intervals.
 
-    Args:
-        scores: of N >= 2 samples; with their labels where there are two classes.
-        classes: number of classes C.
-        bins: of ECE and AdaECE.
-        level: of the intervals, a fraction.
-        cross_fit: as in `numerics.intervals.paired_differences`.
+    `scores`: of N >= 2 samples; with their labels where there are two classes. `level`: of the intervals, a fraction.
     """
     nothing = np.zeros_like(scores.nll)
     # a model that states what came true: its errors are zero, and differences to it the errors themselves
@@ -159,15 +154,8 @@ def subgroups_of(
 ) -> tuple[Subgroup, ...]:
     """Return each part with enough samples, the worst first.
 
-    Args:
-        scores: of N samples; with their labels where there are two classes.
-        parts: value of the column for each sample, texts (N,).
-        classes: number of classes C.
-        bins: of ECE and AdaECE.
-        level: of the intervals, a fraction.
-        baseline: scores of another model on the same samples, if there is one.
-        cross_fit: of the scores, as in `numerics.intervals.paired_differences`.
-        same_predictions: whether both models are known to predict the same classes.
+    `parts`: value of the column for each sample, texts (N,); `level`: of the intervals, a fraction; `baseline`: scores
+    of another model on the same samples, if there is one.
     """
     subgroups = []
     for name in np.unique(parts).tolist():
@@ -376,9 +364,7 @@ def verdict_text(baseline: str, differences: Mapping[str, Interval], agreement: 
 def multiplicity_note(n_comparisons: int, level: float) -> str:
     """Say that intervals are not corrected, and which level corrects them (Bonferroni).
 
-    Args:
-        n_comparisons: comparisons, at least 2.
-        level: of the intervals, in per cent.
+    `level`: of the intervals, in per cent.
     """
     text = f"each {level:g}% interval stands for itself; they are not corrected for {n_comparisons} comparisons"
     together = 100 - (100 - level) / n_comparisons

@@ -76,12 +76,7 @@ class Recall:
     ) -> Recall:
         """Compare scores of the same samples; `before` has their labels.
 
-        Args:
-            before: of the input model.
-            after: of the recalibrated model.
-            names: of the C classes or labels.
-            level: confidence level of the intervals, a fraction.
-            same_predictions: whether both are known to predict the same classes.
+        `level`: confidence level of the intervals, a fraction.
         """
         recalls = Recalls.of(before, after)
         groups = independent_count(before)

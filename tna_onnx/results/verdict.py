@@ -47,9 +47,7 @@ class Standing:
     def of(cls, differences: Mapping[str, Interval], objective: str = "ece") -> Standing:
         """Judge the paired differences after - before.
 
-        Args:
-            differences: per metric, as fractions and nats.
-            objective: metric that was minimised; judged as the ECE is.
+        `differences`: per metric, as fractions and nats.
 
         >>> large = {"nll": -0.07, "ece": 0.02, "accuracy": 0.3}
         >>> d = {name: Interval(value, value - 0.01, value + 0.01, 0.95) for name, value in large.items()}

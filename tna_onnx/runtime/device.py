@@ -47,9 +47,6 @@ def parse_device(text: str) -> Device:
 
     `,tf32=off` behind it keeps float32 products on CUDA in float32, and `,memory=8` takes 8 GiB of the device at most.
 
-    Raises:
-        UsageError: anything else.
-
     >>> parse_device("cuda:1,tf32=off")
     Device(kind='cuda', index=1, tf32=False, memory=None)
     """
@@ -73,9 +70,7 @@ _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 def free_device_memory(index: int, limit: int | None = None) -> int | None:
     """Return the free bytes of a CUDA device; None where no driver says.
 
-    Args:
-        index: of the device.
-        limit: bytes that may be taken; None for all.
+    `limit`: bytes that may be taken; None for all.
     """
     try:
         driver = ctypes.CDLL(_DRIVER)
@@ -121,8 +116,7 @@ def allowed_cores(cgroup: Path = _CGROUP) -> int:
     A scheduler may bind the process to some cores of the machine, and a container may have a share of their time. Ray,
     Spark and Dask tell their workers the number of threads by OMP_NUM_THREADS.
 
-    Args:
-        cgroup: folder of the control group; on other systems than Linux there is none.
+    `cgroup`: folder of the control group; on other systems than Linux there is none.
     """
     import psutil  # noqa: PLC0415 - heavy
 
@@ -143,8 +137,7 @@ def allowed_cores(cgroup: Path = _CGROUP) -> int:
 def free_memory(cgroup: Path = _CGROUP) -> int:
     """Return the bytes that the machine can still give without swapping, and its container if there is one.
 
-    Args:
-        cgroup: folder of the control group; on other systems than Linux there is none.
+    `cgroup`: folder of the control group; on other systems than Linux there is none.
     """
     import psutil  # noqa: PLC0415 - heavy
 
@@ -164,8 +157,7 @@ def require_address_space() -> None:
 
     OpenBLAS ends the process where it gets none, or asks for them for ever.
 
-    Raises:
-        MemoryError: it does.
+    Raises MemoryError: it does.
     """
     try:
         mmap.mmap(-1, _ROOM).close()

@@ -69,17 +69,8 @@ def open_session(
 ) -> Session:
     """Open a session and check that it runs where it was asked to.
 
-    Args:
-        model: serialised model, or the path of a file.
-        name: the model's name in messages.
-        device: where to run. `auto` takes CUDA if it is available.
-        folder: where the external data of a serialised model lie.
-        fixed_batch: the only batch size that the model accepts, where its inputs do not say so.
-        at_once: batches that are to be run at a time on the CPU, if it has the cores and the memory.
-
-    Raises:
-        DeviceError: ONNX Runtime is not installed, or CUDA was asked for and is not available.
-        UnsupportedModel: ONNX Runtime cannot load the model.
+    `fixed_batch`: the only batch size that the model accepts, where its inputs do not say so; `at_once`: batches that
+    are to be run at a time on the CPU, if it has the cores and the memory.
     """
     ort = _onnxruntime()
     use_cuda = _wants_cuda(ort, device)
@@ -136,21 +127,12 @@ def _no_room(model: bytes | Path, name: str, device: Device) -> str:
 
 
 def runtime_version() -> str:
-    """Return the version of ONNX Runtime.
-
-    Raises:
-        DeviceError: it is not installed.
-    """
+    """Return the version of ONNX Runtime."""
     return str(_onnxruntime().__version__)
 
 
 def adapter_bytes(values: Mapping[str, NDArray[Any]], model_version: int) -> bytes:
-    """Return the bytes of an adapter file: values that a run takes in place of the defaults of inputs.
-
-    Args:
-        values: float arrays by the names of the inputs.
-        model_version: what the adapter says of its model.
-    """
+    """Return the bytes of an adapter file: values that a run takes in place of the defaults of inputs."""
     ort = _onnxruntime()
     adapter = ort.AdapterFormat()
     adapter.set_adapter_version(1)
@@ -163,12 +145,7 @@ def adapter_bytes(values: Mapping[str, NDArray[Any]], model_version: int) -> byt
 
 
 def read_adapter(path: Path) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return values and model version of an adapter file.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: it is no adapter.
-    """
+    """Return values and model version of an adapter file."""
     ort = _onnxruntime()
     if not path.is_file():
         raise UsageError(f"{path}: no such file; expected an adapter")
@@ -218,11 +195,7 @@ def _is_installed(name: str) -> bool:
 
 
 def _wants_cuda(ort: ModuleType, device: Device) -> bool:
-    """Return whether to try CUDA.
-
-    Raises:
-        DeviceError: CUDA was asked for, and this build of ONNX Runtime does not have it.
-    """
+    """Return whether to try CUDA."""
     available = ort.get_available_providers()
     if device.kind == "auto":
         return CUDA in available

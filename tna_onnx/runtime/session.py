@@ -110,26 +110,15 @@ class Session:
         """Keep what a batch gave that was run to check the model: asked for again right after, it is not run again.
 
         Several batches are kept until the first run that asks for something else.
-
-        Args:
-            feeds: what was run.
-            results: by the names of the outputs.
         """
         self._remembered = (*self._remembered, (feeds, results))
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one batch of any size. A model with a fixed batch gets it in portions of that size, the last one padded.
 
-        Args:
-            outputs: names of the tensors to return.
-            feeds: input name -> (N, ...) array, or an array without a row per sample, which every portion gets.
-
-        Returns:
-            One array per output, leading axis N. A sequence of maps gives (N, labels), columns sorted by label.
-
-        Raises:
-            OutOfMemory: the batch is too large.
-            DataError: ONNX Runtime refuses the data.
+        Gives one array per output, leading axis N. A sequence of maps gives (N, labels), columns sorted by label.
+        `feeds`: input name -> (N, ...) array, or an array without a row per sample, which every portion gets. Raises
+        OutOfMemory: the batch is too large.
         """
         remembered = self._remembered
         for known_feeds, results in remembered:
@@ -278,10 +267,7 @@ def side_by_side(of: Callable[[T], R], items: Iterable[T], at_once: int) -> Iter
     The first is computed alone: what it finds may decide about the others. The first exception in the order of the
     items is raised, one of the items' own after those of the items before.
 
-    Args:
-        of: called in threads.
-        items: taken one by one, at most two more than have been yielded and are being computed.
-        at_once: how many are computed at a time.
+    `items`: taken one by one, at most two more than have been yielded and are being computed.
 
     >>> list(side_by_side(abs, [-1, 2, -3], 2))
     [(-1, 1), (2, 2), (-3, 3)]

@@ -63,10 +63,7 @@ def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDAr
     Candidates of the largest ensembles, and the limit of many, go first: they are there because smaller ones cost
     accuracy. If none of them both keeps the constraint and beats the original weight, the choice is among all.
 
-    Args:
-        candidates: with the original weight first.
-        settings: objective and constraint.
-        rows: samples to choose by; all by default.
+    `rows`: samples to choose by; all by default.
     """
 
     def chosen_rows(candidate: Candidate) -> Candidate:

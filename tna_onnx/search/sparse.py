@@ -164,14 +164,7 @@ def search_sparse(
 ) -> tuple[Candidate, ...]:
     """Score candidates around the best one; the first is the original weight.
 
-    Args:
-        scored: makes and scores candidates on all calibration samples.
-        settings: grid, objective and constraint.
-        progress: called with (candidates scored, candidates expected).
-        rows: (N,) samples to search on; all by default.
-
-    Raises:
-        UnsupportedModel: the weight cannot be tilted (n < 2, or all class vectors zero).
+    `scored`: makes and scores candidates on all calibration samples. `rows`: (N,) samples to search on; all by default.
     """
     take = functools.partial(_some, rows)
     walk = Walk(Candidate(0.0, 1, 0.0, take(scored.original)), settings, progress)
@@ -303,16 +296,10 @@ def search_complete(
 
     The first is the original weight with its map; accuracy is held against that one. Fits start from the neighbour's.
 
-    Args:
-        ensemble: members of the weight that is searched around.
-        score: fits the map for a weight and scores all calibration samples.
-        settings: grid, objective and constraint; the ensemble size stays as it is.
-        progress: called with (candidates scored, candidates expected).
-
-    Raises:
-        UnsupportedModel: the weight cannot be tilted (n < 2, or all class vectors zero).
-
     Source: the paper's TNA (comp.), section "Experimental Details".
+
+    `ensemble`: members of the weight that is searched around. `score`: fits the map for a weight and scores all
+    calibration samples. `settings`: grid, objective and constraint; the ensemble size stays as it is.
     """
     scores, fitted = score(ensemble.weight, None)
     # angle 0 with a map of its own: accuracy is held against this pair

@@ -48,11 +48,7 @@ def off_centre(
 
     Samples are weighted so that classes have their frequencies p: a model that is calibrated under p then passes.
 
-    Args:
-        probabilities: (M, C) of labelled samples.
-        labels: class indices (M,).
-        source: (C,) frequencies p.
-        names: of the classes.
+    `probabilities`: (M, C) of labelled samples; `labels`: class indices (M,); `source`: (C,) frequencies p.
     """
     m, classes = probabilities.shape
     counts = np.bincount(labels, minlength=classes)
@@ -103,11 +99,7 @@ class Estimated:
 
 
 def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -> FloatArray:
-    """Return the (C,) frequencies of labels, smoothed by half a sample per class.
-
-    Raises:
-        DataError: a class without a sample.
-    """
+    """Return the (C,) frequencies of labels, smoothed by half a sample per class."""
     counts = np.bincount(labels, minlength=len(names))
     absent = [names[k] for k in np.flatnonzero(counts == 0).tolist()]
     if absent:
@@ -121,15 +113,7 @@ def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -
 def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str = "") -> Estimated:
     """Estimate the frequencies, and test what the estimate assumes.
 
-    Args:
-        observed: what the model says of both sets of samples.
-        settings: how.
-        where: what the samples without labels are, for messages.
-        off: what speaks against the calibration of the model, in a sentence; empty for nothing.
-
-    Raises:
-        DataError: too few samples, or a confusion matrix that cannot be inverted where it must be.
-        CheckFailed: more than the frequencies has changed, and that is not to be ignored.
+    `off`: what speaks against the calibration of the model, in a sentence; empty for nothing.
     """
     n, classes = observed.probabilities.shape
     if n < _MIN_A_CLASS * classes:
@@ -194,11 +178,7 @@ def _evidence(
 
 
 def _judged(evidence: ShiftEvidence, where: str, off: str) -> list[str]:
-    """Return the evidence against a change of frequencies alone, as notes.
-
-    Raises:
-        CheckFailed: something does, it is large, and it is not to be ignored.
-    """
+    """Return the evidence against a change of frequencies alone, as notes."""
     small: list[str] = []
     large: list[str] = []
     distance = evidence.disagreement

@@ -100,11 +100,7 @@ class ShiftSamples(Opened):
 
 
 def open_shift(job: ShiftJob) -> ShiftSamples:
-    """Open model and data, cheapest first.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.shift`.
-    """
+    """Open model and data, cheapest first."""
     check_batch_size(job.batch_size)
     model, output = read_classifier(job.model, job.options)
     _refuse_earlier_work(model)
@@ -175,14 +171,7 @@ def shifted(probabilities: NDArray[np.floating], change: FloatArray) -> tuple[Fl
 def write(model: Model, probed: Probed, change: FloatArray, metadata: dict[str, str]) -> tuple[Rewritten, str]:
     """Return the new model, and where the change is: `bias` or `nodes`.
 
-    Args:
-        model: the source.
-        probed: where its logits are.
-        change: (C,) what is added to them.
-        metadata: all of this tool's entries.
-
-    Raises:
-        UnsupportedModel: the graph has no place for the change.
+    `change`: (C,) what is added to them.
     """
     readout = probed.readout
     moved = Added(change)
@@ -219,15 +208,8 @@ def check_result(
 ) -> float:
     """Compare the written file with the formula; return the largest difference of a probability.
 
-    Args:
-        opened: the source, and samples.
-        rewritten: the new model.
-        session: on the file.
-        old: (M, C) probabilities that the source gives the samples, of which the first batches are run again.
-        change: (C,) what its logits change by.
-
-    Raises:
-        CheckFailed: a probability is off by more than rounding.
+    `old`: (M, C) probabilities that the source gives the samples, of which the first batches are run again; `change`:
+    (C,) what its logits change by.
     """
     output = opened.output
     rows = first_rows(opened.source, opened.batch_size)
@@ -286,11 +268,7 @@ class _Estimate:
 
 
 def shift(job: ShiftJob, progress: Progress) -> Shift:
-    """Give a model new class frequencies and write it.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError, CheckFailed: see `tna_onnx.shift`.
-    """
+    """Give a model new class frequencies and write it."""
     opened = open_shift(job)
     model = opened.model
     target = target_of(job, model, ".shift.onnx")
@@ -384,11 +362,7 @@ def _classes(opened: ShiftSamples, estimated: _Estimate) -> tuple[ClassFrequency
 def _effect(
     job: ShiftJob, opened: ShiftSamples, session: Session, target: FloatArray, progress: Progress
 ) -> ShiftEffect | None:
-    """Compare the written file with its source on labelled samples of the target.
-
-    Raises:
-        CheckFailed: the NLL is worse, by more than noise.
-    """
+    """Compare the written file with its source on labelled samples of the target."""
     data = opened.held_out
     if data is None:
         return None

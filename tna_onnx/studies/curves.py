@@ -49,14 +49,7 @@ Case = TypeVar("Case", bound=Hashable)
 def repeated(
     cases: Sequence[Case], repeats: int, measure: Callable[[Case, int], Repeat | None], progress: Tell
 ) -> dict[Case, list[Repeat]]:
-    """Measure each case in each repeat; what could not be measured, None, is left out.
-
-    Args:
-        cases: in the order in which they are measured.
-        repeats: number of repeats.
-        measure: returns what one repeat of a case measured.
-        progress: called with how many are done, and of how many.
-    """
+    """Measure each case in each repeat; what could not be measured, None, is left out."""
     values: dict[Case, list[Repeat]] = {}
     runs = list(itertools.product(cases, range(repeats)))
     for done, (case, repeat) in enumerate(runs, start=1):
@@ -100,12 +93,7 @@ def _line(
 ) -> Line:
     """Return the line of means with a band: one standard deviation both ways, or the interval of the mean.
 
-    Args:
-        name: of the line.
-        points: place on the axis -> values of the repeats.
-        factor: from a value to what is shown.
-        rank: of colour and marker.
-        interval: whether the band is the 95 % interval, which all samples (the last point) do not have.
+    `interval`: whether the band is the 95 % interval, which all samples (the last point) do not have.
     """
     points = {x: [factor * value for value in values] for x, values in points.items() if values}
     y = tuple(map(mean, points.values()))
@@ -134,10 +122,7 @@ _ROOM = 0.06
 def _axis_range(name: str, level: float, lines: Sequence[Line]) -> tuple[float, float]:
     """Return the range of a metric's axis, in its displayed unit: values that matter fit in, outliers are cut off.
 
-    Args:
-        name: of the metric.
-        level: value of the input, in the shown unit; it is always in the range.
-        lines: what is drawn.
+    `level`: value of the input, in the shown unit; it is always in the range.
     """
     values = [value for line in lines for value in (*line.y, *line.low, *line.high)]
     if METRICS[name].better > 0:
@@ -405,11 +390,6 @@ def narrowed(data: StudyData, dimension: int, rng: np.random.Generator) -> Study
     The paper trains networks with a narrower layer before the head. Here the features z are projected by a random
     (n', n) matrix P with orthonormal rows, and so are the class vectors: logits are (W P') (P z) + b, which for n' = n
     are the model's own.
-
-    Args:
-        data: both sets of samples are joined and split anew, in halves.
-        dimension: at most n; n keeps features and weight as they are.
-        rng: of the projection and the split.
     """
     features = np.concatenate([data.calibration.features, data.held_out.features]).astype(np.float32)
     labels = np.concatenate([data.calibration.labels, data.held_out.labels])

@@ -58,9 +58,7 @@ def deviation(values: Sequence[float]) -> float | None:
 def mean_interval(values: Sequence[float], overlap: float = 0.0) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of R values; None of a single value.
 
-    Args:
-        values: of the repeats.
-        overlap: n_2 / n_1 for repeated splits of one set of samples, 0 for independent repeats.
+    `overlap`: n_2 / n_1 for repeated splits of one set of samples, 0 for independent repeats.
 
     >>> mean_interval([1.0, 1.0, 1.0])
     (1.0, 1.0)
@@ -79,14 +77,7 @@ def mean_interval(values: Sequence[float], overlap: float = 0.0) -> tuple[float,
 def paired_interval(
     before: Sequence[float], after: Sequence[float], fitted: int, scored: int
 ) -> tuple[float, tuple[float, float] | None]:
-    """Return the mean difference `after - before` over repeated splits, and its 95 % interval.
-
-    Args:
-        before: a metric of each repeat.
-        after: the same metric on the same repeats.
-        fitted: samples that each repeat fits on.
-        scored: samples that each repeat is scored on.
-    """
+    """Return the mean difference `after - before` over repeated splits, and its 95 % interval."""
     differences = [b - a for a, b in zip(before, after, strict=True)]
     return mean(differences), mean_interval(differences, scored / fitted)
 
@@ -426,11 +417,7 @@ def _timed_steps(data: StudyData, settings: StudySettings) -> Iterator[tuple[str
 
 
 def _complete_with(data: StudyData, name: str, settings: StudySettings) -> Recalibration:
-    """Search pairs with one map.
-
-    Raises:
-        DataError: it cannot be fitted.
-    """
+    """Search pairs with one map."""
     result = complete(data, [name], settings, settings.seed)
     if name not in result:
         raise DataError(f"{name}: it cannot be fitted on the original weight")

@@ -104,13 +104,7 @@ def walk(
 ) -> Iterator[Stop]:
     """Yield the tilted weights after every few rotations.
 
-    Args:
-        weight: (C, n) class vectors.
-        draws: walks side by side, each with rotations of its own.
-        tilt: how rotations are drawn.
-        rng: of the draws.
-        rotations: where the walk ends.
-        every: rotations from one to the next.
+    `weight`: (C, n) class vectors.
     """
     start = np.ascontiguousarray(weight.T)
     n = len(start)
@@ -149,11 +143,8 @@ def search_printed(
 ) -> tuple[Recalibration, int]:
     """Score the average of n_e members after every n_t rotations; return the best, and its place among them.
 
-    Args:
-        weight: (C, n) class vectors.
-        score: scores all calibration samples with a weight; None where that cannot be done, and it is no candidate.
-        settings: objective, bins, seed, members and rotations.
-        tick: called with the share of the search that is done.
+    `weight`: (C, n) class vectors. `score`: scores all calibration samples with a weight; None where that cannot be
+    done, and it is no candidate. `tick`: called with the share of the search that is done.
     """
     best = weight
     angle = 0.0
@@ -193,11 +184,7 @@ def scored(data: StudyData, result: Recalibration) -> SampleScores:
 
 
 def plain(data: StudyData, name: str, settings: StudySettings, seed: int) -> Recalibration:
-    """Fit a map on the original weight.
-
-    Raises:
-        DataError: it cannot be fitted.
-    """
+    """Fit a map on the original weight."""
     if name != "none" and hasattr(MAPS[name], "strengths"):
         return chosen(data, settings, seed, search="none", map=name)
     return Recalibration(data.weight, fit(name, data.logits(data.calibration), settings))
@@ -307,11 +294,7 @@ def _complete_printed(
 
 
 def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Recalibration:
-    """Let cross-validation choose, as `calibrate` does.
-
-    Raises:
-        DataError: every sample is classified right, or nothing can be fitted.
-    """
+    """Let cross-validation choose, as `calibrate` does."""
     task_settings = settings.calibration(seed, **{"search": "auto", "map": "auto", "objective": "nll", **words})
     strategy = Strategy(
         lambda weight: data.logits(data.calibration, weight),

@@ -97,11 +97,7 @@ class StudyJob:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Studies in their order.
-
-        Raises:
-            UsageError: there is no study of a name.
-        """
+        """Studies in their order."""
         for name in self.only:
             if name not in STUDIES:
                 raise UsageError(f"study '{name}' is not known; expected {', '.join(STUDIES)}")
@@ -109,11 +105,7 @@ class StudyJob:
 
 
 def run_studies(job: StudyJob, progress: Progress) -> Studies:
-    """Compute the requested studies.
-
-    Raises:
-        UsageError, UnsupportedModel, DataError, DeviceError: see `tna_onnx.study`.
-    """
+    """Compute the requested studies."""
     names = job.names  # refused before anything is opened
     task = open_task(_calibration(job), progress)
     require_one_prediction(task.model, task.readout, "studies are of models with one prediction each")
@@ -294,11 +286,7 @@ _MAX_BYTES = 2**28
 
 
 def write_study(folder: Path, study: Study) -> None:
-    """Write a study's files; the JSON comes last, because a later run takes it for complete.
-
-    Raises:
-        ResultError: one cannot be written.
-    """
+    """Write a study's files; the JSON comes last, because a later run takes it for complete."""
     texts = {"csv": to_csv(study), "tex": latex(study), "json": to_json(study)}
     for ending, text in texts.items():
         path = folder / f"{study.name}.{ending}"

@@ -83,11 +83,7 @@ def stratified(labels: NDArray[np.int64], samples: int, rng: np.random.Generator
 
 
 def data_of_task(task: Task) -> StudyData:
-    """Return the features and the head of an opened task.
-
-    Raises:
-        UnsupportedModel: only the graph can compute the logits, or there is nothing to tilt.
-    """
+    """Return the features and the head of an opened task."""
     head = task.head
     if head is None or task.probed.tail is not None or task.held_out is None:
         raise UnsupportedModel(

@@ -49,11 +49,7 @@ _FORMATS = ("JPEG", "PNG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 
 
 def require_pillow() -> None:
-    """Check that Pillow can be imported.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Check that Pillow can be imported."""
     try:
         import PIL.Image  # noqa: F401, PLC0415  (optional: extra `images`)
     except ImportError as error:
@@ -65,15 +61,8 @@ def require_pillow() -> None:
 def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = DEFAULT_LIMITS) -> Image:
     """Return the image in `file` in mode "L" (grey files) or "RGB" (all others), 8 bits per channel.
 
-    Args:
-        file: path, or the bytes of a file.
-        name: what messages call it; None is the path.
-        limits: how many pixels it may have.
-
-    Raises:
-        DataError: the file cannot be read as an image, is too large, or has pixels without a known range; the message
-            names it.
-        UsageError: Pillow is missing.
+    `file`: path, or the bytes of a file. `name`: what messages call it; None is the path. `limits`: how many pixels it
+    may have.
     """
     require_pillow()
     from PIL import Image, ImageOps  # noqa: PLC0415  (optional: extra `images`)
@@ -102,15 +91,8 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
 def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     """Return an image, as `read_image` does, from a value that a data engine stores in a column.
 
-    Args:
-        value: the bytes of an encoded file; a mapping with them under `bytes`; uint8 pixels (H, W) or (H, W, 3); or an
-            image of Pillow.
-        where: what messages call it.
-        limits: how many pixels it may have.
-
-    Raises:
-        DataError: it is none of these, or cannot be read.
-        UsageError: Pillow is missing.
+    `value`: the bytes of an encoded file; a mapping with them under `bytes`; uint8 pixels (H, W) or (H, W, 3); or an
+    image of Pillow. `limits`: how many pixels it may have.
     """
     require_pillow()
     from PIL import Image as PillowImage  # noqa: PLC0415  (optional: extra `images`)
@@ -135,9 +117,7 @@ def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
 def open_image_file(path: Path, where: str, limits: Limits) -> BinaryIO:
     """Open the file of an image, for its bytes.
 
-    Raises:
-        OSError: it cannot be opened.
-        DataError: it is no regular file, or has more bytes than any image of the allowed size.
+    Raises OSError: it cannot be opened.
     """
     stream = open_regular(path)
     size = os.fstat(stream.fileno()).st_size

@@ -70,13 +70,7 @@ class ResolvedRecipe:
     def __call__(self, image: Image, limits: Limits = DEFAULT_LIMITS) -> AnyArray:
         """Return the array (C, H, W) or (H, W, C), in `dtype`, of an image with 8 bits per channel.
 
-        Args:
-            image: of any size.
-            limits: how many pixels it may have after resizing.
-
-        Raises:
-            DataError: resizing gives too many pixels, the crop is larger than the image, or the result is not of the
-                size that the model takes.
+        `limits`: how many pixels it may have after resizing.
         """
         mode = "L" if self.color == "L" else "RGB"
         if image.mode != mode:  # step 1; `convert` copies even where the mode is the same

@@ -72,12 +72,7 @@ _IGNORED = {
 
 
 def read_recipe(path: Path, limits: Limits = DEFAULT_LIMITS) -> Recipe:
-    """Return the preprocessing in a `config.json` of timm or a `preprocessor_config.json` of Hugging Face.
-
-    Raises:
-        UsageError: there is no such file.
-        DataError: it cannot be read, is neither of the two, or asks for something that this package does not do.
-    """
+    """Return the preprocessing in a `config.json` of timm or a `preprocessor_config.json` of Hugging Face."""
     if not path.is_file():
         raise UsageError(f"{path}: no such file; give timm's config.json or Hugging Face's preprocessor_config.json")
     config = parse_json(read_text(path, limits, "utf-8"), str(path), "download it again")
@@ -340,9 +335,7 @@ COARSE = ("0 to 1", "0 to 255", "-1 to 1", "imagenet", "mnist")
 def known_recipes(channels: int, *, float_input: bool) -> list[NamedRecipe]:
     """Return the recipes for an input, which differ in scale, mean, std and order of the channels.
 
-    Args:
-        channels: 1 or 3.
-        float_input: whether the input takes floating-point numbers; others take pixels as they are.
+    `float_input`: whether the input takes floating-point numbers; others take pixels as they are.
     """
     scaled = {
         "0 to 1": Recipe(scale=_UNIT),
@@ -371,15 +364,7 @@ def known_recipes(channels: int, *, float_input: bool) -> list[NamedRecipe]:
 
 
 def recipe_in(entries: Mapping[str, str], model: str) -> Recipe | None:
-    """Return the recipe that this package wrote into a model's metadata; None where there is none.
-
-    Args:
-        entries: of this package, without their prefix.
-        model: what messages call the model.
-
-    Raises:
-        DataError: the entry is no recipe.
-    """
+    """Return the recipe that this package wrote into a model's metadata; None where there is none."""
     text = entries.get(_METADATA)
     if text is None:
         return None
@@ -396,11 +381,7 @@ def recipe_in(entries: Mapping[str, str], model: str) -> Recipe | None:
 
 
 def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
-    """Return the recipe in a Hugging Face or timm file in a model's folder, and that file's path; None without one.
-
-    Raises:
-        DataError: a `preprocessor_config.json` is there and cannot be followed.
-    """
+    """Return the recipe in a Hugging Face or timm file in a model's folder, and that file's path; None without one."""
     folder = path.parent
     folders = [folder, folder.parent] if folder.name == "onnx" else [folder]
     for place in folders:
@@ -438,11 +419,7 @@ def _typed(value: Any) -> str:
 
 
 def _stored(name: str, value: Any) -> Any:
-    """Convert a value of the metadata to the type of its field.
-
-    Raises:
-        ValueError: another type.
-    """
+    """Convert a value of the metadata to the type of its field."""
     if name in ("layout", "color", "interpolation"):
         if isinstance(value, str):
             return value

@@ -51,11 +51,7 @@ class StoredArrays:
     noun: ClassVar[str] = "array"
 
     def column(self, name: str) -> Any:
-        """Return an array by which samples can be read, rows along axis 0: loaded, mapped, or read on demand.
-
-        Raises:
-            DataError: it cannot be read, or is larger than the limits allow.
-        """
+        """Return an array by which samples can be read, rows along axis 0: loaded, mapped, or read on demand."""
         raise NotImplementedError
 
     def loaded(self, name: str) -> AnyArray:
@@ -119,11 +115,7 @@ class NpzArrays(StoredArrays):
 
 @contextlib.contextmanager
 def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
-    """Open a `.npz` file for a block.
-
-    Raises:
-        DataError: it is none, or cannot be read.
-    """
+    """Open a `.npz` file for a block."""
     with contextlib.ExitStack() as stack:
         archive = None
         with parsing(str(path), "cannot be read", "write it again with numpy.savez"):
@@ -177,12 +169,7 @@ def open_npy_files(path: Path, data_root: Path | None) -> NpyArrays:
 
 
 def map_npy(path: Path) -> AnyArray:
-    """Map the array in a `.npy` file, read-only.
-
-    Raises:
-        DataError: the file is not a `.npy` file, is shorter than its header says, or holds objects, which are never
-            unpickled.
-    """
+    """Map the array in a `.npy` file, read-only."""
     advice = "objects are never unpickled. Write it with numpy.save"
     with parsing(str(path), "cannot be read as an array of numbers", advice):
         with open_regular(path) as stream:
@@ -194,11 +181,7 @@ def map_npy(path: Path) -> AnyArray:
 
 
 def _claimed_bytes(stream: IO[bytes], size: int) -> int:
-    """Return the size of the array whose header `stream` is at, if header and array fit into `size` bytes.
-
-    Raises:
-        ValueError: they do not, or the array is none of plain values.
-    """
+    """Return the size of the array whose header `stream` is at, if header and array fit into `size` bytes."""
     version = np.lib.format.read_magic(stream)
     if version not in _HEADERS:
         raise ValueError(f"version {version} of the format is not read")
@@ -263,12 +246,7 @@ class Hdf5Arrays(StoredArrays):
 
 
 def open_hdf5_file(path: Path, limits: Limits) -> Hdf5Arrays:
-    """Open an HDF5 file.
-
-    Raises:
-        UsageError: h5py is missing.
-        DataError: the file cannot be read.
-    """
+    """Open an HDF5 file."""
     h5py = optional("h5py", "hdf5", "reading HDF5 files")
     max_bytes = limits.expanded_bytes(regular_size(path))
     with parsing(str(path), "cannot be read as HDF5", "write it again"):
@@ -316,11 +294,7 @@ class MappingArrays(StoredArrays):
     values: Mapping[str, Any] = field(repr=False)
 
     def column(self, name: str) -> AnyArray:
-        """Return an array of numbers.
-
-        Raises:
-            DataError: it cannot be made one.
-        """
+        """Return an array of numbers."""
         return numeric_array(self.values[name], f"{self.where}: array {name!r}")
 
     def loaded(self, name: str) -> AnyArray:
@@ -333,11 +307,7 @@ class MappingArrays(StoredArrays):
 
 
 def numeric_array(value: Any, where: str) -> AnyArray:
-    """Return an array of numbers; a tensor of torch leaves its graph and device.
-
-    Raises:
-        DataError: the value cannot be made one.
-    """
+    """Return an array of numbers; a tensor of torch leaves its graph and device."""
     try:
         if hasattr(value, "detach"):
             value = value.detach().cpu()

@@ -43,13 +43,7 @@ Kind: TypeAlias = Literal["features", "logits"]
 
 
 def open_arrays(path: Path, request: Request) -> ArraySource:
-    """Load the arrays for the model's inputs and the labels from the `.npz` file `path`.
-
-    Raises:
-        UsageError: a recipe is given.
-        DataError: the file or an array in it cannot be read, an array is missing, or its shape, dtype, length or labels
-            do not fit the model.
-    """
+    """Load the arrays for the model's inputs and the labels from the `.npz` file `path`."""
     request.check_arrays(str(path))
     with open_npz(path, request.limits) as stored:
         return _open_stored(stored, request)
@@ -71,12 +65,7 @@ def open_npy(path: Path, request: Request) -> ArraySource:
 
 
 def open_hdf5(path: Path, request: Request) -> ArraySource:
-    """Open the data sets for the model's inputs and the labels; samples are read when asked for.
-
-    Raises:
-        UsageError: h5py is missing, or a recipe is given.
-        DataError: see `open_arrays`.
-    """
+    """Open the data sets for the model's inputs and the labels; samples are read when asked for."""
     request.check_arrays(str(path))
     return _open_stored(open_hdf5_file(path, request.limits), request)
 
@@ -95,10 +84,7 @@ def _of_mapping(where: str, data: Mapping[str, Any]) -> MappingArrays:
 def _open_stored(stored: StoredArrays, request: Request, title: str | None = None) -> ArraySource:
     """Take arrays as the inputs of the model, its labels, and what is read beside them.
 
-    Args:
-        stored: the arrays.
-        request: what the model wants.
-        title: what reports call the data; None is "arrays" and the name of the file.
+    `title`: what reports call the data; None is "arrays" and the name of the file.
     """
     where = stored.where
     label = labels_name(stored.names, request)
@@ -191,13 +177,7 @@ class Precomputed:
 def open_precomputed(data: Any, request: Request) -> Precomputed | None:
     """Open features or logits; return None if `data` are something else, or hold an input of the model.
 
-    Args:
-        data: `.npz` file, also behind a URL; folder with `.npy` files; or mapping of arrays.
-        request: what the model wants.
-
-    Raises:
-        UsageError: a library for the URL is missing.
-        DataError: the file cannot be read, or values or labels cannot be used.
+    `data`: `.npz` file, also behind a URL; folder with `.npy` files; or mapping of arrays.
     """
     if isinstance(data, str):
         data = local_path(data)
@@ -220,11 +200,7 @@ def open_precomputed(data: Any, request: Request) -> Precomputed | None:
 
 @contextlib.contextmanager
 def stored_arrays(data: Any, limits: Limits, data_root: Path | None = None) -> Iterator[StoredArrays | None]:
-    """Open the arrays of a mapping, a `.npz` file or a folder of `.npy` files for a block; None of something else.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Open the arrays of a mapping, a `.npz` file or a folder of `.npy` files for a block; None of something else."""
     if isinstance(data, Mapping):
         yield _of_mapping("arrays", data)
         return

@@ -50,11 +50,7 @@ _BATCH = 2**14  # rows read at a time
 
 
 def load_pyarrow() -> Any:
-    """Import pyarrow.
-
-    Raises:
-        UsageError: it is missing.
-    """
+    """Import pyarrow."""
     return optional("pyarrow", "tables", "reading and writing Parquet and Arrow files")
 
 
@@ -76,12 +72,7 @@ class TableFiles:
 
 
 def find_table_files(place: str) -> TableFiles | None:
-    """Return the Parquet or Arrow files of a file, a folder or a pattern; None if there are none.
-
-    Raises:
-        UsageError: a library is missing.
-        DataError: the first one cannot be read, or the run that writes them has not finished.
-    """
+    """Return the Parquet or Arrow files of a file, a folder or a pattern; None if there are none."""
     if is_url(place):
         if not (place.endswith((*_STREAMED, "/")) or "*" in place):
             return None  # a single file of another kind, or a folder that would have to be listed to be sure
@@ -148,14 +139,7 @@ def table_batches(
 ) -> Iterator[Any]:
     """Yield record batches of one file, of some thousand rows.
 
-    Args:
-        files: it is one of these.
-        name: of the file.
-        columns: to read.
-        groups: row groups of a Parquet file, from and to; None for all.
-
-    Raises:
-        DataError: it cannot be read.
+    `groups`: row groups of a Parquet file, from and to; None for all.
     """
     with parsing(name, "cannot be read", "write it again"), files.open(name) as stream:
         if name.lower().endswith(".parquet"):
@@ -179,11 +163,7 @@ def table_folder(path: Path) -> Path:
 
 
 def table_files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ...]:
-    """Return the files of a table, in order.
-
-    Raises:
-        DataError: there are none, or not those of one table; or what `datasets` wrote of them cannot be used.
-    """
+    """Return the files of a table, in order."""
     if path.is_file():
         return (path,)
     if (path / _SPLITS).is_file():
@@ -218,12 +198,7 @@ def _file_names(state: Any, where: Path) -> list[str]:
 
 
 def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
-    """Return these columns of the rows of all files as one table that is mapped, not loaded.
-
-    Raises:
-        DataError: a file cannot be read, or the files differ in their columns.
-        UsageError: no room for the temporary file.
-    """
+    """Return these columns of the rows of all files as one table that is mapped, not loaded."""
     pa = load_pyarrow()
     tables = [_map_file(pa, file, columns, limits) for file in files]
     different = [
@@ -235,11 +210,7 @@ def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DE
 
 
 def table_schema(file: Path) -> Any:
-    """Return the names and types of a file's columns.
-
-    Raises:
-        DataError: the file cannot be read.
-    """
+    """Return the names and types of a file's columns."""
     pa = load_pyarrow()
     with _readable(file):
         if file.suffix.lower() == ".parquet":
@@ -352,11 +323,7 @@ class ArrowColumn:
         return self.chunked[row].as_py()
 
     def numbers(self) -> ArrowNumbers:
-        """Return the column as arrays of one shape.
-
-        Raises:
-            DataError: it holds something other than numbers, cells are empty, or lists differ in length.
-        """
+        """Return the column as arrays of one shape."""
         pa = load_pyarrow()
         chunks = [chunk for chunk in map(_storage, self.chunked.chunks) if len(chunk)]
         starts = np.cumsum([0, *map(len, chunks)])
@@ -422,11 +389,7 @@ class ArrowNumbers:
 
 
 def column_array(column: Any, where: str) -> AnyArray:
-    """Return a column of a batch or table as an array: (B, ...) of numbers; of others, objects (B,).
-
-    Raises:
-        DataError: cells are empty, or lists differ in length.
-    """
+    """Return a column of a batch or table as an array: (B, ...) of numbers; of others, objects (B,)."""
     pa = load_pyarrow()
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()

@@ -52,11 +52,7 @@ class Column(Protocol):
         """Dtype of the values."""
 
     def __getitem__(self, rows: IntArray, /) -> AnyArray:
-        """Return the values of the samples `rows`, each in [0, N), as a new array.
-
-        Raises:
-            DataError: they cannot be read.
-        """
+        """Return the values of the samples `rows`, each in [0, N), as a new array."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,29 +99,18 @@ class ArraySource:
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
         """Yield input name -> array (B, ...) in the input's dtype; see `Source.batches`.
 
-        Raises:
-            UsageError: `size` is below 1.
-            IndexError: a row is not a sample.
-            DataError: a floating-point sample holds NaN or infinity, or cannot be read (raised while iterating).
+        Raises IndexError: a row is not a sample.
         """
         # A batch is one item: rows come out of a column together, and disks and HDF5 gain nothing from more threads.
         picks = [[pick] for pick in split_rows(len(self), size, rows)]
         return read_ahead(picks, self._batch, lambda _, parts: parts[0], workers=1)
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) of the contents, which are read for it once.
-
-        Raises:
-            DataError: a file cannot be read.
-        """
+        """Return SHA-256 (hex) of the contents, which are read for it once."""
         return self._digest
 
     def sample_digests(self) -> NDArray[np.uint64]:
-        """Return 64 bits for each sample, (N,): equal for equal values of all inputs, in the inputs' dtypes.
-
-        Raises:
-            DataError: a sample cannot be read.
-        """
+        """Return 64 bits for each sample, (N,): equal for equal values of all inputs, in the inputs' dtypes."""
         return self._sample_digests
 
     @cached_property
@@ -176,20 +161,8 @@ def open_columns(
 ) -> ArraySource:
     """Check columns and labels against the model and return them as a source.
 
-    Args:
-        title: as in `ArraySource`.
-        where: likewise.
-        request: what the model wants.
-        columns: input name -> its values.
-        labels: class indices or names, one per sample.
-        hashed: computes the digest, given the class indices.
-        noun: as in `ArraySource`.
-        label: what the column with the labels is called; None is "labels".
-        notes: as in `ArraySource`.
-        beside: further columns that the request asks for, by name.
-
-    Raises:
-        DataError: the shape, dtype or length of a column, or the labels, do not fit the model.
+    `labels`: class indices or names, one per sample. `hashed`: computes the digest, given the class indices. `label`:
+    what the column with the labels is called; None is "labels".
     """
     inputs = tuple(request.inputs)
     # All of this is known before the first batch, so that a run does not fail after an hour.
@@ -227,11 +200,7 @@ def check_names(
     noun: str = "array",
     label: str = LABELS,
 ) -> None:
-    """Check that every input and the labels have a column of that name.
-
-    Raises:
-        DataError: one is missing, or an input of the model is called "labels".
-    """
+    """Check that every input and the labels have a column of that name."""
     input_names = [spec.name for spec in inputs]
     if LABELS in input_names:
         raise DataError(
@@ -284,11 +253,7 @@ def _widens(stored: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def require_text(where: str, values: AnyArray, rows: IntArray) -> None:
-    """Refuse cells of an input of text, (B, ...), that hold something else.
-
-    Raises:
-        DataError: there is such a cell.
-    """
+    """Refuse cells of an input of text, (B, ...), that hold something else."""
     width = max(1, values.size // max(1, len(values)))
     for place, cell in enumerate(values.ravel().tolist()):
         if not isinstance(cell, str):
@@ -317,11 +282,7 @@ class Stacked:
     dtype: np.dtype[Any]
 
     def __getitem__(self, rows: IntArray, /) -> AnyArray:
-        """Return the values of `rows` as a new array.
-
-        Raises:
-            DataError: a cell is empty, not finite, or no number of the dtype.
-        """
+        """Return the values of `rows` as a new array."""
         values = np.empty((len(rows), len(self.parts)), self.dtype)
         for place, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
             values[:, place] = self._converted(name, part[rows], rows)

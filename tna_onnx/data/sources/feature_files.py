@@ -76,14 +76,8 @@ class FeatureFiles:
 def open_feature_files(data: Any, request: Request, at_most: int | None = None) -> FeatureFiles | None:
     """Read features or logits; None if `data` are something else, or hold an input of the model.
 
-    Args:
-        data: a file, a folder of files or a pattern (`*`), local or behind a URL that fsspec reads.
-        request: what the model wants.
-        at_most: rows to keep; None for all.
-
-    Raises:
-        UsageError: a library is missing, or there is no room for the values.
-        DataError: a file cannot be read, or values or labels cannot be used.
+    `data`: a file, a folder of files or a pattern (`*`), local or behind a URL that fsspec reads. `at_most`: rows to
+    keep; None for all.
     """
     if not isinstance(data, (str, Path)):
         return None
@@ -126,15 +120,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
 
 
 def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
-    """Return what table files hold, features or logits; None if a column is an input of the model, or it is neither.
-
-    Args:
-        data: as of `open_feature_files`.
-        inputs: names of the model's inputs.
-
-    Raises:
-        UsageError, DataError: see `find_table_files`.
-    """
+    """Return what table files hold, features or logits; None if a column is an input of the model, or it is neither."""
     files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
     return None if files is None else _kind(files, inputs)
 
@@ -148,11 +134,7 @@ def _kind(files: TableFiles, inputs: Sequence[str]) -> Kind | None:
 
 
 def features_table(kind: Kind, values: NDArray[Any], columns: Mapping[str, Any], writer: Mapping[str, Any]) -> Any:
-    """Return an Arrow table of (B, n) values, as fixed-size lists, beside other columns.
-
-    Raises:
-        UsageError: pyarrow is missing.
-    """
+    """Return an Arrow table of (B, n) values, as fixed-size lists, beside other columns."""
     pa = load_pyarrow()
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     table = pa.table({kind: pa.FixedSizeListArray.from_arrays(flat, values.shape[1]), **columns})
@@ -169,11 +151,7 @@ class FeatureFolder:
     """
 
     def __init__(self, place: str | Path) -> None:
-        """Make the folder.
-
-        Raises:
-            UsageError: it holds files already, cannot be made, or a library is missing.
-        """
+        """Make the folder."""
         self.place = local_path(str(place))
         self.system: Any = None
         self.root = str(Path(self.place).absolute())
@@ -213,11 +191,7 @@ class FeatureFolder:
         return arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(self.system))
 
     def write(self, tables: Iterable[Any]) -> None:
-        """Write tables (`features_table`), a new file after some hundred MB.
-
-        Raises:
-            UsageError: pyarrow is missing, or there is no room.
-        """
+        """Write tables (`features_table`), a new file after some hundred MB."""
         parquet = load_parquet()
         with ExitStack() as stack:
             writer = None
@@ -233,11 +207,7 @@ class FeatureFolder:
                 size += table.nbytes
 
     def finish(self) -> tuple[Kind, int, int, np.dtype[Any]]:
-        """Remove the mark; return what the files hold: features or logits, samples N, numbers n, and their dtype.
-
-        Raises:
-            DataError: there are no rows.
-        """
+        """Remove the mark; return what the files hold: features or logits, samples N, numbers n, and their dtype."""
         if self.system is not None:
             self.system.rm(f"{self.root}/{UNFINISHED}")
             self.system.invalidate_cache()
@@ -409,15 +379,8 @@ def open_scores(
 ) -> LabelledScores:
     """Read scores and labels by themselves; rows of Parquet and Arrow files in the order of their digests.
 
-    Args:
-        data: path, URL, or mapping of arrays.
-        kind: which of the two; None takes what is there.
-        label_column: column or array with the labels; None finds it by its name.
-        beside: column or array of `groups` and of `weights`; None for none.
-
-    Raises:
-        UsageError: nothing is there, or a library is missing.
-        DataError: it cannot be read, or there are no scores or labels.
+    `kind`: which of the two; None takes what is there. `label_column`: column or array with the labels; None finds it
+    by its name. `beside`: column or array of `groups` and of `weights`; None for none.
     """
     if not isinstance(data, (str, Path, Mapping)):
         raise UsageError(f"expected the path of a file, or a mapping of arrays, got {type(data).__name__}")

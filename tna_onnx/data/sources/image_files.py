@@ -57,22 +57,12 @@ class ImageFiles(Protocol):
         """Return the name of file `row` for messages: its path, or its place in an archive or table."""
 
     def open(self, row: int) -> Path | BinaryIO:
-        """Return file `row`.
-
-        Raises:
-            DataError: it cannot be read.
-        """
+        """Return file `row`."""
 
     def digest(self, rows: IntArray, labels: IntArray, contents: Callable[[], Sequence[bytes]]) -> str:
         """Return SHA-256 (hex) that follows every byte of the files `rows`, and their labels.
 
-        Args:
-            rows: the files.
-            labels: their classes.
-            contents: gives the SHA-256 (32 bytes) of each of them.
-
-        Raises:
-            DataError: a file cannot be read.
+        `contents`: gives the SHA-256 (32 bytes) of each of them.
         """
 
 
@@ -128,29 +118,17 @@ class ImageSource:
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
         """Yield input name -> array (B, C, H, W) or (B, H, W, C) in the input's dtype; see `Source.batches`.
 
-        Raises:
-            UsageError: `size` is below 1.
-            IndexError: a row is not a sample.
-            DataError: an image cannot be read, does not fit the model, or differs in size from the others in its batch
-                (raised while iterating).
+        Raises IndexError: a row is not a sample.
         """
         picks = split_rows(len(self), size, rows)
         return read_ahead((pick.tolist() for pick in picks), self._load, self._stack)
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) over the files and their labels; the files are read for it once.
-
-        Raises:
-            DataError: a file cannot be read.
-        """
+        """Return SHA-256 (hex) over the files and their labels; the files are read for it once."""
         return self._digest
 
     def sample_digests(self) -> NDArray[np.uint64]:
-        """Return 64 bits for each image, (N,): equal for files of equal bytes.
-
-        Raises:
-            DataError: a file cannot be read.
-        """
+        """Return 64 bits for each image, (N,): equal for files of equal bytes."""
         return short_digests(self._contents)
 
     @cached_property
@@ -206,17 +184,7 @@ def open_image_files(
 ) -> ImageSource:
     """Return image files and their labels as a source; with `request.skip_bad`, decode every image to find bad ones.
 
-    Args:
-        title: as in `ImageSource`.
-        where: what messages start with.
-        files: the images.
-        labels: class indices of all files.
-        request: what the model wants.
-        image_input: the input that takes them, and what becomes of them.
-        columns: further columns of the table that lists them, by name.
-
-    Raises:
-        DataError: no image can be read, or labels outside the model's classes.
+    `labels`: class indices of all files.
     """
     rows = np.arange(len(files), dtype=np.int64)
     paths = files.names if isinstance(files, FolderImages) else ()
@@ -286,12 +254,7 @@ class FolderImages:
 
 
 def open_folder(root: Path, request: Request) -> ImageSource:
-    """Find the images below `root`; none is decoded yet, unless bad ones are to be skipped.
-
-    Raises:
-        UsageError: Pillow is missing, or the recipe cannot be used for this input.
-        DataError: the input does not take images, or the folder has no images or no usable labels.
-    """
+    """Find the images below `root`; none is decoded yet, unless bad ones are to be skipped."""
     image_input = request.image_input(str(root))
     try:
         names, labels, columns = _labelled_images(root, request)
@@ -306,12 +269,7 @@ def open_folder(root: Path, request: Request) -> ImageSource:
 
 
 def open_bucket(url: str, request: Request) -> ImageSource:
-    """Find the images in the class folders behind a URL, in one listing; nothing is copied.
-
-    Raises:
-        UsageError: a library is missing.
-        DataError: there are no images, or no usable labels.
-    """
+    """Find the images in the class folders behind a URL, in one listing; nothing is copied."""
     image_input = request.image_input(url)
     system, root = file_system(url)
     with parsing(url, "cannot be listed", "check the bucket and its permissions"):
@@ -331,11 +289,7 @@ def open_bucket(url: str, request: Request) -> ImageSource:
 
 
 def require_files(root: Path, names: Sequence[str], where: str) -> None:
-    """Check that each of `names` is a file below `root`.
-
-    Raises:
-        DataError: some are not.
-    """
+    """Check that each of `names` is a file below `root`."""
     missing = [name for name in names if not _is_file(root, name)]
     if missing:
         raise DataError(
@@ -413,12 +367,7 @@ def _images_below(folder: Path) -> Iterator[tuple[str, ...]]:
 
 
 def open_manifest(path: Path, request: Request) -> ImageSource:
-    """Read the manifest `path`; no image is decoded yet, unless bad ones are to be skipped.
-
-    Raises:
-        UsageError: Pillow is missing, the recipe cannot be used for this input, or labels are given apart.
-        DataError: the input does not take images, the manifest cannot be read, or has no usable paths or labels.
-    """
+    """Read the manifest `path`; no image is decoded yet, unless bad ones are to be skipped."""
     request.no_labels_apart(str(path))
     image_input = request.image_input(str(path))
     table = read_label_file(path, request.label_column, is_path=lambda _: True, limits=request.limits)

@@ -55,16 +55,8 @@ def open_in_memory(
 ) -> ArraySource:
     """Take columns of one length as the inputs of the model, and one of them as the labels.
 
-    Args:
-        title: what reports call the data.
-        where: what messages start with.
-        columns: name -> values (N,), as `plain_column` returns them.
-        request: what the model wants.
-        hashed: computes the digest, given the class indices; None hashes the values.
-
-    Raises:
-        UsageError: a recipe is given.
-        DataError: the columns or labels do not fit the model.
+    `columns`: name -> values (N,), as `plain_column` returns them. `hashed`: computes the digest, given the class
+    indices; None hashes the values.
     """
     request.check_arrays(where)
     lengths = {name: len(values) for name, values in columns.items()}
@@ -228,12 +220,7 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,20}")
 
 
 def open_delimited(path: Path, request: Request) -> ArraySource:
-    """Read the table in the text file `path`.
-
-    Raises:
-        UsageError: a recipe is given, or a library is missing.
-        DataError: the file cannot be read, or its columns or labels do not fit the model.
-    """
+    """Read the table in the text file `path`."""
     columns = read_columns(path, request.limits, texts_for(request))
     return open_in_memory(
         f"table {path.name}", str(path), columns, request, hashed=lambda indices: files_sha256([path], indices)
@@ -261,13 +248,7 @@ def texts_for(request: Request) -> Callable[[str], bool]:
 def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = lambda _: False) -> dict[str, AnyArray]:
     """Return name -> values (N,) of each column: numbers, or objects that are text, lists or None.
 
-    Args:
-        path: of the file.
-        limits: how large it may be.
-        is_text: tells of the name of a column of CSV whether its cells are text, whatever they look like.
-
-    Raises:
-        DataError: the file cannot be read as a table.
+    `is_text`: tells of the name of a column of CSV whether its cells are text, whatever they look like.
     """
     text = read_text(path, limits)
     if path.suffix.lower() not in (".csv", ".tsv"):
@@ -337,11 +318,7 @@ def _transposed(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def aligned(where: str, columns: Mapping[str, Mapping[Any, Any]]) -> dict[str, list[Any]]:
-    """Return {column: {row: value}} as lists, the rows of each column in the order of the first.
-
-    Raises:
-        DataError: a column has other rows.
-    """
+    """Return {column: {row: value}} as lists, the rows of each column in the order of the first."""
     first, *_ = columns
     rows = list(columns[first])
     for name, values in columns.items():

@@ -54,14 +54,8 @@ class Layout:
 def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> Layout:
     """Decide which columns fill which inputs.
 
-    Args:
-        where: what messages start with.
-        kinds: name of a column -> what it holds, in the order of the table.
-        request: what the model wants.
-        label: the column with the labels; None if they are not in the table.
-
-    Raises:
-        DataError: no rule applies, or a column cannot fill its input.
+    `kinds`: name of a column -> what it holds, in the order of the table. `label`: the column with the labels; None if
+    they are not in the table.
     """
     inputs = list(request.inputs)
     unknown = [name for name in request.drop_columns if name not in kinds]
@@ -111,11 +105,7 @@ def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> st
 def by_user(
     where: str, kinds: Mapping[str, Kind], inputs: Sequence[InputSpec], names: Sequence[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the columns of each input where the user names them, in the model's order.
-
-    Raises:
-        DataError: a name is no column or stands twice, or they are not as many as the model takes.
-    """
+    """Return the columns of each input where the user names them, in the model's order."""
     unknown = [name for name in names if name not in kinds]
     if unknown:
         raise DataError(f"{where}: no column {listed(unknown)}, which --columns names; the columns are {listed(kinds)}")

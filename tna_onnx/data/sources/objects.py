@@ -61,13 +61,7 @@ def is_iterable(data: object) -> bool:
 
 
 def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
-    """Read all batches of an iterable, of the iterable that a function without arguments returns, or of a reader.
-
-    Raises:
-        UsageError: a recipe is given, or no room for the temporary files.
-        DataError: a batch does not have the form above, batches differ in dtype or in the shape of a sample, or they or
-            the labels do not fit the model.
-    """
+    """Read all batches of an iterable, of the iterable that a function without arguments returns, or of a reader."""
     request.check_arrays(title)
     names = [spec.name for spec in request.inputs]
     input_names = list(names)
@@ -206,12 +200,7 @@ _ITEMS = 64  # of a data set, in a batch
 
 
 def open_object(data: Any, request: Request) -> Source:
-    """Open samples that are a Python object.
-
-    Raises:
-        UsageError: it is none of those in the module's docstring, or an argument does not apply.
-        DataError: the samples or labels do not fit the model.
-    """
+    """Open samples that are a Python object."""
     if type(data).__module__.startswith("ray.data") and hasattr(data, "iter_batches"):
         data = data.iter_batches(batch_size=_ITEMS, batch_format="numpy")
     if _is_pair(data, request):
@@ -396,10 +385,6 @@ def open_loader(text: str, request: Request) -> ArraySource:
     """Run a function given as `path/to/file.py:name` and read the samples that it returns.
 
     The folder of the file is importable meanwhile, as it is when Python runs the file.
-
-    Raises:
-        UsageError: the file or the function is not there, or a recipe is given.
-        DataError: the code raises, with file and line, or what it gives does not fit the model.
     """
     file, separator, name = text.rpartition(":")  # the last one: C:/loader.py:load has two
     path = Path(file)

@@ -55,12 +55,7 @@ class Copy:
     """
 
     def __init__(self, url: str, limits: Limits = DEFAULT_LIMITS) -> None:
-        """Copy the file, the folder, or the files that a pattern in braces stands for.
-
-        Raises:
-            UsageError: fsspec or the library for this kind of URL is missing, or there is nothing there.
-            DataError: it cannot be read.
-        """
+        """Copy the file, the folder, or the files that a pattern in braces stands for."""
         self.url = url
         self._system = _system(url, limits)
         last = self._system.root.rpartition("/")[2]
@@ -80,11 +75,7 @@ class Copy:
             raise UsageError(f"{url}: there is nothing there; check the path behind the host or bucket")
 
     def fetch(self, names: Sequence[str]) -> None:
-        """Copy further files, whose paths count from the folder of the URL.
-
-        Raises:
-            DataError: one cannot be read, or lies outside that folder.
-        """
+        """Copy further files, whose paths count from the folder of the URL."""
         # A manifest from elsewhere must not make this write outside the copy.
         outside = [name for name in names if _leads_out(name)]
         if outside:
@@ -301,12 +292,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
 
 def exists(url: str) -> bool:
-    """Tell whether the server has something at a URL.
-
-    Raises:
-        UsageError: the URL cannot be used.
-        DataError: the server cannot be reached, or refuses.
-    """
+    """Tell whether the server has something at a URL."""
 
     def ask(_: _Transfer) -> bool:
         with _open(url):
@@ -319,17 +305,7 @@ def exists(url: str) -> bool:
 
 
 def download(url: str, target: Path, max_bytes: int) -> int:
-    """Copy a file, and return its size.
-
-    Args:
-        url: of the file.
-        target: path to write.
-        max_bytes: most that may come.
-
-    Raises:
-        UsageError: the URL cannot be used.
-        DataError: the server cannot be reached, or what it sends cannot be used.
-    """
+    """Copy a file, and return its size."""
 
     def copy(transfer: _Transfer) -> int:
         with _open(url) as response, target.open("wb") as file:
@@ -373,9 +349,7 @@ def _announced(url: str, response: HTTPResponse, max_bytes: int) -> int | None:
 def _open(url: str) -> HTTPResponse:
     """Send a request, and return the answer when its head is there.
 
-    Raises:
-        FileNotFoundError: there is nothing at the URL.
-        UsageError, DataError: see `exists`.
+    Raises FileNotFoundError: there is nothing at the URL. UsageError, DataError: see `exists`.
     """
     # Only http: the default openers also read ftp:, file: and data:.
     opener = urllib.request.OpenerDirector()

@@ -45,11 +45,7 @@ class Slice(Protocol):
         """Return the number of samples, where it is known without reading; else 0."""
 
     def tables(self) -> Iterator[Any]:
-        """Yield Arrow tables of the columns that the model reads, `label`, `key`, and others that belong to a sample.
-
-        Raises:
-            DataError: something cannot be read.
-        """
+        """Yield Arrow tables of the columns that the model reads, `label`, `key`, and what else belongs to a sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,12 +166,7 @@ def table_slices(
 ) -> list[TableSlice]:
     """Cut table files: a slice for each, or for each row group where there are few files.
 
-    Args:
-        files: the files.
-        columns: what the model reads.
-        label: column of the labels.
-        rows: samples that are taken, counted over all files in their order; None for all.
-        beside: as of `TableSlice`.
+    `rows`: samples that are taken, counted over all files in their order; None for all.
     """
     slices = []
     start = 0
@@ -211,11 +202,8 @@ def table_labels(files: TableFiles, label: str) -> NDArray[Any]:
 def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 0) -> IntArray:
     """Choose samples at random, sorted by their place.
 
-    Args:
-        count: of samples N.
-        labels: (N,), to keep the share of each class, and at least one sample of each; None for a plain draw.
-        size: samples to choose; with shares that are rounded up, a few more.
-        seed: of the draw.
+    `labels`: (N,), to keep the share of each class, and at least one sample of each; None for a plain draw. `size`:
+    samples to choose; with shares that are rounded up, a few more.
     """
     rng = np.random.default_rng(seed)
     if size >= count:

@@ -89,11 +89,7 @@ class TableImages:
 
 
 def image_column(pyarrow: Any, schema: Any, request: Request, label_name: str | None, path: Path) -> str | None:
-    """Return the name of the column that holds the images of the model's only input; None if samples are numbers.
-
-    Raises:
-        DataError: several columns may hold them, or none that is known.
-    """
+    """Return the name of the column that holds the images of the model's only input; None if samples are numbers."""
     if len(request.inputs) != 1:
         return None
     types = pyarrow.types
@@ -128,11 +124,7 @@ INFO = "dataset_info.json"  # where `datasets` writes the features of a data set
 
 
 def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArray:
-    """Return the labels in a column of a table, as numbers or names.
-
-    Raises:
-        DataError: cells are empty, or stand for names that the model does not have.
-    """
+    """Return the labels in a column of a table, as numbers or names."""
     column = table.column(name)
     # Said here with its row: as a Python value an empty cell is None, which no message explains.
     if column.null_count:
@@ -191,12 +183,7 @@ def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str
 
 
 def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
-    """Map the table in the file or folder `path`, or read that of a text file.
-
-    Raises:
-        UsageError: pyarrow or, for images, Pillow is missing; a recipe cannot be used; no room for a temporary file.
-        DataError: the table cannot be read, or its columns or labels do not fit the model.
-    """
+    """Map the table in the file or folder `path`, or read that of a text file."""
     if path.is_file() and path.suffix.lower() in DELIMITED:
         return open_delimited(path, request)
     pyarrow = load_pyarrow()
@@ -219,11 +206,7 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
 
 
 def table_columns(schema: Any, request: Request, label_name: str, where: str) -> tuple[tuple[str, ...], bool]:
-    """Return the columns that the model reads, in its order, and whether they hold images.
-
-    Raises:
-        DataError: they cannot be told, or do not fit the model.
-    """
+    """Return the columns that the model reads, in its order, and whether they hold images."""
     pyarrow = load_pyarrow()
     image_name = image_column(pyarrow, schema, request, label_name, Path(where))
     if image_name is not None:

@@ -37,10 +37,8 @@ _NO_LIMIT = 100_000  # tokens: what tokenizers write where there is none is far 
 
 
 def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str, ...]:
-    """Return the columns to tokenise: those that the user names, else one with a usual name, else the only text column.
-
-    Raises:
-        DataError: there is no telling.
+    """Return the columns to tokenise: those that the user names, else one with a usual name, else the only text
+    column.
     """
     if request.columns:
         wrong = [name for name in request.columns if name not in text]
@@ -62,13 +60,7 @@ def text_columns(where: str, text: Sequence[str], request: Request) -> tuple[str
 
 
 def with_tokenizer(request: Request, kinds: Mapping[str, str], label: str | None) -> Request:
-    """Return a request with the tokenizer in the model's folder, for text without one; else the same request.
-
-    Args:
-        request: what the model wants.
-        kinds: name of a column -> what it holds.
-        label: the column of the labels, if it is one of these.
-    """
+    """Return a request with the tokenizer in the model's folder, for text without one; else the same request."""
     file = request.model_file
     stated = request.tokenizer is not None or any(spec.name in kinds for spec in request.inputs)
     text = [name for name, kind in kinds.items() if kind == "text" and name != label]
@@ -84,12 +76,7 @@ def tokenized(
 ) -> tuple[dict[str, AnyArray], str]:
     """Tokenise one column of text, or two as pairs.
 
-    Returns:
-        The array (N, T) of each input, and a line for reports.
-
-    Raises:
-        UsageError: `tokenizers` or the tokenizer is missing.
-        DataError: an input is none of those that take tokens, or a cell is no text.
+    Gives the array (N, T) of each input, and a line for reports.
     """
     roles = _roles(where, request)
     for name, cells in columns:
@@ -214,12 +201,7 @@ _FILL = 0  # id of the padding, which a model with a mask ignores
 
 
 def token_columns(kinds: Mapping[str, Kind], request: Request) -> dict[str, str]:
-    """Return the columns of token lists for each role, `ids` first; empty if samples are something else.
-
-    Args:
-        kinds: name of a column -> what it holds.
-        request: what the model wants.
-    """
+    """Return the columns of token lists for each role, `ids` first; empty if samples are something else."""
     roles = roles_of(request)
     if request.tokenizer is not None or request.columns or "mask" not in roles.values():
         return {}
@@ -240,16 +222,7 @@ def need_padding(tokens: Mapping[str, str], lengths: Iterable[int], request: Req
 def padded(
     where: str, lists: Mapping[str, tuple[str, Sequence[Any]]], request: Request
 ) -> tuple[dict[str, AnyArray], str]:
-    """Return the array (N, T) of each input, and a line for reports.
-
-    Args:
-        where: what messages start with.
-        lists: role -> column and its cells.
-        request: what the model wants.
-
-    Raises:
-        DataError: a cell is no list of integers, is longer than the model takes, or fits no id.
-    """
+    """Return the array (N, T) of each input, and a line for reports."""
     name, cells = lists["ids"]
     lengths = [_length(where, name, row, cell) for row, cell in enumerate(cells)]
     longest = max(lengths, default=0)

@@ -87,14 +87,7 @@ class TarImages:
 def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -> ImageSource:
     """Scan the tar file `path`, or all in the folder `path` in the order of their names; no image is decoded yet.
 
-    Args:
-        path: file or folder; what reports and messages call the data.
-        request: what the model wants.
-        shards: the tar files, where `path` is a pattern that stands for them.
-
-    Raises:
-        UsageError: Pillow is missing, the recipe cannot be used for this input, or labels are given apart.
-        DataError: the input does not take images; a shard cannot be read, or has samples without image or label.
+    `shards`: the tar files, where `path` is a pattern that stands for them.
     """
     request.no_labels_apart(str(path))
     image_input = request.image_input(str(path))
@@ -128,11 +121,7 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
 
 
 def expand_braces(path: Path) -> list[Path]:
-    """Return the files that a pattern with braces stands for; none if it has no braces.
-
-    Raises:
-        UsageError: one of the files is not there.
-    """
+    """Return the files that a pattern with braces stands for; none if it has no braces."""
     files = [Path(text) for text in expanded(str(path))]
     if len(files) == 1:
         return []
@@ -147,9 +136,6 @@ def expand_braces(path: Path) -> list[Path]:
 
 def expanded(text: str) -> list[str]:
     """Return the texts that a pattern with braces stands for, or the text itself.
-
-    Raises:
-        UsageError: they are too many.
 
     >>> expanded("{a,b}-{08..10}.tar")
     ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
@@ -226,9 +212,8 @@ class _Bounded:
 def _members(archive: tarfile.TarFile, size: int) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files whose name does not start with a dot, keeping none of them in memory.
 
-    Raises:
-        tarfile.ReadError: a header is broken, or a member goes beyond the `size` bytes of the archive; `tarfile` itself
-            takes a broken header in the middle for the end.
+    Raises tarfile.ReadError: a header is broken, or a member goes beyond the `size` bytes of the archive; `tarfile`
+    itself takes a broken header in the middle for the end.
     """
     while (member := archive.next()) is not None:
         archive.members = []  # type: ignore[attr-defined]  # else it keeps every header

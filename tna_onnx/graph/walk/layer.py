@@ -50,11 +50,7 @@ MULTI_LABEL = "logits with a Sigmoid at several positions of a sample: several l
 
 
 def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
-    """Return the head that a linear node is.
-
-    Raises:
-        Refused: it is not the layer that makes the scores, or does not fit what follows it.
-    """
+    """Return the head that a linear node is."""
     layer = _in_order(state, _read(state, node, index))
     if layer.classes_first and not state.turned:
         raise Refused("its weight is the left operand, so its result is (C, N), and no Transpose makes that (N, C)")
@@ -147,11 +143,7 @@ def _softmax_behind(model: Model, tensor: str) -> str:
 
 
 def _take_in_positions(state: State, node: onnx.NodeProto, rows: int) -> None:
-    """Take in where the classes of several predictions a sample are, if there are several.
-
-    Raises:
-        Refused: neither axis is as long as there are classes: keys of an attention, say, which are split into parts.
-    """
+    """Take in where the classes of several predictions a sample are, if there are several."""
     declared = [state.model.sizes(name) for name in (state.output, state.logits)]
     sizes = next((shape for shape in declared if has_positions(shape)), None)
     if sizes is None:
@@ -276,11 +268,7 @@ _FARTHEST = "whose largest score is that of the farthest class; a classifier's s
 
 
 def refuse_distances(state: State) -> None:
-    """Refuse scores that are distances, or products that no layer adds up; maps can go behind them.
-
-    Raises:
-        Refused: they are.
-    """
+    """Refuse scores that are distances, or products that no layer adds up; maps can go behind them."""
     kind = distance(state.model, state.tensor)
     if kind:
         # a factor of each class, or one of all
@@ -393,11 +381,7 @@ class SummedHead(Head):
 
 
 def summed(model: Model, heads: Sequence[Head]) -> SummedHead:
-    """Return the one head that some linear layers are, whose scores are added up.
-
-    Raises:
-        Refused: one of them bends its scores, is quantised, or reads what another gives.
-    """
+    """Return the one head that some linear layers are, whose scores are added up."""
     layers = [layer for head in heads for layer in (head.layers if isinstance(head, SummedHead) else (head,))]
     for layer in layers:
         _require_plain(model, layer, layers)
@@ -417,11 +401,7 @@ def summed(model: Model, heads: Sequence[Head]) -> SummedHead:
 
 
 def _require_plain(model: Model, layer: Head, layers: Sequence[Head]) -> None:
-    """Refuse a layer that cannot be one of several.
-
-    Raises:
-        Refused: see `summed`.
-    """
+    """Refuse a layer that cannot be one of several."""
     behind = ancestors(model, layer.features)
     summands = (summand for summand in layers if summand is not layer)
     before = next((summand for summand in summands if behind.intersection(summand.readers)), None)

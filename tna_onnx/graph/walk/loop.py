@@ -38,10 +38,7 @@ _MIN_INPUTS = {
 def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
     """Walk back from a graph output; return the state at the end, whose outcome is a head or a refusal.
 
-    Args:
-        model: the model.
-        output: the graph output.
-        kind: what `--output-kind` says that it holds: `logit` and `label-logits` have no Sigmoid behind them.
+    `kind`: what `--output-kind` says that it holds: `logit` and `label-logits` have no Sigmoid behind them.
     """
     state = State(
         model,
@@ -76,11 +73,7 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
 
 
 def _run(state: State) -> Head:
-    """Walk to the linear layer.
-
-    Raises:
-        Refused: there is none.
-    """
+    """Walk to the linear layer."""
     model = state.model
     while True:
         index = model.producers.get(state.tensor)
@@ -250,14 +243,7 @@ def _require_few_forks(state: State) -> None:
 
 
 def _sum(state: State, node: onnx.NodeProto, operands: Sequence[str], share: float) -> Head:
-    """Follow the operands of a sum, each of which comes from a linear layer: together they are one.
-
-    Args:
-        state: the walk.
-        node: the sum.
-        operands: its tensors; those of a difference in order.
-        share: factor on each.
-    """
+    """Follow the operands of a sum, each of which comes from a linear layer: together they are one."""
     _require_few_forks(state)
     layers = []
     for k, name in enumerate(operands):

@@ -198,9 +198,6 @@ def require_little_slack(slack: float, classes: int, activation: str) -> None:
     """Refuse constants of all classes that together move a probability far, once these add up to 1 again.
 
     log (p + e) stands for (p + e) / (1 + C e), which differs from p by C e at most.
-
-    Raises:
-        Refused: they do.
     """
     together = slack * classes
     if activation == "log_softmax" and together > MAX_SLACK * (1 + 1e-6):

@@ -134,11 +134,7 @@ class State:
         self.homogeneous = self.homogeneous and homogeneous
 
     def places(self, scores: int) -> tuple[int, ...]:
-        """Return where the classes of the output are among so many scores; nothing if they are all of them, in order.
-
-        Raises:
-            Refused: they are not among them.
-        """
+        """Return where the classes of the output are among so many scores; empty if they are all, in order."""
         order = tuple(range(scores))[self.order] if isinstance(self.order, slice) else self.order
         if any(not -scores <= place < scores for place in order):
             raise Refused(f"class {max(order)} of {scores} scores is selected behind it")
@@ -311,11 +307,7 @@ def is_constant(model: Model, tensor: str) -> bool:
 
 
 def constant_operand(state: State, tensor: str, reader: int) -> Stored:
-    """Return the constant that an operand of node number `reader` is.
-
-    Raises:
-        Refused: it cannot be read.
-    """
+    """Return the constant that an operand of node number `reader` is."""
     before = _before_expand(state.model, tensor)
     if before == tensor:
         return resolve(state.model, tensor, reader)
@@ -338,14 +330,7 @@ def _before_expand(model: Model, tensor: str) -> str:
 
 
 def with_constant(state: State, node: onnx.NodeProto, data: str, constant: Stored) -> None:
-    """Take in the constant of Add, Sub, Sum, Mul or Div.
-
-    Args:
-        state: the walk.
-        node: the node.
-        data: its operand that brings the scores.
-        constant: its other operand.
-    """
+    """Take in the constant of Add, Sub, Sum, Mul or Div."""
     shape = constant.value.shape
     if state.turned and constant.value.size > 1 and (len(shape) < 2 or shape[-1] != 1):
         raise Refused(f"{node.op_type} with a constant of shape {shape}, which is one number a sample of (C, N)")

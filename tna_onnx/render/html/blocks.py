@@ -212,15 +212,7 @@ def bins_table(bins: Bins, caption: str, words: DiagramWords = OF_CLASSES) -> Ta
 
 
 def interval_cell(name: str, d: Interval, reach: float, open_word: str, *, wide: bool = False) -> Markup:
-    """Draw the interval of a metric's difference so that left and green are better, whatever the metric.
-
-    Args:
-        name: of the metric.
-        d: its difference.
-        reach: of the axis; see `reach_of`.
-        open_word: what to say of an interval that holds zero.
-        wide: whether it is the main thing of its table.
-    """
+    """Draw the interval of a metric's difference so that left and green are better, whatever the metric."""
     metric = METRICS[name]
     # Errors fall to the left, so a metric that is better when larger is mirrored.
     sign = -metric.better

@@ -78,11 +78,7 @@ class Section:
 def render_page(title: str, sections: Sequence[Section], version: str, facts: Sequence[tuple[str, str]] = ()) -> str:
     """Return a whole page.
 
-    Args:
-        title: of the page.
-        sections: in their order; the first is the result.
-        version: of this package, for the last line.
-        facts: what stands below the title: texts, each with a class of the style sheet, or none.
+    `facts`: what stands below the title: texts, each with a class of the style sheet, or none.
     """
     # Style and script are read here, not at import: a run without a page does not need them.
     folder = files("tna_onnx.render.html")
@@ -148,10 +144,7 @@ def environment() -> Environment:
 def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None = None) -> str:
     """Write a report as a page; a report without details has fewer sections.
 
-    Args:
-        report: of `calibrate`.
-        command: command line that made it, if there was one.
-        sources: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
+    `sources`: settings from files and the environment by flag -> value and source, such as `2 (tna.toml)`.
     """
     sections = sections_of(report, command, sources)
     version = report.versions.get("tna-onnx", "")
@@ -212,12 +205,7 @@ def evaluation_page(evaluation: Evaluation) -> str:
 
 
 def comparison_page(comparison: ModelComparison, command: str = "") -> str:
-    """Write a comparison as a page.
-
-    Args:
-        comparison: result of `compare`.
-        command: command line that made it, if there was one.
-    """
+    """Write a comparison as a page."""
     guarded = tuple(decided(model.decisions, model.name) for model in comparison.models if model.decisions is not None)
     sections = [
         Section("result", "Result", "comparison_result", _result(comparison)),
@@ -296,12 +284,7 @@ _OPEN_ROWS = 40
 
 
 def study_page(result: Studies | Study, command: str = "") -> str:
-    """Write studies, or one of them, as a page.
-
-    Args:
-        result: of `study`.
-        command: command line that made it, if there was one.
-    """
+    """Write studies, or one of them, as a page."""
     if isinstance(result, Study):
         section = Section(result.name, result.title, "study", _section(result, linked=False))
         return render_page(result.title, [section], "")

@@ -280,11 +280,7 @@ def _run_terms(
 ) -> tuple[Term, ...]:
     """Return what was run, on what, and when.
 
-    Args:
-        report: of a run.
-        details: its details, if it has them.
-        command: command line that made it, if there was one.
-        sources: settings that are not on it -> their values, and where these come from.
+    `sources`: settings that are not on it -> their values, and where these come from.
     """
     terms = [
         Term("Model", report.model),

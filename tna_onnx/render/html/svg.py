@@ -93,12 +93,7 @@ class Frame:
     ) -> Markup:
         """Return the axes of this frame; an empty label is left out.
 
-        Args:
-            x_label: of the horizontal axis.
-            y_label: of the vertical axis.
-            x_ticks: values on the horizontal axis.
-            y_ticks: values on the vertical axis.
-            named: values on the horizontal axis with texts of their own, in place of `x_ticks`.
+        `named`: values on the horizontal axis with texts of their own, in place of `x_ticks`.
         """
         parts = []
         for value in y_ticks:
@@ -158,18 +153,7 @@ def interval_bar(
     mark: float = 0.0,
     wide: bool = False,
 ) -> Markup:
-    """Draw an interval on an axis for a cell of a table; what lies outside of its ends is cut off.
-
-    Args:
-        value: the point.
-        low: lower end of the interval.
-        high: upper end.
-        reach: ends of the axis.
-        look: `better`, `worse` or `open`.
-        word: says what it shows to those who do not see it.
-        mark: a value that has a line.
-        wide: whether the bar is the main thing of its table.
-    """
+    """Draw an interval on an axis for a cell of a table; what lies outside of its ends is cut off."""
     frame = Frame(reach, (0, 1), left=2, right=98)
     # places in per cent of the width
     zero, start, end, point = (f"{frame.at_x(min(max(x, reach[0]), reach[1]))}%" for x in (mark, low, high, value))
@@ -333,14 +317,7 @@ _CAP = 2.5
 
 
 def reliability_diagram(bins: Bins, title: str, words: DiagramWords = OF_CLASSES, curve: Curve | None = None) -> Markup:
-    """Draw the share that came true against confidence, per bin, with gap, interval and number of samples.
-
-    Args:
-        bins: to draw.
-        title: of the drawing.
-        words: names of the axes, and of what is counted.
-        curve: the same without bins.
-    """
+    """Draw the share that came true against confidence, per bin, with gap, interval and number of samples."""
     frame = Frame((0, 1), (0, 1), bottom=236)
     # Without any samples the strip still needs a scale. Above it there is a line of counts.
     strip = Frame((0, 1), (0, max(bins.count) or 1), top=262, bottom=292)
@@ -432,11 +409,7 @@ def _whisker(frame: Frame, bar: Bar) -> tuple[Markup, ...]:
 def confidence_histogram(bins: Bins, title: str, highest: float, words: DiagramWords = OF_CLASSES) -> Markup:
     """Draw the share of the samples in each bin of confidence: right predictions below, wrong ones on top.
 
-    Args:
-        bins: to draw.
-        title: of the drawing.
-        highest: percentage up to which the axis goes, so that two drawings can have the same.
-        words: names of what is drawn.
+    `highest`: percentage up to which the axis goes, so that two drawings can have the same.
     """
     top = range_from_zero(highest)
     frame = Frame((0, 1), (0, top))
