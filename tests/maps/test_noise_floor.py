@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy.optimize import check_grad, minimize
-from scipy.special import expit, log_expit, softmax
+from scipy.special import expit, log_expit, log_softmax, softmax
 
 from tests.maps.samples import reduce_of, sample
+from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.bias import Bias, NoiseFloor, first_fit
 from tna_onnx.numerics.multinomial import Diagonal, Scalar, _Objective, shape_of
@@ -92,3 +93,16 @@ def test_one_sample_that_is_sure_and_wrong_costs_little() -> None:
     assert fitted.share > 1 / 500
     wrong = np.array([[1e4, 0.0, 0.0, 0.0]])
     assert -float(apply_map(fitted, wrong)[0, 1]) < np.log(4 * 500)
+
+
+def test_without_its_floor_the_fit_is_nearest_to_one_on_right_labels() -> None:
+    logits, right, labels = noisy(10, 6000, 0.1)
+    train, test = slice(0, 3000), slice(3000, None)
+
+    def loss(name: str, observed: Array) -> float:
+        fitted = MAPS[name].fit(reduce_of(logits[train], observed[train]))
+        return float(-log_softmax(apply_map(fitted, logits[test]), axis=1)[np.arange(3000), right[test]].mean())
+
+    best = loss("bias", right)
+    robust, floor, plain = (loss(name, labels) - best for name in ("bias-robust", "bias-floor", "bias"))
+    assert abs(robust) < floor / 2 < plain / 2

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 __all__ = ["MAPS", "MapName", "maps_of"]
 
 MapName = Literal[
-    "ts", "ets", "bias", "svs", "bias-floor", "sms", "platt", "beta", "isotonic", "irova", "aar", "refit",
-    "label-ts", "label-platt", "label-isotonic",
+    "ts", "ets", "bias", "bias-robust", "svs", "bias-floor", "sms", "platt", "beta", "isotonic", "irova", "aar",
+    "refit", "label-ts", "label-platt", "label-isotonic",
 ]  # fmt: skip
 """Maps by the name that the command line uses."""
 
@@ -25,6 +25,7 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "ts": ("temperature", "Temperature"),
     "ets": ("temperature", "EnsembleTemperature"),
     "bias": ("bias", "Bias"),
+    "bias-robust": ("bias", "RobustBias"),
     "svs": ("structured", "VectorScaling"),
     "bias-floor": ("bias", "NoiseFloor"),
     "sms": ("structured", "MatrixScaling"),

@@ -192,3 +192,29 @@ class NoiseFloor(CalibrationMap):
             first, share = _at(start, size), start.share
         slope, bias, share = fit_above_floor(reduce, Scalar(), size, size.spread, (0.0, ridge), share, start=first)
         return cls(temperature_of(slope, bias, size), bias, share)
+
+
+@dataclass(frozen=True, eq=False)
+class RobustBias(Bias):
+    """The temperature and biases of a `NoiseFloor`, without its floor.
+
+    For calibration labels of which some are wrong, where the samples to come are judged by the truth. On labels with
+    the same errors its NLL is above that of the floor, so it is for those who know which of the two they have.
+    """
+
+    name: ClassVar[str] = "bias-robust"
+    title: ClassVar[str] = "temperature and biases, robust to wrong labels"
+    rank: ClassVar[int] = 82
+    # the floor's probabilities of a label cannot be computed without it
+    soft: ClassVar[bool] = False
+    max_classes_of_auto: ClassVar[int | None] = 0
+
+    @classmethod
+    def fit(cls, reduce: Reduce, *, start: Bias | None = None) -> RobustBias:
+        """Fit T and c with a share of noise, which is then left out.
+
+        Raises:
+            DataError: as `Bias.fit`.
+        """
+        fitted = NoiseFloor.fit(reduce, start=start)
+        return cls(fitted.temperature, fitted.bias)

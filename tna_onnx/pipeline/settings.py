@@ -66,11 +66,12 @@ class Settings:
     map: MapChoice = setting(
         "auto",
         "Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases (bias), "
-        "bias above a floor, for labels of which some are wrong (bias-floor), structured vector and matrix scaling "
-        "(svs, sms), smoothed isotonic (isotonic), isotonic one-vs-all as published (irova; not in auto), "
-        "atypicality-aware (aar), a refit of the last layer near the trained one (refit); for two classes platt and "
-        "beta; for several labels a sample ts, and label-ts, label-platt and label-isotonic for each label by itself. "
-        "auto: chosen by cross-validation; ts for a complete search.",
+        "bias above a floor, for labels of which some are wrong (bias-floor), the same without its floor (bias-"
+        "robust; not in auto), structured vector and matrix scaling (svs, sms), smoothed isotonic (isotonic), "
+        "isotonic one-vs-all as published (irova; not in auto), atypicality-aware (aar), a refit of the last layer "
+        "near the trained one (refit); for two classes platt and beta; for several labels a sample ts, and label-ts,"
+        " label-platt and label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a "
+        "complete search.",
         section=_FITTED,
     )
     predictions: Predictions = setting(
