@@ -222,10 +222,7 @@ def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, j
 
 
 def with_json(path: str | Path | None, run: Callable[[], R], write: Callable[[Any], None] | None = None) -> R:
-    """Run, and write the result as JSON; also that of a run that missed gates.
-
-    `path`: of the JSON; None for none.
-    """
+    """Run, and write the result as JSON; also that of a run that missed gates. `path`: of the JSON; None for none."""
 
     def finish(result: Any) -> None:
         save_json(path, result)

@@ -316,10 +316,7 @@ def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list
 
 
 def check_result_file(path: str | None, *others: str | None, kind: str = "JSON") -> None:
-    """Check that a result can be written to `path`.
-
-    `path`: of the result; None is not checked.
-    """
+    """Check that a result can be written to `path`. `path`: of the result; None is not checked."""
     if path is None:
         return
     if path == "-" and kind == "JSON":

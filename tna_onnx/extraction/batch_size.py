@@ -55,10 +55,7 @@ def choose_batch_size(
     source: Source,
     stored: int | None = None,
 ) -> int:
-    """Return the number of samples per run.
-
-    `session`: the network; None if there is nothing to run.
-    """
+    """Return the number of samples per run. `session`: the network; None if there is nothing to run."""
     if wanted != "auto":
         return wanted
     # the size is part of a store's key: with another one nothing of it could be used

@@ -519,10 +519,7 @@ def new_outputs(
     *,
     groups: bool,
 ) -> tuple[GuardOutput, ...]:
-    """Describe the new outputs.
-
-    `score`: of which sets are made; None without sets.
-    """
+    """Describe the new outputs. `score`: of which sets are made; None without sets."""
     whom = _EXCHANGEABLE[groups]
     words = {
         "decision": decision,

@@ -455,10 +455,7 @@ def _axes(features: Float32Array, *, wide: bool) -> Axes:
 def ridge_path(
     scores: Float32Array, labels: NDArray[np.int64], axes: Axes, strengths: Sequence[float]
 ) -> Iterator[Float32Array]:
-    """Yield the (C, r) minimum of f for each strength lambda.
-
-    `scores`: (N, C) s; `labels`: (N,) y.
-    """
+    """Yield the (C, r) minimum of f for each strength lambda. `scores`: (N, C) s; `labels`: (N,) y."""
     problem = _Problem(scores, labels, axes)
     solution = np.zeros((scores.shape[1], axes.coordinates.shape[1]), np.float32)
     for strength in strengths:

@@ -393,10 +393,7 @@ def p_of_normal(value: float, drawn: FloatArray) -> float:
 
 
 def invertible(observed: Observed, seed: int) -> str:
-    """Return why K cannot be inverted; empty if it can.
-
-    `seed`: of the draws that show the noise.
-    """
+    """Return why K cannot be inverted; empty if it can. `seed`: of the draws that show the noise."""
     try:
         matrix = conditional(observed.joint)
     except DataError as error:

@@ -95,10 +95,7 @@ class RollUp:
         return "" if numbered and self.groups.max() + 1 == self.groups.shape[1] + len(self.names) else "wrong numbers"
 
     def decide(self, p: Floats, thresholds: Floats) -> NDArray[np.int64]:
-        """Return numbers of groups (N,), -1 for none.
-
-        `p`: (N, G) sums of probabilities; `thresholds`: (L,).
-        """
+        """Return numbers of groups (N,), -1 for none. `p`: (N, G) sums of probabilities; `thresholds`: (L,)."""
         reached = p >= thresholds[self.place]
         ranked = np.where(reached, p + self.lead, np.float32(0))
         return np.where(reached.any(axis=1), ranked.argmax(axis=1), -1)

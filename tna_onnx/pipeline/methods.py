@@ -153,10 +153,7 @@ class Rule:
     careful: bool = False
 
     def choose(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Method:
-        """Return the method to take.
-
-        `scores`: of samples that no fit has seen, in one order; not empty.
-        """
+        """Return the method to take. `scores`: of samples that no fit has seen, in one order; not empty."""
         return self.choice(scores, before).method
 
     def choice(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Choice:

@@ -109,10 +109,7 @@ def outputs_beside(task: Task, checked: Collected) -> list[str]:
 
 
 def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
-    """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing.
-
-    `p`: (N, C).
-    """
+    """Say what an output is of the probabilities: `labels`, `probabilities`, `logits`, or nothing. `p`: (N, C)."""
     n, classes = p.shape
     # integers and texts can be labels only
     if values.dtype.kind not in "fc":

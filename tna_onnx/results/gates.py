@@ -132,10 +132,7 @@ class Gates:
         object.__setattr__(self, "min_recall", dict(self.min_recall or {}) or None)
 
     def limits_missed(self, metrics: Metrics, kind: str) -> tuple[str, ...]:
-        """Lines on the limits that metrics miss.
-
-        `kind`: of these samples: `held-out`, or empty.
-        """
+        """Lines on the limits that metrics miss. `kind`: of these samples: `held-out`, or empty."""
         limits = (
             ("--max-ece", self.max_ece, "ece", 1),
             ("--max-nll", self.max_nll, "nll", 1),

@@ -169,10 +169,7 @@ def shifted(probabilities: NDArray[np.floating], change: FloatArray) -> tuple[Fl
 
 
 def write(model: Model, probed: Probed, change: FloatArray, metadata: dict[str, str]) -> tuple[Rewritten, str]:
-    """Return the new model, and where the change is: `bias` or `nodes`.
-
-    `change`: (C,) what is added to them.
-    """
+    """Return the new model, and where the change is: `bias` or `nodes`. `change`: (C,) what is added to them."""
     readout = probed.readout
     moved = Added(change)
     if isinstance(readout, Head) and _holds(model, readout, probed):

@@ -102,10 +102,7 @@ class Stop:
 def walk(
     weight: NDArray[Any], draws: int, tilt: TiltParameters, rng: np.random.Generator, rotations: int, every: int
 ) -> Iterator[Stop]:
-    """Yield the tilted weights after every few rotations.
-
-    `weight`: (C, n) class vectors.
-    """
+    """Yield the tilted weights after every few rotations. `weight`: (C, n) class vectors."""
     start = np.ascontiguousarray(weight.T)
     n = len(start)
     draw = np.arange(draws)

@@ -74,10 +74,7 @@ def with_tokenizer(request: Request, kinds: Mapping[str, str], label: str | None
 def tokenized(
     where: str, columns: Sequence[tuple[str, Sequence[Any]]], request: Request
 ) -> tuple[dict[str, AnyArray], str]:
-    """Tokenise one column of text, or two as pairs.
-
-    Gives the array (N, T) of each input, and a line for reports.
-    """
+    """Tokenise one column of text, or two as pairs. Gives the array (N, T) of each input, and a line for reports."""
     roles = _roles(where, request)
     for name, cells in columns:
         wrong = next((row for row, cell in enumerate(cells) if not isinstance(cell, str)), None)
