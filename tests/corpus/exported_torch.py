@@ -359,9 +359,7 @@ _CHOOSE = {
     "with-features": {"output": "logits"},
 }
 
-_REASONS = {
-    "regression": r"\b(1|one)\b",
-}
+_REASONS = {"regression": r"\b(1|one)\b"}
 
 
 _SEVERAL = ("all-tokens", "segmentation")

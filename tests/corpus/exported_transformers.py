@@ -14,12 +14,7 @@ from tests.corpus.case import Case, quiet
 
 Array = NDArray[Any]
 _CLASSES, _PAD, _LENGTH = 4, 0, 7
-_TEXT = {
-    "vocab_size": 40,
-    "num_labels": _CLASSES,
-    "pad_token_id": _PAD,
-    "attn_implementation": "eager",
-}
+_TEXT = {"vocab_size": 40, "num_labels": _CLASSES, "pad_token_id": _PAD, "attn_implementation": "eager"}
 _SMALL = {
     "hidden_size": 16,
     "num_hidden_layers": 2,

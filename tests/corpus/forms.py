@@ -1573,10 +1573,7 @@ def _nested_functions(g: Graph) -> None:
 
 @form("function used twice, trunk and head", features=CLASSES)
 def _function_twice(g: Graph) -> None:
-    nodes = [
-        helper.make_node("MatMul", ["z", "w"], ["s"]),
-        helper.make_node("Add", ["s", "b"], ["out"]),
-    ]
+    nodes = [helper.make_node("MatMul", ["z", "w"], ["s"]), helper.make_node("Add", ["s", "b"], ["out"])]
     _function(g, "Linear", ["z", "w", "b"], nodes)
     square, bias = g.const(g.draw(CLASSES, CLASSES)), g.const(g.draw(CLASSES))
     hidden = g.node("Linear", g.input("x", "N", CLASSES), square, bias, domain=LOCAL)
@@ -1627,10 +1624,7 @@ def _inside_if(g: Graph) -> None:
 @refused("head inside Loop", "loop")
 def _inside_loop(g: Graph) -> None:
     z, weight = g.vector(), g.const(g.weight.T)
-    body = [
-        helper.make_node("Identity", ["go"], ["again"]),
-        helper.make_node("MatMul", [z, weight], ["scores"]),
-    ]
+    body = [helper.make_node("Identity", ["go"], ["again"]), helper.make_node("MatMul", [z, weight], ["scores"])]
     inner = _sub_graph(body, ["step", "go"], ["again", "scores"])
     stacked = g.node("Loop", g.const(1, np.int64), g.const(True, bool), body=inner)
     g.output(g.node("Squeeze", stacked, g.ints(0)))

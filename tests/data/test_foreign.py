@@ -298,10 +298,7 @@ def test_a_loader_that_ends_the_process(small: Small, tmp_path: Path, ending: st
     assert cli("evaluate", small.model, "--data", *data).exit_code == 4
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["x = " + "[" * 100_000, "bins = " + "9" * 5000, "a = 1\0", "[[calibrate]]", "\xff"],
-)
+@pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "bins = " + "9" * 5000, "a = 1\0", "[[calibrate]]", "\xff"])
 def test_settings_that_are_hard(small: Small, tmp_path: Path, text: str) -> None:
     (tmp_path / "c.toml").write_bytes(text.encode("latin-1"))
     done = cli("evaluate", small.model, "--data", small.test, "--config", tmp_path / "c.toml")

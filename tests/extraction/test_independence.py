@@ -46,10 +46,7 @@ def _largest(_: Any) -> Nodes:
 
 
 def _noise(_: Any) -> Nodes:
-    return [
-        helper.make_node("RandomNormalLike", ["z"], ["n"]),
-        helper.make_node("Add", ["z", "n"], ["logits"]),
-    ]
+    return [helper.make_node("RandomNormalLike", ["z"], ["n"]), helper.make_node("Add", ["z", "n"], ["logits"])]
 
 
 def _model(behind: Callable[[Any], Nodes], batch: Any = "N") -> onnx.ModelProto:

@@ -317,10 +317,7 @@ def test_a_disk_that_fills_up_later(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pass
     monkeypatch.undo()
     with open_store(tmp_path, KEY, LABELS, BATCH) as store:
-        assert (store.done, store.notes) == (
-            2000,
-            [],
-        )
+        assert (store.done, store.notes) == (2000, [])
         fill(store)
     assert_right(folder)
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tests.builders import small_model, tensor_info
+from tests.support import pairwise
 from tna_onnx.graph.load import Model, load_model
 
 FEATURES, CLASSES = 6, 3
@@ -410,10 +411,10 @@ Case = tuple[str, Callable[[], Sample]]
 
 
 def _gemm_cases() -> Iterator[Case]:
-    for flags in itertools.product((False, True), (False, True), (None, 0.5), (None, -1.5)):
-        for shape in (None, (), (1,), (CLASSES,), (1, CLASSES)):
-            if shape is not None or flags[3] is None:
-                yield f"gemm A{flags[0]:d} B{flags[1]:d} {flags[2]} {flags[3]} {shape}", partial(_gemm, *flags, shape)
+    shapes = ((), (1,), (CLASSES,), (1, CLASSES))
+    for a, b, alpha, beta, shape in pairwise((False, True), (False, True), (None, 0.5), (None, -1.5), shapes):
+        yield f"gemm A{a:d} B{b:d} {alpha} {beta} {shape}", partial(_gemm, a, b, alpha, beta, shape)
+    yield "gemm A0 B1 0.5 None None", partial(_gemm, False, True, 0.5, None, None)
     yield "gemm with an empty bias", _gemm_empty_bias
     yield "gemm then add", _gemm_then_add
 
@@ -428,10 +429,10 @@ def _constant_cases() -> Iterator[Case]:
 
 
 def _follower_cases() -> Iterator[Case]:
-    for op_type, opset, axis in itertools.product(("Softmax", "LogSoftmax"), (11, 13, 17), (None, 1, -1)):
+    for op_type, opset, axis in pairwise(("Softmax", "LogSoftmax"), (17, 11, 13), (1, None, -1)):
         yield f"{op_type} opset {opset} axis {axis}", partial(_followed, op_type, opset, axis)
-    passed = ("Identity", "Dropout", "Flatten", "Reshape", "Squeeze")
-    for op_type, activation in itertools.product(passed, (None, "softmax")):
+    passed = {"Squeeze": "softmax", "Dropout": None, "Flatten": "softmax", "Reshape": None, "Identity": "softmax"}
+    for op_type, activation in passed.items():
         yield f"{op_type} then {activation}", partial(_passed, op_type, activation=activation)
     yield "Squeeze opset 11", partial(_passed, "Squeeze", 11)
     yield "Dropout opset 11", partial(_passed, "Dropout", 11)
@@ -443,7 +444,7 @@ def _follower_cases() -> Iterator[Case]:
 
 def _factor_cases() -> Iterator[Case]:
     factors = {"scalar": 0.3, "one": [0.3], "classes": _PER_CLASS, "row": _PER_CLASS[None]}
-    for op_type, (name, factor), before in itertools.product(("Mul", "Div"), factors.items(), (False, True)):
+    for op_type, (name, factor), before in pairwise(("Mul", "Div"), factors.items(), (False, True)):
         yield f"{op_type} {name}, before bias {before}", partial(_scaled, op_type, factor, before)
     yield "Mul, constant first", partial(_scaled, "Mul", _PER_CLASS, False, constant_first=True)
     yield "all factors", _scaled_gemm

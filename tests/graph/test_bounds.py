@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from tests.graph.samples import CASES, Builder
+from tests.graph.samples import Builder
 from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model
@@ -86,11 +86,6 @@ def test_what_breaks_a_rule_is_refused_when_it_is_loaded(damage: str, tmp_path: 
         load_model(tmp_path / "model.onnx")
     assert str(caught.value).startswith(f"{tmp_path / 'model.onnx'}: ")
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_no_sample_comes_near_a_limit(case: str, tmp_path: Path) -> None:
-    CASES[case]().write(tmp_path)
 
 
 def test_a_file_above_what_protobuf_can_hold_is_not_read(tmp_path: Path) -> None:
@@ -237,7 +232,7 @@ def test_a_constant_of_any_size_is_not_computed(proto: onnx.ModelProto, message:
     assert re.search(message, refusal.reason), refusal.reason
 
 
-@pytest.mark.parametrize("error", [IndexError, TypeError, ValueError, MemoryError, AttributeError, OverflowError])
+@pytest.mark.parametrize("error", [IndexError, MemoryError])
 @pytest.mark.parametrize("damaged", [True, False])
 def test_an_error_in_the_walk_is_a_refusal_of_a_damaged_file_only(
     error: type[Exception], damaged: bool, monkeypatch: pytest.MonkeyPatch
@@ -267,10 +262,7 @@ def test_an_error_in_the_walk_is_a_refusal_of_a_damaged_file_only(
 
 @pytest.mark.parametrize(
     ("damage", "limits"),
-    [
-        ("long name", ModelLimits(name_length=10_001)),
-        ("wide sparse tensor", ModelLimits(sparse_bytes=2**42)),
-    ],
+    [("long name", ModelLimits(name_length=10_001)), ("wide sparse tensor", ModelLimits(sparse_bytes=2**42))],
 )
 def test_a_limit_can_be_raised(damage: str, limits: ModelLimits) -> None:
     proto = sample()
@@ -315,14 +307,6 @@ def test_a_result_with_raised_limits_is_written_and_compared(tmp_path: Path) -> 
     assert result.exit_code == 0, result.output
     assert cli("verify", tmp_path / "model.onnx", out, *limit).exit_code == 0
     assert cli("inspect", out, *limit).exit_code == 0
-
-
-def test_the_command_line_names_the_limits(tmp_path: Path) -> None:
-    from tests.support import cli
-
-    result = cli("inspect", tmp_path / "model.onnx", "--model-limit", "size=7")
-    assert result.exit_code == 2
-    assert "expected NAME=NUMBER with a name of name-length, sparse-bytes" in result.output.replace("\n", " ")
 
 
 # --- texts that are not UTF-8

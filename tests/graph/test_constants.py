@@ -10,13 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.graph.samples import (
-    CLASSES,
-    FEATURES,
-    Builder,
-    branch,
-    run,
-)
+from tests.graph.samples import CLASSES, FEATURES, Builder, branch, run
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.constants import NotConstant, constant_value, made_from_constants
 from tna_onnx.graph.head import choose_head

@@ -11,16 +11,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.graph.samples import (
-    CASES,
-    CLASSES,
-    FEATURES,
-    Array,
-    Builder,
-    Sample,
-    run,
-    tensors,
-)
+from tests.graph.samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, run, tensors
 from tna_onnx.graph.cut import cut_at, cut_between, read_beside
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
@@ -141,12 +132,7 @@ def _clipped() -> Sample:
     return b.sample()
 
 
-BESIDE = {
-    _gated: ["gate"],
-    _gated_by_the_features: ["gate"],
-    _pooled: [],
-    _clipped: ["beside"],
-}
+BESIDE = {_gated: ["gate"], _gated_by_the_features: ["gate"], _pooled: [], _clipped: ["beside"]}
 
 
 @pytest.mark.parametrize("build", BESIDE, ids=lambda f: f.__name__.strip("_").replace("_", " "))

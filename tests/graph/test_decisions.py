@@ -12,6 +12,7 @@ from onnx import helper
 
 from tests.builders import small_model
 from tests.graph.samples import CASES, CLASSES, Builder, run, softmax
+from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.decisions import Guarded, SetScore, add_decisions, add_scores
 from tna_onnx.graph.load import Model, load_model
@@ -76,9 +77,10 @@ def test_every_form_of_output(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(sets[clear], (1 - p <= 0.7)[clear])
 
 
-@pytest.mark.parametrize("allow_empty", [False, True])
-@pytest.mark.parametrize("score", [SetScore(), SetScore("aps"), SetScore("raps", free=1, weight=0.05)], ids=str)
-@pytest.mark.parametrize("opset", [11, 13, 18, 21])
+@pytest.mark.parametrize(
+    ("score", "allow_empty", "opset"),
+    pairwise([SetScore(), SetScore("aps"), SetScore("raps", free=1, weight=0.05)], [False, True], [11, 13, 18, 21]),
+)
 def test_set_scores_by_definition(score: SetScore, allow_empty: bool, opset: int, tmp_path: Path) -> None:
     score = replace(score, allow_empty=allow_empty)
     b = Builder(opset=opset)

@@ -267,11 +267,7 @@ _NAN = np.full((FEATURES, CLASSES), np.nan)
 REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     "sine behind": (lambda: _behind("Sin"), "behind", ["Sin is neither a linear layer nor"]),
     "argmax": (lambda: _behind("ArgMax", out="argmax"), "behind", ["ArgMax is neither"]),
-    "softmax over samples": (
-        lambda: _behind("Softmax", axis=0),
-        "behind",
-        ["Softmax over axis 0", "1 of (N, C)"],
-    ),
+    "softmax over samples": (lambda: _behind("Softmax", axis=0), "behind", ["Softmax over axis 0", "1 of (N, C)"]),
     "log-softmax over axis -2": (lambda: _behind("LogSoftmax", axis=-2), "behind", ["LogSoftmax over axis -2"]),
     "softmax over axis 2": (lambda: _behind("Softmax", opset=11, axis=2), "behind", ["Softmax over axis 2"]),
     "cast to int": (lambda: _behind("Cast", to=7, out="argmax"), "behind", ["Cast to int64"]),
@@ -539,7 +535,7 @@ def test_a_node_that_is_no_head(node: str, says: str, tmp_path: Path) -> None:
     [
         ("matmul, bias first False", ClassOutput("y", "logits", CLASSES)),
         ("Softmax opset 17 axis 1", ClassOutput("y", "probabilities", CLASSES)),
-        ("LogSoftmax opset 11 axis -1", ClassOutput("y", "log_probabilities", CLASSES)),
+        ("LogSoftmax opset 17 axis -1", ClassOutput("y", "log_probabilities", CLASSES)),
         ("outputs scores p", ClassOutput("scores", "logits", CLASSES)),
         ("outputs p scores", ClassOutput("p", "probabilities", CLASSES)),
         ("outputs argmax lp p scores", ClassOutput("lp", "log_probabilities", CLASSES)),

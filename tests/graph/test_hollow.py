@@ -55,12 +55,6 @@ def test_fields_that_this_version_does_not_know_stay(*, of_the_graph: bool) -> N
     assert copy.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
 
 
-def test_a_name_that_stands_twice_leaves_nothing_out() -> None:
-    model = _model()
-    model.graph.initializer.add().CopyFrom(model.graph.initializer[1])
-    assert hollow_copy(model, ["weight"]) == model
-
-
 def test_a_text_that_is_not_utf8_stays() -> None:
     model = _model(doc_string="WORDS")
     damaged = onnx.ModelProto()

@@ -24,26 +24,6 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("load") / "model.onnx"
 
 
-@pytest.mark.parametrize("damage", ["missing", "short", "elsewhere"])
-def test_damaged_external_data(damage: str, tmp_path: Path) -> None:
-    model = CASES["external data"]().write(tmp_path)
-    if damage == "missing":
-        (tmp_path / "weights.bin").unlink()
-    elif damage == "short":
-        (tmp_path / "weights.bin").write_bytes(b"")
-    else:
-        entry = next(e for e in model.initializers["weight"].external_data if e.key == "location")
-        entry.value = "../weights.bin"
-    messages = {
-        "missing": "is missing in",
-        "short": "has 0 bytes, but tensor 'weight' ends",
-        "elsewhere": "lie outside",
-    }
-    with pytest.raises(UnsupportedModel, match=messages[damage]) as caught:
-        model.array(model.initializers["weight"])
-    assert str(caught.value).startswith(f"{model.path}: ")
-
-
 @pytest.mark.parametrize(
     ("name", "error", "says"),
     [
@@ -138,11 +118,6 @@ def test_what_it_says(in_memory: bool, tmp_path: Path) -> None:
     broken.graph.node[0].op_type = "NoSuchOperator"
     onnx.save(broken, tmp_path / "broken.onnx")
     assert "NoSuchOperator" in checker_complaint(broken if in_memory else tmp_path / "broken.onnx")
-
-
-def test_external_data_are_found_beside_the_file(tmp_path: Path) -> None:
-    model = CASES["external data"]().write(tmp_path)
-    assert checker_complaint(model.path) == ""
 
 
 def test_dimensions_without_a_name_and_other_types(tmp_path: Path) -> None:

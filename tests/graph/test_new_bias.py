@@ -8,17 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import helper, numpy_helper
 
 from tests.graph.rewriting import assert_computes, drawn, sizes, write_both
-from tests.graph.samples import (
-    CASES,
-    Builder,
-    Sample,
-    assert_gives,
-    features_of,
-    run,
-)
+from tests.graph.samples import CASES, Builder, Sample, assert_gives, features_of, run
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 
@@ -62,20 +54,6 @@ def test_weight_and_bias_of_every_model(build: Callable[[], Sample], tmp_path: P
 # --- further places for a bias
 
 
-def _turned(b: Builder) -> str:
-    return b.node("Transpose", b.store("stored", b.bias[:, None]), out="bias")
-
-
-def _half(b: Builder) -> str:
-    b.bias = b.bias.astype(np.float16).astype(b.dtype)
-    return b.node("Cast", b.store("stored", b.bias, np.float16), out="bias", to=1)
-
-
-def _constant(b: Builder) -> str:
-    b.nodes.append(helper.make_node("Constant", [], ["bias"], name="", value=numpy_helper.from_array(b.bias)))
-    return "bias"
-
-
 def test_a_bias_that_others_read_stays_and_the_head_gets_its_own(tmp_path: Path) -> None:
     b = Builder()
     b.linear("y")
@@ -91,6 +69,3 @@ def test_a_bias_that_others_read_stays_and_the_head_gets_its_own(tmp_path: Path)
     np.testing.assert_array_equal(third, -b.weight)
     z = features_of(sample, model, x)
     assert_gives(y, "logits", z @ weight.astype(np.float64).T + bias, sizes(z, weight, bias), "float32")
-
-
-# --- what does not fit

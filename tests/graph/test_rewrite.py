@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -15,18 +12,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.graph.rewriting import assert_computes, differences, sizes, unexpected, write
-from tests.graph.samples import (
-    CASES,
-    CLASSES,
-    Array,
-    Builder,
-    Sample,
-    assert_gives,
-    branch,
-    features_of,
-    run,
-    softmax,
-)
+from tests.graph.samples import CASES, CLASSES, Array, Builder, Sample, assert_gives, branch, features_of, run, softmax
 from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import Head, choose_head
@@ -60,43 +46,23 @@ def new_weight(head: Head) -> Array:
 def test_new_weight_and_bias_factor(build: Callable[[], Sample], tmp_path: Path) -> None:
     sample = build()
     model = sample.write(tmp_path)
+    source, files = model.proto.SerializeToString(), {p: p.read_bytes() for p in tmp_path.iterdir()}
     head = choose_head(model)
     weight, x = new_weight(head), sample.inputs(7)
     rewritten = rewrite(model, head, weight, bias_factor=FACTOR, metadata={"version": "test"})
     path = write(model, rewritten)
+    assert model.proto.SerializeToString() == source
+    assert {p: p.read_bytes() for p in files} == files
 
     assert differences(model, rewritten, path) == []
+    onnx.checker.check_model(str(path), full_check=True)
+    assert load_model(path).metadata == {"team": "unchanged", "tna_onnx.version": "test"}
     places = [place for place in (head.stored_weight, head.stored_bias) if place]
     assert rewritten.changed == {place.name for place in places}
     assert not rewritten.added
     assert not rewritten.nodes
 
     assert_computes(path, sample, x, features_of(sample, model, x), weight, FACTOR * sample.bias)
-
-
-@pytest.mark.parametrize("build", CASES.values(), ids=CASES)
-def test_everything_else_is_the_same_bytes(build: Callable[[], Sample], tmp_path: Path) -> None:
-    model = build().write(tmp_path)
-    source, files = model.proto.SerializeToString(), {p: p.read_bytes() for p in tmp_path.iterdir()}
-    head = choose_head(model)
-    rewritten = rewrite(model, head, new_weight(head), bias_factor=FACTOR, metadata={"version": "test"})
-    path = write(model, rewritten)
-    assert model.proto.SerializeToString() == source
-    assert {p: p.read_bytes() for p in files} == files
-
-    written = load_model(path)
-    old, new = model.proto, written.proto
-    for before, after in zip(old.graph.initializer, new.graph.initializer, strict=True):
-        touched = before.name in rewritten.changed
-        assert (before.SerializeToString() == after.SerializeToString()) != touched, before.name
-        assert (before.name, before.dims, before.data_type) == (after.name, after.dims, after.data_type)
-    for before, after in zip(old.graph.node, new.graph.node, strict=True):
-        assert before == after or (before.op_type == "Constant" and before.output[0] in rewritten.changed)
-    assert (old.graph.input, old.graph.output) == (new.graph.input, new.graph.output)
-    assert old.graph.doc_string == new.graph.doc_string == "a sample"
-    assert (old.opset_import, old.ir_version, old.producer_name) == (new.opset_import, new.ir_version, "tests")
-    assert written.metadata == {"team": "unchanged", "tna_onnx.version": "test"}
-    onnx.checker.check_model(str(path), full_check=True)
 
 
 @pytest.mark.parametrize(
@@ -290,8 +256,7 @@ def _provenance(output: ClassOutput) -> Mapping[str, str]:
     return {"version": "1", **output.provenance}
 
 
-@pytest.mark.parametrize("activation", [None, "Softmax"])
-@pytest.mark.parametrize(("first", "second"), [*itertools.product(MAPS, MAPS)])
+@pytest.mark.parametrize(("activation", "first", "second"), pairwise([None, "Softmax"], MAPS, MAPS))
 def test_a_map_on_top_of_a_map_is_refused(activation: str | None, first: str, second: str, tmp_path: Path) -> None:
     model = _consumed(activation, 17, "float32").write(tmp_path)
     head, output = choose_head(model), class_output(model)
@@ -332,14 +297,7 @@ def test_provenance_is_replaced_and_other_metadata_stay(tmp_path: Path) -> None:
 
 def _flip_byte(proto: onnx.ModelProto) -> None:
     tensor = next(t for t in proto.graph.initializer if t.name == "trunk")
-    data = bytearray(tensor.raw_data)
-    data[17] ^= 1
-    tensor.raw_data = bytes(data)
-
-
-def _reshape_weight(proto: onnx.ModelProto) -> None:
-    tensor = next(t for t in proto.graph.initializer if t.name == "weight")
-    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).reshape(-1), "weight"))
+    tensor.raw_data = tensor.raw_data[:-1] + bytes([tensor.raw_data[-1] ^ 1])
 
 
 def _retype_weight(proto: onnx.ModelProto) -> None:
@@ -347,139 +305,39 @@ def _retype_weight(proto: onnx.ModelProto) -> None:
     tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), "weight"))
 
 
-def _rename_weight(proto: onnx.ModelProto) -> None:
-    next(t for t in proto.graph.initializer if t.name == "weight").name = "other"
-
-
-def _drop_initializer(proto: onnx.ModelProto) -> None:
-    del proto.graph.initializer[-1]
-
-
-def _add_initializer(proto: onnx.ModelProto) -> None:
-    proto.graph.initializer.append(numpy_helper.from_array(np.zeros(1, np.float32), "extra"))
-
-
-def _repeat_initializer(proto: onnx.ModelProto) -> None:
-    proto.graph.initializer.append(proto.graph.initializer[-1])
-
-
-def _drop_node(proto: onnx.ModelProto) -> None:
-    del proto.graph.node[1]
-
-
-def _drop_last_node(proto: onnx.ModelProto) -> None:
-    del proto.graph.node[-1]
-
-
-def _add_node(proto: onnx.ModelProto) -> None:
-    proto.graph.node.append(helper.make_node("Identity", ["y"], ["spare"], name="spare"))
-
-
 def _swap_nodes(proto: onnx.ModelProto) -> None:
     nodes = [onnx.NodeProto.FromString(node.SerializeToString()) for node in proto.graph.node]
-    nodes[-1], nodes[-2] = nodes[-2], nodes[-1]
     del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
+    proto.graph.node.extend([*nodes[:-2], nodes[-1], nodes[-2]])
 
 
-def _other_operator(proto: onnx.ModelProto) -> None:
-    next(n for n in proto.graph.node if n.op_type == "Relu").op_type = "Elu"
-
-
-def _set_alpha(proto: onnx.ModelProto) -> None:
-    node = next(n for n in proto.graph.node if n.name == "head")
-    node.attribute.append(helper.make_attribute("alpha", 2.0))
-
-
-def _set_axis(proto: onnx.ModelProto) -> None:
-    next(n for n in proto.graph.node if n.op_type == "ArgMax").attribute[0].i = 0
-
-
-def _other_opset(proto: onnx.ModelProto) -> None:
-    proto.opset_import[0].version = 18
-
-
-def _other_ir(proto: onnx.ModelProto) -> None:
-    proto.ir_version = 9
-
-
-def _rename_input(proto: onnx.ModelProto) -> None:
-    proto.graph.input[0].name = "image"
-
-
-def _fix_batch(proto: onnx.ModelProto) -> None:
-    proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1
-
-
-def _drop_output(proto: onnx.ModelProto) -> None:
-    del proto.graph.output[-1]
-
-
-def _other_metadata(proto: onnx.ModelProto) -> None:
-    proto.metadata_props[0].value = "changed"
-
-
-def _drop_doc_string(proto: onnx.ModelProto) -> None:
-    proto.graph.ClearField("doc_string")
-
-
-TAMPERED: dict[Callable[[onnx.ModelProto], None], str] = {
-    _flip_byte: "initializer 'trunk'",
-    _reshape_weight: "initializer 'weight'",
-    _retype_weight: "initializer 'weight'",
-    _rename_weight: "initializer 'weight'",
-    _drop_initializer: "initializer",
-    _add_initializer: "new initializers",
-    _repeat_initializer: "new initializers",
-    _drop_node: "nodes, not",
-    _drop_last_node: "nodes, not",
-    _add_node: "nodes, not",
-    _swap_nodes: "node '",
-    _other_operator: "node 'Relu of features'",
-    _set_alpha: "node 'head'",
-    _set_axis: "node 'ArgMax of argmax'",
-    _other_opset: "opsets",
-    _other_ir: "another field",
-    _rename_input: "inputs",
-    _fix_batch: "inputs",
-    _drop_output: "outputs",
-    _other_metadata: "metadata",
-    _drop_doc_string: "another field",
+TAMPERED: dict[str, tuple[Callable[[onnx.ModelProto], object], str]] = {
+    "byte": (_flip_byte, "initializer 'trunk'"),
+    "dtype": (_retype_weight, "initializer 'weight'"),
+    "fewer tensors": (lambda proto: proto.graph.initializer.pop(), "initializer"),
+    "more tensors": (lambda proto: proto.graph.initializer.append(proto.graph.initializer[-1]), "new initializers"),
+    "fewer nodes": (lambda proto: proto.graph.node.pop(1), "nodes, not"),
+    "order": (_swap_nodes, "node '"),
+    "attribute": (lambda proto: setattr(proto.graph.node[-1].attribute[0], "i", 0), "node 'ArgMax of argmax'"),
+    "opset": (lambda proto: setattr(proto.opset_import[0], "version", 18), "opsets"),
+    "IR": (lambda proto: setattr(proto, "ir_version", 9), "another field"),
+    "input": (lambda proto: setattr(proto.graph.input[0], "name", "image"), "inputs"),
+    "fewer outputs": (lambda proto: proto.graph.output.pop(), "outputs"),
+    "metadata": (lambda proto: setattr(proto.metadata_props[0], "value", "changed"), "metadata"),
 }
 
 
-@pytest.mark.parametrize("with_map", [False, True])
-@pytest.mark.parametrize("tamper", TAMPERED, ids=lambda tamper: tamper.__name__.strip("_").replace("_", " "))
-def test_tampering_is_seen(tamper: Callable[[onnx.ModelProto], None], with_map: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", TAMPERED)
+def test_tampering_is_seen(what: str, tmp_path: Path) -> None:
+    tamper, text = TAMPERED[what]
     b = Builder()
     b.linear("scores")
     b.node("Softmax", "scores", out="y")
     b.node("ArgMax", "scores", out="argmax", axis=1)
     model = b.sample({"y": "softmax", "argmax": "argmax"}, bias_scale=1.0).write(tmp_path)
     head = choose_head(model)
-    options: dict[str, Any] = {"write_map": ETS.forward} if with_map else {"bias_factor": FACTOR}
-    rewritten = rewrite(model, head, new_weight(head), metadata={"version": "test"}, **options)
+    rewritten = rewrite(model, head, new_weight(head), metadata={"version": "test"}, bias_factor=FACTOR)
     written = onnx.load_model(write(model, rewritten))
     assert unexpected(model, rewritten, written) == []
     tamper(written)
-    found = unexpected(model, rewritten, written)
-    assert any(TAMPERED[tamper] in text for text in found), f"{tamper.__name__} gave {found}"
-
-
-def test_new_names_are_expected_only_where_a_map_was_written(tmp_path: Path) -> None:
-    model = CASES["Softmax opset 17 axis 1"]().write(tmp_path)
-    head = choose_head(model)
-    rewritten = rewrite(model, head, new_weight(head), metadata={})
-    for node in rewritten.proto.graph.node:
-        for names in (node.input, node.output):
-            names[:] = ["renamed" if name == head.logits else name for name in names]
-    assert unexpected(model, rewritten, rewritten.proto) == ["node 'head'", "node 'Softmax of y'"]
-
-
-@pytest.mark.parametrize("case", ["matmul, bias first True", "weight constant node", "all factors"])
-def test_a_weight_that_was_not_announced_is_seen(case: str, tmp_path: Path) -> None:
-    model = CASES[case]().write(tmp_path)
-    head = choose_head(model)
-    rewritten = rewrite(model, head, new_weight(head), metadata={})
-    silent = replace(rewritten, changed=set(), edited={})
-    assert len(unexpected(model, silent, rewritten.proto)) == 1
+    assert any(text in found for found in unexpected(model, rewritten, written))

@@ -11,11 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import helper
 
-from tests.graph.samples import (
-    FEATURES,
-    Builder,
-    run,
-)
+from tests.graph.samples import FEATURES, Builder, run
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.stored import Refused, Stored, resolve
 from tna_onnx.graph.tensors import rounded
@@ -78,10 +74,6 @@ def _model(b: Builder, folder: Path, outputs: dict[str, str]) -> Model:
         info.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(outputs[info.name]))
     (folder / "model.onnx").write_bytes(proto.SerializeToString())
     return load_model(folder / "model.onnx")
-
-
-def _alone(b: Builder) -> None:
-    b.node("MatMul", "features", "turned", out="y")
 
 
 def _resolve(model: Model, tensor: str) -> Stored:

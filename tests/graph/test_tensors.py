@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -35,34 +35,19 @@ def test_bytes_are_those_onnx_writes(name: str) -> None:
 NAMES = tuple(FLOAT_TYPES.values())
 SINGLE = st.floats(width=32)
 # ties between two bfloat16 numbers, and the largest numbers that stay finite
-EDGES = np.array(
-    [
-        0.0,
-        -0.0,
-        1 + 2**-8,
-        1 + 3 * 2**-8,
-        -1 - 2**-8,
-        3.3895314e38,
-        3.3961775e38,
-        3.4028235e38,
-        np.inf,
-        -np.inf,
-        np.nan,
-        2**-133,
-        2**-134,
-        3 * 2**-134,
-        1.1754944e-38,
-        2.0**-149,
-    ],
-    np.float32,
-)
+EDGES = [
+    0.0, -0.0, 1 + 2**-8, 1 + 3 * 2**-8, -1 - 2**-8, 3.3895314e38, 3.3961775e38, 3.4028235e38, np.inf, -np.inf, np.nan,
+    2**-133, 2**-134, 3 * 2**-134, 1.1754944e-38, 2.0**-149,
+]  # fmt: skip
 
 
 def bits(array: np.ndarray) -> np.ndarray:
     return np.asarray(array, np.float32).view(np.uint32)
 
 
-@pytest.mark.parametrize("source", [EDGES, np.arange(0, 2**32, 65521, np.uint64).astype(np.uint32).view(np.float32)])
+@pytest.mark.parametrize(
+    "source", [np.float32(EDGES), np.arange(0, 2**32, 65521, np.uint64).astype(np.uint32).view(np.float32)]
+)
 def test_bfloat16_is_that_of_ml_dtypes(source: np.ndarray) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
     with np.errstate(invalid="ignore", over="ignore"):
@@ -72,16 +57,6 @@ def test_bfloat16_is_that_of_ml_dtypes(source: np.ndarray) -> None:
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     there = ~np.isnan(expected)
     np.testing.assert_array_equal(bits(found[there]), bits(expected[there]))  # to the sign of zero
-
-
-@given(value=SINGLE)
-@example(value=float(EDGES[2]))
-@example(value=float(EDGES[6]))
-def test_bfloat16_of_one_number_is_that_of_ml_dtypes(value: float) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    with np.errstate(over="ignore"):
-        expected = np.float32(value).astype(ml_dtypes.bfloat16).astype(np.float32)
-    np.testing.assert_array_equal(rounded(np.array(value), "bfloat16"), expected, strict=True)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -94,36 +69,11 @@ def test_rounding_is_idempotent_and_odd(name: str, value: float) -> None:
     np.testing.assert_array_equal(rounded(-array, name), -once, strict=True)
 
 
-@given(pair=st.tuples(SINGLE, SINGLE).filter(lambda pair: pair[0] <= pair[1]))
-def test_bfloat16_keeps_the_order(pair: tuple[float, float]) -> None:
-    low, high = rounded(np.array(pair, np.float32), "bfloat16")
-    assert low <= high
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(value=st.floats(2.0**-14, 2.0**14))
-def test_rounding_moves_by_half_a_step_at_most(name: str, value: float) -> None:
-    """`value` is normal in every type; a value that becomes float32 first is rounded once more."""
-    eps = epsilon(name)
-    twice = 2.0**-24 if name == "bfloat16" else 0.0
-    assert abs(float(rounded(np.array(value), name)) - value) <= (eps / 2 + twice) * value * (1 + 1e-7)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_epsilon_is_the_step_at_one(name: str) -> None:
     eps = epsilon(name)
     assert rounded(np.array(1 + eps), name) == 1 + eps
     assert rounded(np.array(1 + eps / 2), name) == 1  # half way, to even
-
-
-@pytest.mark.parametrize(
-    ("name", "largest"), list({"float16": 65504.0, "float32": 3.4028235e38, "bfloat16": 3.38953e38}.items())
-)
-def test_too_large_numbers_become_infinite(name: str, largest: float) -> None:
-    values = np.array([largest, -largest, largest * 1.01, -largest * 1.01])
-    found = rounded(values, name)
-    assert np.isfinite(found).tolist() == [True, True, False, False]
-    assert found[2] == -found[3] == np.inf
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (0,), (2, 3), (2, 1, 0), (4, 1, 1)])

@@ -80,10 +80,7 @@ def test_the_adaece_is_what_the_formulas_say(n: int) -> None:
 # ---- laws ----
 
 
-@given(
-    samples=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=15, max_size=40),
-    bins=st.integers(1, 15),
-)
+@given(samples=st.lists(st.tuples(st.integers(1, 6), st.booleans()), min_size=15, max_size=40), bins=st.integers(1, 15))
 @settings(max_examples=40, deadline=None)
 def test_fits_that_agree_need_no_correction(samples: list[tuple[int, bool]], bins: int) -> None:
     crossed = scores(np.array([p / 6 for p, _ in samples]), np.array([hit for _, hit in samples]))

@@ -27,8 +27,7 @@ def test_parse_device(text: str, device: Device) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "gpux", "CUDA:", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cpu:0", "auto:1", "cuda:1:2", "cpu\n"],
+    "text", ["", "gpux", "CUDA:", "cuda:", "cuda:-1", "cuda:x", "cuda:1 ", "cpu:0", "auto:1", "cuda:1:2", "cpu\n"]
 )
 def test_other_devices(text: str) -> None:
     with pytest.raises(UsageError) as caught:

@@ -24,14 +24,7 @@ from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import objective_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.search.candidates import (
-    Candidate,
-    Score,
-    Scored,
-    SearchSettings,
-    candidate_weight,
-    choose,
-)
+from tna_onnx.search.candidates import Candidate, Score, Scored, SearchSettings, candidate_weight, choose
 from tna_onnx.search.sparse import search_complete, search_sparse
 
 Array = NDArray[Any]

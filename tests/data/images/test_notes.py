@@ -34,8 +34,7 @@ def test_nobody_has_said_how_images_are_normalised(folder: Path, recipe: Recipe 
 
 
 @pytest.mark.parametrize(
-    "recipe",
-    [Recipe(scale=1 / 255), Recipe(scale=1.0), Recipe(mean=(0.5,)), Recipe(std=(0.2,)), PRESETS["cifar10"]],
+    "recipe", [Recipe(scale=1 / 255), Recipe(scale=1.0), Recipe(mean=(0.5,)), Recipe(std=(0.2,)), PRESETS["cifar10"]]
 )
 def test_it_was_said(folder: Path, recipe: Recipe) -> None:
     assert said(folder, recipe) == []
