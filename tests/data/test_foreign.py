@@ -20,7 +20,7 @@ from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tests.support import cli, run
 from tna_onnx.data import Recipe, open_source, read_class_names, read_recipe
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.foreign import optional, outside
+from tna_onnx.data.foreign import outside
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
@@ -313,12 +313,3 @@ def test_limits_are_checked() -> None:
 
 
 # ---- Optional libraries: imported when asked for, and an error that says how to install them
-
-
-def test_what_is_there_is_returned() -> None:
-    assert optional("json", "tables", "reading tables") is json
-
-
-def test_what_is_not_there_is_named_with_its_extra() -> None:
-    with pytest.raises(UsageError, match=r"reading tables needs no_such_library, .* pip install 'tna-onnx\[tables\]'"):
-        optional("no_such_library.below", "tables", "reading tables")

@@ -1,46 +1,18 @@
 """The rows of the formats: complete, loadable, light; and a new source is its file and its row."""
 
-import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, spec, write_npz
-from tna_onnx.data import PRESETS, Source, open_source
-from tna_onnx.data.choices import FORMATS, PRESET_FIELDS, ROWS, Row
-from tna_onnx.data.formats import _opener
+from tests.data.samples import gather, spec
+from tna_onnx.data import Source, open_source
+from tna_onnx.data.choices import ROWS, Row
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.columns import ArraySource, open_columns
 from tna_onnx.errors import DataError, UsageError
-
-
-def test_every_format_has_a_row_with_an_opener() -> None:
-    assert set(ROWS) == set(FORMATS)
-    for kind in FORMATS:
-        assert callable(_opener(kind))
-
-
-def test_no_suffix_has_two_rows() -> None:
-    for endings in ([row.files for row in ROWS.values()], [row.in_folder for row in ROWS.values()]):
-        every = [ending for row in endings for ending in row]
-        assert len(every) == len(set(every))
-
-
-def test_what_the_command_line_offers_loads_no_numpy() -> None:
-    code = "import tna_onnx.data.choices, tna_onnx.data.choices, sys; print('numpy' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert done.stdout.strip() == "False"
-
-
-def test_presets_come_from_the_names_that_the_command_line_offers() -> None:
-    assert list(PRESETS) == list(PRESET_FIELDS)
-    for name, fields in PRESET_FIELDS.items():
-        values: Mapping[str, object] = fields
-        assert {field: getattr(PRESETS[name], field) for field in values} == values
 
 
 def open_text(path: Path, request: Request) -> ArraySource:
@@ -63,12 +35,6 @@ def test_a_new_source_is_its_file_and_its_row(tmp_path: Path, monkeypatch: pytes
 
 
 # ---- `open_source` chooses by what the path is, and refuses what it cannot choose for
-
-IMAGE = spec("image", (None, 3, 5, 6))
-
-
-def stored(path: Path) -> Path:
-    return write_npz(path, {"x": np.zeros((2, 4), np.float32), "labels": [0, 1]})
 
 
 def test_a_path_that_does_not_exist(tmp_path: Path) -> None:

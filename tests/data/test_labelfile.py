@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from tests.data.samples import LISTS
 from tna_onnx.data.labelfile import LabelFile, find_label_column, read_label_file
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError
 
 
 def read(folder: Path, name: str, text: str, label_column: str | None = None, *, paths: bool = False) -> LabelFile:
@@ -46,13 +45,6 @@ def test_labels_only(tmp_path: Path, name: str, text: str) -> None:
     assert [int(label) for label in found.labels] == [1, 0]
 
 
-def test_npy(tmp_path: Path) -> None:
-    np.save(tmp_path / "y.npy", np.array([1, 0], np.int32))
-    found = read_label_file(tmp_path / "y.npy", is_path=lambda _: False)
-    np.testing.assert_array_equal(found.labels, np.array([1, 0], np.int32), strict=True)
-    assert found.labels.flags.owndata
-
-
 def test_lines_are_labels_with_spaces_unless_all_start_with_a_path(tmp_path: Path) -> None:
     assert read(tmp_path, "a.txt", "great auk\nb.png cat", paths=True).labels.tolist() == ["great auk", "b.png cat"]
     assert read(tmp_path, "a.txt", "b.png great auk", paths=True).labels.tolist() == ["great auk"]
@@ -81,14 +73,6 @@ def test_refusals(tmp_path: Path, name: str, text: str, pattern: str) -> None:
     import re
 
     assert re.search(pattern, refusal(tmp_path, name, text))
-
-
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no such file"):
-        read_label_file(tmp_path / "gone.csv", is_path=lambda _: False)
-    (tmp_path / "a.csv").write_bytes(b"path,label\n\xff,1\n")
-    with pytest.raises(DataError, match="UTF-8"):
-        read_label_file(tmp_path / "a.csv", is_path=lambda _: False)
 
 
 def test_a_column_can_be_named(tmp_path: Path) -> None:

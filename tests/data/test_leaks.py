@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.api.test_choice import logits_of
 from tests.conftest import Small
-from tests.data.samples import encoded, spec
+from tests.data.samples import spec
 from tests.support import cli
 from tna_onnx.data import open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
@@ -33,7 +33,6 @@ from tna_onnx.data.digest import (
     tree_sha256,
 )
 from tna_onnx.data.source import sample_digests
-from tna_onnx.errors import DataError
 from tna_onnx.graph.load import load_model
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks
 
@@ -83,14 +82,6 @@ def test_samples_are_told_whatever_the_format(tmp_path: Path) -> None:
     first = sample_digests(open_source(tmp_path / "a.npz", [spec()], 2))
     assert sorted(first) == sorted(sample_digests(open_source(tmp_path / "npy", [spec()], 2)))
     assert len(set(first)) == 6
-
-
-def test_images_are_told_by_their_bytes(tmp_path: Path) -> None:
-    for name, seed in {"a/0/x.png": 1, "a/1/y.png": 2, "b/0/other.png": 2, "b/1/z.png": 3}.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(encoded(seed))
-    a, b = (open_source(tmp_path / name, [spec("image", (None, 3, 5, 6))], 2) for name in "ab")
-    assert overlap_of(sample_digests(a), sample_digests(b)).shared == 1
 
 
 def split(small: Small, folder: Path) -> tuple[np.ndarray, np.ndarray]:
@@ -211,8 +202,3 @@ def test_arrays_count_by_name_dtype_shape_and_values() -> None:
     assert arrays_sha256({"x": np.asfortranarray(values)}, LABELS) == expected, "the order in memory does not count"
     others = [{"y": values}, {"x": values.astype("<f8")}, {"x": values.reshape(3, 1, 2)}, {"x": values + 1}]
     assert len({expected, *(arrays_sha256(other, LABELS) for other in others)}) == 5
-
-
-def test_a_file_that_is_gone(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="gone: cannot be read"):
-        files_sha256([tmp_path / "gone"], LABELS)

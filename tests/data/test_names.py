@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.data.samples import spec
-from tna_onnx.data import metadata_class_names, open_source, read_class_names
+from tna_onnx.data import metadata_class_names, read_class_names
 from tna_onnx.data.labels import folder_labels, label_indices
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError
 
 CLASSES = ["cat", "cow", "dog"]
 
@@ -65,14 +64,6 @@ def test_files_that_hold_no_names(tmp_path: Path, name: str, content: str, patte
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"gone\.txt: no such file"):
-        read_class_names(tmp_path / "gone.txt")
-    (tmp_path / "a.txt").write_bytes(b"\xff\xfecat")
-    with pytest.raises(DataError, match=r"a\.txt: cannot be read as UTF-8"):
-        read_class_names(tmp_path / "a.txt")
-
-
 @pytest.mark.parametrize(
     ("metadata", "names"),
     [
@@ -123,20 +114,6 @@ def test_unknown_names_show_both_lists_and_near_misses() -> None:
     assert "'dogs' (did you mean 'dog'?)" in message
     assert "'aardvark'," in message
     assert "3 class names are 'cat', 'cow', 'dog'" in message
-
-
-def test_long_lists_are_cut() -> None:
-    names = [f"class {i}" for i in range(50)]
-    message = refusal([f"other {i}" for i in range(30)], 50, names)
-    assert "and 20 more" in message
-    assert "and 40 more" in message
-
-
-@pytest.mark.parametrize("labels", [[0, 1], ["cat", "dog"]])
-def test_the_number_of_names(labels: list[object]) -> None:
-    data = {"x": np.zeros((2, 4), np.float32), "labels": labels}
-    with pytest.raises(DataError, match=r"2 class names for a model with 3 classes \('cat', 'dog'\)"):
-        open_source(data, [spec()], 3, class_names=["cat", "dog"])
 
 
 def test_names_that_the_model_has_twice() -> None:

@@ -1,14 +1,13 @@
 """`Data`: class names from where they are known, the checks of labels, and that `open` passes everything on."""
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec
-from tna_onnx.data import Data, Recipe
-from tna_onnx.errors import CheckFailed, DataError, UsageError
+from tna_onnx.data import Data
+from tna_onnx.errors import CheckFailed, UsageError
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
@@ -44,14 +43,6 @@ def test_the_expected_accuracy_is_checked_with_its_standard_error() -> None:
     Data(X).check_accuracy(0.0, 10_000)
 
 
-def test_suspicious_labels_are_a_warning() -> None:
-    labels = np.random.default_rng(0).integers(0, 4, 400)
-    assert Data(X).check(labels, labels, None, 4) is None
-    suspicion = Data(X).check((labels + 1) % 4, labels, None, 4)
-    assert suspicion is not None
-    assert "in another order" in suspicion.text(None)
-
-
 def test_open_passes_everything_on(tmp_path: Path) -> None:
     np.save(tmp_path / "x.bin", X)
     (tmp_path / "x.bin.npy").rename(tmp_path / "x.bin")
@@ -60,11 +51,3 @@ def test_open_passes_everything_on(tmp_path: Path) -> None:
     source = data.open([spec()], 2, ("cat", "dog"))
     assert source.labels.tolist() == [1, 0, 1]
     np.testing.assert_array_equal(gather(source, 2)["x"], X)
-
-
-def test_open_reads_the_recipe(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"do_resize": False}))
-    with pytest.raises(DataError, match=r"config\.json: image processor"):
-        Data({"x": X, "labels": [0, 1, 0]}, preprocessing=str(tmp_path / "config.json")).open([spec()], 2, None)
-    with pytest.raises(UsageError, match="preprocessing applies to images only"):
-        Data({"x": X, "labels": [0, 1, 0]}, preprocessing=Recipe(crop=3)).open([spec()], 2, None)

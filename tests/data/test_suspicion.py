@@ -108,11 +108,6 @@ def test_a_rare_event() -> None:
     assert found.text().startswith("accuracy is 99.0%, what the model's most frequent prediction gives by itself")
 
 
-def test_no_samples() -> None:
-    with pytest.raises(ValueError, match="no samples"):
-        label_suspicion(np.array([], np.int64), np.array([], np.int64), 3)
-
-
 @pytest.mark.parametrize(("n_samples", "expected"), [(100, 0.9), (10000, 0.76), (50, 1.0)])
 def test_expected_accuracy(n_samples: int, expected: float) -> None:
     least = expected - 2 * math.sqrt(expected * (1 - expected) / n_samples)
@@ -166,16 +161,6 @@ def test_classes_are_named_by_their_counts() -> None:
         "the data have no sample of 2 of 5 classes (2, 4) and fewer than 5 of 1 of 5 classes (1)"
     )
     assert found.text("the data", list("abcde")).startswith("the data have no sample of 2 of 5 classes (c, e) and")
-
-
-def test_full_coverage_says_nothing() -> None:
-    found = Coverage.of(np.repeat(np.arange(3), FEW), 3)
-    assert (found.unseen, found.scarce, found.left_out) == ((), (), False)
-    assert found.text("the data") == ""
-
-
-def test_a_long_list_is_cut() -> None:
-    assert Coverage.of(np.zeros(99, np.int64), 1001).text("the data").endswith("(1, 2, 3, 4, 5, 6, 7, 8, 992 more)")
 
 
 @pytest.mark.parametrize("size", [1000, 2000, 5000, 8000])

@@ -35,11 +35,3 @@ def test_any_split_gives_the_same(pairs: list[tuple[int, int]], at: int) -> None
     np.testing.assert_array_equal(whole.right, parts.right)
     assert whole.errors == parts.errors
     assert whole.confused(2) == parts.confused(2)
-
-
-def test_what_a_class_is_taken_for_by_hand() -> None:
-    labels = np.array([0, 0, 0, 0, 0, 1, 2])
-    found = ClassCounts.of(np.array([1, 1, 2, 3, 0, 1, 0]), labels, 4)
-    assert found.confused(2) == {0: [(1, 2), (2, 1)], 2: [(0, 1)]}  # ties in the order of the classes
-    assert found.predicted.tolist() == [2, 3, 1, 1]
-    assert found.right.tolist() == [1, 1, 0, 0]

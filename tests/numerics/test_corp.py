@@ -124,9 +124,3 @@ def test_groups_of_neighbours_change_little(monkeypatch: pytest.MonkeyPatch) -> 
     # 200 draws of quantiles: their standard deviation is about a tenth of the band
     width = np.subtract(single.curve.high, single.curve.low).mean()
     assert np.subtract(grouped.curve.high, grouped.curve.low).mean() == pytest.approx(width, rel=0.1)
-
-
-def test_the_seed_decides() -> None:
-    made = scores(*confidences(100, seed=0))
-    assert Corp.of(made, seed=1) == Corp.of(made, seed=1)
-    assert Corp.of(made, seed=1).curve.low != Corp.of(made, seed=2).curve.low

@@ -126,16 +126,6 @@ def test_bins_with_one_sample_a_fold_and_saturated_confidences() -> None:
     assert np.isfinite(corrected["adaece"])
 
 
-def test_what_does_not_match_is_refused() -> None:
-    crossed, cross_fit = made(30, seed=6)
-    with pytest.raises(ValueError, match="got 30, 29 and 30"):
-        corrected_errors(crossed, CrossFit(cross_fit.fitted.take(np.arange(29)), cross_fit.fold))
-    with pytest.raises(ValueError, match="at least two folds expected"):
-        corrected_errors(crossed, CrossFit(cross_fit.fitted, np.zeros(30, int)))
-    with pytest.raises(ValueError, match="30 samples, 31 bins"):
-        corrected_errors(crossed, cross_fit, 31)
-
-
 # ---- differences ----
 
 

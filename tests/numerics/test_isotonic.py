@@ -112,12 +112,6 @@ def test_thinning_keeps_the_function_within_its_tolerance(seed: int, size: int, 
     assert np.max(1 / np.diff(x)) < 2**15
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
-def test_probabilities_of_any_dtype(dtype: type) -> None:
-    p = np.linspace(0, 1, 101).astype(dtype)
-    assert np.all(np.isfinite(isotonic_log_odds(p, p > 0.5)))
-
-
 @pytest.mark.parametrize("kind", ["outcomes", "ties", "many rounds", "one", "falling"])
 def test_pooling_is_that_of_scipy(kind: str) -> None:
     """By rounds of runs, or from some round on by SciPy itself."""

@@ -253,16 +253,6 @@ class TestOtherLibraries:
         assert ada_ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
 
 
-def test_torchmetrics_gives_confidence_one_a_bin_of_its_own() -> None:
-    """Why the data above hold none: 1.0 belongs to the last bin, ((B-1)/B, 1]."""
-    torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
-    functional = pytest.importorskip("torchmetrics.functional.classification", reason="in the extra 'oracles'")
-    scores = scores_of([1.0, 0.95], [False, True])
-    theirs = functional.binary_calibration_error(torch.tensor([1.0, 0.95]), torch.tensor([0, 1]), n_bins=2, norm="l1")
-    assert float(theirs) == pytest.approx((1.0 + 0.05) / 2, abs=1e-6)  # float32
-    assert ece(scores, 2) == pytest.approx(abs(-1.0 + 0.05) / 2, abs=1e-6)  # float32
-
-
 # ---- edges ----
 
 
@@ -398,12 +388,3 @@ def test_chunks_give_the_scores_of_the_whole(n: int, classes: int, cuts: list[in
     assert equal(added, whole)
     rows = np.array([SampleScores.of_logits(logits[k : k + 1], labels[k : k + 1]).nll[0] for k in range(n)])
     np.testing.assert_array_equal(rows, whole.nll)
-
-
-def test_take_rows_by_index_and_by_mask() -> None:
-    rng = np.random.default_rng(5)
-    logits, labels = rng.normal(size=(20, 3)), rng.integers(0, 3, 20)
-    scores, mask = SampleScores.of_logits(logits, labels), rng.random(20) < 0.5
-    rows = np.flatnonzero(mask)[::-1]
-    assert equal(scores.take(mask), SampleScores.of_logits(logits[mask], labels[mask]))
-    assert equal(scores.take(rows), SampleScores.of_logits(logits[rows], labels[rows]))

@@ -41,10 +41,3 @@ def test_a_calibrated_bin_is_in_its_range_as_often_as_the_level_says(p: float) -
 @pytest.mark.parametrize("p", [0.0, 1.0])
 def test_a_probability_that_leaves_no_doubt(p: float) -> None:
     assert consistent_range(p, 7) == (p, p)
-
-
-def test_ends_stay_in_the_unit_interval() -> None:
-    for n in (1, 2, 10**6):
-        for share in (0.0, 0.5, 1.0):
-            low, high = wilson_interval(share, n)
-            assert 0 <= low <= share <= high <= 1

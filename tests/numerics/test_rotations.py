@@ -23,11 +23,6 @@ def test_a_block_is_some_columns(order: Any, columns: int, monkeypatch: pytest.M
         assert block.flags.c_contiguous
 
 
-def test_features_that_come_first_are_not_copied() -> None:
-    weight = np.asfortranarray(np.ones((4, 3), np.float32))
-    assert np.shares_memory(ClassVectors.of(weight).block(slice(None)), weight)
-
-
 @pytest.mark.parametrize(("classes", "n"), [(1, 7), (10, 3), (5, 100), (3, 0)])
 def test_blocks_are_the_weight(classes: int, n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_BLOCK", 12)

@@ -37,11 +37,6 @@ def test_a_class_that_is_masked_out_is_no_exception() -> None:
 
 
 @pytest.mark.parametrize("classes", [3, 70])
-def test_no_samples_have_no_scores(classes: int) -> None:
-    assert [len(each) for each in numpy_terms(np.zeros((0, classes), np.float32), np.zeros(0, np.int64))] == [0] * 4
-
-
-@pytest.mark.parametrize("classes", [3, 70])
 def test_an_infinite_logit_has_no_scores(classes: int) -> None:
     logits = np.zeros((2, classes), np.float32)
     logits[0, 1] = np.inf

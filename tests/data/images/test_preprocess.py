@@ -1,6 +1,5 @@
 """Recipes: the choices that `resolve` makes or refuses."""
 
-import json
 import math
 from dataclasses import replace
 from typing import Any
@@ -13,31 +12,6 @@ from tna_onnx.data import PRESETS, Recipe
 from tna_onnx.errors import DataError, UsageError
 
 NCHW = spec("image", (None, 3, None, None))
-GREY = spec("image", (None, 1, None, None))
-
-
-def test_every_automatic_value_is_decided() -> None:
-    resolved = Recipe(crop=8, mean=(0.5,)).resolve(spec("image", (1, 3, 8, None)))
-    assert resolved.as_dict() == {
-        "resize": None,
-        "crop": [8, 8],
-        "scale": 1 / 255,
-        "mean": [0.5, 0.5, 0.5],
-        "std": [1.0, 1.0, 1.0],
-        "layout": "NCHW",
-        "color": "RGB",
-        "interpolation": "bilinear",
-        "height": 8,
-        "width": None,
-        "dtype": "float32",
-    }
-
-
-@pytest.mark.parametrize("recipe", [Recipe(), Recipe(resize=(3, 4), crop=(2, 2), mean=(1, 2, 3)), *PRESETS.values()])
-def test_as_dict_is_json(recipe: Recipe) -> None:
-    channels = 1 if recipe.color == "L" else 3
-    values = recipe.resolve(spec("image", (None, channels, 224, 224))).as_dict()
-    assert json.loads(json.dumps(values)) == values
 
 
 @pytest.mark.parametrize(
@@ -143,17 +117,6 @@ def test_resize_and_crop_pct_displace_each_other() -> None:
     assert PRESETS["clip"].override(resize=256) == replace(PRESETS["clip"], resize=256, crop_pct=None)
     assert PRESETS["imagenet"].override(crop_pct=0.9) == replace(PRESETS["imagenet"], resize=None, crop_pct=0.9)
     assert PRESETS["clip"].override(mean=(0.0,)) == replace(PRESETS["clip"], mean=(0.0,))
-
-
-@pytest.mark.parametrize("name", sorted(PRESETS))
-def test_presets_centre_their_data(name: str) -> None:
-    """Mean and std are of pixels scaled to 0..1, so 0 and 255 lie on both sides of 0, a few deviations away."""
-    grey = PRESETS[name].color == "L"
-    resolved = PRESETS[name].resolve(spec("image", (None, 1 if grey else 3, 32, 32)) if name != "imagenet" else NCHW)
-    assert all(0.4 < mean < 0.6 or grey or name.startswith("imagenet") for mean in resolved.mean)
-    black, white = -np.array(resolved.mean) / resolved.std, (1 - np.array(resolved.mean)) / resolved.std
-    assert np.all((black > -2.5) & (black < -0.4))
-    assert np.all((white > 0.9) & (white < 3))
 
 
 @pytest.mark.parametrize("recipe", [Recipe(mean=(0.5,)), Recipe(std=(2.0,)), Recipe(scale=1 / 255)])

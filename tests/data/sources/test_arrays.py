@@ -4,7 +4,6 @@ import contextlib
 import io
 import sys
 import warnings
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from tests.data.samples import gather, spec, write_npz
 from tna_onnx.data import InputSpec, Recipe, open_source
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.arrays import open_arrays
-from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UsageError
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
@@ -32,15 +30,6 @@ def refusal(path: Path, *inputs: InputSpec, n_classes: int = 3) -> str:
         open_arrays(path, Request(inputs or (spec(),), n_classes))
     assert str(path) in str(caught.value)
     return str(caught.value)
-
-
-def test_values_are_used_as_stored(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS[:, np.newaxis], "not needed": X[:1]})
-    source = open_arrays(path, Request([spec()], 3))
-    np.testing.assert_array_equal(gather(source, 2)["x"], X, strict=True)
-    np.testing.assert_array_equal(source.labels, LABELS, strict=True)
-    assert source.recipe() is None
-    assert source.describe() == "arrays calib.npz (3 samples, 3 classes)"
 
 
 def test_digest_is_of_the_file_that_was_read(tmp_path: Path) -> None:
@@ -61,19 +50,6 @@ def test_not_a_zip(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "calib.npz"
     path.write_bytes(content)
     assert "expected a .npz file" in refusal(path)
-
-
-def test_a_single_array_is_not_npz(tmp_path: Path) -> None:
-    with (tmp_path / "calib.npz").open("wb") as stream:
-        np.save(stream, X)
-    assert "expected a .npz file" in refusal(tmp_path / "calib.npz")
-
-
-def test_members_that_are_not_arrays(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X})
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr("labels", "0 1 2")
-    assert "array 'labels' cannot be read" in refusal(path)
 
 
 class Trap:
@@ -210,17 +186,6 @@ def test_shapes_that_do_not_fit(
     assert f"'x': expected shape {shown}, found {shape}" in refusal(path, spec("x", wanted))
 
 
-@pytest.mark.parametrize("wanted", [(None, 4), (1, 4), (64, None)])
-def test_the_batch_axis_is_free(tmp_path: Path, wanted: tuple[int | None, ...]) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS})
-    assert len(open_arrays(path, Request([spec("x", wanted)], 3))) == 3
-
-
-def test_inputs_of_different_lengths(tmp_path: Path) -> None:
-    path = write_npz(tmp_path / "calib.npz", {"x": X, "y": X[:2], "labels": LABELS})
-    assert "'x' has 3, 'y' has 2" in refusal(path, spec("x"), spec("y"))
-
-
 # ---- dtypes ----
 
 
@@ -290,12 +255,6 @@ def test_the_only_other_file_is_the_only_input(tmp_path: Path, name: str) -> Non
     assert source.recipe() is None
 
 
-def test_files_are_mapped(tmp_path: Path) -> None:
-    source = open_source(write_npy(tmp_path, {"x": X, "labels": LABELS}), [spec()], 3)
-    assert isinstance(source, ArraySource)
-    assert isinstance(source.columns["x"], np.memmap)
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="files are not sparse by default")
 def test_more_than_memory(tmp_path: Path) -> None:
     """A sparse file of 256 GiB can be opened and read at its end."""
@@ -318,19 +277,6 @@ def test_one_file_with_labels_apart(tmp_path: Path) -> None:
         open_source(tmp_path / "anything.npy", [spec()], 3)
     with pytest.raises(DataError, match=r"one array for a model with 2 inputs; .* x\.npy, y\.npy and labels\.npy"):
         open_source(tmp_path / "anything.npy", [spec("x"), spec("y")], 3)
-
-
-@pytest.mark.parametrize("content", [b"not an array", b"\x93NUMPY\x01\x00v\x00{'descr': '<f4', ", "cut off"])
-def test_broken_npy_files(tmp_path: Path, content: Any) -> None:
-    file = write_npy(tmp_path, {"x": X, "labels": LABELS}) / "x.npy"
-    file.write_bytes(file.read_bytes()[:-1] if content == "cut off" else content)
-    with pytest.raises(DataError, match=r"x\.npy: cannot be read"):
-        open_source(tmp_path, [spec()], 3)
-
-
-def test_objects_in_npy_files(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"x\.npy: cannot be read .* never unpickled"):
-        open_source(write_npy(tmp_path, {"x": np.array(["a", {}, 3], object), "labels": LABELS}), [spec()], 3)
 
 
 def test_no_recipe(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 from tests.data.samples import (
     ANY_SIZE,
     LISTED,
-    LISTS,
     TWO,
     gather,
     names,
@@ -21,10 +20,10 @@ from tests.data.samples import (
     write_folder,
     write_image,
 )
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data import Source, open_source
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.image_files import open_folder
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError
 
 IMAGE = spec("image", (None, 3, 5, 6))
 
@@ -71,24 +70,6 @@ def test_links_to_folders_count_as_classes_and_not_below(tmp_path: Path) -> None
 # ---- refusals on opening ----
 
 
-def test_no_class_folders(tmp_path: Path) -> None:
-    write_folder(tmp_path, ["a.png", "b.png"])
-    assert "no class folders" in refusal(tmp_path)
-
-
-def test_no_images(tmp_path: Path) -> None:
-    for name in ("0", "1"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "0" / "a.txt").touch()
-    message = refusal(tmp_path)
-    assert "no images in its 2 class folders" in message
-    assert ".png" in message
-
-
-def test_class_folder_outside_the_range(tmp_path: Path) -> None:
-    assert "0 to 1" in refusal(write_folder(tmp_path, ["0/a.png", "7/b.png"]))
-
-
 def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_folder(tmp_path, TWO)
 
@@ -97,11 +78,6 @@ def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Path, "iterdir", refuse)
     assert "cannot be listed (Permission denied)" in refusal(tmp_path)
-
-
-def test_the_recipe_is_resolved_before_anything_is_read(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--crop"):
-        open_images(tmp_path / "none", recipe=Recipe(crop=0))
 
 
 # ---- digest ----
@@ -117,38 +93,12 @@ def test_digest_against_its_definition(tmp_path: Path) -> None:
     assert source.digest() == expected.hexdigest()
 
 
-def test_digest_follows_names_and_labels(tmp_path: Path) -> None:
-    root = write_folder(tmp_path, ["0/a.png", "1/b.png", "1/c.png"])
-    digests = [open_images(root).digest()]
-    (root / "0" / "a.png").rename(root / "0" / "aa.png")
-    digests.append(open_images(root).digest())
-    (root / "1" / "c.png").rename(root / "0" / "c.png")
-    digests.append(open_images(root).digest())
-    (root / "0" / "notes.txt").touch()
-    assert open_images(root).digest() == digests[-1]
-    assert len(set(digests)) == 3
-
-
-def test_digest_of_a_file_that_is_gone(tmp_path: Path) -> None:
-    source = open_images(write_folder(tmp_path, TWO))
-    (tmp_path / "1" / "b.png").unlink()
-    with pytest.raises(DataError, match=r"1/b\.png: cannot be read"):
-        source.digest()
-
-
 # ---- a file of labels ----
 
 
 def flat(folder: Path, name: str, text: str, **options: Any) -> Source:
     (folder / name).write_text(text)
     return open_source(write_folder(folder / "images", LISTED), [IMAGE], 2, labels=folder / name, **options)
-
-
-@pytest.mark.parametrize(("name", "text"), LISTS)
-def test_a_folder_with_a_file_that_names_images(tmp_path: Path, name: str, text: str) -> None:
-    source = flat(tmp_path, name, text)
-    assert source.describe() == "image folder images (2 images, 2 classes)"
-    np.testing.assert_array_equal(gather(source, 2)["image"][1], gather(source, 2, np.array([1]))["image"][0])
 
 
 @pytest.mark.parametrize(
@@ -159,11 +109,6 @@ def test_a_folder_with_one_label_for_each_image(tmp_path: Path, name: str, text:
     assert len(source) == 3
     first = gather(source, 3)["image"][0]
     np.testing.assert_allclose(first, noise(5, 6, seed=0).transpose(2, 0, 1) / 255, rtol=0, atol=1e-6)
-
-
-def test_labels_as_an_array(tmp_path: Path) -> None:
-    write_folder(tmp_path, LISTED)
-    np.testing.assert_array_equal(open_source(tmp_path, [IMAGE], 2, labels=[1, 0, 1]).labels, [1, 0, 1])
 
 
 @pytest.mark.parametrize(
@@ -183,8 +128,3 @@ def test_a_flat_folder_without_labels(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png", noise(5, 6))
     with pytest.raises(DataError, match=r"no class folders, but images; .* --labels"):
         open_source(tmp_path, [IMAGE], 2)
-
-
-def test_an_empty_folder_with_labels(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no images; looked for"):
-        open_source(tmp_path, [IMAGE], 2, labels=[0, 1])

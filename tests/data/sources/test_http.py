@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 
 from tests.data.samples import encoded, gather, spec
-from tna_onnx.data import Recipe, open_precomputed, open_source
+from tna_onnx.data import Recipe, open_source
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.request import Request
 from tna_onnx.data.sources import remote as http
 from tna_onnx.errors import DataError, UsageError
 
@@ -103,12 +102,6 @@ def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", ["/a.npz", "/a.npz?token=a/b", "/to/here.npz"])
 def test_a_file(server: str, path: str) -> None:
     np.testing.assert_array_equal(gather(open_source(server + path, [spec()], 2), 3)["x"], X)
-
-
-def test_features(server: str) -> None:
-    found = open_precomputed(f"{server}/features.npz", Request([spec()], 2))
-    assert found is not None
-    np.testing.assert_array_equal(found.values, X)
 
 
 def test_a_manifest_and_its_images(server: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import ANY_SIZE, LISTED, LISTS, TWO, gather, noise, spec, write_folder
+from tests.data.samples import ANY_SIZE, LISTED, TWO, gather, noise, spec, write_folder
 from tna_onnx.data import Source, open_source
 from tna_onnx.errors import DataError, UsageError
 
@@ -26,12 +26,6 @@ def test_a_manifest(tmp_path: Path) -> None:
     np.testing.assert_array_equal(source.labels, [0, 1, 0, 0])
     expected = np.stack([noise(5, 6, seed=seed).transpose(2, 0, 1) for seed in (2, 0, 1, 2)]) / 255
     np.testing.assert_allclose(gather(source, 3)["image"], expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize(("name", "text"), LISTS)
-def test_every_form_of_manifest(tmp_path: Path, name: str, text: str) -> None:
-    source = opened(tmp_path, name, text)
-    np.testing.assert_array_equal(source.labels, [0, 1])
 
 
 def test_missing_images(tmp_path: Path) -> None:

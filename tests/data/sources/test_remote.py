@@ -41,14 +41,6 @@ def put(tmp_path: Path) -> Any:
     return upload
 
 
-def test_a_file(tmp_path: Path, put: Any) -> None:
-    url = put(write_npz(tmp_path / "calib.npz", {"x": X, "labels": LABELS}))
-    source = open_source(url, [spec()], 2)
-    np.testing.assert_array_equal(gather(source, 3)["x"], X)
-    assert source.describe() == "arrays calib.npz (4 samples, 2 classes)"
-    assert source.digest() == open_source(tmp_path / "calib.npz", [spec()], 2).digest()
-
-
 def test_a_folder_of_images(tmp_path: Path, put: Any) -> None:
     local = write_folder(tmp_path / "calib", ["0/a.png", "1/b.png", "1/deep/c.png"])
     source, same = (open_source(path, [IMAGE], 2, Recipe(scale=1.0)) for path in (put(local), local))

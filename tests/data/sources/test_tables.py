@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.data.samples import encoded, gather, noise, spec
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data import Source, open_source
 from tna_onnx.errors import DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -140,30 +140,12 @@ def test_columns_that_do_not_fit(tmp_path: Path, columns: dict[str, Any], inputs
     assert pattern in refusal(write(tmp_path / "a.parquet", pa.table({**columns, "label": LABELS})), *inputs)
 
 
-def test_no_rows(tmp_path: Path) -> None:
-    table = pa.table({"x": rows(X), "label": LABELS}).slice(0, 0)
-    for kind in WRITERS:
-        with pytest.raises(DataError):
-            opened(write(tmp_path / f"a.{kind}", table))
-
-
 @pytest.mark.parametrize("kind", WRITERS)
 def test_broken_files(tmp_path: Path, kind: str) -> None:
     path = write(tmp_path / f"a.{kind}", pa.table({"x": rows(X), "label": LABELS}))
     for content in (b"", b"nothing", path.read_bytes()[:200]):
         path.write_bytes(content)
         assert "cannot be read as a table" in refusal(path)
-
-
-def test_a_recipe_is_for_images(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X), "label": LABELS}))
-    with pytest.raises(UsageError, match="applies to images only"):
-        opened(path, recipe=Recipe(scale=1.0))
-
-
-def test_no_table_in_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no files \.parquet"):
-        opened(tmp_path, format="table")
 
 
 def test_missing_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,17 +167,6 @@ def test_names(tmp_path: Path, encode: bool) -> None:
     path = write(tmp_path / "a.parquet", table)
     np.testing.assert_array_equal(opened(path).labels, [2, 0, 1, 2, 0, 1])
     np.testing.assert_array_equal(opened(path, class_names=["dog", "cat", "cow"]).labels, LABELS)
-
-
-def test_the_column_can_be_named(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X), "fine": LABELS, "coarse": LABELS // 2}))
-    assert "no column is called 'label'" in refusal(path)
-    np.testing.assert_array_equal(opened(path, spec("x"), label_column="coarse").labels, LABELS // 2)
-
-
-def test_labels_apart(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X)}))
-    np.testing.assert_array_equal(opened(path, labels=LABELS).labels, LABELS)
 
 
 @pytest.mark.parametrize(

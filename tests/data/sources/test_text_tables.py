@@ -11,7 +11,7 @@ from tests.data.samples import gather, spec
 from tna_onnx.data import open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.sources.inmemory import read_columns
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError
 
 X = np.random.default_rng(0).random((6, 3))
 LABELS = np.array([0, 1, 2, 0, 1, 2])
@@ -90,26 +90,6 @@ def test_lists_and_line_breaks_in_cells(tmp_path: Path) -> None:
     assert found["text"].tolist() == ['one\nline, "and" another', "b"]
 
 
-def test_lists_become_arrays_of_the_models_dtype(tmp_path: Path) -> None:
-    records = [{"x": x.tolist(), "label": int(y)} for x, y in zip(X, LABELS, strict=True)]
-    path = written(tmp_path / "t.jsonl", "\n".join(map(json.dumps, records)))
-    source = open_source(path, [spec("x", (None, 3))], 3)
-    np.testing.assert_array_equal(gather(source, 4)["x"], X.astype(np.float32), strict=True)
-    records[4]["x"] = [1.0]
-    with pytest.raises(DataError, match=r"column 'x': every row must have the shape of row 0, \(3,\), but row 4"):
-        open_source(written(path, "\n".join(map(json.dumps, records))), [spec("x", (None, 3))], 3)
-
-
-def test_names_of_classes(tmp_path: Path) -> None:
-    text = rows()
-    for index, name in enumerate(("setosa", "virginica", "versicolor")):
-        text = text.replace(f",{index}\n", f",{name}\n").removesuffix(f",{index}") + (f",{name}" * (index == 2))
-    source = open_source(
-        written(tmp_path / "t.csv", text), [spec("X", (None, 3))], 3, class_names=["setosa", "virginica", "versicolor"]
-    )
-    np.testing.assert_array_equal(source.labels, LABELS)
-
-
 def test_a_table_is_never_a_list_of_images(tmp_path: Path) -> None:
     """Whatever is wrong with it, the message is about its columns."""
     for text in (rows(), rows(header=False), "text,label\nhello,0\nthere,1", "a,label\n1,0\n,1", "path,label\na.png,0"):
@@ -117,13 +97,6 @@ def test_a_table_is_never_a_list_of_images(tmp_path: Path) -> None:
             open_source(written(tmp_path / "t.csv", text), [spec("X", (None, 4))], 3)
         assert "image" not in str(caught.value)
         assert "column" in str(caught.value)
-
-
-def test_a_recipe_is_refused(tmp_path: Path) -> None:
-    from tna_onnx.data import Recipe
-
-    with pytest.raises(UsageError, match="preprocessing applies to images only"):
-        open_source(written(tmp_path / "t.csv", rows()), [spec("X", (None, 3))], 3, Recipe(resize=3))
 
 
 @pytest.mark.parametrize(

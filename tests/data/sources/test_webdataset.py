@@ -96,18 +96,6 @@ def test_members_of_a_sample_need_not_be_neighbours(tmp_path: Path) -> None:
     check(opened(write(tmp_path / "calib.tar", [*members[::2], *members[::-2]])), range(4))
 
 
-def test_the_same_key_in_two_shards_is_two_samples(tmp_path: Path) -> None:
-    write(tmp_path / "0.tar", samples(0, 2))
-    write(tmp_path / "1.tar", samples(0, 2))
-    check(opened(tmp_path), [0, 1, 0, 1])
-
-
-def test_names_as_labels(tmp_path: Path) -> None:
-    members = [("a.png", encoded(0)), ("a.cls", b"dog"), ("b.png", encoded(1)), ("b.json", b'{"label": "cat"}')]
-    source = opened(write(tmp_path / "calib.tar", members), 3, class_names=["cat", "dog", "cow"])
-    np.testing.assert_array_equal(source.labels, [1, 0])
-
-
 @pytest.mark.parametrize(
     ("members", "pattern"),
     [
@@ -132,14 +120,6 @@ def test_shards_without_usable_samples(tmp_path: Path, members: Members, pattern
 def test_compressed_archives(tmp_path: Path, mode: str) -> None:
     with pytest.raises(DataError, match=r"cannot be read as a tar file .* gunzip"):
         opened(write(tmp_path / "calib.tar", samples(0, 2), mode=mode))
-
-
-@pytest.mark.parametrize("end", [0, 100, 1536 + 600, 1536 + 512 + 3])
-def test_archives_that_are_cut_off(tmp_path: Path, end: int) -> None:
-    path = write(tmp_path / "calib.tar", samples(0, 4))
-    path.write_bytes(path.read_bytes()[:end])
-    with pytest.raises(DataError, match=r"calib\.tar"):
-        opened(path)
 
 
 def test_a_broken_header_is_not_the_end(tmp_path: Path) -> None:
@@ -171,8 +151,3 @@ def test_a_shard_that_is_gone(tmp_path: Path) -> None:
         next(source.batches(2))
     with pytest.raises(DataError, match=r"calib\.tar: cannot be read"):
         source.digest()
-
-
-def test_labels_are_not_taken_apart(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="brings its own labels"):
-        opened(write(tmp_path / "calib.tar", samples(0, 2)), labels=[0, 1])
