@@ -25,7 +25,7 @@ LABELS = np.arange(20) % 3
 
 
 def enter(model: OpenModel, more: dict[str, Any] | None = None, **arrays: np.ndarray) -> Samples:
-    return open_samples(model, Data({**arrays, "labels": LABELS}, **(more or {})), None)
+    return open_samples(model, Data({**arrays, "labels": LABELS}, **(more or {})))
 
 
 def batch_of(samples: Samples) -> dict[str, np.ndarray]:
@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def test_a_store_brings_all_that_the_head_reads(store: Path) -> None:
-    samples = open_samples(opened(divided()), Data(store), None)
+    samples = open_samples(opened(divided()), Data(store))
     batch = batch_of(samples)
     assert set(samples.given) == set(batch) == {"z", "scale"}
     np.testing.assert_array_equal(batch["z"], np.maximum(inputs(20), 0))
@@ -73,9 +73,9 @@ def test_a_store_brings_all_that_the_head_reads(store: Path) -> None:
 
 def test_a_store_of_another_model_is_refused(store: Path) -> None:
     with pytest.raises(DataError, match="computed with another model"):
-        open_samples(opened(dense()), Data(store), None)
+        open_samples(opened(dense()), Data(store))
     with pytest.raises(UsageError, match="its own labels"):
-        open_samples(opened(divided()), Data(store, labels=LABELS), None)
+        open_samples(opened(divided()), Data(store, labels=LABELS))
 
 
 @pytest.mark.parametrize("entered", ["x", "features", "logits"])

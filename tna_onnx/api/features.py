@@ -127,9 +127,9 @@ def features(
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     if readout.several:  # a store does not say which rows are of one sample
         raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
-    opened = OpenModel(loaded, readout, where)
-    names = labelled.class_names(loaded.said_of_classes, readout.labels, readout.n_classes)
-    samples = open_samples(opened, labelled, names)
+    opened = OpenModel.of(loaded, readout, where, labelled)
+    names = opened.names
+    samples = open_samples(opened, labelled)
     source = samples.source
     labelled = samples.data or labelled
     # a store of what is computed already would hold nothing new
@@ -200,10 +200,9 @@ def _into_files(
     _check_beside(labelled)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
-    opened = OpenModel(loaded, readout, parse_device("cpu" if ray else device))
-    names = labelled.class_names(loaded.said_of_classes, readout.labels, readout.n_classes)
+    opened = OpenModel.of(loaded, readout, parse_device("cpu" if ray else device), labelled)
     choice = Choice(fields.max_samples, fields.stratify)
-    run = open_run(opened, model, options, labelled, names, choice, device=device, batch_size=batch_size, apart=ray)
+    run = open_run(opened, model, options, labelled, choice, device=device, batch_size=batch_size, apart=ray)
     writer = run.check()
     if ray:
         from tna_onnx.engine.ray_data import check_ray, features_by_ray, ray_address  # noqa: PLC0415 - optional
@@ -334,7 +333,6 @@ def open_run(
     model: ModelSource,
     options: ModelOptions,
     data: Data,
-    names: tuple[str, ...] | None,
     choice: Choice,
     *,
     device: str,
@@ -348,7 +346,6 @@ def open_run(
         model: as the user gave it.
         options: on the model.
         data: the samples.
-        names: of the classes, if known.
         choice: which samples.
         device: where the network runs.
         batch_size: samples per run of it.
@@ -363,7 +360,7 @@ def open_run(
         raise UsageError(f"{opened.model.name}: several predictions a sample are kept with --cache, not --output")
     if data.expect_accuracy is not None:
         raise UsageError("--expect-accuracy needs logits, which are not computed here; give it to `calibrate`")
-    request = data.request(opened.inputs, readout.n_classes, names, model_file=opened.model.path)
+    request = data.request(opened.inputs, readout.n_classes, opened.names, model_file=opened.model.path)
     files = _table_files(data)
     if files is not None:
         return _of_tables(opened, model, options, data, request, files, choice, device, batch_size)

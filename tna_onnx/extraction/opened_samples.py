@@ -113,16 +113,17 @@ def computed_kind(data: Data, inputs: Sequence[str]) -> str:
     return feature_kind(place, inputs) or ""
 
 
-def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, at_most: int | None = None) -> Samples:
+def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> Samples:
     """Open samples: a feature store, features or logits in arrays, or data for the model's inputs.
 
     `opened`: the model; its session is opened where the samples are for its inputs. `at_most`: samples to keep of files
     of features or logits; None for all.
     """
+    names = opened.names
     data = data.with_prior(opened.readout.n_classes, names)
     path = data.samples
     if isinstance(path, str) and is_url(local_path(path)) and path.endswith(".npz"):
-        return _from_url(opened, path, data, names)
+        return _from_url(opened, path, data)
     readout = opened.readout
     if readout.several:
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
@@ -139,38 +140,37 @@ def open_samples(opened: OpenModel, data: Data, names: tuple[str, ...] | None, a
         if data.labels is not None:
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
         request.check_no_table(str(path))
-        return _stored(opened.model, readout, Path(path), data, names)
+        return _stored(opened, Path(path), data)
     if data.format in (None, "table") and data.labels is None and not readout.multi_label:
         files = open_feature_files(path, request, at_most)
         if files is not None:
-            return _from_files(opened.model, readout, files, data, names)
+            return _from_files(opened, files, data)
     if data.format in (None, "npz", "npy"):
         computed = open_precomputed(path, request)
         if computed is not None:
             request.check_no_table(computed.source.title)
-            return _entered(readout, computed, data, names)
+            return _entered(opened, computed, data)
     source = open_request(path, request, data.format)
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)
 
 
-def _from_url(opened: OpenModel, url: str, data: Data, names: tuple[str, ...] | None) -> Samples:
+def _from_url(opened: OpenModel, url: str, data: Data) -> Samples:
     """Open a single file that is looked at, and opened, from one copy."""
     from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
 
     copy = Copy(url, data.limits)
     try:
-        samples = open_samples(opened, replace(data, samples=copy.path), names)
+        samples = open_samples(opened, replace(data, samples=copy.path))
     except (DataError, UsageError) as error:  # name what the user named
         raise type(error)(str(error).replace(str(copy.path), url)) from error
     copy.keep_for(samples.source)
     return samples
 
 
-def _from_files(
-    model: Model, readout: Readout, files: FeatureFiles, data: Data, names: tuple[str, ...] | None
-) -> Samples:
+def _from_files(opened: OpenModel, files: FeatureFiles, data: Data) -> Samples:
     """Take features or logits from files, where the writer's metadata, if there are any, are those of the model."""
+    model, readout = opened.model, opened.readout
     computed = files.precomputed
     where = str(data.samples)
     if data.columns or data.tokenizer is not None:
@@ -184,7 +184,7 @@ def _from_files(
     head = readout.node if isinstance(readout, Head) else None
     if writer and computed.kind == "features" and writer.get("head") != head:
         raise DataError(f"{where}: features of head '{writer.get('head')}', not of '{head}'; choose the same --head")
-    return _entered(readout, computed, data, names)
+    return _entered(opened, computed, data)
 
 
 def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
@@ -201,14 +201,15 @@ def _computed_with(model: Model, key: Mapping[str, Any], kind: str) -> bool:
     return all(stated.get(location, digest) == digest for location, digest in external.items())
 
 
-def _entered(readout: Readout, computed: Precomputed, data: Data, names: tuple[str, ...] | None) -> Samples:
+def _entered(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
     values: dict[str, NDArray[Any]] = {computed.kind: computed.values}
     beside = source_beside(computed.source)
     data = replace(data, groups=beside.get("group"), by=beside.get("by"), weights=beside.get("weight"))
-    return _enter(readout, values, computed.labels, computed.kind, data, names, computed.source.title)
+    return _enter(opened, values, computed.labels, computed.kind, data, computed.source.title)
 
 
-def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tuple[str, ...] | None) -> Samples:
+def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
+    model, readout = opened.model, opened.readout
     stored = read_stored(folder)
     kind = "logits"
     tensor = readout.logits
@@ -257,7 +258,7 @@ def _stored(model: Model, readout: Readout, folder: Path, data: Data, names: tup
     data = replace(data, groups=further.get("group"), by=further.get("by"), weights=further.get("weight"))
     values = {kind: stored.arrays["features"]}
     values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
-    entered = _enter(readout, values, stored.labels, kind, data, names, f"feature store {stored.folder.name}")
+    entered = _enter(opened, values, stored.labels, kind, data, f"feature store {stored.folder.name}")
     return replace(entered, store=stored.folder)
 
 
@@ -282,12 +283,11 @@ def _by_place(model: Model, tensor: str) -> bool:
 
 
 def _enter(
-    readout: Readout,
+    opened: OpenModel,
     values: dict[str, NDArray[Any]],
     labels: NDArray[np.int64],
     kind: str,
     data: Data,
-    names: tuple[str, ...] | None,
     title: str,
 ) -> Samples:
     """Take arrays by the names of the tensors that they are."""
@@ -295,6 +295,7 @@ def _enter(
     if data.preprocessing is not None:
         raise UsageError(f"{title}: {kind} are used as they are; leave the preprocessing out")
     main = values.pop(kind)
+    readout = opened.readout
     entered: Readout = readout
     if kind == "features":
         main, tensor, wanted = _as_features(readout, main, title)
@@ -306,7 +307,9 @@ def _enter(
     values[tensor] = main
     dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: wanted}
     specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
-    request = Request(specs, readout.n_classes, class_names=names, multi_label=readout.multi_label, beside=data.beside)
+    request = Request(
+        specs, readout.n_classes, class_names=opened.names, multi_label=readout.multi_label, beside=data.beside
+    )
 
     def digest(labels: NDArray[np.int64]) -> str:
         return arrays_sha256(cast("Any", {name: ReadOnce(array) for name, array in values.items()}), labels)

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, InputSpec, Source
+from tna_onnx.data.options import Data
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.preparation import Preparation
@@ -55,13 +56,20 @@ class OpenModel:
         model: the source.
         readout: its head, or the tensor of logits or probabilities.
         device: where to run.
+        names: of the classes, if known.
     """
 
     model: Model
     readout: Readout
     device: Device
+    names: tuple[str, ...] | None = None
     _whole: Session | None = field(default=None, repr=False)
     _inputs: tuple[InputSpec, ...] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, model: Model, readout: Readout, device: Device, data: Data) -> OpenModel:
+        """Take a model; `data` may name its classes."""
+        return cls(model, readout, device, names_of(model, readout, data))
 
     @property
     def session(self) -> Session:
@@ -121,6 +129,11 @@ class OpenModel:
         if isinstance(self.readout, Head):
             names = [self.readout.features, *read_beside(self.model, self.readout), *names]
         return self.computed(names)
+
+
+def names_of(model: Model, scores: Readout | ClassOutput, data: Data) -> tuple[str, ...] | None:
+    """Return the names of a model's classes, if its file or `data` say them."""
+    return data.class_names(model.said_of_classes, scores.labels, scores.n_classes)
 
 
 def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: Iterable[str] | None = None) -> Session:

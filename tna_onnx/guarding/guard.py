@@ -270,9 +270,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     options = job.options
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
     check_output(model, readout, settings)
-    opened = OpenModel(model, readout, parse_device(job.device))
-    names = job.calib.class_names(model.said_of_classes, readout.labels, readout.n_classes)
-    samples = open_samples(opened, job.calib, names)
+    opened = OpenModel.of(model, readout, parse_device(job.device), job.calib)
+    samples = open_samples(opened, job.calib)
     if samples.given:
         raise UsageError(
             f"{samples.source.describe()}: holds what the model computed before; --add runs the new file, and needs "

@@ -25,7 +25,7 @@ from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import OpenModel, in_rows, input_specs, open_model, open_part
+from tna_onnx.extraction.sessions import OpenModel, in_rows, input_specs, names_of, open_model, open_part
 from tna_onnx.graph.cut import before_map, cut_between
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import calibrations, provenance
@@ -72,7 +72,7 @@ class Classifier:
     @classmethod
     def of(cls, model: Model, output: ClassOutput, device: Device, data: Data) -> Classifier:
         """Open a session on a model."""
-        names = data.class_names(model.said_of_classes, output.labels, output.n_classes)
+        names = names_of(model, output, data)
         session = in_rows(open_model(model, device), output, model.name)
         _log.info("open: %s, provider %s", model.name, session.provider)
         return cls(model, output, device, session, input_specs(session), names, Preparation(model, output, session))
@@ -97,9 +97,9 @@ class Classifier:
         readout = find_readout(before, options.head, options.output_name, options.output_kind)
         if before is not model:  # a part, which still has to say what it was made of
             before.proto.metadata_props.extend(model.proto.metadata_props)
-        opened = OpenModel(before, readout, device)
-        names = data.class_names(model.said_of_classes, output.labels, output.n_classes)
-        samples = open_samples(opened, data, names)
+        names = names_of(model, output, data)
+        opened = OpenModel(before, readout, device, names)
+        samples = open_samples(opened, data)
         opened.close()
         if samples.form == "logits" and (calibrations(model) or "shift" in provenance(model)):
             raise UsageError(

@@ -21,7 +21,7 @@ from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import Samples, open_samples
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.sessions import OpenModel, names_of
 from tna_onnx.graph.head import NoHead, choose_head
 from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model
@@ -96,10 +96,9 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_arguments(job)
     device = parse_device(job.device)
     model, readout, target = _open_model(job)
-    opened = OpenModel(model, readout, device)
-    names = job.calib.class_names(model.said_of_classes, readout.labels, readout.n_classes)
-    samples, held_out = _open_both(job, opened, names)
-    training = None if job.training is None else open_samples(opened, job.training, names)
+    opened = OpenModel.of(model, readout, device, job.calib)
+    samples, held_out = _open_both(job, opened)
+    training = None if job.training is None else open_samples(opened, job.training)
     # before the network runs over any of them
     _check_samples(job, samples, held_out, training)
     # after the counts, because it reads all data
@@ -138,7 +137,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         opened=opened,
         probed=probed,
         class_output=output_of(readout),
-        class_names=names,
+        class_names=opened.names,
         output=target,
         calibration=calibration,
         held_out=held_out_features,
@@ -148,7 +147,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         batch_size=size,
         placement=placement_of(provider, device),
         tilt_bias=job.settings.tilt_bias,
-        data_notes=_data_notes(job, opened, samples, leaks + copies + few) + more + model.class_notes(names),
+        data_notes=_data_notes(job, opened, samples, leaks + copies + few) + more + model.class_notes(opened.names),
         teacher=teacher,
     )
 
@@ -235,30 +234,25 @@ def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session 
     return batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
 
 
-def _open_both(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> tuple[Samples, Samples | None]:
+def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:
     """Open the samples to fit on, and those for the report: without labels, a part of the former."""
     if job.teacher is None:
         most = max(_MOST, _MOST_OF_CLASS * opened.readout.n_classes)
-        return open_samples(opened, job.calib, names, most), _open_held_out(job, opened, names)
-    samples = open_unlabelled(opened, job.calib, names)
-    held_out = _open_held_out(job, opened, names)
+        return open_samples(opened, job.calib, most), _open_held_out(job, opened)
+    samples = open_unlabelled(opened, job.calib)
+    held_out = _open_held_out(job, opened)
     require_inputs(opened, samples, *(() if held_out is None else (held_out,)))
     return (samples, held_out) if held_out is not None else split_unlabelled(samples, job.settings.seed)
 
 
-def _open_held_out(job: Job, opened: OpenModel, names: tuple[str, ...] | None) -> Samples | None:
+def _open_held_out(job: Job, opened: OpenModel) -> Samples | None:
     """Open the held-out data, if there are any."""
     data = job.held_out
     if data is None:
         return None
-    if data.classes is not None:
-        readout = opened.readout
-        class_names = data.class_names(opened.model.said_of_classes, readout.labels, readout.n_classes)
-        if class_names != names:
-            raise UsageError(
-                "eval has other class names than calib; both must be the model's, in the order of its output"
-            )
-    return open_samples(opened, data, names)
+    if data.classes is not None and names_of(opened.model, opened.readout, data) != opened.names:
+        raise UsageError("eval has other class names than calib; both must be the model's, in the order of its output")
+    return open_samples(opened, data)
 
 
 def _find_readout(job: Job, model: Model) -> Readout:

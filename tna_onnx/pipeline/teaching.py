@@ -49,12 +49,12 @@ _LEVEL = 0.01
 _SMALLEST_ECE = 0.01
 
 
-def open_unlabelled(opened: OpenModel, data: Data, names: tuple[str, ...] | None) -> Samples:
+def open_unlabelled(opened: OpenModel, data: Data) -> Samples:
     """Open the samples that a teacher labels."""
     require_one_prediction(opened.model, opened.readout, "a teacher stands for one label a sample")
     if data.labels is not None:
         raise UsageError("the labels of the calibration data are not read with --teacher; leave --labels out")
-    return open_samples(opened, replace(data, labels=NO_LABELS), names)
+    return open_samples(opened, replace(data, labels=NO_LABELS))
 
 
 def require_inputs(opened: OpenModel, *sets: Samples) -> None:

@@ -24,7 +24,7 @@ from tna_onnx.engine.scoring import Runs, probabilities_of, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.head_check import Probed, check_readout
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.sessions import OpenModel, names_of
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
@@ -107,9 +107,8 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
     readout = _readout(model, job.options, output)
     device = parse_device(job.device)
-    opened = OpenModel(model, readout, device)
-    names = job.calib.class_names(model.said_of_classes, output.labels, output.n_classes)
-    classifier = Classifier(model, output, device, opened.session, opened.inputs, names, opened.preparation)
+    opened = OpenModel(model, readout, device, names_of(model, output, job.calib))
+    classifier = Classifier(model, output, device, opened.session, opened.inputs, opened.names, opened.preparation)
     data, source = classifier.open(job.calib)
     # labels that the samples of the target bring are not read: an estimate must not know them
     unlabelled = classifier.open_if(job.target, labels=False)
