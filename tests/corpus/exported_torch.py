@@ -477,7 +477,12 @@ def _ambiguous(route: str, name: str, build: Callable[[Path], Path]) -> Case:
     return Case(f"{route}/not-chosen/{name}", route, build, None, r"choose|--head|--output", feeds_of(name), needs)
 
 
-_EVERY_OPSET = ("linear", "cnn", "squeezenet", "mobilenet", "cnn-mean-softmax", "first-token", "mean-of-tokens")
+_OPSETS = {
+    7: ("linear", "squeezenet", "cnn-mean-softmax"),
+    11: ("cosine", "weight-norm", "singleton", "sigmoid-pair", "log-softmax", "tied-embedding", "mobilenet"),
+    13: ("cnn", "first-token", "mean-of-tokens"),
+    23: ("linear", "mobilenet", "cnn-mean-softmax"),
+}
 
 CASES: tuple[Case, ...] = (
     *(
@@ -487,29 +492,20 @@ CASES: tuple[Case, ...] = (
     ),
     *(
         _case("torch-legacy", f"opset{k}", name, partial(legacy, name, opset=k))
-        for k in (7, 11, 13, 23)
-        for name in _EVERY_OPSET
-        if (k, name) not in {(7, "mobilenet")}
-    ),
-    *(
-        _case("torch-legacy", "opset11", name, partial(legacy, name, opset=11))
-        for name in ("cosine", "weight-norm", "singleton", "sigmoid-pair", "log-softmax", "tied-embedding")
+        for k, names in _OPSETS.items()
+        for name in names
     ),
     *(
         _case("torch-legacy", "fixed-batch", name, partial(legacy, name, fixed=True))
-        for name in ("linear", "cnn", "squeezenet", "first-token")
+        for name in ("linear", "squeezenet")
     ),
     *(_case("torch-legacy", "external", name, partial(legacy_external, name)) for name in ("linear", "mobilenet")),
     *(_ambiguous("torch-legacy", name, partial(legacy, name)) for name in ("two-heads-tuple", "auxiliary")),
     *(_case("torch-dynamo", "default", name, partial(dynamo, name)) for name in _MODELS),
     *(
         _case("torch-dynamo", f"opset{k}", name, partial(dynamo, name, opset=k))
-        for k in (18, 26)
-        for name in ("linear", "cnn", "squeezenet", "mobilenet", "mean-of-tokens")
+        for k, name in ((18, "linear"), (18, "mean-of-tokens"), (26, "cnn"), (26, "mobilenet"))
     ),
-    *(
-        _case("torch-dynamo", "fixed-batch", name, partial(dynamo, name, fixed=True))
-        for name in ("linear", "cnn", "first-token")
-    ),
+    *(_case("torch-dynamo", "fixed-batch", name, partial(dynamo, name, fixed=True)) for name in ("linear", "cnn")),
     _ambiguous("torch-dynamo", "two-heads-dict", partial(dynamo, "two-heads-dict")),
 )

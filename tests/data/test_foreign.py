@@ -41,10 +41,11 @@ def endless(path: Path) -> None:
     os.truncate(path, 2**40)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, link_to_zero, endless])
-@pytest.mark.parametrize(
-    "name", ["a.npz", "a.npy", "a.csv", "a.json", "a.jsonl", "a.txt", "a.tar", "a.parquet", "a.h5"]
-)
+MAKERS = [os.mkfifo, link_to_zero, endless]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("name", ["a.npz", "a.npy", "a.csv", "a.jsonl", "a.txt", "a.tar", "a.parquet", "a.h5"])
 def test_no_reader_waits(tmp_path: Path, name: str, make: Callable[[Path], Any]) -> None:
     make(tmp_path / name)
     labels = LABELS if name == "a.npy" else None
@@ -53,7 +54,7 @@ def test_no_reader_waits(tmp_path: Path, name: str, make: Callable[[Path], Any])
         open_source(tmp_path / name, inputs, 2, labels=labels)
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, link_to_zero, endless])
+@pytest.mark.parametrize("make", MAKERS)
 def test_files_beside_the_data(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     for name in ("names.txt", "names.json", "recipe.json", "labels.csv", "labels.npy"):
         make(tmp_path / name)
@@ -69,7 +70,7 @@ def test_files_beside_the_data(tmp_path: Path, make: Callable[[Path], Any]) -> N
             refused()
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, link_to_zero, endless])
+@pytest.mark.parametrize("make", MAKERS)
 def test_an_image_that_is_none(tmp_path: Path, make: Callable[[Path], Any]) -> None:
     root = write_folder(tmp_path / "calib", ["0/a.png", "1/b.png", "1/c.png"])
     make(root / "1" / "d.png")

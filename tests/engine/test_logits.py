@@ -58,11 +58,6 @@ def test_few_sums_are_in_memory() -> None:
     assert most <= math.log2(1000) + 4
 
 
-def test_no_chunk() -> None:
-    with pytest.raises(ValueError, match="no chunk"):
-        sum_chunks(len, [])
-
-
 def problem() -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[np.int64]]:
     """Return features, weight, bias and labels."""
     rng = np.random.default_rng(0)

@@ -14,7 +14,6 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-import tna_onnx
 from tests.conftest import ROOT
 from tna_onnx import DataError, FeatureExtractor, Recipe, UsageError
 
@@ -168,10 +167,3 @@ def test_encoded_images_and_pixels_are_one(tmp_path: Path) -> None:
 def test_batches_that_do_not_fit(tmp_path: Path, batch: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         FeatureExtractor(linear_model(tmp_path / "m.onnx"), device="cpu")(batch)
-
-
-def test_settings_that_cannot_be_used(tmp_path: Path) -> None:
-    for words in ({"kind": "probabilities"}, {"batch_size": 0}, {"device": "tpu"}):
-        with pytest.raises(UsageError):
-            FeatureExtractor("m.onnx", **words)
-    assert "FeatureExtractor" in tna_onnx.__all__

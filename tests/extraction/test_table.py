@@ -43,9 +43,12 @@ def test_a_part_is_in_memory_where_there_is_no_room_on_disk(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(
-    ("stored", "given"), [("float16", "float32"), ("float32", "float32"), ("float64", "float64"), ("int8", "float32")]
-)
-@pytest.mark.parametrize(("n_classes", "rows"), [(2, 4), (6, 4), (8, 3), (100, 1)])
+    ("stored", "given", "n_classes", "rows"),
+    [
+        ("float16", "float32", 2, 4), ("float32", "float32", 6, 4),
+        ("float64", "float64", 8, 3), ("int8", "float32", 100, 1),
+    ],
+)  # fmt: skip
 def test_blocks_are_as_large_as_their_logits_allow(
     stored: str, given: str, n_classes: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,14 +49,14 @@ def torch_array(values: Array) -> Any:
     return pytest.importorskip("torch", reason="torch is in the extra 'gpu'").from_numpy(values)
 
 
-@pytest.mark.parametrize("scale", [0.1, 3.0])
-@pytest.mark.parametrize("offset", [0.0, 200.0])
 @pytest.mark.parametrize(
-    ("face", "bound"),
+    ("scale", "offset", "face", "bound"),
     [
-        (np.float64, 1e-12),
-        (np.float32, 3e-5),  # 2^-24 of logits of 200, and of sums of as many samples
-        (torch_array, 1e-12),
+        (0.1, 0.0, np.float64, 1e-12),
+        (3.0, 200.0, np.float64, 1e-12),
+        (3.0, 200.0, np.float32, 3e-5),  # 2^-24 of logits of 200, and of sums of as many samples
+        (0.1, 0.0, np.float32, 3e-5),
+        (3.0, 0.0, torch_array, 1e-12),
     ],
 )
 def test_value_gradient_and_hessian_are_the_definition(
@@ -131,8 +131,7 @@ def slope_of(fitted: AtypicalityAware, logits: Array, labels: Array) -> float:
     return float(np.max(np.abs(gradient)))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize(("dtype", "seed"), [(np.float32, 0), (np.float64, 1), (np.float32, 2)])
 def test_a_class_that_nearly_all_samples_have(dtype: type, seed: int) -> None:
     rng = np.random.default_rng(seed)
     features = rng.standard_normal((1500, 10)).astype(dtype)
@@ -143,8 +142,9 @@ def test_a_class_that_nearly_all_samples_have(dtype: type, seed: int) -> None:
     assert slope_of(fitted, logits, labels) < 1e-5
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("mask", [-1e3, -1e6, -1e9, -1e15])
+@pytest.mark.parametrize(
+    ("dtype", "mask"), [(np.float32, -1e3), (np.float64, -1e6), (np.float64, -1e9), (np.float32, -1e15)]
+)
 def test_a_masked_class_is_as_if_it_were_not_there(dtype: type, mask: float) -> None:
     logits, labels, features = sample(size=900, classes=5, scale=3.0)
     without = AtypicalityAware.fit(reduce_of(logits, labels, features))

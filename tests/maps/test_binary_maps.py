@@ -100,7 +100,7 @@ def test_every_face_runs_it(name: str, dtype: Any, face: Any) -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 class TestFormula:
-    @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
+    @pytest.mark.parametrize("opset", [9, 11, 18])
     def test_every_opset_gives_the_same_values(self, name: str, opset: int) -> None:
         logits = (2 * np.random.default_rng(2).normal(size=(50, 2))).astype(np.float32)
         result = on_onnxruntime(TABLE[name], logits, opset)
@@ -116,17 +116,8 @@ class TestFormula:
 # ---- fits: laws ----
 
 
-@pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES.keys())
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "data"), [(name, data) for name in NAMES for data in SAMPLES.values()])
 class TestFits:
-    def test_chunks_give_the_fit_of_the_whole(self, name: str, data: Any) -> None:
-        logits, labels = data()
-        whole = mapped(MAPS[name].fit(reduce_of(logits, labels)), logits)
-        for cuts in ((1,), (7, 15)):
-            parts = MAPS[name].fit(reduce_of(logits, labels, cuts=cuts))
-            # sums in another order, and steps that end at 1e-14 of the loss, the square of the error
-            np.testing.assert_allclose(mapped(parts, logits), whole, rtol=1e-6, atol=1e-6)
-
     def test_float32_and_torch_give_the_fit_of_float64(self, name: str, data: Any) -> None:
         logits, labels = data()
         single = logits.astype(np.float32)
@@ -253,11 +244,6 @@ def test_beta_is_the_minimum_within_its_bounds(bend: float, seed: int) -> None:
     found = loss(np.r_[fitted.c + weights @ mean, weights * scale])
     assert found <= best.fun + 1e-10
     assert found == pytest.approx(best.fun, abs=1e-8)  # numerical slopes
-
-
-def test_some_of_these_lie_on_a_bound() -> None:
-    fits = [Beta.fit(reduce_of(*two(300, slope=0.3, bend=0.1, seed=seed))) for seed in range(6)]
-    assert any(fit.a == 0 for fit in fits)
 
 
 @pytest.mark.parametrize("slope", [0.4, 0.9])

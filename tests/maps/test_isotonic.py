@@ -94,11 +94,6 @@ def test_classes_with_few_samples_keep_the_temperature_and_are_named() -> None:
     assert "classes_left_alone" not in SmoothedIsotonic.fit(reduce_of(*sample(size=3000))).brief
 
 
-def test_many_classes_left_alone_are_counted() -> None:
-    fitted = SmoothedIsotonic.fit(reduce_of(*with_rare(49, 21, 8000)))
-    assert fitted.brief["classes_left_alone"] == 21
-
-
 @pytest.mark.parametrize(("classes", "each"), [(10, 25), (10, 100), (4, 60), (2, 50)])
 def test_on_new_data_it_is_not_far_from_one_temperature(classes: int, each: int) -> None:
     """The clusters need one temperature and nothing else: what is above it is noise."""

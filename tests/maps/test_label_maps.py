@@ -142,14 +142,6 @@ def test_isotonic_follows_scikit_learns_where_there_are_many_samples() -> None:
         assert np.mean(np.abs(mapped[:, c] - true[:, c])) < np.mean(np.abs(steps - true[:, c])) + 0.002
 
 
-def test_isotonic_probabilities_do_not_fall() -> None:
-    fitted = LabelIsotonic.fit(reduce_of(*drawn(3000, (3.0, 0.3, 1.0))))
-    grid = np.linspace(-15, 15, 3001)[:, None] * np.ones(3)
-    p = special.expit(apply_map(fitted, grid))
-    # thinning may make a cell wrong by 0.002
-    assert np.diff(p, axis=0).min() > -0.002
-
-
 # ---- labels that say too little
 
 
@@ -190,8 +182,3 @@ def test_one_class_a_sample_is_refused(name: str) -> None:
     logits, labels = drawn(100)
     with pytest.raises(DataError, match="several labels a sample"):
         MAPS[name].fit(reduce_of(logits, labels.argmax(axis=1)))
-
-
-def test_many_labels_are_listed_by_their_range() -> None:
-    fitted = LabelTemperature(tuple(np.linspace(1, 3, 100).tolist()), tuple(range(30)))
-    assert fitted.brief == {"temperatures_range": [1.0, 3.0], "labels_shared": 30}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 import warnings
@@ -134,7 +133,7 @@ def test_every_face_runs_it(name: str, classes: int, dtype: Any, face: Any) -> N
 
 @pytest.mark.parametrize("name", NAMES)
 class TestFormula:
-    @pytest.mark.parametrize("opset", [9, 11, 13, 18, 21])
+    @pytest.mark.parametrize("opset", [9, 11, 18])
     def test_every_opset_gives_the_same_values(self, name: str, opset: int) -> None:
         fitted = drawn_map(name, 10)
         logits = (4 * np.random.default_rng(2).normal(size=(50, 10))).astype(np.float32)
@@ -151,12 +150,6 @@ class TestFormula:
         near = softmax(by_definition(fitted, logits), axis=1)
         assert np.abs(found - near).max() < 0.35
 
-    def test_what_readers_see_is_small_and_goes_through_json(self, name: str) -> None:
-        for classes in (2, 20, 21, 1000):
-            brief = drawn_map(name, classes).brief
-            assert json.loads(json.dumps(brief)) == brief
-            assert len(json.dumps(brief)) < 1500
-
 
 # ---- fits: laws ----
 
@@ -168,16 +161,8 @@ def close(one: CalibrationMap, other: CalibrationMap, logits: Array, atol: float
     np.testing.assert_allclose(p, q, rtol=0, atol=atol)
 
 
-@pytest.mark.parametrize("data", SAMPLES.values(), ids=SAMPLES.keys())
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "data"), [(name, data) for name in NAMES for data in SAMPLES.values()])
 class TestFits:
-    def test_chunks_give_the_fit_of_the_whole(self, name: str, data: Any) -> None:
-        logits, labels = data()
-        whole = MAPS[name].fit(reduce_of(logits, labels))
-        for cuts in ((1,), (7, 15)):
-            # Newton stops where the gradient is 1e-7, wherever sums in another order have led it
-            close(MAPS[name].fit(reduce_of(logits, labels, cuts=cuts)), whole, logits, 1e-5)
-
     def test_float32_and_torch_give_the_fit_of_float64(self, name: str, data: Any) -> None:
         logits, labels = data()
         single = logits.astype(np.float32)
@@ -208,8 +193,9 @@ def right(classes: int = 5) -> tuple[Array, Array]:
     return logits, logits.argmax(axis=1)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("bias", np.float32), ("bias", np.float64), ("svs", np.float32), ("sms", np.float64)]
+)
 class TestUglyEdges:
     @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e4])
     def test_all_right_is_refused(self, name: str, dtype: Any, scale: float) -> None:
@@ -313,9 +299,7 @@ def flat(fitted: Any, temperature: float) -> Array:
     return np.r_[np.ravel(fitted.vector if isinstance(fitted, VectorScaling) else fitted.matrix), fitted.bias]
 
 
-@pytest.mark.parametrize("shift", [0.0, 0.2, 0.7])
-@pytest.mark.parametrize("classes", [2, 4])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("name", "classes", "shift"), pairwise(NAMES, [2, 4], [0.0, 0.2, 0.7]))
 def test_the_fit_is_the_minimum_of_the_penalised_nll(name: str, classes: int, shift: float) -> None:
     logits, labels = shifted(classes, 400, shift=shift)
     temperature = Temperature.fit(reduce_of(logits, labels)).temperature
@@ -364,9 +348,7 @@ def _import_probmetrics() -> Any:
         return pytest.importorskip("probmetrics.calibrators.logistic")
 
 
-@pytest.mark.parametrize("classes", [3, 10])
-@pytest.mark.parametrize("shift", [0.0, 0.7])
-@pytest.mark.parametrize("name", ["svs", "sms"])
+@pytest.mark.parametrize(("name", "classes", "shift"), pairwise(["svs", "sms"], [3, 10], [0.0, 0.7]))
 def test_structured_scaling_does_what_probmetrics_does(probmetrics: Any, name: str, classes: int, shift: float) -> None:
     """Its x is log softmax(s / T), ours P s / T: the losses on other samples agree, probabilities roughly."""
     logits, labels = shifted(classes, 6000, shift=shift)

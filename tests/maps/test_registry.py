@@ -1,7 +1,6 @@
 """`MAPS` names every map, and what a map says about itself is true."""
 
 import json
-import typing
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy import special
 
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
-from tna_onnx.maps import MAPS, MapName
+from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Folding, apply_map
 
 Array = NDArray[Any]
@@ -34,11 +33,6 @@ def drawn(name: str, classes: int = 5) -> Any:
 def probabilities(name: str, logits: Array) -> Array:
     """Return the softmax of logits, or the sigmoid where each label has a logit of its own."""
     return special.softmax(logits, axis=1) if MAPS[name].for_classes else special.expit(logits)
-
-
-def test_the_type_and_the_mapping_have_the_same_names() -> None:
-    assert typing.get_args(MapName) == tuple(MAPS)
-    assert len(MAPS) == len(set(MAPS))
 
 
 def test_every_map_has_a_rank_of_its_own() -> None:

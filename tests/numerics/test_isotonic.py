@@ -48,7 +48,7 @@ def by_definition(p: Array, outcome: Array) -> Array:
     return CENTRES + np.interp(CENTRES, CENTRES[filled], logit(pooled) - CENTRES[filled])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(seeds, st.integers(1, 1500), shapes)
 def test_it_is_the_definition(seed: int, size: int, shape: float) -> None:
     p, outcome = drawn(seed, size, shape)

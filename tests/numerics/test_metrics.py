@@ -148,7 +148,7 @@ def test_as_defined(data: tuple[Array, Array], bins: int) -> None:
 @given(
     samples=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=12, max_size=60), bins=st.integers(1, 12)
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_ece_on_borders_as_defined(samples: list[tuple[int, bool]], bins: int) -> None:
     """Confidences k/60: most of them border on bins of a width that divides 60."""
     scores = scores_of([k / 60 for k, _ in samples], [hit for _, hit in samples])
@@ -181,7 +181,7 @@ def test_ties_across_a_border_count_with_their_mean() -> None:
     bins=st.integers(1, 15),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_the_order_of_samples_does_not_matter(samples: list[tuple[int, bool]], bins: int, seed: int) -> None:
     scores = scores_of([k / 8 for k, _ in samples], [hit for _, hit in samples])
     shuffled = scores.take(np.random.default_rng(seed).permutation(len(scores)))

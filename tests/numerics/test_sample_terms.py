@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 from scipy.special import log_softmax
 
+from tests.support import pairwise
 from tna_onnx.numerics.scores import numpy_terms
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("spread", [1.0, 20.0, 300.0])
-@pytest.mark.parametrize("classes", [3, 64, 65, 256, 700])
+@pytest.mark.parametrize(
+    ("dtype", "spread", "classes"), pairwise(["float32", "float64"], [1.0, 20.0, 300.0], [3, 64, 65, 256, 700])
+)
 def test_terms_are_the_definition_where_most_exponentials_are_tiny(dtype: str, spread: float, classes: int) -> None:
     rng = np.random.default_rng(classes)
     logits = (spread * rng.standard_normal((50, classes))).astype(dtype)

@@ -419,12 +419,6 @@ def test_parameters_that_cannot_be_drawn_from(wrong: dict[str, Any]) -> None:
         TiltParameters(**wrong)
 
 
-@pytest.mark.parametrize("angles", [[0.5, 0.5], [0.5, 0.4], [0.1, 0.3, 0.2]])
-def test_angles_must_ascend(angles: list[float]) -> None:
-    with pytest.raises(ValueError, match="ascend"):
-        next(averages(gaussian(2, 3), angles, 1, Draws()))
-
-
 # ---- antithetic members ----
 
 
@@ -441,16 +435,6 @@ def test_antithetic_pairs_leave_less_noise_than_as_many_members() -> None:
 
 
 # ---- the end of a path ----
-
-
-def test_max_rotations_is_where_the_expected_cosine_is_one_percent() -> None:
-    for theta_s, n in itertools.product((0.1, 0.9, math.pi), (2, 8, 512)):
-        parameters = TiltParameters(theta_s=theta_s)
-        tau = np.random.default_rng(0).beta(5.0, 1.0, 200_000)
-        cosine = (1 - min(2 / n * float(np.mean(1 - np.cos(theta_s * tau))), 0.99)) ** parameters.max_rotations(n)
-        # below 0.01, but by little: 4 rotations are added, and 200,000 draws give the mean, and so 4.6 = k ln q, to 1 %
-        assert cosine < 0.0105
-        assert n < 512 or cosine > 0.0094
 
 
 def test_averages_end_after_the_last_angle_that_every_member_reaches() -> None:

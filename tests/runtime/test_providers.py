@@ -201,16 +201,6 @@ def test_no_more_threads_than_cores_that_may_be_used(
     assert getattr(fake.options[0], "intra_op_num_threads", None) == threads  # None: ONNX Runtime's own choice
 
 
-def test_fewer_threads_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    feeds = inputs(64)
-    expected = open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0]
-    monkeypatch.setattr(providers, "allowed_cores", lambda: 1)
-    monkeypatch.setattr(providers.os, "cpu_count", lambda: 64)
-    np.testing.assert_array_equal(
-        open_session(product("N"), "model.onnx", Device("cpu")).run(["y"], feeds)[0], expected
-    )
-
-
 # --- ONNX Runtime itself
 
 

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import tna_onnx
-from tests.runtimes.matrix import CONVERSIONS, FILES, LIMITS, RUNTIMES, DoesNotRun, Drift, Matrix, missing_node_package
+from tests.runtimes.matrix import CONVERSIONS, FILES, LIMITS, RUNTIMES, DoesNotRun, Drift, Matrix
 
 # Largest |p - p'| between two runtimes that both compute in float32. Isotonic functions have steps, up to some twenty
 # steep, that magnify the rounding of p.
@@ -149,10 +149,3 @@ def test_a_file_that_is_slightly_wrong_is_noticed(matrix: Matrix, tmp_path: Path
     onnx.save(proto, tmp_path / "wrong.onnx")
     wrong = Drift.between(matrix.expected(name, tmp_path / "wrong.onnx"), matrix.expected(name, matrix.file(name)))
     assert wrong.largest > bound(name)
-
-
-def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TNA_ONNX_NODE_MODULES", str(tmp_path))
-    assert "onnxruntime-web" in missing_node_package("onnxruntime-web")
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "node is not installed" in missing_node_package("onnxruntime-web")

@@ -15,6 +15,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.support import pairwise
 from tna_onnx.engine.logits import HeadLogits, score_all
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.collect import FeatureTable
@@ -121,22 +122,6 @@ OBJECTIVES: tuple[Objective, ...] = ("ece", "adaece", "nll", "brier")
 # ---- what is tried ----
 
 
-@pytest.mark.parametrize(
-    ("step", "grid"),
-    [
-        (30.0, [30, 60]),
-        (45.0, [45]),
-        (7.0, [7, 14, 21, 28, 35, 42, 49, 56, 63, 70, 77, 84]),
-        (40.0, [40, 80]),
-        (44.9, [44.9, 89.8]),
-        (89.0, [89]),
-        (90 / 7, [90 / 7 * k for k in range(1, 7)]),
-    ],
-)
-def test_grid_holds_the_multiples_of_the_step_below_90(step: float, grid: list[float]) -> None:
-    assert SearchSettings(angle_step=step).grid == pytest.approx(grid, rel=1e-15)  # one product each
-
-
 @given(step=st.floats(0.05, 89.9))
 @hypothesis_settings(deadline=None)
 def test_any_grid_ascends_between_0_and_90(step: float) -> None:
@@ -166,18 +151,6 @@ def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
         SearchSettings(**wrong)
 
 
-@pytest.mark.parametrize("n", [8, 64])
-def test_the_original_weight_and_the_whole_grid_are_candidates(n: int) -> None:
-    settings = dataclasses.replace(QUICK, adaptive=False)
-    classifier, candidates, _ = searched(n, settings)
-    assert (candidates[0].angle, candidates[0].rotations) == (0, 0)
-    assert equal(candidates[0].scores, classifier.score(classifier.weight))
-    assert [c.angle for c in candidates[1 : 1 + len(QUICK.grid)]] == pytest.approx(QUICK.grid)
-    assert all(c.ensemble_size == QUICK.ensemble_size for c in candidates[1 : 1 + len(QUICK.grid)])
-    assert len({(c.angle, c.ensemble_size) for c in candidates}) == len(candidates)  # nothing is scored twice
-    assert all(a.rotations <= b.rotations for a, b in itertools.pairwise(candidates[: 1 + len(QUICK.grid)]))
-
-
 @pytest.mark.parametrize("n", [64, 128])
 def test_an_adaptive_search_goes_from_coarse_to_fine(n: int) -> None:
     settings = SearchSettings(angle_step=1.0, grows=False, max_accuracy_drop=0.1)
@@ -205,9 +178,7 @@ def test_a_smooth_curve_has_its_minimum_found(temperature: float) -> None:
     assert len(some) < len(every) / 2
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("n", [6, 24, 128])
-@pytest.mark.parametrize("max_accuracy_drop", [0.0, 0.003, 0.5])
+@pytest.mark.parametrize(("n", "objective", "max_accuracy_drop"), pairwise([6, 24, 128], OBJECTIVES, [0.0, 0.003, 0.5]))
 def test_the_choice_is_better_and_keeps_the_constraint(n: int, objective: Objective, max_accuracy_drop: float) -> None:
     settings = SearchSettings(
         angle_step=6.0, objective=objective, max_accuracy_drop=max_accuracy_drop, max_ensemble_size=40, seed=2
@@ -466,21 +437,6 @@ def test_fits_start_from_a_neighbour() -> None:
         assert any(start is c.fitted and abs(c.angle - candidates[k].angle) == nearest for c in candidates[:k])
         assert candidates[k].fitted is fitted
     assert len(candidates) > 1 + len(settings.grid)  # finer angles too
-
-
-def test_the_seed_decides() -> None:
-    classifier = Classifier.make(24)
-    first, again, other = (
-        classifier.search(SearchSettings(angle_step=12.0, max_ensemble_size=40, seed=seed)) for seed in (3, 3, 4)
-    )
-    assert [(c.angle, c.ensemble_size, c.rotations) for c in first] == [
-        (c.angle, c.ensemble_size, c.rotations) for c in again
-    ]
-    assert all(equal(a.scores, b.scores) for a, b in zip(first, again, strict=True))
-    assert equal(first[0].scores, other[0].scores)
-    drawn = [(a, b) for a, b in zip(first[1:], other[1:], strict=False) if members(a) < math.inf]
-    assert drawn
-    assert not any(equal(a.scores, b.scores) for a, b in drawn)
 
 
 def test_the_limit_of_many_members_may_come_from_logits_that_are_there() -> None:

@@ -193,9 +193,9 @@ def hostile(kind: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_no_server_holds_a_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a second in place of 30 and of 60."""
-    monkeypatch.setattr(http, "_TIMEOUT", 1.0)
-    monkeypatch.setattr(http, "_PERIOD", 1.0)
+    """With half a second in place of 30 and of 60 seconds."""
+    monkeypatch.setattr(http, "_TIMEOUT", 0.5)
+    monkeypatch.setattr(http, "_PERIOD", 0.5)
     start = time.monotonic()
     with hostile(kind) as url, pytest.raises(DataError) as refused:
         http.download(url, tmp_path / "a", 10**9)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec
+from tests.support import pairwise
 from tna_onnx.data import open_precomputed
 from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError
@@ -26,9 +27,9 @@ def store(folder: Path, form: str, **arrays: Any) -> Path:
     return folder / "calib"
 
 
-@pytest.mark.parametrize("form", ["npz", "npy"])
-@pytest.mark.parametrize("kind", ["features", "logits"])
-@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(
+    ("form", "kind", "dtype"), pairwise(["npz", "npy"], ["features", "logits"], ["float16", "float32", "float64"])
+)
 def test_values_and_labels(tmp_path: Path, form: str, kind: str, dtype: str) -> None:
     values = {"features": FEATURES, "logits": LOGITS}[kind].astype(dtype)
     path = store(tmp_path, form, **{kind: values, "labels": LABELS})
