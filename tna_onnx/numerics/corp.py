@@ -141,10 +141,11 @@ class _Cells:
         if scores.weights is not None:
             scores = scores.take(scores.weights > 0)
         confidence, cell = np.unique(_confidence(scores), return_inverse=True)
-        weights = scores.weigh(np.ones(len(scores)))
-        count, hits, squares = (
-            np.asarray(np.bincount(cell, values), np.float64) for values in (weights, weights * scores.hit, weights**2)
-        )
+        weights = scores.weights
+        if weights is None:
+            count, hits = np.bincount(cell).astype(np.float64), np.bincount(cell, scores.hit)
+            return cls(confidence, count, hits, count)
+        count, hits, squares = (np.bincount(cell, values) for values in (weights, weights * scores.hit, weights**2))
         return cls(confidence, count, hits, squares)
 
     def grouped(self) -> _Cells:

@@ -155,9 +155,8 @@ def moments(
     B is the number of columns of the shares: an error may have fewer bins than were asked for.
     """
     n = pair[0].total
-    squares = pair[0].weigh(pair[0].weigh(np.ones(len(pair[0]))))
-    sides = [(residuals(s), s.confidence.astype(np.float64), shares(s, bins)) for s in pair]
-    columns = sum(inside(slice(0, 1)).shape[1] for _, _, inside in sides)
+    sides = [(scores, shares(scores, bins)) for scores in pair]
+    columns = sum(inside(slice(0, 1)).shape[1] for _, inside in sides)
     total = np.zeros(columns)
     products = np.zeros((columns, columns))
     stated = np.zeros(columns)
@@ -165,15 +164,19 @@ def moments(
     parts = []
     for start in range(0, len(pair[0]), _CHUNK):
         rows = slice(start, start + _CHUNK)
-        spread = np.hstack([r[rows, None] * inside(rows) for r, _, inside in sides])
-        stated += np.concatenate([(squares[rows] * p[rows] * (1 - p[rows])) @ inside(rows) for _, p, inside in sides])
+        # of these rows alone: in double precision all of very many samples would take gigabytes
+        chunks = [(scores.take(rows), inside(rows)) for scores, inside in sides]
+        squares = chunks[0][0].weigh(chunks[0][0].weigh(np.ones(len(chunks[0][0]))))
+        spread = np.hstack([residuals(part)[:, None] * inside for part, inside in chunks])
+        confidences = [part.confidence.astype(np.float64) for part, _ in chunks]
+        stated += np.concatenate(
+            [(squares * p * (1 - p)) @ inside for p, (_, inside) in zip(confidences, chunks, strict=True)]
+        )
         total += spread.sum(axis=0)
         if clusters is None:
             products += spread.T @ spread
         else:  # with the number of samples, which the mean is taken off by
-            parts.append(
-                (np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.sqrt(squares[rows])], clusters[rows]))
-            )
+            parts.append((np.unique(clusters[rows]), cluster_sums(np.c_[spread, np.sqrt(squares)], clusters[rows])))
     mean = total / n
     covariance = products / n - np.outer(mean, mean)
     if clusters is not None:

@@ -15,6 +15,8 @@ Calibration: the Achilles heel of predictive analytics, BMC Medicine 17 (2019).
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ FloatArray = NDArray[np.float64]
 
 _CERTAIN = 2.0**-24  # float32 tells no smaller doubt
 _STEPS = 50
+_TOGETHER = 2**18  # samples whose columns are in memory at once
 _CONVERGED = 1e-10
 _SEPARATED = 50.0  # beyond, the likelihood has no maximum: all events are certain
 
@@ -65,51 +68,98 @@ def slope_and_intercept(
     p = np.clip(np.asarray(p, np.float64), _CERTAIN, 1 - _CERTAIN)
     odds = np.log(p) - np.log1p(-p)
     counted = np.ones_like(odds) if weights is None else weights
-    line = _fit(np.stack([np.ones_like(odds), odds], axis=1), np.zeros_like(odds), event, z, clusters, counted)
-    level = _fit(np.ones((len(odds), 1)), odds, event, z, clusters, counted)
+    event = np.asarray(event)
+    line, level = (_fit(_Samples(odds, event, counted, with_slope), z, clusters) for with_slope in (True, False))
     return {"slope": None if line is None else line[1], "intercept": None if level is None else level[0]}
 
 
-def _fit(
-    columns: FloatArray,
-    offset: FloatArray,
-    event: NDArray[np.bool_],
-    z: float,
-    clusters: NDArray[np.int64] | None,
-    weights: FloatArray,
-) -> list[tuple[float, float, float]] | None:
-    """Fit logit P(event) = columns @ w + offset by Newton's method; return (w, low, high) of each coefficient."""
-    w = np.zeros(columns.shape[1])
-    loss = _loss(columns @ w + offset, event, weights)
+@dataclass(frozen=True, eq=False)
+class _Samples:
+    """Samples of a fit, (N,) each: of log odds w_0 + w_1 odds, or w_0 + odds without a slope.
+
+    Sums are over some samples at a time: all columns of very many samples in double precision would take gigabytes.
+    """
+
+    odds: FloatArray
+    event: NDArray[np.bool_]
+    weights: FloatArray
+    with_slope: bool
+
+    def parts(self) -> Iterator[_Samples]:
+        """Yield some of the samples after the others."""
+        for start in range(0, len(self.odds), _TOGETHER):
+            rows = slice(start, start + _TOGETHER)
+            yield replace(self, odds=self.odds[rows], event=self.event[rows], weights=self.weights[rows])
+
+    def fitted(self, w: FloatArray) -> FloatArray:
+        """Return the log odds, (N,)."""
+        return w[0] + w[1] * self.odds if self.with_slope else w[0] + self.odds
+
+    def columns(self) -> FloatArray:
+        """Return what the coefficients multiply, (N, 2) or (N, 1)."""
+        ones = np.ones_like(self.odds)
+        return np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
+
+    def loss(self, w: FloatArray) -> float:
+        """Return the negative log-likelihood of the events."""
+        total = 0.0
+        for part in self.parts():
+            odds = part.fitted(w)
+            total += float(part.weights @ np.logaddexp(0, np.where(part.event, -odds, odds)))
+        return total
+
+    def gradients(self, w: FloatArray) -> FloatArray:
+        """Return what each sample adds to the gradient of the log-likelihood, (N, k)."""
+        return self.columns() * (self.weights * (self.event - _probability(self.fitted(w))))[:, None]
+
+    def slopes(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the gradient of the log-likelihood, (k,), and minus its Hessian, (k, k)."""
+        gradient, hessian = np.zeros(len(w)), np.zeros((len(w), len(w)))
+        for part in self.parts():
+            q = _probability(part.fitted(w))
+            columns = part.columns()
+            gradient += part.gradients(w).sum(axis=0)
+            hessian += (columns * (part.weights * q * (1 - q))[:, None]).T @ columns
+        return gradient, hessian
+
+
+def _probability(odds: FloatArray) -> FloatArray:
+    p: FloatArray = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
+    return p
+
+
+def _fit(samples: _Samples, z: float, clusters: NDArray[np.int64] | None) -> list[tuple[float, float, float]] | None:
+    """Fit by Newton's method; return (w, low, high) of each coefficient."""
+    w = np.zeros(2 if samples.with_slope else 1)
+    loss = samples.loss(w)
     for _ in range(_STEPS):
-        q = 1 / (1 + np.exp(-np.clip(columns @ w + offset, -500, 500)))
-        gradients = columns * (weights * (event - q))[:, None]
-        hessian = (columns * (weights * q * (1 - q))[:, None]).T @ columns
+        gradient, hessian = samples.slopes(w)
         if np.linalg.cond(hessian) > 1 / np.finfo(float).eps:
             return None
-        step = np.linalg.solve(hessian, gradients.sum(axis=0))
+        step = np.linalg.solve(hessian, gradient)
         if np.max(np.abs(step)) < _CONVERGED:
             break
         # far from the maximum a whole step may lead too far
-        while (new := _loss(columns @ (w + step) + offset, event, weights)) > loss and np.max(
-            np.abs(step)
-        ) > _CONVERGED:
+        while (new := samples.loss(w + step)) > loss and np.max(np.abs(step)) > _CONVERGED:
             step = step / 2
         w, loss = w + step, new
         if np.max(np.abs(w)) > _SEPARATED:
             return None
     else:
         return None
-    sums = gradients if clusters is None else cluster_sums(gradients, clusters)
-    count = len(sums)
+    if clusters is None:
+        count = len(samples.odds)
+        squares = np.zeros_like(hessian)
+        for part in samples.parts():
+            gradients = part.gradients(w)
+            squares += gradients.T @ gradients
+    else:
+        sums = cluster_sums(samples.gradients(w), clusters)
+        count = len(sums)
+        squares = sums.T @ sums
     if count < 2:
         return None
     inverse = np.linalg.inv(hessian)
-    covariance = count / (count - 1) * inverse @ (sums.T @ sums) @ inverse
+    covariance = count / (count - 1) * inverse @ squares @ inverse
     reach = [z * math.sqrt(value) for value in np.diag(covariance)]
     return [(float(value), float(value - far), float(value + far)) for value, far in zip(w, reach, strict=True)]
-
-
-def _loss(odds: FloatArray, event: NDArray[np.bool_], weights: FloatArray) -> float:
-    """Return the negative log-likelihood of events with these log odds."""
-    return float(weights @ np.logaddexp(0, np.where(event, -odds, odds)))
