@@ -248,7 +248,12 @@ def _claim(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     """Make a temporary and lock it; returns it and the descriptor that holds the lock."""
     while True:
         path = parent / f".tna-onnx-{_MACHINE}-{secrets.token_hex(8)}.tmp"
-        lock = make(path)
+        try:
+            lock = make(path)
+        except FileNotFoundError:
+            if not parent.is_dir():
+                raise
+            continue  # another process has taken it for a leftover before it was opened
         locked = _lock(lock)
         # Between making and locking, another process may have taken it for a leftover.
         if locked is not False and path.exists():
