@@ -467,6 +467,12 @@ def _conv_over_all(g: Graph, how: str) -> Array:
     return kernel.reshape(g.classes, -1)
 
 
+@refused("Conv 3x3, pooling", "kernel|conv")
+def _conv_refused(g: Graph) -> None:
+    kernel = g.const(g.draw(CLASSES, FEATURES, 3, 3))
+    g.output(g.flat(g.node("GlobalAveragePool", g.node("Conv", g.image(), kernel, pads=[1] * 4))))
+
+
 # --- an axis of tokens
 
 

@@ -78,3 +78,9 @@ def test_a_replaced_value_takes_no_room() -> None:
 def _anonymous() -> int:
     lines = _STATUS.read_text(encoding="ascii").splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def test_a_name_that_stands_twice_leaves_nothing_out() -> None:
+    model = _model()
+    model.graph.initializer.add().CopyFrom(model.graph.initializer[1])
+    assert hollow_copy(model, ["weight"]) == model

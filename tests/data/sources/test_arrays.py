@@ -312,3 +312,8 @@ def test_broken_hdf5_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.h5").write_bytes(content)
     with pytest.raises(DataError, match=r"a\.h5: cannot be read as HDF5"):
         open_source(tmp_path / "a.h5", [spec()], 3)
+
+
+def test_inputs_of_different_lengths(tmp_path: Path) -> None:
+    path = write_npz(tmp_path / "calib.npz", {"x": X, "y": X[:2], "labels": LABELS})
+    assert "'x' has 3, 'y' has 2" in refusal(path, spec("x"), spec("y"))

@@ -128,3 +128,17 @@ def test_a_flat_folder_without_labels(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png", noise(5, 6))
     with pytest.raises(DataError, match=r"no class folders, but images; .* --labels"):
         open_source(tmp_path, [IMAGE], 2)
+
+
+def test_no_class_folders(tmp_path: Path) -> None:
+    write_folder(tmp_path, ["a.png", "b.png"])
+    assert "no class folders" in refusal(tmp_path)
+
+
+def test_no_images(tmp_path: Path) -> None:
+    for name in ("0", "1"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "0" / "a.txt").touch()
+    message = refusal(tmp_path)
+    assert "no images in its 2 class folders" in message
+    assert ".png" in message

@@ -284,3 +284,8 @@ def test_a_broken_state(tmp_path: Path) -> None:
     root = saved(tmp_path / "calib")
     (root / "state.json").write_text("{}")
     assert "cannot be read" in refusal(root)
+
+
+def test_labels_apart(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet", pa.table({"x": rows(X)}))
+    np.testing.assert_array_equal(opened(path, labels=LABELS).labels, LABELS)

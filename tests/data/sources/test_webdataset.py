@@ -151,3 +151,17 @@ def test_a_shard_that_is_gone(tmp_path: Path) -> None:
         next(source.batches(2))
     with pytest.raises(DataError, match=r"calib\.tar: cannot be read"):
         source.digest()
+
+
+def test_the_same_key_in_two_shards_is_two_samples(tmp_path: Path) -> None:
+    write(tmp_path / "0.tar", samples(0, 2))
+    write(tmp_path / "1.tar", samples(0, 2))
+    check(opened(tmp_path), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize("end", [0, 100, 1536 + 600, 1536 + 512 + 3])
+def test_archives_that_are_cut_off(tmp_path: Path, end: int) -> None:
+    path = write(tmp_path / "calib.tar", samples(0, 4))
+    path.write_bytes(path.read_bytes()[:end])
+    with pytest.raises(DataError, match=r"calib\.tar"):
+        opened(path)
