@@ -28,7 +28,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "temperature": PLAIN,
     "refit": {**PLAIN, "map": "refit"},
     "appended": {**PLAIN, "map": "bias-floor"},
-    "appended, not folded": {**PLAIN, "fold": False},
     "isotonic": {**PLAIN, "map": "irova"},
     "features": {**PLAIN, "map": "aar"},
     "tilted": {**WALKED, "map": "ets"},
@@ -166,28 +165,6 @@ def test_damage_is_refused_or_does_no_harm(small: Small, tmp_path: Path, ending:
     assert refused > 40
 
 
-def test_a_value_of_another_calibration_is_refused(small: Small, tmp_path: Path) -> None:
-    """The text is of one patch, and the weight of another."""
-    for k, name in enumerate(("ts", "refit")):
-        tna_onnx.calibrate(
-            small.model, small.calib, dry_run=True, patch=tmp_path / f"{k}.npz", **{**PLAIN, "map": name}
-        )
-    first, second = (dict(np.load(tmp_path / f"{k}.npz")) for k in (0, 1))
-    np.savez(tmp_path / "mixed.npz", **{**second, "weight": first["weight"]})
-    result = cli("apply", small.model, tmp_path / "mixed.npz", "-o", tmp_path / "n.onnx")
-    assert (result.exit_code, "damaged" in result.output) == (4, True)
-    assert not (tmp_path / "n.onnx").exists()
-
-
-def test_an_array_that_the_file_does_not_have_of_the_patch_is_refused(small: Small, tmp_path: Path) -> None:
-    tna_onnx.calibrate(small.model, small.calib, dry_run=True, patch=tmp_path / "p.npz", **PLAIN)
-    more = {**np.load(tmp_path / "p.npz"), "hidden": np.zeros((8, 32), np.float32)}
-    np.savez(tmp_path / "more.npz", **more)
-    with pytest.raises(tna_onnx.DataError, match="'hidden'"):
-        tna_onnx.apply(small.model, tmp_path / "more.npz", output=tmp_path / "o.onnx")
-    assert not (tmp_path / "o.onnx").exists()
-
-
 def _served(model: Path, x: Any, adapter: Path | None = None, session: Any = None) -> Any:
     session = session or onnxruntime.InferenceSession(model)
     options = onnxruntime.RunOptions()
@@ -198,7 +175,7 @@ def _served(model: Path, x: Any, adapter: Path | None = None, session: Any = Non
     return session.run(None, {"x": x}, options)[0]
 
 
-@pytest.mark.parametrize("settings", [{"search": "none"}, TILTED, {**PLAIN, "map": "refit"}])
+@pytest.mark.parametrize("settings", [{"search": "none"}, TILTED])
 def test_one_session_serves_two_calibrations(small: Small, tmp_path: Path, settings: dict[str, Any]) -> None:
     data = dict(np.load(small.calib))
     tenants = {}

@@ -193,16 +193,6 @@ def test_json_and_text_may_share_a_file(small: Small, tmp_path: Path) -> None:
     assert (first, result["metrics"]["n"], "ECE, %" in rest[end:]) == ("earlier", 1500, True)
 
 
-@posix
-def test_results_do_not_go_into_a_socket(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("s")
-        result = cli(*command(small, tmp_path / "o.onnx", "--json", "s"))
-    assert (result.exit_code, "s: is not a regular file" in result.stderr) == (2, True), result.output
-    assert not (tmp_path / "o.onnx").exists()
-
-
 # Errors of our own
 
 
@@ -240,26 +230,6 @@ def test_an_interruption_says_what_is_written(small: Small, tmp_path: Path, wher
     assert sorted(p.name for p in tmp_path.iterdir()) == written
 
 
-def test_an_interruption_names_the_default_output_and_no_older_file(
-    small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, output = tmp_path / "m.onnx", tmp_path / "m.tna.onnx"
-    model.write_bytes(small.model.read_bytes())
-    output.write_bytes(b"earlier")
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    words = ["calibrate", str(model), "--calib", str(small.calib), *FAST]
-    with monkeypatch.context() as patch:
-        patch.setattr("tna_onnx.pipeline.checking.check_file", interrupt)
-        assert cli(*words).stderr == "Interrupted; no file was written.\n"
-    assert output.read_bytes() == b"earlier"
-    with monkeypatch.context() as patch:
-        patch.setattr("tna_onnx.cli.show.show", interrupt)
-        assert cli(*words).stderr == f"Interrupted; {output} is written.\n"
-
-
 def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -283,17 +253,6 @@ sys.meta_path.insert(0, Finder())"""
     done = run(*command(small, tmp_path / "o.onnx"), code=code)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
     assert list(tmp_path.iterdir()) == []
-
-
-@posix
-def test_after_that_it_is_a_message(small: Small, tmp_path: Path) -> None:
-    code = """
-import os, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-import tna_onnx.pipeline.checking as r
-r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGINT)"""
-    done = run(*command(small, tmp_path / "o.onnx"), code=code)
-    assert (done.returncode, done.stderr) == (130, "Interrupted; no file was written.\n")
 
 
 @posix

@@ -46,14 +46,6 @@ def test_a_calibrated_model_is_copied(small: Small, own: Path, tmp_path: Path) -
     assert (report["method"], report["map"]) == ("none", "none")
 
 
-def test_required_improvements_are_missed(small: Small, own: Path, tmp_path: Path) -> None:
-    output = tmp_path / "o.onnx"
-    result = cli("calibrate", small.model, "--calib", own, "-o", output, "--require-improvement", *FAST)
-    assert result.exit_code == 1
-    assert "--require-improvement missed" in result.output
-    assert list(tmp_path.iterdir()) == []
-
-
 # --- maps in the last layer
 
 MODELS: dict[str, Callable[[], Built]] = {

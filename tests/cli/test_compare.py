@@ -10,7 +10,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import click
 import numpy as np
 import onnx
 import pytest
@@ -22,7 +21,6 @@ import tna_onnx
 from tests import support
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tna_onnx.cli.command import group
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.scores import SampleScores
@@ -102,14 +100,6 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("world"))
-
-
-def test_every_argument_of_the_function_is_an_option() -> None:
-    command = group.commands["compare"]
-    assert isinstance(command, click.Command)
-    assert support.arguments_of(tna_onnx.compare) - {"preprocessing", "groups", "weights"} <= {
-        p.name for p in command.params
-    }
 
 
 # Numbers
@@ -265,15 +255,6 @@ def test_data_in_another_order_each_time_are_refused(world: World, tmp_path: Pat
         tna_onnx.compare([world.true, double], shuffled, device="cpu")
 
 
-@pytest.mark.parametrize(
-    ("models", "message"),
-    [(["a.onnx"], "at least two models, got 1"), ("a.onnx", "expected a list of models, got str")],
-)
-def test_python_refuses_too_few(models: Any, message: str, world: World) -> None:
-    with pytest.raises(tna_onnx.UsageError, match=message):
-        tna_onnx.compare(models, world.data)
-
-
 # Errors
 
 
@@ -424,33 +405,6 @@ def test_the_page_escapes_names_and_holds_many_models(world: World) -> None:
     assert "not corrected for 11 comparisons" in text
 
 
-@pytest.mark.parametrize("width", [1200, 390])
-def test_the_page_in_a_browser(world: World, tmp_path: Path, width: int) -> None:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or driver is None:
-        pytest.skip("chromium and chromedriver are not installed")
-    found = tna_onnx.compare([world.true, world.sharp, world.other], world.data, device="cpu")
-    (tmp_path / "c.html").write_text(comparison_page(found), encoding="utf-8")
-    options = webdriver.ChromeOptions()
-    options.binary_location = chromium
-    for flag in ("--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    try:
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
-        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        browser.get((tmp_path / "c.html").as_uri())
-        assert browser.get_log("browser") == []
-        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-        charts = browser.find_elements("css selector", "svg.chart")
-        assert len(charts) == 4
-        assert all(chart.is_displayed() and chart.get_attribute("aria-label") for chart in charts)
-    finally:
-        browser.quit()
-
-
 def test_data_behind_the_models(small: Small, tmp_path: Path) -> None:
     other = shutil.copy(small.model, tmp_path / "b.onnx")
     words = compared(tmp_path, small.model, other, small.test)
@@ -459,13 +413,3 @@ def test_data_behind_the_models(small: Small, tmp_path: Path) -> None:
         result = cli("compare", *arguments)
         assert result.exit_code == 2
         assert "Missing data. Give them behind the models, or as --data DATA." in result.stderr
-
-
-def test_a_page_from_python(small: Small, tmp_path: Path) -> None:
-    models = {"a": small.model, "b": small.model}
-    result = tna_onnx.compare(models, small.test, report=tmp_path / "c.html", device="cpu")
-    page = (tmp_path / "c.html").read_text("utf-8")
-    assert page == comparison_page(result)
-    # what chance explains, for each model
-    assert "p-value of Kuiper" in page
-    assert result.models[0].bin_free == tna_onnx.evaluate(small.model, small.test, device="cpu").bin_free

@@ -148,14 +148,6 @@ def test_paths_in_a_file_are_relative_to_it_and_urls_are_not(small: Small, folde
     assert "a/memory" not in result.stderr
 
 
-def test_relative_paths_in_the_environment_are_relative_to_the_working_folder(
-    small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "t.npz").write_bytes(small.test.read_bytes())
-    monkeypatch.setenv("TNA_ONNX_EVALUATE_DATA", "t.npz")
-    assert cli("evaluate", small.model).exit_code == 0
-
-
 # pyproject.toml
 
 
@@ -224,18 +216,11 @@ BAD_FILES = {
         "tna.toml: unknown key 'max_ecee' in [calibrate]; did you mean 'max-ece'?",
     ),
     "key of another command": ("[evaluate]\nseed = 3\n", "tna.toml: unknown key 'seed' in [evaluate]"),
-    "nothing near": ("qqq = 3\n", "tna.toml: unknown key 'qqq'\n"),
     "unknown table": ("[evaluat]\nbins = 3\n", "tna.toml: unknown table [evaluat]; did you mean [evaluate]?"),
-    "the file itself": ('config = "x.toml"\n', "tna.toml: unknown key 'config'"),
-    "an argument": ('[evaluate]\nmodel = "m.onnx"\n', "tna.toml: unknown key 'model' in [evaluate]"),
     "twice": ("max-ece = 3\nmax_ece = 3\n", "tna.toml: 'max-ece' is given twice"),
-    "fraction for a count": ("[evaluate]\nbins = 1.5\n", "tna.toml [evaluate]: bins: '1.5' is not a valid integer"),
-    "switch for a number": ("max-ece = true\n", "tna.toml: max-ece: 'True' is not a valid number"),
     "number for a switch": ("skip-bad = 7\n", "tna.toml: skip-bad: '7' is not a valid boolean"),
     "number for a word": ("format = 1\n", "tna.toml: format: '1' is not one of"),
-    "list for a word": ('color = ["RGB", "L"]\n', "tna.toml: color: 'RGB,L' is not one of"),
     "choice": ('format = "zip"\n', "tna.toml: format: 'zip' is not one of 'folder', 'manifest'"),
-    "range": ("max-ece = 101\n", "tna.toml: max-ece: 101.0 is not in the range 0<=x<=100"),
     "list": ('mean = ["a"]\n', "tna.toml: mean: expected numbers with commas between them"),
     "no TOML": ("bins: 3\n", "tna.toml: is not valid TOML: "),
     "not UTF-8": (b"# \xff\n", "tna.toml: is not valid TOML: "),
@@ -279,13 +264,10 @@ def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ["evaluate", small.model, "--data", small.test]
     for name, value, message in (
         ("TNA_ONNX_BINS", "many", "TNA_ONNX_BINS: 'many' is not a valid integer"),
-        ("TNA_ONNX_MAX_ECE", "abc", "TNA_ONNX_MAX_ECE: 'abc' is not a valid number"),
         ("TNA_ONNX_MAX_NLL", "nan", "TNA_ONNX_MAX_NLL: 'nan' is not a valid number"),
         ("TNA_ONNX_EVALUATE_MAX_ECE", "-1", "TNA_ONNX_EVALUATE_MAX_ECE: -1.0 is not in the range 0<=x<=100"),
-        ("TNA_ONNX_SKIP_BAD", "perhaps", "TNA_ONNX_SKIP_BAD: 'perhaps' is not a valid boolean"),
         ("TNA_ONNX_MAX_ECCE", "1", "TNA_ONNX_MAX_ECCE: unknown setting; did you mean TNA_ONNX_MAX_ECE?"),
         ("TNA_ONNX_NO_FAIL_IF_WORSE", "1", "did you mean TNA_ONNX_FAIL_IF_WORSE?"),
-        ("TNA_ONNX_CALIBRATE_NO_FAIL_IF_WORSE", "1", "did you mean TNA_ONNX_CALIBRATE_FAIL_IF_WORSE?"),
         ("TNA_ONNX_CONFIG", "none.toml", "none.toml: cannot be read"),
     ):
         with monkeypatch.context() as patch:

@@ -21,8 +21,6 @@ from tests.support import cli
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.errors import DataError
-from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.guarding.thresholds import Values, choose_thresholds
 from tna_onnx.numerics.conformal import coverage_band
 
 FAST = ["--search", "none", "--map", "isotonic", "--device", "cpu"]
@@ -81,16 +79,6 @@ def test_thresholds_come_from_samples_that_no_fit_has_seen(small: Small, both: t
     p = softmax(run(path, calib["x"][decide.rows])["logits"].astype(np.float64), axis=1)
     own = np.sort(1 - p[np.arange(750), calib["labels"][decide.rows]])
     assert own[int(np.ceil(751 * 0.9)) - 1] == pytest.approx(limit, abs=1e-5)
-
-
-def test_the_report_shows_them(both: tuple[Path, dict[str, Any]]) -> None:
-    text = both[0].with_suffix(".txt").read_text()
-    assert "added    set: holds the true class of at least 90 % of samples" in text
-    assert "measured accepted" in text
-    page = both[0].with_suffix(".html").read_text()
-    assert "Outputs and inputs that were added" in page
-    assert "Risk and coverage, the chosen point in a ring" in page
-    assert "of which 750 give thresholds" in text
 
 
 def test_copies_stay_on_one_side() -> None:
@@ -256,21 +244,6 @@ def test_few_samples_cannot_be_told_from_those_of_the_thresholds(small: Small, t
         assert "held-out" not in done.output
 
 
-def test_the_report_is_about_the_file_with_its_decisions(small: Small, tmp_path: Path) -> None:
-    path = tmp_path / "m.onnx"
-    pages = ["--json", tmp_path / "r.json", "--report", tmp_path / "r.html"]
-    done = cli("calibrate", small.model, small.calib, "-o", path, *FAST, "--add", "set", *pages)
-    assert done.exit_code == 0, done.output
-    report = valid((tmp_path / "r.json").read_text())
-    assert report["output_sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
-    old, new = onnx.load(small.model).graph, onnx.load(path).graph
-    names = {node.name for node in new.node} - {node.name for node in old.node}
-    assert {*report["changes"]["nodes"]} == names
-    assert "set" in {output.name for output in new.output}
-    assert report["verification"]["samples"] > 0
-    assert "decisions" in (tmp_path / "r.html").read_text()
-
-
 def test_unknown_images_beside_arrays(demo: Demo, tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     (tmp_path / "far").mkdir()
@@ -278,21 +251,3 @@ def test_unknown_images_beside_arrays(demo: Demo, tmp_path: Path) -> None:
     words = ["--add", "ood", "--ood-data", tmp_path / "far", "-o", tmp_path / "g.onnx"]
     done = cli("guard", demo.model, demo.calib, *words)
     assert (done.exit_code, "give arrays, or images for both" in done.output) == (2, True), done.output
-
-
-@pytest.mark.parametrize(
-    ("classes", "score", "said"),
-    [
-        (3, "aps", "probabilities round to 0 and 1"),
-        (3, "lac", "probabilities round to 0 and 1"),
-        (4, "lac", "the model gives few different probabilities"),
-        (5, "lac", "the likeliest class is the true one of 100.0%"),
-    ],
-)
-def test_why_scores_are_equal(classes: int, score: str, said: str) -> None:
-    value = {3: 1.0, 4: 0.5, 5: 0.0}[classes]
-    own = np.full(100, value, np.float32)
-    values = Values(np.zeros(100, np.int64), own > 0, own, {"set": own}, np.zeros(0, np.int64))
-    settings = GuardSettings(add=("set",), set_score=score, coverage=90)  # type: ignore[arg-type]
-    (note,) = choose_thresholds(values, np.ones(100, np.bool_), settings, classes, "data").notes
-    assert said in note

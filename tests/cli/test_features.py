@@ -207,7 +207,7 @@ def test_a_store_of_another_head(small: Small, tmp_path: Path) -> None:
     assert report.head == "head_a"
 
 
-@pytest.mark.parametrize("name", ["features.bin", "logits.bin", "labels.npy", "manifest.json"])
+@pytest.mark.parametrize("name", ["features.bin", "manifest.json"])
 def test_a_damaged_store(small: Small, stored: Path, tmp_path: Path, name: str) -> None:
     damaged = bytearray((stored / name).read_bytes())
     damaged[-20] ^= 1

@@ -19,10 +19,8 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED, WALKED, cli, words_of
-from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.verdict import Standing
 
@@ -187,14 +185,6 @@ def test_without_held_out_data_gates_read_the_cross_fitted_numbers(small: Small,
     assert f"ECE is {100 * value:.6g} % on 1,500 cross-fitted samples" in result.stderr
 
 
-def test_the_report_page_of_a_refused_result_is_written(small: Small, tmp_path: Path) -> None:
-    page = tmp_path / "r.html"
-    command = ["calibrate", small.model, "--calib", small.calib, *TS, "-o", tmp_path / "o.onnx", "--report", page]
-    assert cli(*command, "--max-ece", "0").exit_code == 1
-    assert [p.name for p in tmp_path.iterdir()] == ["r.html"]
-    assert page.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-
-
 def test_a_missed_gate_says_that_an_earlier_file_is_unchanged(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
     output.write_bytes(b"earlier")
@@ -294,14 +284,6 @@ def test_the_confidence_level_is_that_of_every_interval(small: Small, tmp_path: 
     # a normal distribution's quantiles: 1.28, 1.96, 2.24 standard errors
     assert widths[0] / widths[1] == pytest.approx(1.28 / 1.96, rel=0.1)
     assert widths[2] / widths[1] == pytest.approx(2.24 / 1.96, rel=0.05)
-
-
-@pytest.mark.parametrize("level", [0.0, 1.0, 95.0, math.nan])
-def test_levels_are_fractions_for_the_numerics(level: float) -> None:
-    zeros = np.zeros(20, np.float32)
-    scores = SampleScores(zeros, zeros > 0, zeros, zeros)
-    with pytest.raises(ValueError, match="confidence level between 0 and 1"):
-        paired_differences(scores, scores, level=level)
 
 
 # The rules by themselves

@@ -103,7 +103,7 @@ def test_a_column_says_which_samples_belong_together(
     assert metrics["design_effect"] == pytest.approx(expected.metrics.design_effect, rel=1e-6)
 
 
-@pytest.mark.parametrize("write", [npz, csv, parquet])
+@pytest.mark.parametrize("write", [csv])
 def test_a_column_that_is_not_there_is_named(
     small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path]
 ) -> None:

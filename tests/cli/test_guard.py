@@ -191,30 +191,6 @@ def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None
     assert "no sample of the classes '1': no promise is about samples of these" in done.output
 
 
-def test_too_few_samples_are_refused_before_anything_else(small: Small, tmp_path: Path) -> None:
-    stored = loaded(small.calib)
-    two = [int(np.flatnonzero(stored["labels"] == label)[0]) for label in (0, 4)]
-    np.savez(tmp_path / "two.npz", x=stored["x"][two], labels=stored["labels"][two])
-    done = cli("guard", small.model, "--calib", tmp_path / "two.npz", "--add", "set", "-o", tmp_path / "g.onnx")
-    assert (done.exit_code, "need 19 samples, and there are 2; give more" in done.output) == (4, True), done.output
-
-
-def test_vacuous_sets_are_said_to_be_vacuous(small: Small, tmp_path: Path) -> None:
-    """The small model is sure of wrong classes: sums of its probabilities are 1 for most samples."""
-    words = ["--add", "set", "--set-score", "aps", "--coverage", "99.9", "-o", tmp_path / "g.onnx"]
-    done = cli("guard", small.model, "--calib", small.calib, *words)
-    assert done.exit_code == 0, done.output
-    sizes = outputs(tmp_path / "g.onnx", loaded(small.calib)["x"])["set"].sum(axis=1)
-    assert f"vacuous: {np.mean(sizes == 5):.2%}".replace("%", " %") in done.output
-
-
-def test_labels_that_belong_to_another_model(small: Small, tmp_path: Path) -> None:
-    stored = loaded(small.calib)
-    np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=(stored["labels"] + 1) % 5)
-    done = cli("guard", small.model, "--calib", tmp_path / "wrong.npz", "-o", tmp_path / "g.onnx")
-    assert (done.exit_code, "in another order" in done.output) == (4, True)
-
-
 def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Small, tmp_path: Path) -> None:
     """What a map gives are log-probabilities, whose energy is 0 for every sample."""
     words = ["--search", "none", "--map", "isotonic", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
@@ -228,11 +204,3 @@ def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Smal
         if score == "energy":
             energy = -np.log(np.exp(logits).sum(axis=1))
             np.testing.assert_allclose(outputs(tmp_path / "g.onnx", x)["ood"], energy, rtol=1e-4, atol=1e-4)
-
-
-def test_guard_offers_no_cross_fitting(small: Small, tmp_path: Path) -> None:
-    """What `calibrate` may advise here, `guard` does not do."""
-    words = ["--calib", small.calib, "--eval", small.calib, "--add", "set", "-o", tmp_path / "g.onnx"]
-    done = cli("guard", small.model, *words)
-    assert (done.exit_code, "are calibration samples too" in done.output) == (4, True), done.output
-    assert "cross-fitted" not in done.output

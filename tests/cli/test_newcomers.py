@@ -18,7 +18,6 @@ from tests.conftest import Small
 from tests.support import cli
 from tna_onnx import UsageError, evaluate
 from tna_onnx.errors import DataError
-from tna_onnx.graph.load import load_model
 
 RNG = np.random.default_rng(0)
 ROWS = RNG.standard_normal((40, 2)).astype(np.float32)
@@ -114,10 +113,6 @@ def test_objects_of_python(table: Path) -> None:
         evaluate(object(), (ROWS, LABELS))  # type: ignore[arg-type]
 
 
-def test_commands_are_described_in_a_line() -> None:
-    assert "..." not in cli("--help").output.partition("Commands:")[2]
-
-
 def test_columns_that_are_neither_inputs_nor_labels_are_dropped(table: Path) -> None:
     text = (table / "calib.csv").read_text("utf-8").splitlines()
     rows = [f"{number or 'customer'},{line}" for number, line in enumerate(text)]
@@ -148,10 +143,6 @@ def test_x_and_y_are_arguments(table: Path) -> None:
     assert report.verdict == same.verdict
     with pytest.raises(UsageError, match="y and labels"):
         tna_onnx.calibrate(table / "model.onnx", ROWS, names, labels=LABELS)
-
-
-def test_completion_offers_public_names_alone() -> None:
-    assert dir(tna_onnx) == sorted(tna_onnx.__all__)
 
 
 # ---- A folder as the Hub keeps it: the model in it, what the classes are called, how images become inputs
@@ -212,17 +203,3 @@ def test_text_is_tokenised_by_the_tokenizer_of_the_folder(place: str, tmp_path: 
     (hub / "tokenizer.json").unlink()
     with pytest.raises(DataError, match="tokenizer=FOLDER"):
         tna_onnx.evaluate(hub, data, device="cpu")
-
-
-def test_names_that_nobody_gave_are_none(small: Small, tmp_path: Path) -> None:
-    shutil.copy(small.model, tmp_path / "model.onnx")
-    for config in ({"id2label": {"0": "LABEL_0", "1": "LABEL_1"}}, {"num_classes": 5}, ["a"], "no JSON"):
-        text = config if isinstance(config, str) else json.dumps(config)
-        (tmp_path / "config.json").write_text(text)
-        assert "id2label" not in load_model(tmp_path).said_of_classes
-    assert "id2label" not in load_model(tmp_path).metadata
-
-
-def test_a_folder_without_a_model(tmp_path: Path) -> None:
-    done = cli("inspect", tmp_path)
-    assert (done.exit_code, "expected an ONNX model file" in done.output) == (2, True)

@@ -24,7 +24,6 @@ from tna_onnx.cli.options import (
     numbers,
     size,
     take_recipe,
-    together,
 )
 from tna_onnx.data import PRESETS, Recipe
 from tna_onnx.data.options import Data
@@ -42,15 +41,6 @@ def defaults(name: str) -> dict[str, object]:
     return {option: value for option, value in params.items() if option not in {param.name for param in required}}
 
 
-def test_options_are_in_the_order_of_the_help() -> None:
-    @click.command
-    @together(click.option("--a"), together(click.option("--b"), click.option("--c")))
-    @click.option("--d")
-    def command() -> None: ...
-
-    assert [param.name for param in command.params] == ["a", "b", "c", "d"]
-
-
 @pytest.mark.parametrize("name", [name for name in group.commands if name not in ("card", "inspect")])
 def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
     parameters = inspect.signature(getattr(tna_onnx, name)).parameters
@@ -66,11 +56,6 @@ def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
     assert {option: defaults(name)[option] for option in shared} == {option: expected[option] for option in shared}
 
 
-@pytest.mark.parametrize("name", ["features", "verify"])
-def test_commands_that_bin_nothing_take_no_bins(name: str) -> None:
-    assert "bins" not in defaults(name)
-
-
 # ---- Preprocessing flags -> a recipe
 
 
@@ -79,12 +64,6 @@ PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color"
 
 def arguments(**values: object) -> dict[str, Any]:
     return {"model": "m.onnx", **dict.fromkeys(PARTS), **values}
-
-
-def test_without_flags_there_is_no_recipe_and_the_rest_stays() -> None:
-    rest = arguments()
-    assert take_recipe(None, rest) is None
-    assert rest == {"model": "m.onnx"}
 
 
 def test_flags_override_a_preset_and_a_file(tmp_path: Path) -> None:

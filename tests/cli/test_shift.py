@@ -14,7 +14,6 @@ from onnx import TensorProto, helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
-from tests.conftest import Demo
 from tests.results.test_json_schema import valid
 from tests.support import cli
 
@@ -130,13 +129,6 @@ def test_only_some_classes_can_occur(calibrated: dict[str, Path], tmp_path: Path
     assert cli("evaluate", out, "--data", calibrated["eval"], "-q").exit_code == 0
 
 
-def test_classes_that_can_occur_are_known(calibrated: dict[str, Path], tmp_path: Path) -> None:
-    for classes, code, message in (("1,cat", 4, "unknown classes 'cat'"), ("1", 2, "two classes or more")):
-        done, _ = run(calibrated, tmp_path, "--only", classes)
-        assert done.exit_code == code, done.output
-        assert message in done.output
-
-
 @pytest.mark.parametrize("name", ["bias-floor", "isotonic"])
 def test_behind_an_appended_map(calibrated: dict[str, Path], tmp_path: Path, name: str) -> None:
     model = tmp_path / "m.onnx"
@@ -194,30 +186,6 @@ def test_other_outputs(activation: str, tmp_path: Path) -> None:
     if activation == "LogSoftmax":
         actual = np.exp(actual)
     np.testing.assert_allclose(actual, expected[:, 1:] if columns == 1 else expected, atol=1e-5)
-
-
-def test_a_float16_model(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((4, 3)).astype(np.float16)
-    model = small_model(
-        [helper.make_node("Gemm", ["x", "weight", "bias"], ["logits"], name="head")],
-        inputs=[tensor_info("x", ["N", 4], np.float16)],
-        outputs=[tensor_info("logits", ["N", 3], np.float16)],
-        tensors={"weight": weight, "bias": np.zeros(3, np.float16)},
-    )
-    onnx.save(model, tmp_path / "m.onnx")
-    x = rng.standard_normal((300, 4)).astype(np.float16)
-    labels = np.argmax((x @ weight).astype(np.float64) + rng.gumbel(size=(300, 3)), axis=1)
-    result = tna_onnx.shift(
-        tmp_path / "m.onnx", {"x": x, "labels": labels}, target_prior=[0.8, 0.15, 0.05], device="cpu"
-    )
-    only = tna_onnx.shift(
-        tmp_path / "m.onnx", {"x": x, "labels": labels}, only=["0", "2"], output=tmp_path / "o.onnx", device="cpu"
-    )
-    assert not probabilities(Path(only.output), x)[:, 1].any()
-    bias = next(t for t in onnx.load(result.output).graph.initializer if t.name == "bias")
-    assert bias.data_type == TensorProto.FLOAT16
-    assert result.placed == "bias"
 
 
 @pytest.mark.parametrize("words", [{"target_prior": [0.8, 0.15, 0.05]}, {"only": ["0", "2"]}])
@@ -303,13 +271,6 @@ def test_a_class_without_a_sample(calibrated: dict[str, Path], tmp_path: Path) -
     assert "class 3 has no sample" in done.output
 
 
-def test_too_few_samples(calibrated: dict[str, Path], tmp_path: Path) -> None:
-    np.savez(tmp_path / "t.npz", x=loaded(calibrated["target"])["x"][:39])
-    done, _ = run(calibrated, tmp_path, "--target-data", tmp_path / "t.npz")
-    assert done.exit_code == 4
-    assert "39 samples for 4 classes; expected at least 40" in done.output
-
-
 def test_samples_that_serve_two_purposes(calibrated: dict[str, Path], tmp_path: Path) -> None:
     done, _ = run(calibrated, tmp_path, "--target-data", calibrated["fresh"])
     assert done.exit_code == 4
@@ -353,22 +314,6 @@ def test_a_model_is_shifted_once_and_before_it_is_guarded(calibrated: dict[str, 
     done, _ = run({**calibrated, "m": guarded}, tmp_path, "--target-prior", "uniform", "--overwrite")
     assert done.exit_code == 3
     assert "has been guarded already" in done.output
-
-
-def test_a_model_that_is_not_calibrated_is_told(calibrated: dict[str, Path], tmp_path: Path) -> None:
-    """With class frequencies that its probabilities do not have."""
-    (tmp_path / "p.json").write_text(json.dumps([0.05, 0.15, 0.2, 0.6]))
-    words = ["--target-prior", "uniform", "--source-prior", tmp_path / "p.json"]
-    done, _ = run(calibrated, tmp_path, *words)
-    assert done.exit_code == 0
-    assert "calibrate with --map bias first" in done.output
-
-
-def test_the_demo(demo: Demo, tmp_path: Path) -> None:
-    """Uniform classes that are uniform already: nothing changes, and the report says so."""
-    done = cli("shift", demo.model, demo.calib, "--target-data", demo.test, "-o", tmp_path / "s.onnx")
-    assert done.exit_code in (0, 1), done.output
-    assert "class" in done.output
 
 
 def test_what_is_said_of_a_shifted_file(calibrated: dict[str, Path], tmp_path: Path) -> None:

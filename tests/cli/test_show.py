@@ -30,11 +30,6 @@ def test_a_step_that_fails_keeps_no_other_from_its_work(tmp_path: Path, capsys: 
     assert (tmp_path / "page").read_text() == "page"
 
 
-def test_quiet_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    finish("text", [lambda: ["a line"]], quiet=True)
-    assert capsys.readouterr().out == ""
-
-
 # ---- The message on an interruption names the files that changed since the command began, and no other
 
 
@@ -67,9 +62,3 @@ def test_steps_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest
     steps = Extras("f", mlflow=True).steps(REPORT, str(tmp_path / "not written"))
     assert [step() for step in steps] == [[f"figures  f: a ({', '.join(FIGURE_FORMATS)})"], ["mlflow   run 1"]]
     assert calls == [(REPORT, Path("f"), FIGURE_FORMATS), (REPORT, None, {"": [], "figures": [*drawn]})]
-
-
-def test_a_folder_that_is_a_file_of_the_command_is_refused(tmp_path: Path) -> None:
-    extras = Extras(str(tmp_path / "r.json"), mlflow=False)
-    with pytest.raises(UsageError, match="is one of the other files"):
-        extras.check(str(tmp_path / "r.json"))

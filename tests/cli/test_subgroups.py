@@ -135,13 +135,3 @@ def test_calibrate_compares_subgroups_of_the_samples_that_it_reports_on(
     total = sum(part["metrics"]["n"] * part["differences"]["nll"]["difference"] for part in parts.values())
     count = sum(part["metrics"]["n"] for part in parts.values())
     assert total / count == pytest.approx(report["comparison"]["differences"]["nll"]["difference"], rel=1e-6)
-
-
-def test_the_parts_of_arrays_are_not_those_of_held_out_samples(small: Small) -> None:
-    with np.load(small.calib) as stored:
-        data = {name: stored[name] for name in ("x", "labels")}
-    words = {"search": "none", "map": "ts", "by": np.arange(len(data["x"])) % 2}
-    with pytest.raises(UsageError, match="those of eval too"):
-        tna_onnx.calibrate(small.model, data, eval=small.test, **words)
-    other = tna_onnx.Data(small.test, by=np.arange(len(np.load(small.test)["x"])) % 2)
-    assert len(tna_onnx.calibrate(small.model, data, eval=other, **words).subgroups) == 2
