@@ -43,10 +43,6 @@ def test_script_shows_its_help(
     assert capsys.readouterr().out.startswith(f"usage: {script.name}")
 
 
-def test_there_are_scripts() -> None:
-    assert {"goals", "harm", "reference_runs"} <= {path.stem for path in SCRIPTS}
-
-
 @pytest.fixture
 def harm(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import a module of the benchmark of harm."""

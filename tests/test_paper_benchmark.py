@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import io
 import pickle
 import re
 import sys
@@ -101,16 +100,6 @@ def test_images_and_labels_come_back(script: Any, dataset: str, tmp_path: Path) 
     assert sorted(numbers) == [*range(30)]
 
 
-def test_torchvision_reads_the_same(script: Any, tmp_path: Path) -> None:
-    datasets = pytest.importorskip("torchvision.datasets")
-    values, labels = images(30, 10)
-    lay_out("svhn", tmp_path, values, labels)
-    theirs = datasets.SVHN(tmp_path, split="test")
-    ours = script("layouts").read("svhn", tmp_path)
-    np.testing.assert_array_equal(ours.values, theirs.data)
-    np.testing.assert_array_equal(ours.labels, theirs.labels)
-
-
 def test_a_folder_without_images_is_named(script: Any, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="expected cifar10 as torchvision lays it out"):
         script("layouts").read("cifar10", tmp_path)
@@ -125,13 +114,6 @@ def test_a_pickle_that_runs_something_is_refused(script: Any, tmp_path: Path) ->
     (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps({b"data": Runs()}))
     with pytest.raises(pickle.UnpicklingError, match="print is not expected"):
         script("layouts").read("cifar10", tmp_path)
-
-
-def test_arrays_of_every_protocol_are_read(script: Any, tmp_path: Path) -> None:
-    values, labels = images(5, 10)
-    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        stored = io.BytesIO(pickle.dumps({"data": values.reshape(5, -1), "labels": labels.tolist()}, protocol=protocol))
-        assert len(script("layouts")._Plain(stored, encoding="bytes").load()["data"]) == 5
 
 
 def test_printed_figures_are_those_of_the_paper(script: Any) -> None:

@@ -6,7 +6,6 @@ import dataclasses
 import inspect
 import json
 from pathlib import Path
-from typing import Any, get_type_hints
 
 import pytest
 
@@ -14,48 +13,13 @@ import tna_onnx
 from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.api import arguments
-from tna_onnx.api import arguments as keywords
 from tna_onnx.data.options import Data
-from tna_onnx.errors import UsageError
-from tna_onnx.fields import hints_of
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.render import progress_bars
 from tna_onnx.results.gates import Gates
 
 VALUES = (Data, ModelOptions, Settings, Gates)
-
-
-def test_words_are_the_fields_of_the_values_with_their_types() -> None:
-    decisions = get_type_hints(keywords.DecisionWords)
-    words = {name: kind for name, kind in get_type_hints(keywords.CalibrateWords).items() if name not in decisions}
-    fields = {name: kind for value in VALUES for name, kind in hints_of(value).items() if name != "samples"}
-    drop = "max_accuracy_drop"  # a setting of the search, always a number; as a gate it may be None
-    assert words.pop("eval_labels") is Any
-    assert words.pop(drop) is float
-    assert fields.pop(drop) == float | None
-    # the class of recipes loads with the first image, so the field does not resolve it
-    assert "Recipe" in str(words.pop("preprocessing"))
-    names = {field.name for value in VALUES for field in dataclasses.fields(value)} - {"samples", "preprocessing", drop}
-    assert words == {name: fields[name] for name in names}
-
-
-def test_words_on_decisions_are_the_fields_that_the_search_has_not() -> None:
-    """Both `calibrate` and `guard` take them; `seed` and the level of intervals are one word for both."""
-    own = get_type_hints(GuardSettings)
-    shared = {"seed", "confidence_level"}
-    words = get_type_hints(keywords.DecisionWords)
-    assert shared == {*own} & {*get_type_hints(Settings)}
-    assert words.keys() == own.keys() - shared
-    assert {name: kind for name, kind in words.items() if name != "add"}.items() <= own.items()
-    assert words.keys() <= get_type_hints(keywords.CalibrateWords).keys()
-
-
-def test_words_of_a_smaller_function_are_words_of_calibrate() -> None:
-    everything = get_type_hints(keywords.CalibrateWords)
-    for words in (keywords.DataModelWords, keywords.EvaluateWords, keywords.StudyWords):
-        assert get_type_hints(words).items() <= everything.items()
 
 
 @pytest.mark.parametrize("name", ["calibrate", "compare", "evaluate", "features", "study", "verify"])
@@ -103,11 +67,6 @@ def test_the_loss_of_accuracy_is_a_setting_and_a_gate() -> None:
     assert arguments.gates_of({}, Settings(), Gates(max_accuracy_drop=2)).max_accuracy_drop == 2
 
 
-def test_several_names_where_one_is_expected(small: Small) -> None:
-    with pytest.raises(UsageError, match="head: expected one name, got"):
-        tna_onnx.calibrate(small.model, small.calib, head=["a", "b"])  # type: ignore[arg-type]
-
-
 # ---- What the functions write besides their results: the same files as the command line
 
 
@@ -131,16 +90,6 @@ def test_a_missed_gate_is_written_too(small: Small, tmp_path: Path) -> None:
     with pytest.raises(tna_onnx.GateMissed):
         tna_onnx.evaluate(small.model, small.calib, device="cpu", json=file, max_ece=0)
     assert json.loads(file.read_text())["missed"] != []
-
-
-def test_json_of_the_others(small: Small, tmp_path: Path) -> None:
-    file = tmp_path / "r.json"
-    tna_onnx.verify(small.model, small.model, data=small.calib, device="cpu", json=file)
-    assert json.loads(file.read_text())["intact"] is True
-    tna_onnx.features(small.model, small.calib, tmp_path / "f", device="cpu", json=file)
-    assert json.loads(file.read_text())["folder"]
-    tna_onnx.compare([small.model, small.model], small.calib, device="cpu", json=file)
-    assert len(json.loads(file.read_text())["models"]) == 2
 
 
 def test_files_that_cannot_be_written_are_refused_before_the_work(small: Small, tmp_path: Path) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +15,6 @@ from tests.conftest import Demo, Small
 from tests.support import PLAIN, TILTED, WALKED
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.results.as_json import to_json
 
 
 def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
@@ -28,10 +25,8 @@ def run(path: Path, data: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(parts), arrays["labels"]
 
 
-@pytest.mark.parametrize("map_name", ["ts", *(pytest.param(name, marks=pytest.mark.slow) for name in ("none", "ets"))])
-def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path, map_name: str) -> None:
-    members: Any = 64 if map_name == "ts" else "inf"  # one map walks, the others take the limit, which is quick
-    settings = tna_onnx.Settings(search="sparse", map=map_name, ensemble_size=members, angle_step=15.0)  # type: ignore[arg-type]
+def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Path) -> None:
+    settings = tna_onnx.Settings(search="sparse", map="ts", ensemble_size=64, angle_step=15.0)
     report = tna_onnx.calibrate(
         demo.model, demo.calib, eval=demo.test, output=tmp_path / "o.onnx", settings=settings, device="cpu"
     )
@@ -47,7 +42,7 @@ def test_reported_metrics_are_those_of_the_written_file(demo: Demo, tmp_path: Pa
     assert vars(evaluation.metrics) == pytest.approx(vars(report.comparison.after), abs=1e-6)
 
 
-@pytest.mark.parametrize("options", [{}, {"map": "ets"}, {"fold": False}, {"map": "none"}, {"search": "none"}])
+@pytest.mark.parametrize("options", [{}, {"map": "ets"}, {"fold": False, "search": "none"}])
 def test_nothing_but_the_head_and_the_block_changes(small: Small, tmp_path: Path, options: dict[str, object]) -> None:
     output, before = tmp_path / "o.onnx", small.model.read_bytes()
     report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **TILTED | options)
@@ -73,16 +68,6 @@ def test_the_same_run_writes_the_same_bytes_and_another_seed_others(small: Small
         tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, seed=seed, **WALKED)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
-
-
-def test_folded_and_appended_temperature_give_the_same_probabilities(small: Small, tmp_path: Path) -> None:
-    logits = []
-    for fold in (True, False):
-        output = tmp_path / f"{fold}.onnx"
-        tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, fold=fold, **TILTED)
-        logits.append(run(tmp_path / f"{fold}.onnx", small.test, "x")[0])
-    # logits reach 60, where float32 resolves 4e-6; two roundings apart
-    np.testing.assert_allclose(logits[0], logits[1], atol=5e-5)
 
 
 def test_a_result_that_is_worse_on_held_out_data_is_not_written(small: Small, tmp_path: Path) -> None:
@@ -112,18 +97,6 @@ def test_a_file_that_does_not_verify_is_not_written(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_interrupting_leaves_nothing(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tna_onnx.pipeline import checking as written
-
-    def interrupted(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(written, "check_file", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_overwrite_replaces_the_input_only_when_asked(small: Small, tmp_path: Path) -> None:
     model = tmp_path / "net.onnx"
     model.write_bytes(small.model.read_bytes())
@@ -134,8 +107,7 @@ def test_overwrite_replaces_the_input_only_when_asked(small: Small, tmp_path: Pa
     assert tna_onnx.inspect(model).provenance["source_sha256"]
 
 
-@pytest.mark.parametrize("tail", ["Softmax", "LogSoftmax"])
-@pytest.mark.parametrize("map_name", ["ts", "ets"])
+@pytest.mark.parametrize(("tail", "map_name"), [("Softmax", "ets"), ("LogSoftmax", "ts")])
 def test_models_that_end_in_probabilities_keep_doing_so(small: Small, tmp_path: Path, tail: str, map_name: str) -> None:
     model = onnx.load(small.model)
     model.graph.node[-1].output[0] = "raw"
@@ -149,19 +121,6 @@ def test_models_that_end_in_probabilities_keep_doing_so(small: Small, tmp_path: 
     output, _ = run(Path(ended.output), small.test, "x")
     total = output.sum(axis=1) if tail == "Softmax" else np.exp(output).sum(axis=1)
     np.testing.assert_allclose(total, 1, atol=1e-5)
-
-
-def test_json_holds_every_number_and_parses(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **TILTED)
-    data = json.loads(to_json(report))
-    assert data["kind"] == "report"
-    assert data["comparison"]["after"]["ece"] == report.comparison.after.ece
-    assert len(data["curve"]) == len(report.curve)
-    assert data["curve"][0]["angle"] == 0
-    assert data["verdict"] == report.verdict
-    best = min(c["objective"] for c in data["curve"] if c["accuracy"] >= data["curve"][0]["accuracy"] - 0.003)
-    assert report.calibration.after.n == 1500
-    assert best <= data["curve"][0]["objective"]
 
 
 @pytest.mark.slow

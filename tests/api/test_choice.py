@@ -131,19 +131,6 @@ def test_tna_is_a_sparse_search_and_a_temperature(small: Small, tmp_path: Path) 
     assert reports[0].comparison == reports[1].comparison
 
 
-def test_all_methods_that_were_compared_are_reported(small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(small.model, drawn(small, 3.0), output=tmp_path / "o.onnx", **FAST)
-    names = [each.method for each in report.methods]
-    assert {"none", "ts", "ets", "bias", "svs", "sms", "isotonic", "aar", "refit 1"} <= set(names)
-    assert report.method in names
-    assert not report.already_calibrated
-    assert report.comparison.how == "cross-fitted"
-    assert report.comparison.after.nll < report.comparison.before.nll
-    assert any(note.startswith(f"chosen of {len(names)} methods") for note in report.notes)
-    assert min(each.error for each in report.methods) == 0
-    assert {each.method for each in report.methods if not each.folds} >= {"ets", "isotonic", "aar"}
-
-
 # --- predictions
 
 

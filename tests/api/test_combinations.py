@@ -171,15 +171,6 @@ def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
         assert outputs(tmp_path / "o.onnx", data["x"][:batch])[0].shape == (batch, *y.shape[1:])
 
 
-def test_multi_label_heads_need_a_label_for_each_column(tmp_path: Path) -> None:
-    model, calib, _ = binary(tmp_path, "softmax (N, 2)")
-    proto = onnx.load(model)
-    proto.graph.node[-1].CopyFrom(helper.make_node("Sigmoid", ["s"], ["y"]))
-    onnx.save(proto, model)
-    with pytest.raises(tna_onnx.DataError, match=r"gives 2 labels a sample.*found shape \(\d+,\)"):
-        tna_onnx.calibrate(model, calib, **PLAIN)
-
-
 @pytest.mark.parametrize(("dtype", "opset", "lowest"), [("float32", 6, 7), ("float64", 11, 12)])
 def test_an_opset_that_is_too_old_names_the_lowest_one(
     small: Small, tmp_path: Path, dtype: str, opset: int, lowest: int
@@ -236,26 +227,6 @@ def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
         assert json.loads(json.dumps(report.parameters)) == report.parameters
 
 
-def test_a_label_read_in_front_of_the_logits_would_miss_the_map(small: Small, tmp_path: Path) -> None:
-    proto = onnx.load(small.model)
-    proto.graph.node[-1].output[0] = "raw"
-    proto.graph.node.extend(
-        [
-            helper.make_node("Identity", ["raw"], ["logits"], name="identity"),
-            helper.make_node("ArgMax", ["raw"], ["label"], axis=1, keepdims=0),
-        ]
-    )
-    proto.graph.output.append(tensor_info("label", ["N"], np.int64))
-    onnx.save(proto, tmp_path / "m.onnx")
-    output = tmp_path / "o.onnx"
-    with pytest.raises(tna_onnx.UnsupportedModel, match=r"'raw', from which labels are read, would not follow"):
-        tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **PLAIN | {"map": "isotonic"})
-    assert not output.exists()
-    tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, output=output, **PLAIN)  # folded: every reader sees it
-    logits, label = outputs(output, np.load(small.test)["x"])
-    np.testing.assert_array_equal(label, logits.argmax(axis=1))
-
-
 def test_a_significant_loss_of_accuracy_is_not_written(demo: Demo, tmp_path: Path) -> None:
     wrong = dict(np.load(demo.calib))
     # most threes are taken for fives, as if the labellers could not tell them apart
@@ -294,19 +265,3 @@ def test_ets_weights_by_nll_have_no_higher_nll(small: Small, tmp_path: Path) -> 
         for loss in ("squared", "nll")
     ]
     assert reports[1].calibration.after.nll <= reports[0].calibration.after.nll + 1e-9
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"search": "complet"}, "search 'complet' is not known"),
-        ({"map": "TS"}, "map 'TS' is not known"),
-        ({"objective": "ECE"}, "objective 'ECE' is not known"),
-        ({"ensemble_size": "all"}, "ensemble size 'all' is not known"),
-        ({"theta_s": 1e-6}, "raise theta_s"),
-    ],
-)
-def test_misspelt_choices_are_refused(small: Small, tmp_path: Path, wrong: dict[str, object], message: str) -> None:
-    with pytest.raises(tna_onnx.TnaError, match=message):
-        tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", device="cpu", **wrong)  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []

@@ -57,11 +57,14 @@ def computed(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("form", ["files", "store", "npz.npz"])
 @pytest.mark.parametrize(
-    "options",
-    [{}, {"search": "none", "map": "isotonic"}, {"search": "sparse", "map": "none"}],
-    ids=["model", "map", "weight"],
+    ("form", "options"),
+    [
+        ("files", {}),
+        ("files", {"search": "none", "map": "isotonic"}),
+        ("store", {"search": "sparse", "map": "none"}),
+        ("npz.npz", {"search": "none", "map": "isotonic"}),
+    ],
 )
 def test_numbers_are_those_of_the_network(
     small: Small, computed: Path, tmp_path: Path, form: str, options: dict[str, Any]

@@ -136,8 +136,3 @@ def test_what_works_comes_before_what_was_refused(tmp_path: Path) -> None:
     assert shown.exit_code == 0  # rows that add up to 1 can be calibrated as they are
     works = shown.output.index("where rows add up to 1; else say what it is")
     assert works < shown.output.index("no head  output 'y', at sine: Sin is neither")
-
-
-def test_a_head_goes_by_the_name_of_its_output(small: Small) -> None:
-    report = tna_onnx.calibrate(small.model, small.calib, head="logits", dry_run=True, **PLAIN)
-    assert report.head == "head"

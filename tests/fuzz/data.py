@@ -6,16 +6,13 @@ sound file, how it is mutated, and what reads it.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
 import random
-import sys
 import tarfile
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,6 @@ from PIL import Image
 
 from tests.data.samples import encoded
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
-from tests.fuzz.run import Counts, run_cases
 from tna_onnx.cli.command import group
 from tna_onnx.cli.config import read_file
 from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
@@ -181,16 +177,9 @@ CSV = "path,label\n" + "".join(f"{k}.png,{LABELS[k]}\n" for k in range(N))
 LIST = "".join(f"{k}.png {LABELS[k]}\n" for k in range(N))
 ROWS = [{"path": f"{k}.png", "label": int(LABELS[k])} for k in range(N)]
 RECIPE = {
-    "image_processor_type": "ViTImageProcessor",
-    "do_resize": True,
-    "size": {"height": 8, "width": 8},
-    "resample": 3,
-    "do_rescale": True,
-    "rescale_factor": 0.5,
-    "do_normalize": True,
-    "image_mean": [1, 2, 3],
-    "image_std": [1, 2, 3],
-}
+    "image_processor_type": "ViTImageProcessor", "do_resize": True, "size": {"height": 8, "width": 8}, "resample": 3,
+    "do_rescale": True, "rescale_factor": 0.5, "do_normalize": True, "image_mean": [1, 2, 3], "image_std": [1, 2, 3],
+}  # fmt: skip
 TIMM = {"input_size": [3, 8, 8], "crop_pct": 0.8, "interpolation": "lanczos", "mean": [0.5], "std": [1]}
 NAMES = {"id2label": {"0": "a", "1": "b"}}
 SETTINGS = 'bins = 10\nobjective = "ece"\n[calibrate]\nseed = 3\nmean = [0.1, 0.2]\nlabels = "a.csv"\n'
@@ -199,23 +188,8 @@ PLAIN = Recipe(scale=1.0)
 
 # Numbers that are fit for one place of a recipe and not for another, and some that are fit for none.
 NUMBERS = [
-    10**400,
-    -(10**400),
-    10**18,
-    20_000,
-    65_537,
-    1e300,
-    1e-300,
-    5e-324,
-    4e-4,
-    0.99,
-    1,
-    3,
-    8,
-    224,
-    [8, 8],
-    [0.5] * 3,
-]
+    10**400, -(10**400), 10**18, 20_000, 65_537, 1e300, 1e-300, 5e-324, 4e-4, 0.99, 1, 3, 8, 224, [8, 8], [0.5] * 3,
+]  # fmt: skip
 SIDES = [(1, 1), (8, 8), (5, 300), (40, 40)]
 
 
@@ -268,46 +242,3 @@ FAMILIES: dict[str, Family] = {
     "timm": Family(text("a.json", json.dumps({"pretrained_cfg": TIMM}), False), mutated_recipe, prepare),
     "settings": Family(text("a.toml", SETTINGS, False), mutated_text, read_settings),
 }
-
-
-def fuzz(name: str, cases: int, seed: int = 0) -> Counts:
-    """Run cases of a family."""
-    family = FAMILIES[name]
-
-    def case(rng: random.Random) -> None:
-        random.seed(rng.random())
-        with tempfile.TemporaryDirectory() as folder:
-            target, data = family.write(Path(folder))
-            target.write_bytes(family.mutate(target.read_bytes(), rng))
-            family.read(data)
-
-    return run_cases(case, cases, seed)
-
-
-def lines(cases: int, seed: int, names: list[str]) -> Iterator[tuple[str, Counts]]:
-    """Run all families, and yield their counts."""
-    for name in names:
-        yield name, fuzz(name, max(1, cases // len(names)), seed)
-
-
-def main() -> None:
-    """Run, print counts, and exit with 1 if a case ended badly."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=2000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", choices=FAMILIES, action="append")
-    words = parser.parse_args()
-    bad = 0
-    total = Counts()
-    for name, counts in lines(words.cases, words.seed, words.family or list(FAMILIES)):
-        print(f"{name:16} {counts}", flush=True)  # noqa: T201
-        for what, case in counts.examples.items():
-            print(f"    case {case}: {what}")  # noqa: T201
-        total.ends += counts.ends
-        bad += counts.bad
-    print(f"{'all':16} {total}")  # noqa: T201
-    sys.exit(bad > 0)
-
-
-if __name__ == "__main__":
-    main()

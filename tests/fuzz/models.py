@@ -1,16 +1,11 @@
 """Damaged models through load, head finding, rewriting and the runtime.
 
-    python -m tests.fuzz.models --cases 20000 [--seed 0] [--only CASE]
-
 What may be raised: `TnaError`, with a text. What is written has the source's own weight as the new one: it must pass
 the check of `calibrate`, and compute what the source does.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
-import tempfile
 from pathlib import Path
 from random import Random
 
@@ -19,7 +14,7 @@ import onnxruntime
 
 from tests.builders import calibration_entries
 from tests.fuzz import children
-from tests.fuzz.children import OUTCOMES, campaign
+from tests.fuzz.children import OUTCOMES
 from tests.fuzz.mutations import mutated
 from tests.graph.samples import CASES, FEATURES
 from tna_onnx.graph.head import choose_head, find_heads
@@ -84,23 +79,3 @@ def _run(path: Path) -> list[np.ndarray]:
     dtypes = {"tensor(float16)": np.float16, "tensor(double)": np.float64}
     feeds = {i.name: np.ones((4, FEATURES), dtypes.get(i.type, np.float32)) for i in session.get_inputs()}
     return [np.asarray(value) for value in session.run(None, feeds)]
-
-
-def main() -> None:
-    """Print the counts."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--only", type=int, help="run this case alone, in this process")
-    options = parser.parse_args()
-    if options.only is not None:
-        with tempfile.TemporaryDirectory() as folder:
-            sys.stdout.write(f"{outcome_of(data_of(options.only, options.seed), Path(folder))}\n")
-        return
-    counts = campaign("models", case, cases=options.cases, seed=options.seed)
-    sys.stdout.write(f"tried {options.cases:,}\n" + "".join(f"{name} {counts[name]:,}\n" for name in OUTCOMES))
-    sys.exit(any(counts[name] for name in OUTCOMES[2:]))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""A few hundred damaged models; `python -m tests.fuzz.models` runs more of them, in processes of their own."""
+"""Damaged models; `python -m tests.fuzz --harness models` runs more of them, in processes of their own."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_callers_that_know_no_dials_get_the_defaults(
         np.testing.assert_array_equal(found[name], values)
 
 
-@pytest.mark.parametrize(("coverage", "risk"), [(50, 15), (80, 30), (99, 15)])
+@pytest.mark.parametrize(("coverage", "risk"), [(50, 15), (99, 30)])
 def test_every_level_is_what_guard_chooses_for_it(
     small: Small,
     dialled: Path,
@@ -66,7 +66,7 @@ def test_levels_that_cannot_be_promised_are_on_the_safe_side(dialled: Path, data
 
 
 @pytest.mark.parametrize("per_class", [False, True])
-@pytest.mark.parametrize("n", [9, 19, 99, 1000, 20_000])
+@pytest.mark.parametrize("n", [9, 19, 1000])
 def test_the_table_ranks_as_the_quantile_does(n: int, per_class: bool) -> None:
     rng = np.random.default_rng(n)
     scores = rng.random(n).astype(np.float32)
@@ -129,7 +129,7 @@ def test_class_frequencies_move_probabilities_as_the_formula_says(
         np.testing.assert_allclose(values.astype(np.float64), found[name], rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e-20, 1e20, 1e30])
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
 def test_the_scale_of_class_frequencies_does_not_count(
     dialled: Path, data: dict[str, np.ndarray], scale: float
 ) -> None:
@@ -140,7 +140,7 @@ def test_the_scale_of_class_frequencies_does_not_count(
     assert tiny["confidence"].max() <= 1 + 1e-6
 
 
-@pytest.mark.parametrize("coverage", [0.5, 0.9, 0.97])
+@pytest.mark.parametrize("coverage", [0.5, 0.97])
 def test_sets_have_the_weighted_quantile_as_their_threshold(
     small: Small, dialled: Path, data: dict[str, np.ndarray], coverage: float
 ) -> None:

@@ -14,7 +14,7 @@ from tna_onnx.pipeline.classifier import open_unknown
 X = np.random.default_rng(0).random((6, 4), np.float32)
 
 
-@pytest.mark.parametrize("labels", [None, np.full(6, 77), np.full(6, -1), np.arange(6), np.array(["fish"] * 6)])
+@pytest.mark.parametrize("labels", [None, np.full(6, -1), np.array(["fish"] * 6)])
 def test_labels_do_not_matter(tmp_path: Path, labels: np.ndarray | None) -> None:
     arrays = {"x": X} if labels is None else {"x": X, "labels": labels}
     np.savez(tmp_path / "unknown.npz", **arrays)

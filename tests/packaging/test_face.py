@@ -79,13 +79,6 @@ def pictures() -> Any:
     return module
 
 
-def test_the_badges_say_what_the_metadata_say() -> None:
-    drawn = pictures().badges(PROJECT)
-    assert len(drawn) == 3
-    for name, text in drawn.items():
-        assert (ROOT / "docs/images" / name).read_text("utf-8") == text
-
-
 def test_the_terminal_is_what_the_demo_prints() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     [printed] = re.findall(r"<!-- output, in part -->\n```text\n(.*?)```", readme, re.DOTALL)

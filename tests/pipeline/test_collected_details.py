@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from sklearn.calibration import calibration_curve
 
-from tests.conftest import Small
 from tests.data.samples import write_folder
-from tests.pipeline.samples import of_logits, outcome_of, probabilities, scores_of
+from tests.pipeline.samples import outcome_of, probabilities, scores_of
 from tna_onnx.data import InputSpec, open_source
 from tna_onnx.engine.logits import StoredLogits
 from tna_onnx.extraction.collect import FeatureTable
@@ -151,14 +150,3 @@ def test_shares_and_lengths_of_the_three_weights(task: Task, monkeypatch: pytest
     assert task.head is not None
     counts = angle_counts(task.calibration.table.features[::15], task.weight, task.head.bias)
     np.testing.assert_allclose(shown[0].predicted, counts[0] / counts[0].sum(), rtol=1e-12)
-
-
-def test_only_the_original_where_nothing_was_tilted(task: Task) -> None:
-    shown, samples = feature_angles(task, task.calibration, SearchSettings(), outcome_of(task))
-    assert [each.weight for each in shown] == ["original"]
-    assert samples == 1500
-
-
-def test_nothing_without_a_head(small: Small) -> None:
-    task = of_logits(small)
-    assert feature_angles(task, task.calibration, SearchSettings(), outcome_of(task)) == ((), 0)

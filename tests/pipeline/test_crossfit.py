@@ -103,12 +103,6 @@ def test_a_fit_sees_so_many_samples_at_most_and_all_are_scored(monkeypatch: pyte
     assert equal(again.scores()[TS], scores)
 
 
-def test_all_of_few_samples_are_seen_however_unequal_their_folds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crossfit, "SEEN", 320)
-    clusters = np.r_[np.zeros(300, int), np.arange(1, 21)]
-    np.testing.assert_array_equal(np.sort(crossfit.fit_rows(320, SEED, clusters)), np.arange(320))
-
-
 # --- what cannot be fitted
 
 

@@ -151,14 +151,6 @@ class Gives:
         return [self._values[name][: len(batch["x"])] for name in names]
 
 
-def test_a_closed_runner_runs_nothing() -> None:
-    gives: Any = Gives({"p": P})
-    runner = Runner(gives)
-    runner.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        runner.run(["p"], {"x": P})
-
-
 # ---- Every output whose values change with the one that classifies is named, with how far it moves
 
 
@@ -216,14 +208,6 @@ def test_what_features_do_not_reach_is_named_too(files: Files) -> None:
     result = tna_onnx.calibrate(model, features, map="ts", search="none", output_name="logits", dry_run=True)
     assert [each.name for each in result.verification.moved] == ["energy", "label", "mean"]
     assert not any(each.samples for each in result.verification.moved)
-
-
-def test_new_class_frequencies_move_them_as_well(files: Files) -> None:
-    model, data, _ = files
-    words = {"output_name": "logits", "output_kind": "logits", "device": "cpu"}
-    result = tna_onnx.shift(model, data, target_prior="uniform", dry_run=True, **words)  # type: ignore[arg-type]
-    notes = "".join(result.notes)
-    assert [name for name in ("energy", "label", "mean", "own") if f"'{name}'" in notes] == ["energy", "label", "mean"]
 
 
 # ---- An output of a coarser type than the logits: its rounding is no error of the file

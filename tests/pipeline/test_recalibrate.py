@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 import subprocess
@@ -20,7 +19,6 @@ from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.progress import silent
-from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.report import Report
 
 
@@ -36,27 +34,6 @@ def _log(caplog: pytest.LogCaptureFixture) -> None:
 
 def run(small: Small, tmp_path: Path, **fields: Any) -> Report:
     return recalibrate(job_of(small, calib=few(small.calib), output=tmp_path / "o.onnx", **fields), silent)
-
-
-def test_each_stage_has_one_line(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    report = run(small, tmp_path, held_out=few(small.test), settings=Settings(search="none", map="ts"))
-    opened, collect, held_out, search, choice, check, compare, done = lines_of(caplog)
-    assert opened == f"open: {small.model}, provider CPUExecutionProvider"
-    assert collect == held_out == "collect: arrays (300 samples, 5 classes)"
-    assert search == "search: original weight, weights scored: 1"
-    assert choice == "choice: ts, methods compared: 0"
-    assert check == f"check: 300 samples, largest |p - p'| {report.verification.max_difference:.1e}"
-    assert compare == "compare: 300 samples, held-out"
-    assert done == f"done: {report.verdict}"
-
-
-def test_a_missed_gate_is_not_done(small: Small, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(GateMissed) as caught:
-        run(small, tmp_path, gates=Gates(max_nll=1e-6))
-    stages = ["open", "collect", "search", "choice", "check", "compare"]
-    assert [line.split(":")[0] for line in lines_of(caplog)] == stages
-    assert (caught.value.result.missed, caught.value.result.output) != ((), "")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_accuracy_that_is_not_the_expected_one_ends_before_the_search(
@@ -83,13 +60,6 @@ def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(
 
 
 # ---- Settings: what they refuse, and how they reach the search
-
-
-def test_defaults_are_the_search_s_own_but_for_what_is_chosen_by() -> None:
-    """A method is chosen by its NLL; the paper's search, by its ECE. Many members come to no more than their limit."""
-    search = Settings().for_search
-    own = {"objective": "nll", "max_ensemble_size": 32, "tilt_bias": True}
-    assert dataclasses.asdict(search) == {**dataclasses.asdict(type(search)()), **own}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -42,18 +41,6 @@ def report_of(small: Small, model: Any = None, **fields: Any) -> Report:
 def in_memory(small: Small) -> Report:
     settings = Settings(search="sparse", angle_step=40.0, ensemble_size=2, adaptive=False, map="isotonic", bins=10)
     return report_of(small, onnx.load(small.model), settings=settings)
-
-
-def test_the_head_and_what_was_searched(in_memory: Report) -> None:
-    assert (in_memory.head, in_memory.classes, in_memory.features) == ("head", 5, 32)
-    assert (in_memory.search, in_memory.map, in_memory.folded, in_memory.objective) == (
-        "sparse",
-        "isotonic",
-        False,
-        "nll",
-    )
-    assert [point.angle for point in in_memory.curve][:3] == [0, 40, 80]  # the grid; then the angles near its best
-    assert in_memory.angle in {point.angle for point in in_memory.curve}
 
 
 def test_changes_are_the_differences_of_the_two_graphs(in_memory: Report, small: Small) -> None:
@@ -108,43 +95,9 @@ def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | Non
     return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["labels"])
 
 
-def test_device_labels_and_functions(small: Small, task: Task, outcome: Outcome) -> None:
-    model = replace(task.model, inlined=("Gelu", "Norm"))
-    unusual = replace(task, fallback="no driver", opened=replace(task.opened, model=model))
-    found = notes(small, unusual, outcome, labels=("labels look shifted by one",))
-    assert found[0].endswith("ran on the CPU: no driver")
-    assert found[1:] == ["labels look shifted by one", "model-local functions were inlined: Gelu, Norm"]
-
-
 def scored(nll: float, samples: int = 40) -> SampleScores:
     zeros = np.zeros(samples, np.float32)
     return SampleScores(zeros, zeros == 0, zeros + np.float32(nll), zeros)
-
-
-def test_a_choice_is_said_with_the_best_that_were_compared(small: Small, task: Task, outcome: Outcome) -> None:
-    names = {"none": 1 / 3, "ts": 0.5, "ets": 0.75, "bias": 2.0, "svs": 3.0}
-    scores = {Method(tilted=False, map=name): scored(value) for name, value in names.items()}
-    scores[Method(tilted=True, map="ts")] = scored(0.25)
-    scores[Method(tilted=False, map="refit", step=2)] = scored(0.125)
-    (found,) = notes(small, task, replace(outcome, scores=scores))
-    assert found.startswith("chosen of 7 methods")
-    assert "one temperature (ts)" in found
-
-
-def test_the_note_on_a_choice_names_what_was_allowed_and_what_was_chosen(
-    small: Small, task: Task, outcome: Outcome
-) -> None:
-    def scores(nll: float) -> SampleScores:
-        hit = np.arange(40) % 4 > 0
-        return SampleScores(np.full(40, 0.6, np.float32), hit, *(np.full(40, nll, np.float32) for _ in range(2)))
-
-    names = ("none", "ts", "ets", "bias", "svs", "aar", "isotonic")
-    methods = [Method(tilted=False, map=name) for name in names]
-    each = {method: scores(0.9 - 0.1 * k) for k, method in enumerate(methods)}
-    several = replace(outcome, method=methods[0], scores=each, left_out={methods[-1]: "accuracy"})
-    (found,) = notes(small, task, several)
-    assert "of 7 methods" in found
-    assert found.endswith("the input model; left out, as it costs accuracy: isotonic regression (isotonic)")
 
 
 def test_folds_that_chose_otherwise_are_said_with_what_the_file_changes(
@@ -176,22 +129,6 @@ def test_a_search_by_name_on_an_underconfident_model_is_said(small: Small, task:
     assert notes(small, task, tilted) == notes(small, task, tilted, settings=Settings()) == []
 
 
-def test_a_search_that_found_nothing_and_one_that_needed_more_members(
-    small: Small, task: Task, outcome: Outcome
-) -> None:
-    settings = Settings(search="sparse", map="ts")
-    assert "no tilted weight was better" in notes(small, task, outcome, settings=settings)[0]
-    tilted = replace(outcome, chosen=replace(outcome.chosen, angle=30.0, ensemble_size=40))
-    (found,) = notes(small, task, tilted, settings=settings)
-    # a plain sentence first
-    assert found.startswith("the new last layer averages turned copies of the old one; ")
-    assert found.endswith("averaged 40 members, not 10")
-    limit = replace(outcome, chosen=replace(outcome.chosen, angle=30.0, ensemble_size=0))
-    (found,) = notes(small, task, limit, settings=settings)
-    assert "infinitely many copies (the limit of many members), because fewer may cost too much accuracy" in found
-    assert notes(small, task, limit, settings=Settings(ensemble_size="inf")) == []
-
-
 def test_a_worse_result_that_no_gate_holds_back(small: Small, task: Task, outcome: Outcome) -> None:
     worse = comparison(worse=True)
     held = notes(small, task, outcome, worse)
@@ -220,18 +157,6 @@ def test_fits_to_some_of_very_many_samples_are_said(
     # without a map there is no fit
     bare = notes(small, task, replace(searched, fitted=None, chosen=few), comparison("cross-fitted"))[-1]
     assert bare == f"the search sees {n // 2:,} samples at most, at random; all {n:,} are scored"
-
-
-def test_a_recipe_is_written_in_plain_words(small: Small, task: Task, outcome: Outcome) -> None:
-    recipe = {"size": (224, 224), "mean": [0.485], "scale": 1 / 255, "crop": None}
-    source = SimpleNamespace(recipe=lambda: recipe)
-    samples = replace(task.calibration.samples, source=source)
-    (found,) = notes(small, replace(task, calibration=replace(task.calibration, samples=samples)), outcome)
-    accuracy = np.mean(outcome.before.hit)
-    assert found == (
-        "preprocessing: size (224, 224), mean (0.485), scale 0.00392157; accuracy of the input model with it "
-        f"{100 * accuracy:.2f}%"
-    )
 
 
 # ---- The honest numbers: of files that were run, of every sample once, or of nothing that changed

@@ -44,24 +44,13 @@ class Sessions:
         return opened
 
 
-@pytest.mark.parametrize("details", [False, True])
-def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, details: bool) -> None:
+def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = Sessions(monkeypatch)
-    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", details=details, **TILTED)
+    tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", details=True, **TILTED)
     assert count.opened == ["source", "written"]
     # both data sets, once: the collection begins with the batch that checked the head, which is run again in another
     # order, three of its samples alone, and all in parts; another batch from all over the data, and that in parts
     assert count.samples == {"source": 1500 + 1500 + 64 + 3 + 64 + 2 * 64, "written": 512}
-
-
-def test_held_out_numbers_are_those_of_the_files(small: Small, tmp_path: Path) -> None:
-    """Both heads score the same features; running the files gives the same numbers."""
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", **TILTED)
-    for file, metrics in ((small.model, report.comparison.before), (tmp_path / "o.onnx", report.comparison.after)):
-        run = tna_onnx.evaluate(file, small.test, device="cpu").metrics
-        assert run.accuracy == metrics.accuracy
-        for name in ("ece", "adaece", "nll", "brier"):
-            assert getattr(run, name) == pytest.approx(getattr(metrics, name), abs=2e-6)
 
 
 def test_one_session_is_open_at_a_time(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -76,8 +76,17 @@ def outputs_of(path: Path, x: NDArray[Any]) -> list[NDArray[Any]]:
     return [np.asarray(each) for each in session.run(None, {"x": x})]
 
 
-@pytest.mark.parametrize("name", ["ts", "ets", "isotonic", "bias", "svs"])
-@pytest.mark.parametrize("kind", ["tokens", "pixels"])
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("tokens", "ts"),
+        ("tokens", "isotonic"),
+        ("tokens", "svs"),
+        ("pixels", "ets"),
+        ("pixels", "bias"),
+        ("pixels", "svs"),
+    ],
+)
 def test_the_written_file_calibrates_every_position(kind: str, name: str, tmp_path: Path) -> None:
     """Unlabelled positions too, in its own layout; folded or appended."""
     first = kind == "pixels"
@@ -196,11 +205,6 @@ def test_refusals(words: dict[str, Any], kind: type[Exception], message: str, tm
     assert not (tmp_path / "o.onnx").exists()
 
 
-def test_few_samples_with_many_positions_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="9 samples with labels, fewer than 10"):
-        tna_onnx.calibrate(write(tmp_path, tokens()), samples(9, (200,), 1), output=tmp_path / "o.onnx")
-
-
 def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"])]
     model = small_model(nodes, [tensor_info("x", ["N", 8])], [tensor_info("logits", ["N", CLASSES])], {"w": WEIGHT.T})
@@ -208,11 +212,6 @@ def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None
     for words in ({"ignore_label": -1}, {"position": "last"}):
         with pytest.raises(UsageError, match="several predictions a sample"):
             tna_onnx.evaluate(write(tmp_path, model), data, **words)  # type: ignore[arg-type]
-
-
-def test_guard_promises_nothing_on_positions(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedModel, match="several predictions a sample"):
-        tna_onnx.guard(write(tmp_path, tokens()), samples(80, (9,), 1), output=tmp_path / "g.onnx")
 
 
 def sequence(length: int | str) -> Any:

@@ -172,8 +172,7 @@ def test_a_map_goes_behind_the_scores(tmp_path: Path, name: str, map_: str) -> N
     assert tna_onnx.compare([model, out], test).models[1].metrics.nll == pytest.approx(report.comparison.after.nll)
 
 
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("settings", [TILTED, WALKED])
+@pytest.mark.parametrize(("name", "settings"), [*zip(LAYERS, itertools.cycle([TILTED, WALKED]), strict=False)])
 def test_what_the_search_scores_is_what_the_file_gives(tmp_path: Path, name: str, settings: dict[str, Any]) -> None:
     """The class vectors in the file, by definition: averages of turned vectors, which nothing normalises again."""
     model, calib, test = _made(tmp_path, name)

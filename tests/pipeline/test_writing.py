@@ -42,7 +42,6 @@ from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries
 from tna_onnx.progress import silent
-from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
 
 ALL = ("none", *maps_of(5))
@@ -70,13 +69,6 @@ def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> Non
     with pytest.raises(UnsupportedModel, match="map aar reads the features of a linear head"):
         writing.require("aar")
     assert writing.folding(outcome_of(writing.task, Temperature(2.0))) is None
-
-
-def test_maps_for_two_classes_are_refused_for_more(task: Task) -> None:
-    writing = Writing(task, fold=True)
-    for name in set(maps_of(2)) - set(ALL):
-        with pytest.raises(UnsupportedModel, match=f"map {name} is for two classes, and this model has 5"):
-            writing.require(name)
 
 
 def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> None:
@@ -369,12 +361,3 @@ def test_a_map_of_features_says_not_to_quantise_behind_it(small: Small, tmp_path
         tna_onnx.calibrate(small.model, small.calib, search="none", map=name, output=target, fail_if_worse=False)
         keys = {entry.key for entry in onnx.load(target).metadata_props}
         assert ("tna_onnx.quantization" in keys) == told
-
-
-@pytest.mark.parametrize(("tf32", "word"), [(True, "as-deployed"), (False, "off")])
-def test_tf32_is_recorded_where_there_is_such_a_choice(task: Task, tf32: bool, word: str) -> None:
-    outcome = outcome_of(task)
-    assert "tf32" not in provenance_entries(task, Settings(), outcome)
-    opened_on = replace(task.opened, device=Device("cuda", tf32=tf32))
-    on_cuda = replace(task, provider=CUDA, opened=opened_on)
-    assert provenance_entries(on_cuda, Settings(), outcome)["tf32"] == word

@@ -32,15 +32,6 @@ def test_lines_of_one_model(stages: tuple[BinFree, BinFree]) -> None:
     )
 
 
-def test_lines_before_and_after_have_the_chance_of_the_result(stages: tuple[BinFree, BinFree]) -> None:
-    before, after = stages
-    first, second = bin_free_lines(before, after)
-    p = f"{after.cumulative.kuiper_p:.2g}"
-    assert f"(p < 0.001 -> {p}); ECE with less bias {100 * before.ece_debiased:.2f} % -> " in first
-    assert first.endswith(f"by chance alone {100 * after.ece_expected:.2f} %")
-    assert second.endswith(f"by chance alone {after.corp.nll.expected:.4f}")
-
-
 def test_rows_have_a_cell_for_each_stage(stages: tuple[BinFree, BinFree]) -> None:
     for row in bin_free_rows(*stages):
         assert len(row) == 3
@@ -48,13 +39,6 @@ def test_rows_have_a_cell_for_each_stage(stages: tuple[BinFree, BinFree]) -> Non
     parts = {title: values for title, *values in bin_free_rows(*stages)}
     assert parts["p-value of Kuiper"][0] == "< 0.001"
     assert parts["NLL: uncertainty, nats"][0] == f"{stages[0].corp.nll.uncertainty:.4f}"
-
-
-def test_cross_fitted_scores_have_no_p_value(stages: tuple[BinFree, BinFree]) -> None:
-    confidence, hit = confidences(800, seed=0)
-    after = BinFree.of(scores(confidence, hit), cross_fitted=True)
-    assert after.cumulative.kuiper == stages[1].cumulative.kuiper
-    assert "(p < 0.001 before)" in bin_free_lines(stages[0], after)[0]
 
 
 def test_why_there_is_no_p_value() -> None:

@@ -137,12 +137,6 @@ def test_what_is_no_json_is_refused(tmp_path: Path, content: str) -> None:
     assert cli("card", tmp_path / "missing.json").exit_code == 2
 
 
-def test_an_unknown_task_is_refused(result: Path) -> None:
-    done = cli("card", result, "--task", "detection")
-    assert done.exit_code == 2
-    assert "image-classification" in done.output
-
-
 def test_names_cannot_leave_their_place(report: Report) -> None:
     evil = 'x"\n---\nlicense: gpl\n`` <script>alert(1)</script> [a](b) \x85\u2028'
     measured = dataclasses.replace(report.comparison, data=evil)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.charts import Bar, bars
+from tna_onnx.render.charts import bars
 
 
 @given(st.integers(1, 60), st.integers(0, 2**32 - 1))
@@ -27,7 +27,3 @@ def test_bars_have_the_samples_between_their_sides(bins: int, seed: int) -> None
             # the same float64 sums, in another order
             assert bar.confidence == pytest.approx(confidence[inside].mean(), abs=1e-12)
             assert bar.height == pytest.approx(hit[inside].mean(), abs=1e-12)
-
-
-def test_a_diagram_without_samples_has_bars_of_no_height() -> None:
-    assert bars(Bins((0,), (0.0,), (0.0,))) == (Bar(0.0, 1.0, 0, 0.0, 0.0),)

@@ -150,10 +150,8 @@ def test_a_validator_can_fail(small: Small, change: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("flags", "held_out"),
     [
-        (["--map", "ts"], True),
         (["--search", "none", "--map", "auto"], True),
         (["--search", "complete", "--map", "ets", "--max-accuracy-drop", "5"], True),
-        (["--map", "isotonic"], True),
         (["--map", "none", "--ensemble-size", "inf", "--dry-run"], False),
         (["--map", "aar", "--objective", "nll"], False),
     ],
@@ -180,16 +178,10 @@ def test_calibrate(small: Small, tmp_path: Path, flags: list[str], held_out: boo
     ("flags", "expected"),
     [
         ([], {"method": "auto", "search": "auto", "map": "auto", "fold": True, "ensemble_size_asked": "auto"}),
-        (["--method", "tna"], {"method": "tna", "search": "auto", "map": "auto", "ensemble_size": 10}),
-        (
-            ["--map", "auto", "--ensemble-size", "7"],
-            {"map": "auto", "ensemble_size_asked": 7, "ensemble_size": 7},
-        ),
         (
             ["--ensemble-size", "inf", "--quantized-head", "float"],
             {"ensemble_size_asked": "inf", "ensemble_size": 0, "quantized_head": "float"},
         ),
-        (["--search", "none"], {"search": "none"}),
     ],
     ids=str,
 )
@@ -214,31 +206,6 @@ def test_missed_gates(small: Small, tmp_path: Path) -> None:
     assert len(written(tmp_path, *command, code=1)["missed"]) == 1
 
 
-def test_evaluate(small: Small, tmp_path: Path) -> None:
-    found = written(tmp_path, "evaluate", small.model, "--data", small.test, "--bins", "10", "--device", "cpu")
-    bins, metrics = found["reliability"], found["metrics"]
-    gaps = list(zip(bins["count"], bins["confidence"], bins["accuracy"], strict=True))
-    assert len(gaps) == 10
-    assert sum(n * abs(c - a) for n, c, a in gaps) / metrics["n"] == pytest.approx(metrics["ece"], abs=1e-12)
-    assert sum(n * a for n, _, a in gaps) / metrics["n"] == pytest.approx(metrics["accuracy"], abs=1e-12)
-
-
-def test_images_and_their_preprocessing(demo: Demo, tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    arrays = np.load(demo.test)
-    for k, label in enumerate(arrays["labels"][:100]):
-        (tmp_path / "images" / str(label)).mkdir(parents=True, exist_ok=True)
-        pixels = np.round(arrays["image"][k, 0] * 255).astype(np.uint8)
-        image.fromarray(pixels).save(tmp_path / "images" / str(label) / f"{k}.png")
-    flags = ["--data", tmp_path / "images", "--crop", "28", "--scale", str(1 / 255), "--quiet", "--device", "cpu"]
-    evaluation = written(tmp_path, "evaluate", demo.model, *flags)
-    assert evaluation["preprocessing"]["crop"] == [28, 28]
-    assert evaluation["preprocessing"]["dtype"] == "float32"
-    cache = tmp_path / "cache"
-    collection = written(tmp_path, "features", demo.model, *flags, "--cache", cache)
-    assert collection["shape"] == [100, 256]
-
-
 def test_verify(small: Small, tmp_path: Path) -> None:
     output = tmp_path / "o.onnx"
     data = ["--calib", small.calib, "--eval", small.test]
@@ -256,11 +223,6 @@ def test_inspect(small: Small, demo: Demo, tmp_path: Path) -> None:
     written(tmp_path, "calibrate", small.model, "--calib", small.calib, "--eval", small.test, "-o", output, *FAST)
     for model in (small.model, demo.model, output):
         valid(cli("inspect", model, "--json").stdout)
-
-
-def test_compare(small: Small, tmp_path: Path) -> None:
-    found = written(tmp_path, "compare", small.model, small.model, "--data", small.test, "--quiet", "--device", "cpu")
-    assert [sum(model["reliability"]["count"]) for model in found["models"]] == [1500, 1500]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

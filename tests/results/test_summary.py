@@ -62,14 +62,6 @@ def test_the_sentence(sides: dict[str, float], after: Metrics, expected: str) ->
     assert result_sentence(Standing.of(found).word, metrics(), after, found).endswith(expected)
 
 
-def test_nothing_that_counts() -> None:
-    found = differences()
-    sentence = result_sentence(Standing.of(found).word, metrics(), metrics(0.9, 0.049), found)
-    assert sentence.startswith(
-        "The new model's probabilities are neither better nor worse, as far as these samples tell:"
-    )
-
-
 def test_a_metric_that_is_worse_is_named_though_the_others_are_better() -> None:
     found = differences(ece=-1, nll=-1) | {"brier": Interval(0.0014, 0.0004, 0.0024, 0.95)}
     sentence = result_sentence("improved", metrics(), metrics(0.9, 0.01), found, chance=0.012)

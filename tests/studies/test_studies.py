@@ -293,14 +293,6 @@ def test_many_rotations_between_looks_may_never_find_two_features_past_the_targe
     assert row(study, parameter="n_t", value="1")["angle"] > 30
 
 
-@pytest.mark.slow
-def test_the_paper_protocol_takes_ten_members_and_keeps_the_bias() -> None:
-    settings = StudySettings(repeats=2, protocol="paper")
-    data = problem(n=60)
-    study = made("table", StudyData(data.weight, data.bias, data.calibration, data.held_out, tilt_bias=False), settings)
-    assert row(study, method="TS +TNA (comp.)")["members"] in ("10", "")
-
-
 def test_samples_that_are_all_right_leave_maps_out_and_break_nothing() -> None:
     base = problem(n=16, samples=120)
     logits = base.calibration.features @ base.weight.T + base.bias
@@ -309,17 +301,6 @@ def test_samples_that_are_all_right_leave_maps_out_and_break_nothing() -> None:
     for name in ("samples", "time", "angles"):
         assert made(name, data).rows
     assert any("left out" in note for note in made("table", data).notes)
-
-
-def test_a_head_with_one_vector_of_zeros_has_angles_for_the_other() -> None:
-    base = problem(classes=2, samples=200)
-    weight = base.weight.copy()
-    weight[0] = 0
-    data = StudyData(weight, base.bias, base.calibration, base.held_out)
-    study = made("angles", data)
-    labels = data.held_out.labels
-    assert row(study, weight="original", kind="own class")["samples"] == (labels == 1).sum()
-    assert made("rotations", data).rows
 
 
 @pytest.mark.parametrize("protocol", ["default", "paper"])

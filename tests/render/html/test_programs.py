@@ -24,7 +24,7 @@ from tna_onnx.render.html.programs import use
 from tna_onnx.results.report import Report
 
 COMPILER = shutil.which("g++") or shutil.which("clang++")
-KINDS = ["logits", "log_probabilities", "probabilities", "positive_probability", "positive_logit"]
+KINDS = ["logits", "log_probabilities", "positive_probability", "positive_logit"]
 
 STAND_IN = r"""
 #pragma once
