@@ -22,13 +22,7 @@ from tna_onnx.cli.command import group
 PLAIN: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu"}
 
 # A tilted weight and a map, the angle from a few, the members never drawn. For what is true of every search.
-TILTED: dict[str, Any] = {
-    "search": "sparse",
-    "map": "ts",
-    "ensemble_size": "inf",
-    "angle_step": 15.0,
-    "device": "cpu",
-}
+TILTED: dict[str, Any] = {"search": "sparse", "map": "ts", "ensemble_size": "inf", "angle_step": 15.0, "device": "cpu"}
 
 # The same with members, which the seed decides on.
 WALKED: dict[str, Any] = {**TILTED, "ensemble_size": 10}

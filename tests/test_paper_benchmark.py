@@ -78,10 +78,7 @@ def network(path: Path, classes: int, size: int) -> None:
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, size, size])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", classes])],
-        [
-            onnx.numpy_helper.from_array(weight, "w"),
-            onnx.numpy_helper.from_array(np.zeros(classes, np.float32), "b"),
-        ],
+        [onnx.numpy_helper.from_array(weight, "w"), onnx.numpy_helper.from_array(np.zeros(classes, np.float32), "b")],
     )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
 
@@ -140,11 +137,7 @@ def test_printed_figures_are_those_of_the_paper(script: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dataset", "name"),
-    [
-        ("cifar10", "WideResNet28x10"),
-        pytest.param("imagenet", "ViT-L/16", marks=pytest.mark.slow),
-    ],
+    ("dataset", "name"), [("cifar10", "WideResNet28x10"), pytest.param("imagenet", "ViT-L/16", marks=pytest.mark.slow)]
 )
 def test_the_table_stands_beside_the_printed_one(
     script: Any,

@@ -36,11 +36,7 @@ def fitted() -> Calibrator:
 def test_the_choice_and_the_numbers_are_those_of_the_command(fitted: Calibrator) -> None:
     logits, labels = samples()
     report = tna_onnx.calibrate(
-        identity_model(C),
-        {"scores": logits, "labels": labels},
-        search="none",
-        output_kind="logits",
-        device="cpu",
+        identity_model(C), {"scores": logits, "labels": labels}, search="none", output_kind="logits", device="cpu"
     )
     assert (fitted.method_, fitted.parameters_) == (report.method, report.parameters)
     assert fitted.report_ is not None

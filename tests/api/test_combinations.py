@@ -72,16 +72,7 @@ def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(
     report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
     compared = {each.method for each in report.methods}
     # none of them can be told from the rest at once on so few samples; a tilt that nothing chooses is not shown
-    assert compared >= {
-        "none",
-        "ts",
-        "ets",
-        "bias",
-        "svs",
-        "isotonic",
-        "aar",
-        "refit 1",
-    }
+    assert compared >= {"none", "ts", "ets", "bias", "svs", "isotonic", "aar", "refit 1"}
     assert compared.isdisjoint(name for name in maps.MAPS if maps.MAPS[name].binary)
     assert report.method in compared
     assert any(note.startswith(f"chosen of {len(compared)} methods, ") for note in report.notes)
@@ -190,11 +181,7 @@ def test_other_outputs_stay_and_stay_consistent(small: Small, tmp_path: Path) ->
         ]
     )
     proto.graph.output.extend(
-        [
-            tensor_info("label", ["N"], np.int64),
-            tensor_info("p", ["N", 5]),
-            tensor_info("features", ["N", 32]),
-        ]
+        [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", 5]), tensor_info("features", ["N", 32])]
     )
     onnx.save(proto, tmp_path / "m.onnx")
     x = np.load(small.test)["x"]

@@ -150,13 +150,6 @@ def test_other_things(wrong: object, small: Small) -> None:
     assert f"got {type(wrong).__name__}" in str(caught.value)
 
 
-@pytest.mark.parametrize("data", [b"", b"this is no model", bytes(100)])
-def test_bytes_that_are_no_model(data: bytes) -> None:
-    with pytest.raises(tna_onnx.UnsupportedModel, match=r"^the model in memory: ") as caught:
-        tna_onnx.inspect(data)
-    assert f"{len(data):,} bytes" in str(caught.value)
-
-
 def external(folder: Path, small: Small) -> Path:
     path = folder / "external.onnx"
     onnx.save_model(onnx.load(small.model), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
@@ -217,26 +210,6 @@ def test_a_model_with_functions_and_hidden_outputs(small: Small, through_file: t
     expected = classify(Path(through_file.output), small.test)
     np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
     assert any("Classify" in note or "function" in note for note in report.notes)
-
-
-def test_a_model_that_is_a_link_into_a_download_cache(small: Small, tmp_path: Path) -> None:
-    """Model and data are links to files under other names, in another folder."""
-    blobs, shown = tmp_path / "blobs", tmp_path / "shown"
-    blobs.mkdir()
-    shown.mkdir()
-    onnx.save(
-        onnx.load(small.model), shown / "model.onnx", save_as_external_data=True, location="model.onnx_data",
-        size_threshold=0,
-    )  # fmt: skip
-    for name, blob in (("model.onnx", "abc"), ("model.onnx_data", "def")):
-        (shown / name).rename(blobs / blob)
-        (shown / name).symlink_to(Path("../blobs") / blob)
-    before = {path.name: path.read_bytes() for path in blobs.iterdir()}
-    report = tna_onnx.calibrate(shown / "model.onnx", small.calib, output=tmp_path / "o.onnx", **PLAIN)
-    assert {path.name: path.read_bytes() for path in blobs.iterdir()} == before
-    assert len(list(tmp_path.glob("o.onnx.*.data"))) == 1
-    assert report.verification.max_difference <= report.verification.bound
-    assert tna_onnx.verify(shown / "model.onnx", tmp_path / "o.onnx").intact
 
 
 # Arguments of a wrong type

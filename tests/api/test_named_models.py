@@ -45,8 +45,7 @@ def test_a_mapping_names_its_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("baseline", "position"),
-    [("old", 0), ("2", 2), (2, 2), ("m.onnx", 1), (1, 0), (str(Path("m.onnx").absolute()), 1)],
+    ("baseline", "position"), [("old", 0), ("2", 2), (2, 2), ("m.onnx", 1), (1, 0), (str(Path("m.onnx").absolute()), 1)]
 )
 def test_a_name_comes_before_a_path_and_a_path_before_a_position(baseline: str | int, position: int) -> None:
     models = named_models({"old": b"", "new": "m.onnx", "2": b""})

@@ -27,10 +27,7 @@ def weight(seed: int) -> Array:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head of more features than a calibration set of a few hundred samples can fit."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["f"]),
-        helper.make_node("Gemm", ["f", "w", "b"], ["logits"], transB=1),
-    ]
+    nodes = [helper.make_node("Relu", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w", "b"], ["logits"], transB=1)]
     graph = helper.make_graph(
         nodes,
         "g",

@@ -1,7 +1,7 @@
 """The commands on every kind of data: the same samples, however they are stored, give the same numbers.
 
 One table of sources, made from 120 images: each is measured by `evaluate` and recalibrated by `calibrate`, and compared
-with a `.npz` of the same samples. Then class names, labels that look wrong, preprocessing files, and wrong paths.
+with a `.npz` of the same samples. Then class names and wrong paths.
 """
 
 from __future__ import annotations
@@ -20,12 +20,10 @@ import onnx
 import onnxruntime
 import pytest
 from click.testing import Result
-from onnx import TensorProto, helper
+from onnx import helper
 
-import tna_onnx
 from tests import support
 from tests.builders import small_model, tensor_info
-from tna_onnx.data import Recipe
 from tna_onnx.numerics.metric import METRICS
 
 Image = pytest.importorskip("PIL.Image")
@@ -40,30 +38,20 @@ def cli(*words: object) -> Result:
     return support.cli(*words, "--device", "cpu")
 
 
-def network(path: Path, *, pixels: bool = False, metadata: dict[str, str] | None = None) -> Path:
-    """Write `image` (N, 3, 8, 8) float32, or (N, 8, 8, 3) uint8 of pixels -> `features` (N, 16) -> `logits` (N, 4)."""
+def network(path: Path, metadata: dict[str, str] | None = None) -> Path:
+    """Write `image` (N, 3, 8, 8) float32 -> `features` (N, 16) -> `logits` (N, 4)."""
     rng = np.random.default_rng(11)
     hidden = rng.standard_normal((3 * SIDE * SIDE, 16)) / 600
-    hidden = (hidden - hidden.mean(axis=0)).astype(np.float32)  # the mean of the pixels does not count
-    weight = rng.standard_normal((16, 4)).astype(np.float32)
-    first = [helper.make_node("Flatten", ["image"], ["flat"])]
-    if pixels:
-        first = [
-            helper.make_node("Transpose", ["image"], ["turned"], perm=[0, 3, 1, 2]),
-            helper.make_node("Cast", ["turned"], ["float"], to=TensorProto.FLOAT),
-            helper.make_node("Flatten", ["float"], ["flat"]),
-        ]
+    hidden -= hidden.mean(axis=0)  # the mean of the pixels does not count
     nodes = [
-        *first,
+        helper.make_node("Flatten", ["image"], ["flat"]),
         helper.make_node("MatMul", ["flat", "hidden"], ["h"], name="trunk"),
         helper.make_node("Relu", ["h"], ["features"], name="relu"),
         helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
     ]
-    image = tensor_info("image", ["N", 3, SIDE, SIDE])
-    if pixels:
-        image = tensor_info("image", ["N", SIDE, SIDE, 3], np.uint8)
-    tensors = {"hidden": hidden, "weight": weight}
-    onnx.save(small_model(nodes, [image], [tensor_info("logits", ["N", 4])], tensors, metadata=metadata), path)
+    tensors = {"hidden": hidden.astype(np.float32), "weight": rng.standard_normal((16, 4)).astype(np.float32)}
+    x, y = tensor_info("image", ["N", 3, SIDE, SIDE]), tensor_info("logits", ["N", 4])
+    onnx.save(small_model(nodes, [x], [y], tensors, metadata=metadata), path)
     return path
 
 
@@ -279,7 +267,7 @@ SOURCES: dict[str, tuple[Callable[[Animals, Path], list[object]], str]] = {
     "file URL": (file_url, "image folder photos"),
     "manifest URL": (manifest_url, "list.csv"),
 }
-_ARRAYS = (
+_ARRAYS = {
     "npz",
     "npz, said",
     "npy folder",
@@ -289,7 +277,7 @@ _ARRAYS = (
     "hdf5",
     "loader",
     "memory URL",
-)
+}
 
 
 def evaluated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
@@ -394,72 +382,7 @@ def test_logits_of_a_model_that_gives_probabilities(tmp_path: Path) -> None:
     assert found["parameters"]["temperature"] == pytest.approx(expected["parameters"]["temperature"], rel=1e-4)
 
 
-BAD_VALUES: dict[str, tuple[dict[str, Any], int, str]] = {
-    "float64 features": ({"features": np.zeros((N, 16))}, 4, "store them with .astype('float32')"),
-    "float64 logits": ({"logits": np.zeros((N, 4))}, 4, "store them with .astype('float32')"),
-    "too narrow": ({"features": np.zeros((N, 15), np.float32)}, 4, "features have 15 columns; expected 16"),
-    "too many classes": ({"logits": np.zeros((N, 5), np.float32)}, 4, "(N, 4), one per class"),
-    "not finite": ({"features": np.full((N, 16), np.nan, np.float32)}, 4, "row 0 holds NaN or infinity"),
-    "too few": ({"features": np.zeros((N - 1, 16), np.float32)}, 4, "120 labels for 119 samples"),
-    "integers": ({"logits": np.zeros((N, 4), int)}, 4, "must be floating-point"),
-}
-
-
-@pytest.mark.parametrize("case", BAD_VALUES)
-def test_features_and_logits_that_do_not_fit(animals: Animals, tmp_path: Path, case: str) -> None:
-    arrays, code, message = BAD_VALUES[case]
-    np.savez(tmp_path / "bad.npz", **arrays, labels=animals.labels)
-    result = cli("calibrate", animals.model, "--calib", tmp_path / "bad.npz", "-o", tmp_path / "o.onnx", *FIT)
-    assert (result.exit_code, message in result.output) == (code, True), result.output
-    assert "bad.npz" in result.output
-    assert not (tmp_path / "o.onnx").exists()
-
-
 # --- tables of numbers
-
-
-def table_network(path: Path, *, columns: bool) -> Path:
-    """Write four features -> logits (N, 3): one input `X` (N, 4), or inputs `a` to `d` (N, 1)."""
-    weight = 3 * np.random.default_rng(3).standard_normal((4, 3)).astype(np.float32)
-    nodes, inputs = [], [tensor_info("X", ["N", 4])]
-    if columns:
-        inputs = [tensor_info(name, ["N", 1]) for name in "abcd"]
-        nodes = [helper.make_node("Concat", list("abcd"), ["X"], axis=1)]
-    nodes.append(helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head"))
-    onnx.save(small_model(nodes, inputs, [tensor_info("logits", ["N", 3])], {"weight": weight}), path)
-    return path
-
-
-@pytest.mark.parametrize("columns", [False, True])
-def test_columns_of_numbers(tmp_path: Path, columns: bool) -> None:
-    """The same rows as CSV, Parquet, with further columns, in Python: the same metrics, and a note of the columns."""
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    model = table_network(tmp_path / "model.onnx", columns=columns)
-    rng = np.random.default_rng(4)
-    x = rng.standard_normal((N, 4)).astype(np.float32)
-    weight = onnx.numpy_helper.to_array(onnx.load(model).graph.initializer[0])
-    y = np.argmax(x @ weight / 3 + rng.gumbel(size=(N, 3)), axis=1)
-    named = dict(zip("abcd", x.T, strict=True))
-    arrays = {name: values[:, np.newaxis] for name, values in named.items()} if columns else {"X": x}
-    expected = tna_onnx.evaluate(model, {**arrays, "labels": y}, device="cpu").metrics
-    table = {"": np.arange(N), **named, "city": ["Bern"] * N, "label": y}
-    lines = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
-    (tmp_path / "calib.csv").write_text("\n".join(lines))
-    pq.write_table(pa.table(table), tmp_path / "calib.parquet")
-    for data in (tmp_path / "calib.csv", tmp_path / "calib.parquet", pa.table(table), (x.astype(np.float64), y)):
-        found = tna_onnx.evaluate(model, data, device="cpu")
-        assert found.metrics == expected
-        if not isinstance(data, tuple):
-            note = next(note for note in found.notes if note.startswith("columns"))
-            assert "'a', 'b', 'c', 'd' " in note
-            assert note.rpartition("; ")[0].endswith("label 'label'")
-            assert "'city'" in note
-    told = ["--columns", "a,b", "--columns", "c,d"]
-    done = cli("calibrate", model, "--calib", tmp_path / "calib.csv", *told, *FIT, "-o", tmp_path / "out.onnx")
-    assert done.exit_code == 0, done.output
-    assert "in the model's order, as told; label 'label'" in done.output
 
 
 # --- from Python
@@ -480,52 +403,23 @@ def batches(a: Animals) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield a.x[k : k + 32], a.labels[k : k + 32]
 
 
-OBJECTS: dict[str, Callable[[Animals], tuple[Any, Any]]] = {
-    "mapping": lambda a: ({"image": a.x, "labels": a.labels}, None),
-    "mapping, labels apart": lambda a: ({"image": a.x}, a.labels),
-    "mapping, names apart": lambda a: ({"image": a.x}, [NAMES[y] for y in a.labels]),
-    "generator": lambda a: (batches(a), None),
-    "function": lambda a: (lambda: batches(a), None),
-    "list of mappings": lambda a: ([{"image": x, "labels": y} for x, y in batches(a)], None),
-    "reader": lambda a: (Reader(a), a.labels),
-    "features": lambda a: ({"features": a.features, "labels": a.labels}, None),
-}
-
-
-@pytest.mark.parametrize("form", OBJECTS)
-def test_objects(animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, form: str) -> None:
-    data, labels = OBJECTS[form](animals)
-    report = tna_onnx.calibrate(
-        animals.model, data, labels=labels, classes=NAMES, output=tmp_path / "o.onnx", **support.PLAIN
-    )
-    assert report.parameters["temperature"] == pytest.approx(reference[1]["parameters"]["temperature"], rel=1e-6)
-    if form != "features":
-        data, labels = OBJECTS[form](animals)
-        found = tna_onnx.evaluate(animals.model, data, labels=labels, classes=NAMES, device="cpu")
-        assert found.metrics.nll == pytest.approx(reference[0]["metrics"]["nll"], rel=1e-12)
-
-
 # --- class names
 
 
-@pytest.mark.parametrize("how", ["txt", "json list", "config.json", "metadata", "metadata, python"])
+@pytest.mark.parametrize("how", ["txt", "config.json", "metadata"])
 def test_class_names_decide_what_a_folder_is(
     animals: Animals, reference: tuple[dict[str, Any], dict[str, Any]], tmp_path: Path, how: str
 ) -> None:
     file, flags, metadata = tmp_path / "config.json", [], {}
     if how == "txt":
         file = animals.classes
-    elif how == "json list":
-        file.write_text(json.dumps(NAMES))
     else:
         file.write_text(json.dumps({"id2label": {str(k): name for k, name in enumerate(NAMES)}}))
     if how == "metadata":
         metadata = {"id2label": json.dumps(dict(enumerate(NAMES)))}
-    elif how == "metadata, python":
-        metadata = {"names": str(dict(enumerate(NAMES)))}
     else:
         flags = ["--classes", file]
-    model = network(tmp_path / "m.onnx", metadata=metadata)
+    model = network(tmp_path / "m.onnx", metadata)
     data = class_folders(animals, tmp_path)
     found = evaluated(model, data, tmp_path, "--scale", 1, *flags)
     assert_same(found["metrics"], reference[0]["metrics"])
@@ -568,24 +462,6 @@ def test_names_that_a_classifier_node_has(tmp_path: Path) -> None:
     assert fits[0]["parameters"] == fits[1]["parameters"]
 
 
-def test_classes_that_do_not_match(animals: Animals, tmp_path: Path) -> None:
-    photos = class_folders(animals, tmp_path)[0]
-    (tmp_path / "few.txt").write_text("pig\ncat\ndog\n")
-    (tmp_path / "other.txt").write_text("Pig\ncat\ndog\ncow")
-    for command in (["evaluate", animals.model, "--data"], ["calibrate", animals.model, "--calib"]):
-        base = [*command, photos, "--scale", 1, "--classes"]
-        result = cli(*base, tmp_path / "few.txt")
-        assert result.exit_code == 2, result.output
-        assert "few.txt: 3 class names (pig, cat, dog) for a model with 4 classes" in result.output
-        result = cli(*base, tmp_path / "other.txt")
-        assert result.exit_code == 4, result.output
-        assert "'pig' (did you mean 'Pig'?)" in result.output
-        assert "The model's 4 class names are 'Pig', 'cat', 'dog', 'cow'" in result.output
-        result = cli(*base, tmp_path / "none.txt")
-        assert (result.exit_code, "no such file" in result.output) == (2, True), result.output
-    assert not (tmp_path / "model.tna.onnx").exists()
-
-
 def test_names_without_an_order(animals: Animals, tmp_path: Path) -> None:
     """Without the model's names the alphabet decides, and the predictions tell that it is wrong."""
     data = class_folders(animals, tmp_path)
@@ -603,81 +479,7 @@ def test_names_without_an_order(animals: Animals, tmp_path: Path) -> None:
 # --- labels and accuracy
 
 
-def test_unreadable_images_are_counted(animals: Animals, tmp_path: Path) -> None:
-    data = numbered_folders(animals, tmp_path)
-    broken = sorted((tmp_path / "photos").rglob("*.png"))[:3]
-    for path in broken:
-        path.write_bytes(b"no image")
-    result = cli("evaluate", animals.model, "--data", *data, "--scale", 1)
-    assert result.exit_code == 4, result.output
-    assert any(str(path) in result.output for path in broken)
-    found = evaluated(animals.model, data, tmp_path, "--scale", 1, "--skip-bad")
-    assert found["metrics"]["n"] == N - 3
-    assert "(117 images, 4 classes), 3 unreadable skipped: " in found["data"]
-    assert all(str(path) in found["data"] for path in broken)
-    report = calibrated(animals.model, data, tmp_path, "--scale", 1, "--skip-bad")
-    assert report["comparison"]["before"]["n"] == N - 3
-    assert "3 unreadable skipped" in report["comparison"]["data"]
-
-
 # --- preprocessing files
-
-
-RECIPES: dict[str, tuple[dict[str, Any], list[object]]] = {
-    "preprocessor_config.json": (
-        {
-            "image_processor_type": "ViTImageProcessor",
-            "do_resize": True,
-            "size": {"height": 8, "width": 8},
-            "resample": 3,
-            "do_rescale": True,
-            "rescale_factor": 0.5,
-            "do_normalize": True,
-            "image_mean": [10, 20, 30],
-            "image_std": [0.5, 0.25, 2],
-        },
-        Recipe(
-            resize=(8, 8),
-            interpolation="bicubic",
-            scale=0.5,
-            mean=(10.0, 20.0, 30.0),
-            std=(0.5, 0.25, 2.0),
-            color="RGB",
-        ),
-    ),
-    "config.json": (
-        {
-            "architecture": "resnet",
-            "pretrained_cfg": {
-                "input_size": [3, 8, 8],
-                "crop_pct": 0.8,
-                "interpolation": "lanczos",
-                "mean": [0.5, 0.4, 0.3],
-                "std": [0.002, 0.003, 0.004],
-                "crop_mode": "center",
-            },
-        },
-        Recipe(crop_pct=0.8, interpolation="lanczos", mean=(0.5, 0.4, 0.3), std=(0.002, 0.003, 0.004)),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_preprocessing_file_is_the_same_as_its_recipe(animals: Animals, tmp_path: Path, name: str) -> None:
-    config, recipe = RECIPES[name]
-    rng = np.random.default_rng(0)
-    for k in range(40):
-        path = tmp_path / f"photos/{k % 4}/{k}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (12, 15, 3), dtype=np.uint8)).save(path)
-    (tmp_path / name).write_text(json.dumps(config))
-    found = evaluated(animals.model, [tmp_path / "photos"], tmp_path, "--preset", tmp_path / name)
-    words = {"device": "cpu", "preprocessing": recipe}
-    expected = tna_onnx.evaluate(animals.model, tmp_path / "photos", **words).to_dict()
-    assert found["metrics"] == expected["metrics"]
-    assert found["preprocessing"]["interpolation"] in ("bicubic", "lanczos")
-    flagged = evaluated(animals.model, [tmp_path / "photos"], tmp_path, "--preset", tmp_path / name, "--mean", "1,2,3")
-    assert flagged["preprocessing"] == {**found["preprocessing"], "mean": [1.0, 2.0, 3.0]}  # flags win
 
 
 # --- wrong paths and words

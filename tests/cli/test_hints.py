@@ -62,10 +62,7 @@ def regressor() -> onnx.ModelProto:
 
 
 def detector() -> onnx.ModelProto:
-    nodes = [
-        helper.make_node("Identity", ["X"], ["boxes"]),
-        helper.make_node("Softmax", ["X"], ["scores"]),
-    ]
+    nodes = [helper.make_node("Identity", ["X"], ["boxes"]), helper.make_node("Softmax", ["X"], ["scores"])]
     outputs = [tensor_info("boxes", ["N", 4]), tensor_info("scores", ["N", 7, 4])]
     return small_model(nodes, [tensor_info("X", ["N", 4])], outputs)
 
@@ -79,10 +76,7 @@ def embedding() -> onnx.ModelProto:
     return small_model(nodes, [tensor_info("X", ["N", 4])], [tensor_info("embedding", ["N", 8])], {"w": weight})
 
 
-MODELS: dict[str, Any] = {
-    "boosted trees": lambda: tree(shares=False),
-    "two heads": lambda: linear(3, "a", "b"),
-}
+MODELS: dict[str, Any] = {"boosted trees": lambda: tree(shares=False), "two heads": lambda: linear(3, "a", "b")}
 
 
 def follow(words: list[object], error: str) -> list[list[object]]:

@@ -14,17 +14,7 @@ import pytest
 
 import tna_onnx
 from tna_onnx.cli.command import group
-from tna_onnx.cli.options import (
-    Number,
-    PresetPath,
-    Words,
-    batch_size,
-    flat,
-    members,
-    numbers,
-    size,
-    take_recipe,
-)
+from tna_onnx.cli.options import Number, PresetPath, Words, batch_size, flat, members, numbers, size, take_recipe
 from tna_onnx.data import PRESETS, Recipe
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions

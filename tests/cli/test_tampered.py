@@ -580,20 +580,14 @@ def head_reads_the_old_weight(m: Proto) -> None:
 
 
 OF_KIND: dict[str, dict[str, Tamper]] = {
-    "shifted": {
-        **_named(prior_of_another_class, prior_in_the_metadata, shift_twice),
-    },
+    "shifted": {**_named(prior_of_another_class, prior_in_the_metadata, shift_twice)},
     "dialled": {
         **_named(dial_has_another_default, dial_renamed, dial_with_other_thresholds, dial_of_another_output),
         "dial_is_no_input": lambda m: m.graph.input.remove(_dial(m)),
         "dial_has_no_default": lambda m: m.graph.initializer.remove(_tensor(m, _dial(m).name)),
     },
-    "requantised": {
-        **_named(codes_negated, a_code, scale_doubled, zero_point_moved, weight_per_feature),
-    },
-    "kept in float": {
-        **_named(codes_negated, a_code, scale_doubled, zero_point_moved),
-    },
+    "requantised": {**_named(codes_negated, a_code, scale_doubled, zero_point_moved, weight_per_feature)},
+    "kept in float": {**_named(codes_negated, a_code, scale_doubled, zero_point_moved)},
 }
 # What needs a tensor of floats by the name of `weight`, or numbers that are not free.
 _NOT_QUANTISED = {"constant_shadows_the_head", "constant_behind_shadows", "head_nan", "head_in_float64",

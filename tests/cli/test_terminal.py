@@ -17,13 +17,7 @@ from click.testing import CliRunner
 from tests.conftest import Small
 from tests.support import PLAIN, cli, program, run, words_of
 from tna_onnx.cli.command import Command, Group
-from tna_onnx.cli.terminal import (
-    check_figure_folder,
-    check_result_file,
-    loaded,
-    loading,
-    shortage,
-)
+from tna_onnx.cli.terminal import check_figure_folder, check_result_file, loaded, loading, shortage
 from tna_onnx.errors import INTERRUPTED, UsageError
 
 FAST = words_of(PLAIN)

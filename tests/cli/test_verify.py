@@ -454,19 +454,8 @@ def two_heads(small: Small, folder: Path) -> Path:
 
 def test_the_file_says_which_head(small: Small, tmp_path: Path) -> None:
     model, output = two_heads(small, tmp_path), tmp_path / "o.onnx"
-    made = cli(
-        "calibrate",
-        model,
-        "--calib",
-        small.calib,
-        "-o",
-        output,
-        "--output-name",
-        "second",
-        *SEARCHED,
-        "--map",
-        "isotonic",
-    )
+    flags = ["--output-name", "second", "--map", "isotonic", *SEARCHED]
+    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *flags)
     assert made.exit_code == 0, made.output
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert (result.exit_code, found["head"]) == (0, "h2"), result.output

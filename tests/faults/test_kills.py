@@ -10,10 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and SIGKILL")]
 
 
 def test_a_kill_leaves_the_old_or_the_new_result() -> None:

@@ -44,12 +44,7 @@ def test_callers_that_know_no_dials_get_the_defaults(
 
 @pytest.mark.parametrize(("coverage", "risk"), [(50, 15), (99, 30)])
 def test_every_level_is_what_guard_chooses_for_it(
-    small: Small,
-    dialled: Path,
-    data: dict[str, np.ndarray],
-    coverage: float,
-    risk: float,
-    tmp_path: Path,
+    small: Small, dialled: Path, data: dict[str, np.ndarray], coverage: float, risk: float, tmp_path: Path
 ) -> None:
     words = {**WORDS, "coverage": coverage, "risk": risk}
     tna_onnx.guard(small.model, small.calib, output=tmp_path / "g.onnx", **words)

@@ -81,12 +81,7 @@ def test_fewer_than_ten_samples_tell_nothing_of_a_class() -> None:
 
 
 def test_a_method_that_is_worth_it_stands_for_a_better_one_that_is_not() -> None:
-    table = {
-        INPUT: BEFORE,
-        TS: scores(1.0),
-        BIAS: scores(0.4, moved(a=100, c=-6)),
-        SVS: scores(0.5, moved(a=30, b=6)),
-    }
+    table = {INPUT: BEFORE, TS: scores(1.0), BIAS: scores(0.4, moved(a=100, c=-6)), SVS: scores(0.5, moved(a=30, b=6))}
     assert CAREFUL.choose(table, BEFORE) == SVS
     assert Rule().choose(table, BEFORE) == BIAS
     assert CAREFUL.choice(table, BEFORE).left_out == {BIAS: "predictions"}

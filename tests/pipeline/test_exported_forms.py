@@ -116,11 +116,7 @@ def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
     if tied:  # the weight is read elsewhere too: the head gets one of its own
         nodes.append(helper.make_node("Identity", ["w"], ["class vectors"]))
         outputs.append(tensor_info("class vectors", [CLASSES, FEATURES]))
-    inputs = [
-        tensor_info("x", ["N", FEATURES]),
-        tensor_info("w", [CLASSES, FEATURES]),
-        tensor_info("b", [CLASSES]),
-    ]
+    inputs = [tensor_info("x", ["N", FEATURES]), tensor_info("w", [CLASSES, FEATURES]), tensor_info("b", [CLASSES])]
     tensors = {"w": weight, "b": rng.standard_normal(CLASSES).astype(np.float32)}
     return small_model(nodes, inputs, outputs, tensors, opset=opset, ir_version=3)
 

@@ -188,16 +188,6 @@ def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: 
     assert report.parameters["intercepts"][2] == 0
 
 
-def test_columns_in_another_order_are_refused(folder: Path) -> None:
-    data = samples(600, 1)
-    # as sure as their own labels, so that an order can be told
-    data["labels"] = (np.maximum(data["x"], 0) @ WEIGHT.T + BIAS > 0).astype(np.int64)
-    data["labels"][::7] = 1 - data["labels"][::7]
-    data["labels"] = data["labels"][:, [1, 0, 2, 3]].copy()
-    with pytest.raises(DataError, match=r"another order of the label columns.*'sea: column sky'"):
-        tna_onnx.calibrate(model(), data, classes=NAMES)
-
-
 # ---- other commands
 
 

@@ -108,11 +108,7 @@ def test_what_raises_the_calibration_error_is_taken_out(off: float, chosen: Meth
     """A rise below a tenth of a point does not count, though it is exact."""
     sides = np.where(EVEN, 1 - off, off)  # hit - confidence is off by as much in each sample, and has no error
     before = scores(1.0, hit=EVEN, confidence=np.where(EVEN, 1.0, 0.0))
-    table = {
-        INPUT: before,
-        TS: scores(0.8, confidence=np.where(EVEN, 1.0, 0.0)),
-        BIAS: scores(0.2, confidence=sides),
-    }
+    table = {INPUT: before, TS: scores(0.8, confidence=np.where(EVEN, 1.0, 0.0)), BIAS: scores(0.2, confidence=sides)}
     assert Rule().choose(table, before) == chosen
 
 

@@ -110,11 +110,7 @@ def test_outputs_that_follow_together_pass(source: Task, small: Small, tmp_path:
 
 @pytest.mark.parametrize(
     ("factors", "name", "kind"),
-    [
-        ({"sharper": 0.5}, "raw", "logits"),
-        ({"around": 0.9}, "raw", "logits"),
-        ({"label": -1.0}, "label", "labels"),
-    ],
+    [({"sharper": 0.5}, "raw", "logits"), ({"around": 0.9}, "raw", "logits"), ({"label": -1.0}, "label", "labels")],
 )
 def test_an_output_that_stays_behind_is_named(
     source: Task, small: Small, tmp_path: Path, factors: dict[str, float], name: str, kind: str

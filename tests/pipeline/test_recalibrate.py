@@ -73,10 +73,7 @@ def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(
         ({"predictions": "same"}, "predictions 'same' is not known; expected auto, change, keep"),
         ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
         ({"search": "none", "map": "none"}, "changes nothing"),
-        (
-            {"predictions": "keep", "method": "tna"},
-            "--predictions keep: a tilted weight (--search sparse) can change",
-        ),
+        ({"predictions": "keep", "method": "tna"}, "--predictions keep: a tilted weight (--search sparse) can change"),
         ({"predictions": "keep", "search": "complete", "map": "ts"}, "(--search complete) can change"),
         ({"predictions": "keep", "search": "none", "map": "bias"}, "--map bias can change predicted classes"),
         ({"bins": 1.5}, "bins must be a whole number, got 1.5"),

@@ -216,10 +216,7 @@ def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None
 
 def sequence(length: int | str) -> Any:
     """A convolution along a sequence that gives logits: (N, n, P) -> (N, C, P)."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["z"]),
-        helper.make_node("Conv", ["z", "w", "b"], ["logits"], name="head"),
-    ]
+    nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Conv", ["z", "w", "b"], ["logits"], name="head")]
     inputs = [tensor_info("x", ["N", N_FEATURES, length])]
     outputs = [tensor_info("logits", ["N", CLASSES, length])]
     return small_model(nodes, inputs, outputs, {"w": WEIGHT[:, :, None], "b": BIAS})

@@ -20,19 +20,10 @@ from tna_onnx.api.schema import json_schema
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.inspection import (
-    Collection,
-    Inspection,
-    ModelDifference,
-)
+from tna_onnx.results.inspection import Collection, Inspection, ModelDifference
 from tna_onnx.results.measured import Evaluation, ModelComparison
-from tna_onnx.results.outcomes import (
-    Guard,
-    Shift,
-)
-from tna_onnx.results.report import (
-    Report,
-)
+from tna_onnx.results.outcomes import Guard, Shift
+from tna_onnx.results.report import Report
 from tna_onnx.results.study import Studies, Study
 from tna_onnx.search.candidates import SearchSettings
 

@@ -66,10 +66,7 @@ def details_of(report: Report) -> Details:
 # Numbers
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=20, max_size=60),
-    st.integers(1, 20),
-)
+@given(st.lists(st.tuples(st.floats(0, 1, width=32), st.booleans()), min_size=20, max_size=60), st.integers(1, 20))
 def test_bins_give_the_ece(samples: list[tuple[float, bool]], bins: int) -> None:
     confidence, hit = zip(*samples, strict=True)
     scores = scores_of(list(confidence), list(hit))
@@ -121,12 +118,7 @@ def test_details_agree_with_the_report(report: Report) -> None:
 
 def test_held_out_steps_are_those_of_a_run_on_the_file(small: Small, tmp_path: Path) -> None:
     report = tna_onnx.calibrate(
-        small.model,
-        small.calib,
-        eval=small.test,
-        output=tmp_path / "o",
-        details=True,
-        **SEARCHED | {"map": "none"},
+        small.model, small.calib, eval=small.test, output=tmp_path / "o", details=True, **SEARCHED | {"map": "none"}
     )
     details = details_of(report)
     assert details.steps[details.chosen].shown.accuracy == pytest.approx(report.comparison.after.accuracy, abs=1e-3)
