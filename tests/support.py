@@ -101,6 +101,20 @@ def cli(*words: object, command: click.Command = group) -> Result:
     return result
 
 
+def ok(*words: object) -> Result:
+    """Run `tna-onnx WORDS`, which must end well."""
+    result = cli(*words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def refused(code: int, message: str, *words: object) -> Result:
+    """Run `tna-onnx WORDS`, which must end with an exit code and a message."""
+    result = cli(*words)
+    assert (result.exit_code, message in result.output) == (code, True), result.output
+    return result
+
+
 def program(*words: object, code: str = "") -> list[str]:
     """Return the words that start the real program, after some code that may change the package."""
     start = f"import sys; sys.argv[0] = 'tna-onnx'\n{code}\nfrom tna_onnx.cli import main; main()"

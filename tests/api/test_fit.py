@@ -11,7 +11,7 @@ import pytest
 from scipy.special import softmax
 
 import tna_onnx
-from tests.support import cli
+from tests.support import ok
 from tna_onnx import Calibrator, DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -29,8 +29,7 @@ def samples() -> tuple[np.ndarray, np.ndarray]:
 def test_arrays_in_a_file_give_the_calibrator_of_the_arrays(tmp_path: Path) -> None:
     logits, labels = samples()
     np.savez(tmp_path / "s.npz", logits=logits, labels=labels)
-    done = cli("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx", "--json", tmp_path / "c.json")
-    assert done.exit_code == 0, done.output
+    ok("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx", "--json", tmp_path / "c.json")
     fitted = Calibrator().fit(logits, labels)
     assert fitted.report_ is not None
     report = tna_onnx.fit({"logits": logits, "labels": labels})

@@ -15,7 +15,7 @@ from onnx import helper
 from tests.conftest import Small
 from tests.graph.samples import CASES, FEATURES, Builder
 from tests.graph.test_datafiles import SECRET, hostile
-from tests.support import cli, run
+from tests.support import cli, ok, refused, run
 from tna_onnx.errors import INTERNAL_ERROR
 
 # Where a bug is planted, as code that runs before the command line.
@@ -117,8 +117,7 @@ def nasty(tmp_path: Path) -> Path:
 
 
 def test_inspect(nasty: Path) -> None:
-    result = cli("inspect", nasty)
-    assert result.exit_code == 0
+    result = ok("inspect", nasty)
     assert no_controls(result.output)
     for line in (f"head     {SHOWN} (Gemm)", f"output   y{SHOWN}", rf"  x{SHOWN}: one\ntwo{SHOWN}"):
         assert line in result.output.splitlines()
@@ -147,9 +146,7 @@ def test_commands_that_read_data(nasty: Path, data: Path, tmp_path: Path) -> Non
 
 
 def test_an_error_names_the_place_without_acting(nasty: Path, data: Path) -> None:
-    result = cli("calibrate", nasty, "--calib", data, "--head", "nowhere", "--device", "cpu")
-    assert result.exit_code == 3
-    assert SHOWN in result.stderr
+    result = refused(3, SHOWN, "calibrate", nasty, "--calib", data, "--head", "nowhere", "--device", "cpu")
     assert no_controls(result.stderr)
 
 
@@ -167,18 +164,14 @@ def test_external_data_that_lead_out(data: Path, tmp_path: Path) -> None:
         ("verify", path, path),
         ("calibrate", path, "--calib", data, "-o", tmp_path / "out.onnx"),
     ):
-        result = cli(*words)
-        assert result.exit_code == 3, result.output
-        assert "behind a link to" in result.stderr
+        refused(3, "behind a link to", *words)
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_pipe_as_external_data_does_not_block(data: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     os.mkfifo(tmp_path / "model" / "pipe")
-    result = cli("calibrate", hostile(tmp_path / "model", location="pipe"), "--calib", data)
-    assert result.exit_code == 3
-    assert "not a regular file" in result.stderr
+    refused(3, "not a regular file", "calibrate", hostile(tmp_path / "model", location="pipe"), "--calib", data)
 
 
 def test_a_number_of_any_length_in_the_metadata(data: Path, tmp_path: Path) -> None:

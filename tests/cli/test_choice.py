@@ -17,7 +17,7 @@ from tests.api.test_choice import drawn
 from tests.conftest import Small
 from tests.graph.samples import run, softmax
 from tests.pipeline.test_folded_maps import Built, gemm, one_number, tied, without_bias
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.pipeline.settings import PAPER
 
 Array = NDArray[Any]
@@ -36,8 +36,7 @@ def own(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_calibrated_model_is_copied(small: Small, own: Path, tmp_path: Path) -> None:
     output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
-    result = cli("calibrate", small.model, "--calib", own, "-o", output, "--json", json_file, *FAST)
-    assert result.exit_code == 0, result.output
+    result = ok("calibrate", small.model, "--calib", own, "-o", output, "--json", json_file, *FAST)
     assert "needs no recalibration" in result.output
     assert "next     keep the model that you have" in result.output
     assert output.read_bytes() == small.model.read_bytes()
@@ -83,8 +82,7 @@ def test_the_file_computes_the_map_with_the_parameters_that_it_names(model: str,
     np.savez(tmp_path / "c.npz", **data)
     output = tmp_path / "o.onnx"
     words = ("--search", "none", "--map", name, "--output-name", "y", "--device", "cpu")
-    result = cli("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", output, *words)
-    assert result.exit_code == 0, result.output
+    ok("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", output, *words)
     found = metadata_of(output)
     s = built.logits(data["x"]) / found["temperature"]
     if name == "svs":
@@ -102,21 +100,18 @@ def test_the_class_of_the_input_stays_beside_new_probabilities(model: str, tmp_p
     onnx.save(built.proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "c.npz", **data)
     words = ("--search", "none", "--map", "bias", "--output-name", "y", "--device", "cpu", "--keep-decision")
-    result = cli("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", tmp_path / "o.onnx", *words)
-    assert result.exit_code == 0, result.output
+    ok("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", tmp_path / "o.onnx", *words)
     onnx.checker.check_model(onnx.load(tmp_path / "o.onnx"), full_check=True)
     before = built.probabilities(run(tmp_path / "m.onnx", ["y"], data["x"])[0])
     y, original = run(tmp_path / "o.onnx", ["y", "original_class"], data["x"])
     np.testing.assert_array_equal(original, before.argmax(1))
     assert np.mean(built.probabilities(y).argmax(1) != original) > 0.02
-    verified = cli("verify", tmp_path / "m.onnx", tmp_path / "o.onnx")
-    assert verified.exit_code == 0, verified.output
+    ok("verify", tmp_path / "m.onnx", tmp_path / "o.onnx")
 
 
 def test_no_output_more_where_no_prediction_changes(small: Small, tmp_path: Path) -> None:
     words = ("--map", "ts", "--search", "none", "--keep-decision", "--device", "cpu")
-    result = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *words)
-    assert result.exit_code == 0, result.output
+    result = ok("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx", *words)
     assert "no output original_class" in " ".join(result.output.split())
     outputs = [[each.name for each in onnx.load(path).graph.output] for path in (small.model, tmp_path / "o.onnx")]
     assert outputs[0] == outputs[1]
@@ -137,8 +132,7 @@ def test_a_refit_is_worth_it_and_its_report_is_true(model: str, tmp_path: Path) 
     np.savez(tmp_path / "c.npz", **data)
     output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
     words = ("--search", "none", "--map", "refit", "--output-name", "y", "--device", "cpu", "--json", json_file)
-    result = cli("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", output, *words)
-    assert result.exit_code == 0, result.output
+    ok("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", output, *words)
     report = json.loads(json_file.read_text())
     assert report["folded"]
     rows = np.arange(len(data["labels"]))

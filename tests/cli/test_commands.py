@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT, Small
-from tests.support import PLAIN, TILTED, cli, run, words_of
+from tests.support import PLAIN, TILTED, cli, ok, refused, run, words_of
 
 FAST = words_of(PLAIN)
 SEARCHED = words_of(TILTED)
@@ -40,14 +40,12 @@ def test_module_and_shim_are_the_console_script(start: list[str]) -> None:
 def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path) -> None:
     output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
     data = ["--calib", small.calib, "--eval", small.test]
-    result = cli("calibrate", small.model, *data, "-o", output, "--json", json_file, "-v", *SEARCHED)
-    assert result.exit_code == 0, result.output
+    result = ok("calibrate", small.model, *data, "-o", output, "--json", json_file, "-v", *SEARCHED)
     for word in ("accuracy, %", "ECE, %", "AdaECE, %", "NLL, nats", "Brier", "held-out: N = 1,500, 15 bins"):
         assert word in result.output
     assert re.search(r"^verdict  improved: NLL .*, ECE .*; 1,500 held-out samples, 95% intervals", result.output, re.M)
     report = json.loads(json_file.read_text())
-    again = cli("evaluate", output, "--data", small.test, "--json", json_file, "--device", "cpu")
-    assert again.exit_code == 0
+    ok("evaluate", output, "--data", small.test, "--json", json_file, "--device", "cpu")
     measured = json.loads(json_file.read_text())["metrics"]
     assert measured == pytest.approx(report["comparison"]["after"], abs=1e-6)  # float32, summed in another order
 
@@ -133,9 +131,7 @@ def test_bad_arrays(small: Small, tmp_path: Path, case: str) -> None:
         ["calibrate", small.model, "--calib", small.calib, "--eval", data, "-o", output, *FAST],
         ["evaluate", small.model, "--data", data],
     ):
-        result = cli(*command)
-        assert result.exit_code == code, (command, result.output)
-        assert message in result.output
+        result = refused(code, message, *command)
         assert "data.npz" in result.output
         assert not output.exists()
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import ROOT, Small
-from tests.support import PLAIN, cli, words_of
+from tests.support import PLAIN, cli, ok, refused, words_of
 from tna_onnx.cli.command import group
 
 CONFIGURABLE = {n: c for n, c in group.commands.items() if any(p.name == "config" for p in c.params)}
@@ -35,8 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def bins(small: Small, *flags: object) -> int:
     """Run `evaluate` and return the number of bins that it used."""
-    result = cli("evaluate", small.model, "--data", small.test, "--json", "r.json", *flags)
-    assert result.exit_code == 0, result.output
+    ok("evaluate", small.model, "--data", small.test, "--json", "r.json", *flags)
     return int(json.loads(Path("r.json").read_text())["metrics"]["bins"])
 
 
@@ -94,8 +93,7 @@ def test_verbose_says_where_settings_come_from(small: Small, folder: Path, monke
     (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\nbatch-size = 10\n")
     (folder / "tna.toml").write_text('[evaluate]\nbins = 4\nformat = "npz"\n')
     monkeypatch.setenv("TNA_ONNX_MAX_ECE", "90")
-    result = cli("evaluate", small.model, "--data", small.test, "--config", "tna.toml", "--format", "npz", "-v", "-q")
-    assert result.exit_code == 0, result.output
+    result = ok("evaluate", small.model, "--data", small.test, "--config", "tna.toml", "--format", "npz", "-v", "-q")
     assert sorted(result.stderr.splitlines()) == [
         f"setting  batch-size = 10  ({folder / 'pyproject.toml'})",
         "setting  bins = 4  (tna.toml [evaluate])",
@@ -123,8 +121,7 @@ def test_a_preset_is_a_name_or_a_file_and_the_nearer_wins(
 
     assert cli(*command).exit_code == 0
     assert mean() == [0.1307]
-    result = cli(*command, "--preset", "p.json")
-    assert result.exit_code == 0, result.output
+    ok(*command, "--preset", "p.json")
     assert mean() == [0.25]
     monkeypatch.setenv("TNA_ONNX_PRESET", "p.json")
     assert cli(*command).exit_code == 0
@@ -231,9 +228,7 @@ BAD_FILES = {
 def test_bad_files(small: Small, folder: Path, case: str) -> None:
     text, message = BAD_FILES[case]
     (folder / "tna.toml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    result = cli("evaluate", small.model, "--data", small.test, "--config", "tna.toml", "--json", "r.json")
-    assert result.exit_code == 2, result.output
-    assert message in result.stderr
+    refused(2, message, "evaluate", small.model, "--data", small.test, "--config", "tna.toml", "--json", "r.json")
     assert not (folder / "r.json").exists()
 
 
@@ -254,9 +249,7 @@ def test_errors_in_a_pyproject_name_it(small: Small, folder: Path) -> None:
         ("[tool.tna_onnx.evaluate]\nbins = 3\n", "[tool.tna_onnx] is not read; write [tool.tna-onnx]"),
     ):
         (folder / "pyproject.toml").write_text(text)
-        result = cli("evaluate", small.model, "--data", small.test)
-        assert result.exit_code == 2, result.output
-        assert message in result.stderr
+        result = refused(2, message, "evaluate", small.model, "--data", small.test)
         assert str(folder / "pyproject.toml") in result.stderr
 
 
@@ -272,9 +265,7 @@ def test_bad_variables(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with monkeypatch.context() as patch:
             patch.setenv(name, value)
-            result = cli(*command)
-            assert result.exit_code == 2, result.output
-            assert message in result.stderr
+            refused(2, message, *command)
 
 
 def test_variables_that_are_no_settings_are_pointed_out(small: Small, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,6 +331,5 @@ def test_the_file_in_the_reference(folder: Path) -> None:
     text = (root / "docs/reference/calibrate.md").read_text(encoding="utf-8")
     (folder / "tna.toml").write_text(re.findall(r"^```toml\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0])
     shutil.copytree(root / "models/digits", folder / "models/digits", ignore=shutil.ignore_patterns("*.tna.onnx"))
-    result = cli("calibrate", "models/digits/model.onnx", "--config", "tna.toml", "-v", "--dry-run", *words_of(PLAIN))
-    assert result.exit_code == 0, result.output
+    result = ok("calibrate", "models/digits/model.onnx", "--config", "tna.toml", "-v", "--dry-run", *words_of(PLAIN))
     assert "setting  max-ece = 2  (tna.toml [calibrate])" in result.stderr

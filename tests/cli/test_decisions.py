@@ -17,7 +17,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.results.test_json_schema import valid
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.errors import DataError
@@ -32,8 +32,7 @@ def both(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     """A file that is recalibrated and guarded at once, its report, and its page."""
     folder = tmp_path_factory.mktemp("both")
     words = ["--eval", small.test, "-o", folder / "m.onnx", "--json", folder / "m.json", "--report", folder / "m.html"]
-    done = cli("calibrate", small.model, "--calib", small.calib, *FAST, *ALL, *words)
-    assert done.exit_code == 0, done.output
+    done = ok("calibrate", small.model, "--calib", small.calib, *FAST, *ALL, *words)
     (folder / "m.txt").write_text(done.output)
     # nothing but the results: the file in between is gone
     assert {path.name for path in folder.iterdir()} == {"m.onnx", "m.json", "m.html", "m.txt"}
@@ -124,8 +123,7 @@ def test_evaluate_and_compare_measure_decisions(
     np.savez(far, x=20 * rng.standard_normal((200, 8)).astype(np.float32), labels=np.arange(200) % 50)
     path, report = both
     words = ["--data", small.test, "--ood-data", far]
-    done = cli("evaluate", path, *words, "--json", tmp_path / "e.json")
-    assert done.exit_code == 0, done.output
+    done = ok("evaluate", path, *words, "--json", tmp_path / "e.json")
     assert "measured unknown samples" in done.output
     shown = valid((tmp_path / "e.json").read_text())["decisions"]
     expected = report["guard"]["decisions"]
@@ -138,8 +136,7 @@ def test_evaluate_and_compare_measure_decisions(
     above = np.mean(found["ood"][:, None] > known[None]) + 0.5 * np.mean(found["ood"][:, None] == known[None])
     assert shown["detection"]["auroc"] == pytest.approx(above)
     pages = ["--json", tmp_path / "c.json", "--report", tmp_path / "c.html"]
-    done = cli("compare", small.model, path, *words, *pages)
-    assert done.exit_code == 0, done.output
+    done = ok("compare", small.model, path, *words, *pages)
     first, second = valid((tmp_path / "c.json").read_text())["models"]
     assert first["decisions"] is None
     assert second["decisions"]["detection"] == shown["detection"]
@@ -159,8 +156,7 @@ def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) ->
         proto.metadata_props.add(key="tna_onnx.guard", value='["prefix"]')
     onnx.save(proto, tmp_path / "m.onnx")
     words = ["--data", small.test, "--output-name", "logits"]
-    done = cli("evaluate", tmp_path / "m.onnx", *words, "--json", tmp_path / "e.json")
-    assert done.exit_code == 0, done.output
+    ok("evaluate", tmp_path / "m.onnx", *words, "--json", tmp_path / "e.json")
     assert valid((tmp_path / "e.json").read_text())["decisions"] is None
     done = cli("evaluate", tmp_path / "m.onnx", *words, "--ood-data", small.test)
     assert (done.exit_code, "--ood-data are for a model with the output ood" in done.output) == (2, True), done.output
@@ -170,8 +166,7 @@ def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) ->
 def test_verify_explains_decisions(small: Small, dials: list[str], tmp_path: Path) -> None:
     words = ["--calib", small.calib, *ALL, *dials, "-o", tmp_path / "g.onnx", "-q"]
     assert cli("guard", small.model, *words).exit_code == 0
-    done = cli("verify", small.model, tmp_path / "g.onnx", "--data", small.test, "--json", tmp_path / "v.json")
-    assert done.exit_code == 0, done.output
+    done = ok("verify", small.model, tmp_path / "g.onnx", "--data", small.test, "--json", tmp_path / "v.json")
     assert "intact: " in done.output
     parts = {each["part"] for each in valid((tmp_path / "v.json").read_text())["differences"]}
     assert parts == {"node", "output", "metadata", *(("input", "tensor") if dials else ())}
@@ -202,8 +197,7 @@ def test_what_only_looks_like_decisions_is_a_difference(small: Small, attack: st
 @pytest.mark.parametrize("asked", ["accept,set", "accept"])
 def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, asked: str, tmp_path: Path) -> None:
     words = ["-o", tmp_path / "m.onnx", "--json", tmp_path / "m.json", *FAST, "--add", asked, "--risk", "0.01"]
-    done = cli("calibrate", small.model, small.calib, *words)
-    assert done.exit_code == 0, done.output
+    done = ok("calibrate", small.model, small.calib, *words)
     assert "the lowest risk that passes is " in done.output
     report = valid((tmp_path / "m.json").read_text())
     assert report["output_sha256"] == hashlib.sha256((tmp_path / "m.onnx").read_bytes()).hexdigest()
@@ -238,8 +232,7 @@ def test_few_samples_cannot_be_told_from_those_of_the_thresholds(small: Small, t
         with np.load(data) as stored:
             np.savez(tmp_path / "two.npz", **{name: values[:2] for name, values in stored.items()})
         few = ["--bins", 2, "--data", tmp_path / "two.npz", "--json", tmp_path / "e.json"]
-        done = cli("evaluate", tmp_path / "g.onnx", *few)
-        assert done.exit_code == 0, done.output
+        done = ok("evaluate", tmp_path / "g.onnx", *few)
         assert valid((tmp_path / "e.json").read_text())["decisions"]["fresh"] is None
         assert "held-out" not in done.output
 

@@ -22,7 +22,7 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.corpus.forms import CASES
-from tests.support import PLAIN, TILTED, cli, program, words_of
+from tests.support import PLAIN, TILTED, cli, ok, program, words_of
 from tna_onnx.api.features import features
 from tna_onnx.errors import DataError
 from tna_onnx.runtime import Session
@@ -59,20 +59,17 @@ def content(cache: Path) -> dict[str, bytes]:
 
 def test_the_command_fills_a_store_and_a_fit_takes_it(small: Small, tmp_path: Path) -> None:
     cache, json_file = tmp_path / "cache", tmp_path / "f.json"
-    result = cli(
+    result = ok(
         "features", small.model, "--data", small.calib, "--cache", cache, "--device", "cpu", "--json", json_file
     )
-    assert result.exit_code == 0, result.output
     assert "kept     features 'features' (1500, 32), float32, computed on CPUExecutionProvider" in result.output
     found = json.loads(json_file.read_text())
     folder = Path(found["folder"])
     assert folder.parent == cache
     assert (found["head"], found["tensor"], found["shape"]) == ("head", "features", [1500, 32])
-    direct = cli("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "a.onnx", *FAST)
-    assert direct.exit_code == 0, direct.output
+    direct = ok("calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "a.onnx", *FAST)
     for data in (cache, folder):
-        result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "b.onnx", *FAST)
-        assert result.exit_code == 0, result.output
+        result = ok("calibrate", small.model, "--calib", data, "-o", tmp_path / "b.onnx", *FAST)
         assert f"feature store {folder.name} (1,500 samples, 5 classes), cross-fitted" in result.output
         assert weight_of(tmp_path / "a.onnx") == weight_of(tmp_path / "b.onnx")
         assert result.output.split("\n")[3:8] == direct.output.split("\n")[3:8]  # the table

@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED, WALKED, cli, words_of
+from tests.support import PLAIN, TILTED, WALKED, cli, ok, words_of
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.results.gates import Gates
@@ -120,8 +120,7 @@ def test_max_accuracy_drop(small: Small, data: Data, tmp_path: Path) -> None:
     assert missed.stderr.endswith("on 900 held-out samples; no file was written\n")
     assert len(missed.stderr.splitlines()) == 1
     assert list(tmp_path.iterdir()) == []
-    met = cli(*command, "--no-fail-if-worse", "--max-accuracy-drop", "60")
-    assert met.exit_code == 0, met.output
+    ok(*command, "--no-fail-if-worse", "--max-accuracy-drop", "60")
     assert (tmp_path / "o.onnx").exists()
 
 
@@ -209,8 +208,7 @@ def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_p
     assert (dry.exit_code, dry.stderr) == (0, "")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "r.json"]
     planned = json.loads((tmp_path / "r.json").read_text())
-    real = cli(*command)
-    assert real.exit_code == 0
+    ok(*command)
     done = json.loads((tmp_path / "r.json").read_text())
     assert output.exists()
     assert {k for k in done if done[k] != planned[k]} == {"output", "output_sha256", "notes", "dry_run"}
@@ -273,8 +271,7 @@ def test_the_confidence_level_is_that_of_every_interval(small: Small, tmp_path: 
     found, widths = tmp_path / "r.json", []
     for level, shown in (("80", "80"), ("95", "95"), ("97.5", "97.5")):
         command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, *TS, "--json", found]
-        result = cli(*command, "-o", tmp_path / "o.onnx", "--confidence-level", level, "-v")
-        assert result.exit_code == 0, result.output
+        result = ok(*command, "-o", tmp_path / "o.onnx", "--confidence-level", level, "-v")
         assert verdict(result).endswith(f"{shown}% intervals of the differences")
         report = json.loads(found.read_text())
         intervals = [report[part]["differences"]["nll"] for part in ("comparison", "calibration")]

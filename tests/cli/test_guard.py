@@ -14,7 +14,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.results.test_json_schema import valid
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.numerics.conformal import coverage_band
 
 ALL = ["--add", "confidence,accept,set,ood", "--device", "cpu", "-q"]
@@ -36,8 +36,7 @@ def guarded(demo: Demo, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path,
     """The demo with all outputs; and the result as JSON."""
     folder = tmp_path_factory.mktemp("guarded")
     words = ["--eval", demo.test, "-o", folder / "g.onnx", "--json", folder / "g.json"]
-    done = cli("guard", demo.model, "--calib", demo.calib, *words, *ALL)
-    assert done.exit_code == 0, done.output
+    ok("guard", demo.model, "--calib", demo.calib, *words, *ALL)
     return folder / "g.onnx", valid((folder / "g.json").read_text())
 
 
@@ -97,8 +96,7 @@ def test_python_gives_the_same_file(demo: Demo, guarded: tuple[Path, dict[str, A
 @pytest.mark.parametrize("flags", [[], ["--per-class"]], ids=["marginal", "per class"])
 def test_sets_of_all_kinds_cover(small: Small, score: str, flags: list[str], tmp_path: Path) -> None:
     words = ["--eval", small.test, "-o", tmp_path / "g.onnx", "--json", tmp_path / "g.json", "-q", *flags]
-    done = cli("guard", small.model, "--calib", small.calib, "--add", "set", "--set-score", score, *words)
-    assert done.exit_code == 0, done.output
+    ok("guard", small.model, "--calib", small.calib, "--add", "set", "--set-score", score, *words)
     shown = valid((tmp_path / "g.json").read_text())["decisions"]
     assert shown["coverage"] >= coverage_band(1500, 0.95, 1500, 0.999)[0]
     if flags:
@@ -120,8 +118,7 @@ def test_after_calibration_on_other_samples(small: Small, tmp_path: Path) -> Non
     done = cli("guard", tmp_path / "c.onnx", "--calib", small.calib, "-o", tmp_path / "g.onnx", "-q")
     assert (done.exit_code, "was recalibrated on these data" in done.output) == (4, True)
     words = ["--calib", small.test, "--add", "set", "-o", tmp_path / "g.onnx", "-q"]
-    done = cli("guard", tmp_path / "c.onnx", *words)
-    assert done.exit_code == 0, done.output
+    ok("guard", tmp_path / "c.onnx", *words)
     entries = {entry.key: entry.value for entry in onnx.load(tmp_path / "g.onnx").metadata_props}
     assert entries["tna_onnx.map"] == "isotonic"
     assert json.loads(entries["tna_onnx.guard"])["coverage"] == 95
@@ -156,8 +153,7 @@ def test_what_cannot_be_promised(small: Small, flags: list[str], code: int, said
 
 def test_a_risk_that_is_not_reached_leaves_the_rest(small: Small, tmp_path: Path) -> None:
     words = ["--add", "accept,set", "--risk", "0.01", "-o", tmp_path / "g.onnx", "--json", tmp_path / "g.json"]
-    done = cli("guard", small.model, "--calib", small.calib, *words)
-    assert done.exit_code == 0, done.output
+    done = ok("guard", small.model, "--calib", small.calib, *words)
     result = valid((tmp_path / "g.json").read_text())
     assert (result["omitted"], [output["role"] for output in result["outputs"]]) == (["accept"], ["set"])
     found = outputs(tmp_path / "g.onnx", loaded(small.test)["x"])
@@ -175,8 +171,7 @@ def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path)
     kept = np.flatnonzero((stored["labels"] != 1) | (np.cumsum(stored["labels"] == 1) <= 10))
     np.savez(tmp_path / "few.npz", x=stored["x"][kept], labels=stored["labels"][kept])
     words = ["--add", "set", "--per-class", "-o", tmp_path / "g.onnx"]
-    done = cli("guard", small.model, "--calib", tmp_path / "few.npz", *words)
-    assert done.exit_code == 0, done.output
+    done = ok("guard", small.model, "--calib", tmp_path / "few.npz", *words)
     assert "every set holds the classes '1': they have fewer than the 19 samples" in done.output
     assert outputs(tmp_path / "g.onnx", stored["x"])["set"][:, 1].all()
 
@@ -186,8 +181,7 @@ def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None
     kept = stored["labels"] != 1
     np.savez(tmp_path / "none.npz", x=stored["x"][kept], labels=stored["labels"][kept])
     words = ["--add", "set,ood", "--ood-score", "energy", "-o", tmp_path / "g.onnx"]
-    done = cli("guard", small.model, "--calib", tmp_path / "none.npz", *words)
-    assert done.exit_code == 0, done.output
+    done = ok("guard", small.model, "--calib", tmp_path / "none.npz", *words)
     assert "no sample of the classes '1': no promise is about samples of these" in done.output
 
 
@@ -199,8 +193,7 @@ def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Smal
     logits = outputs(small.model, x)["logits"].astype(np.float64)
     for score in ("energy", "mahalanobis"):
         words = ["--calib", small.test, "--add", "ood", "--ood-score", score, "-o", tmp_path / "g.onnx", "-q"]
-        done = cli("guard", tmp_path / "c.onnx", *words)
-        assert done.exit_code == 0, done.output
+        ok("guard", tmp_path / "c.onnx", *words)
         if score == "energy":
             energy = -np.log(np.exp(logits).sum(axis=1))
             np.testing.assert_allclose(outputs(tmp_path / "g.onnx", x)["ood"], energy, rtol=1e-4, atol=1e-4)

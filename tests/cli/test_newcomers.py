@@ -15,7 +15,7 @@ from onnx import helper
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx import UsageError, evaluate
 from tna_onnx.errors import DataError
 
@@ -122,8 +122,7 @@ def test_columns_that_are_neither_inputs_nor_labels_are_dropped(table: Path) -> 
     assert "no column 'client', which --drop-columns names" in refusal(
         table, "calib.csv", *label, "--drop-columns", "client"
     )
-    dropped = cli("evaluate", table / "model.onnx", table / "calib.csv", *label, "--drop-columns", "customer")
-    assert dropped.exit_code == 0, dropped.stderr
+    dropped = ok("evaluate", table / "model.onnx", table / "calib.csv", *label, "--drop-columns", "customer")
     assert "'age', 'height'" in dropped.output
 
 
@@ -155,8 +154,7 @@ def test_the_folder_of_a_model_is_the_model(small: Small, place: str, tmp_path: 
     shutil.copy(small.model, hub / place / "model.onnx")
     names = ["ant", "bee", "cat", "dog", "eel"]
     (hub / "config.json").write_text(json.dumps({"id2label": dict(enumerate(names)), "model_type": "x"}))
-    done = cli("calibrate", hub, small.calib, "--search", "none", "--map", "ts", "--device", "cpu")
-    assert done.exit_code == 0, done.output
+    done = ok("calibrate", hub, small.calib, "--search", "none", "--map", "ts", "--device", "cpu")
     assert (hub / place / "model.tna.onnx").is_file()
     assert f"the classes are named by {hub / 'config.json'}" in " ".join(done.output.split())
     report = tna_onnx.calibrate(hub, small.calib, output=tmp_path / "n.onnx", search="none", map="ts", device="cpu")

@@ -12,7 +12,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.api.schema import json_schema
 from tna_onnx.results.study import Chart, Column, Footnote, Line, Study
 from tna_onnx.studies.run import latex, read_study, to_csv, write_study
@@ -27,8 +27,7 @@ def command(small: Small, out: Path) -> list[object]:
 @pytest.fixture(scope="module")
 def folder(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("study") / "out"
-    result = cli(*command(small, out), *QUICK, "--json", out.parent / "all.json")
-    assert result.exit_code == 0, result.output
+    ok(*command(small, out), *QUICK, "--json", out.parent / "all.json")
     return out
 
 
@@ -41,8 +40,7 @@ def test_every_study_has_its_files(folder: Path) -> None:
 def test_figures_for_a_paper_have_a_file_a_panel_symbols_and_whole_lines(small: Small, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     words = ["--only", "rotations", "--repeats", "2", "--device", "cpu", "--style", "paper", "--split-panels"]
-    result = cli(*command(small, tmp_path / "out"), *words)
-    assert result.exit_code == 0, result.output
+    ok(*command(small, tmp_path / "out"), *words)
     assert {path.name for path in (tmp_path / "out").glob("*.svg")} == {"rotations-1.svg", "rotations-2.svg"}
     drawn = (tmp_path / "out" / "rotations-1.svg").read_text()
     assert ">θ<" in drawn
@@ -195,6 +193,5 @@ def test_without_matplotlib_there_are_no_figures_unless_they_are_asked_for(
     from tna_onnx.render import figures as study_figures
 
     monkeypatch.setattr(study_figures.importlib.util, "find_spec", lambda _: None)
-    result = cli(*command(small, folder), *QUICK)
-    assert result.exit_code == 0
+    result = ok(*command(small, folder), *QUICK)
     assert "not drawn: matplotlib is not installed" in result.output

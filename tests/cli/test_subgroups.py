@@ -10,7 +10,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import cli
+from tests.support import ok
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.numerics.slope import event_of, slope_and_intercept
@@ -87,8 +87,7 @@ def test_by_a_column_on_the_command_line(small: Small, tmp_path: Path) -> None:
     site = np.where(np.arange(len(x)) % 3 == 0, "north", "south")
     site[:5] = "island"
     np.savez(tmp_path / "d.npz", x=x, labels=labels, site=site)
-    done = cli("evaluate", small.model, tmp_path / "d.npz", "--by", "site", "--json", tmp_path / "r.json")
-    assert done.exit_code == 0, done.output
+    done = ok("evaluate", small.model, tmp_path / "d.npz", "--by", "site", "--json", tmp_path / "r.json")
     assert "1 of 3 subgroups have fewer than 50 samples" in done.output
     assert "not corrected for 2 subgroups" in done.output
     found = json.loads((tmp_path / "r.json").read_text())
@@ -98,8 +97,7 @@ def test_by_a_column_on_the_command_line(small: Small, tmp_path: Path) -> None:
         assert part["metrics"]["ece"] == pytest.approx(own.metrics.ece, rel=1e-9)
         assert part["estimates"]["slope"]["value"] == pytest.approx(own.estimates["slope"].value, rel=1e-9)
     page = tmp_path / "p.html"
-    compared = cli("compare", small.model, small.model, tmp_path / "d.npz", "--by", "site", "--report", page)
-    assert compared.exit_code == 0, compared.output
+    compared = ok("compare", small.model, small.model, tmp_path / "d.npz", "--by", "site", "--report", page)
     assert "differences to the baseline" in compared.output
     assert "Subgroups, " in page.read_text()
     with pytest.raises(UsageError, match="guard does not take subgroups into account"):
@@ -118,8 +116,7 @@ def test_calibrate_compares_subgroups_of_the_samples_that_it_reports_on(
     words = ["--eval", tmp_path / "test.npz"] if held_out else []
     files = ["-o", new, "--report", page, "--json", result]
     command = ["calibrate", small.model, tmp_path / "calib.npz", "--search", "none", "--map", "ts", "--by", "site"]
-    done = cli(*command, *words, *files)
-    assert done.exit_code == 0, done.output
+    done = ok(*command, *words, *files)
     assert "subgroups: after minus before" in done.output
     assert "not corrected for 2 subgroups" in done.output
     assert "Subgroups: after minus before" in page.read_text()

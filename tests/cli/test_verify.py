@@ -20,7 +20,7 @@ import tna_onnx
 from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
 from tests.graph.samples import CASES
-from tests.support import TILTED, WALKED, cli, words_of
+from tests.support import TILTED, WALKED, cli, ok, words_of
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import requantized
@@ -66,8 +66,7 @@ def written(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Callable[
     def file(mode: str) -> Path:
         if mode not in made:
             made[mode] = folder / f"{mode}.onnx"
-            result = cli("calibrate", small.model, "--calib", small.calib, "-o", made[mode], *SEARCHED, *MODES[mode][0])
-            assert result.exit_code == 0, result.output
+            ok("calibrate", small.model, "--calib", small.calib, "-o", made[mode], *SEARCHED, *MODES[mode][0])
         return made[mode]
 
     return file
@@ -186,8 +185,7 @@ def test_quantised_heads(small: Small, axis: int | None, flags: list[str], tmp_p
     # the limit of many members would move the scale alone
     searched = words_of(WALKED | {"ensemble_size": 64})
     data = ["--calib", small.calib, "--eval", small.test]
-    made = cli("calibrate", model, *data, "-o", output, *searched, *flags)
-    assert made.exit_code == 0, made.output
+    ok("calibrate", model, *data, "-o", output, *searched, *flags)
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
     roles = {d["explained"] for d in found["differences"]}
@@ -234,8 +232,7 @@ def test_functions_that_calibrate_inlined(small: Small, tmp_path: Path) -> None:
     model.opset_import.append(helper.make_opsetid("local", 1))
     model.graph.node[1].CopyFrom(helper.make_node("Act", ["h"], ["features"], name="act", domain="local"))
     onnx.save(model, tmp_path / "m.onnx")
-    made = cli("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *SEARCHED)
-    assert made.exit_code == 0, made.output
+    ok("calibrate", tmp_path / "m.onnx", "--calib", small.calib, "-o", output, *SEARCHED)
     result, found = verified(tmp_path / "m.onnx", output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
     back, found = verified(output, tmp_path / "m.onnx", tmp_path)
@@ -258,8 +255,7 @@ def several_outputs(small: Small, folder: Path) -> Path:
 @pytest.mark.parametrize("flags", [[], ["--map", "aar"]])
 def test_outputs_in_front_of_the_head_do_not_move(small: Small, flags: list[str], tmp_path: Path) -> None:
     model, output = several_outputs(small, tmp_path), tmp_path / "o.onnx"
-    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
-    assert made.exit_code == 0, made.output
+    ok("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert result.exit_code == 0, result.output
     features, p = found["outputs"]["others"]
@@ -455,8 +451,7 @@ def two_heads(small: Small, folder: Path) -> Path:
 def test_the_file_says_which_head(small: Small, tmp_path: Path) -> None:
     model, output = two_heads(small, tmp_path), tmp_path / "o.onnx"
     flags = ["--output-name", "second", "--map", "isotonic", *SEARCHED]
-    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *flags)
-    assert made.exit_code == 0, made.output
+    ok("calibrate", model, "--calib", small.calib, "-o", output, *flags)
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert (result.exit_code, found["head"]) == (0, "h2"), result.output
     assert found["outputs"]["others"][0]["name"] == "logits"
@@ -477,8 +472,7 @@ def test_a_map_behind_a_model_without_a_head(small: Small, tmp_path: Path) -> No
     model, output = save(tmp_path / "m.onnx", nodes, {"w": weight}), tmp_path / "o.onnx"
     # the labels of another model: near chance
     flags = ["--search", "none", "--map", "isotonic", "--output-kind", "logits", "--trust-labels"]
-    made = cli("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
-    assert made.exit_code == 0, made.output
+    ok("calibrate", model, "--calib", small.calib, "-o", output, *SEARCHED, *flags)
     result, found = verified(model, output, tmp_path, "--data", small.test)
     assert (result.exit_code, found["head"]) == (0, ""), result.output
     assert ("node", "s", "output") in lines(found, explained=True)
@@ -517,8 +511,7 @@ def test_external_data(
     if sides != "recalibrated":
         old = scattered(old, tmp_path / "old", "a.bin", "b.bin")
         new = tmp_path / "new" / "new.onnx"
-        made = cli("calibrate", old, "--calib", small.calib, "-o", new, *SEARCHED, *MODES[mode][0])
-        assert made.exit_code == 0, made.output
+        ok("calibrate", old, "--calib", small.calib, "-o", new, *SEARCHED, *MODES[mode][0])
         assert cli("verify", old, new).exit_code == 0
     if sides == "both":
         new = load_whole(new, tmp_path / "new" / "whole.onnx")

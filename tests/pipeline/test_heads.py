@@ -14,7 +14,7 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
-from tests.support import PLAIN, TILTED, cli
+from tests.support import PLAIN, TILTED, cli, ok
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.numerics.ops import softmax
 
@@ -243,8 +243,7 @@ def test_a_list_beside_the_heads_has_their_new_scores(tmp_path: Path) -> None:
     np.testing.assert_array_equal(scores[0], colour)
     np.testing.assert_array_equal(scores[1], shape)
     # arrays of different width are compared as one
-    verified = cli("verify", model, out, "--data", calib, "--head", "shape", "--label-column", "shape")
-    assert verified.exit_code == 0, verified.output
+    verified = ok("verify", model, out, "--data", calib, "--head", "shape", "--label-column", "shape")
     assert f"{600 * sum(CLASSES.values()):,} of {600 * sum(CLASSES.values()):,} values differ" in verified.output
 
 

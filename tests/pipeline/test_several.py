@@ -13,7 +13,7 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.numerics.ops import softmax
 
@@ -148,8 +148,7 @@ def test_what_stands_behind_the_layer_leaves_the_maps(tmp_path: Path) -> None:
 def test_the_commands_agree(tmp_path: Path) -> None:
     model = write(tmp_path, tokens(), calib=samples(120, (9,), 1), test=samples(60, (9,), 2))
     output = tmp_path / "out.onnx"
-    result = cli("calibrate", model, tmp_path / "calib.npz", "--eval", tmp_path / "test.npz", "-o", output)
-    assert result.exit_code == 0, result.output
+    result = ok("calibrate", model, tmp_path / "calib.npz", "--eval", tmp_path / "test.npz", "-o", output)
     words = " ".join(result.output.split())
     assert "(120 samples, " in words
     assert "intervals and folds are of whole samples" in words

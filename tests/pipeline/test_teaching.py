@@ -18,7 +18,7 @@ from scipy.special import log_softmax, softmax
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.ops import SoftLabels
 from tna_onnx.numerics.scores import SampleScores
@@ -138,10 +138,9 @@ def student(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_student_follows_its_teacher(small: Small, student: Path, tmp_path: Path) -> None:
     x = np.load(small.calib)["x"]
     np.savez(tmp_path / "u.npz", x=x)
-    result = cli("calibrate", student, tmp_path / "u.npz", "--teacher", small.model, "-o", tmp_path / "o.onnx",
+    result = ok("calibrate", student, tmp_path / "u.npz", "--teacher", small.model, "-o", tmp_path / "o.onnx",
                  "--json", tmp_path / "r.json", "--report", tmp_path / "r.html",
                  "--patch", tmp_path / "p.npz")  # fmt: skip
-    assert result.exit_code == 0, result.output
     assert ("follows its teacher more closely" in result.output, "no labels" in result.output) == (True, True)
     found = json.loads((tmp_path / "r.json").read_text())
     taught = found["teacher"]
@@ -205,8 +204,7 @@ def test_a_folder_of_images_without_classes(tmp_path: Path) -> None:
         pixels = rng.integers(0, 256, (4, 4, 3), dtype=np.uint8)
         image.fromarray(pixels).save(tmp_path / "images" / f"{k}.png")
     words = ("calibrate", tmp_path / "student.onnx", tmp_path / "images", "--teacher", tmp_path / "teacher.onnx")
-    done = cli(*words, "--scale", 1 / 255, "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
-    assert done.exit_code == 0, done.output
+    ok(*words, "--scale", 1 / 255, "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json")
     found = json.loads((tmp_path / "r.json").read_text())["teacher"]
     assert found["kl_after"] < found["kl_before"] / 10
 
