@@ -107,22 +107,6 @@ def test_overwrite_replaces_the_input_only_when_asked(small: Small, tmp_path: Pa
     assert tna_onnx.inspect(model).provenance["source_sha256"]
 
 
-@pytest.mark.parametrize(("tail", "map_name"), [("Softmax", "ets"), ("LogSoftmax", "ts")])
-def test_models_that_end_in_probabilities_keep_doing_so(small: Small, tmp_path: Path, tail: str, map_name: str) -> None:
-    model = onnx.load(small.model)
-    model.graph.node[-1].output[0] = "raw"
-    model.graph.node.append(onnx.helper.make_node(tail, ["raw"], ["logits"], name="tail", axis=1))
-    onnx.save(model, tmp_path / "p.onnx")
-    ended = tna_onnx.calibrate(tmp_path / "p.onnx", small.calib, eval=small.test, **TILTED | {"map": map_name})
-    plain = tna_onnx.calibrate(
-        small.model, small.calib, eval=small.test, output=tmp_path / "l.onnx", **TILTED | {"map": map_name}
-    )
-    assert ended.comparison.after.ece == pytest.approx(plain.comparison.after.ece, abs=1e-5)
-    output, _ = run(Path(ended.output), small.test, "x")
-    total = output.sum(axis=1) if tail == "Softmax" else np.exp(output).sum(axis=1)
-    np.testing.assert_allclose(total, 1, atol=1e-5)
-
-
 @pytest.mark.slow
 def test_real_models_lose_their_overconfidence_and_keep_their_accuracy(cifar10: Path, tmp_path: Path) -> None:
     recipe = tna_onnx.Recipe(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

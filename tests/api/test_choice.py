@@ -117,20 +117,6 @@ def test_what_was_asked_for_by_name_is_done_all_the_same(
 # --- method
 
 
-def test_tna_is_a_sparse_search_and_a_temperature(small: Small, tmp_path: Path) -> None:
-    calib = drawn(small, 3.0)
-    words: list[dict[str, Any]] = [{"method": "tna"}, {"search": "sparse", "map": "ts"}]
-    reports = [
-        tna_onnx.calibrate(small.model, calib, output=tmp_path / f"{k}.onnx", **FAST, **each)
-        for k, each in enumerate(words)
-    ]
-    assert (tmp_path / "0.onnx").read_bytes() == (tmp_path / "1.onnx").read_bytes()
-    for report in reports:
-        assert (report.search, report.map, report.methods) == ("sparse", "ts", ())
-        assert report.method == "tna + ts"
-    assert reports[0].comparison == reports[1].comparison
-
-
 # --- predictions
 
 

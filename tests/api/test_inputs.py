@@ -11,10 +11,8 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED
 
@@ -109,15 +107,6 @@ def test_without_an_output_the_report_has_the_model(
     assert not np.array_equal(expected, classify(small.model, small.test))
 
 
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_settings_give_the_same_through_memory_and_file(settings: dict[str, Any], small: Small, tmp_path: Path) -> None:
-    report = tna_onnx.calibrate(onnx.load(small.model), small.calib, **settings)
-    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
-    assert report.recalibrated is not None
-    expected = classify(tmp_path / "o.onnx", small.test)
-    np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
-
-
 def test_the_model_in_memory_is_not_changed(small: Small) -> None:
     proto = onnx.load(small.model)
     before = proto.SerializeToString(deterministic=True)
@@ -184,32 +173,6 @@ def test_an_ir_model_brings_its_data(small: Small, through_file: tna_onnx.Report
     assert not [t for t in report.recalibrated.graph.initializer if t.data_location == onnx.TensorProto.EXTERNAL]
     expected = classify(Path(through_file.output), small.test)
     np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
-
-
-def test_a_model_with_functions_and_hidden_outputs(small: Small, through_file: tna_onnx.Report) -> None:
-    """Both at once, end to end: the head lies in a function, and a hidden layer is an output too."""
-    source = onnx.load(small.model)
-    body = [helper.make_node("Gemm", ["z", "w", "b"], ["s"], transB=1)]
-    nodes = [
-        helper.make_node("MatMul", ["x", "hidden"], ["h"], name="hidden"),
-        helper.make_node("Relu", ["h"], ["features"], name="relu"),
-        helper.make_node("Classify", ["features", "weight", "bias"], ["logits"], name="call", domain="local"),
-    ]
-    function = helper.make_function("local", "Classify", ["z", "w", "b"], ["s"], body, [helper.make_opsetid("", 17)])
-    proto = small_model(
-        nodes,
-        source.graph.input,
-        [tensor_info("features", ["N", 32]), tensor_info("logits", ["N", 5])],
-        source.graph.initializer,
-        domains={"local": 1},
-        functions=[function],
-    )
-    report = tna_onnx.calibrate(proto, small.calib, eval=small.test, **PLAIN)
-    assert report.recalibrated is not None
-    assert report.comparison == through_file.comparison
-    expected = classify(Path(through_file.output), small.test)
-    np.testing.assert_array_equal(classify(report.recalibrated, small.test), expected)
-    assert any("Classify" in note or "function" in note for note in report.notes)
 
 
 # Arguments of a wrong type

@@ -88,42 +88,6 @@ def test_labels_beside_the_scores_are_no_refusal(tmp_path: Path) -> None:
     assert "refused" not in shown.output
 
 
-def test_a_function_that_stays_a_function_is_refused_as_one(tmp_path: Path) -> None:
-    """Its operators are of another version than the model's, so that it cannot be inlined."""
-    body = [helper.make_node("Identity", ["a"], ["b"])]
-    function = helper.make_function("own", "Last", ["a"], ["b"], body, [helper.make_opsetid("", 9)])
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["s"], name="head"),
-        helper.make_node("Last", ["s"], ["logits"], name="call", domain="own"),
-    ]
-    proto = small_model(
-        nodes,
-        [tensor_info("x", ["N", 2])],
-        [tensor_info("logits", ["N", 3])],
-        {"w": np.eye(2, 3, dtype=np.float32)},
-        domains={"own": 1},
-    )
-    proto.functions.append(function)
-    onnx.save(proto, tmp_path / "m.onnx")
-    (refusal,) = tna_onnx.inspect(tmp_path / "m.onnx").refusals
-    assert refusal.node == "call"
-    assert "Last is a function of the file that could not be inlined" in refusal.reason
-
-
-def test_several_predictions_a_sample_say_what_their_labels_are(tmp_path: Path) -> None:
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")]
-    proto = small_model(
-        nodes, [tensor_info("x", ["N", "T", 2])], [tensor_info("logits", ["N", "T", 3])],
-        {"w": np.eye(2, 3, dtype=np.float32)},
-    )  # fmt: skip
-    onnx.save(proto, tmp_path / "m.onnx")
-    (head,) = tna_onnx.inspect(tmp_path / "m.onnx").heads
-    assert head.several
-    shown = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")])
-    assert shown.exit_code == 0
-    assert "predicts several a sample: labels are an array with an axis for the positions" in shown.output
-
-
 def test_what_works_comes_before_what_was_refused(tmp_path: Path) -> None:
     """Scores that stop the walk: a map can go behind them as soon as someone says what they are."""
     proto = dense()

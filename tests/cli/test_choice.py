@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 import tna_onnx
 from tests.api.test_choice import drawn
 from tests.conftest import Small
-from tests.graph.samples import run, softmax
+from tests.graph.samples import run
 from tests.pipeline.test_folded_maps import Built, gemm, one_number, tied, without_bias
 from tests.support import cli, ok
 from tna_onnx.pipeline.settings import PAPER
@@ -64,33 +64,6 @@ def data_of(built: Built) -> dict[str, Array]:
     size = 1 if built.classes > 2 else 0.25
     logits = built.logits(x) / 2 + np.linspace(-size, size, built.classes)
     return {"x": x, "labels": np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)}
-
-
-def metadata_of(path: Path) -> dict[str, Any]:
-    entries = {e.key.removeprefix("tna_onnx."): e.value for e in onnx.load(path).metadata_props}
-    return {name: json.loads(entries[name]) for name in ("temperature", "bias", "vector") if name in entries}
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [("no bias", "bias"), ("one number, uneven", "svs"), ("tied", "bias"), ("float16", "bias"), ("one logit", "svs")],
-)
-def test_the_file_computes_the_map_with_the_parameters_that_it_names(model: str, name: str, tmp_path: Path) -> None:
-    built = MODELS[model]()
-    data = data_of(built)
-    onnx.save(built.proto, tmp_path / "m.onnx")
-    np.savez(tmp_path / "c.npz", **data)
-    output = tmp_path / "o.onnx"
-    words = ("--search", "none", "--map", name, "--output-name", "y", "--device", "cpu")
-    ok("calibrate", tmp_path / "m.onnx", "--calib", tmp_path / "c.npz", "-o", output, *words)
-    found = metadata_of(output)
-    s = built.logits(data["x"]) / found["temperature"]
-    if name == "svs":
-        s = (s - s.mean(axis=1, keepdims=True)) * (1 + np.array(found["vector"]))
-    expected = softmax(s + np.array(found["bias"]))
-    p = built.probabilities(run(output, ["y"], data["x"])[0])
-    # float32 logits below 10; in float16 they are rounded to some hundredths
-    np.testing.assert_allclose(p, expected, rtol=0, atol=2e-2 if built.dtype == "float16" else 1e-5)
 
 
 @pytest.mark.parametrize("model", MODELS)

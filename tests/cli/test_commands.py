@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -209,30 +208,3 @@ def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> 
     assert model.read_bytes() == small.model.read_bytes()
     assert data.read_bytes() == small.calib.read_bytes()
     assert len(list(tmp_path.iterdir())) == 2
-
-
-def test_external_data_do_not_replace_what_is_no_regular_file(tmp_path: Path) -> None:
-    """A pipe stands where the data of the new model would go."""
-    if not hasattr(os, "mkfifo"):
-        pytest.skip("needs POSIX pipes")
-    weight = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
-    path = save(tmp_path / "m.onnx", [helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")], {"w": weight})
-    onnx.save(onnx.load(path), path, save_as_external_data=True, location="weights.bin", size_threshold=0)
-    x = np.random.default_rng(1).standard_normal((400, 8)).astype(np.float32)
-    np.savez(
-        tmp_path / "d.npz", x=x, labels=np.argmax(x @ weight + np.random.default_rng(2).gumbel(size=(400, 5)), axis=1)
-    )
-    words = ("calibrate", path, "--calib", tmp_path / "d.npz", "-o", tmp_path / "o.onnx", *FAST)
-    assert cli(*words).exit_code == 0
-    # the same run gives the same name
-    (data,) = tmp_path.glob("o.onnx.*.data")
-    for written in (data, tmp_path / "o.onnx"):
-        written.unlink()
-    os.mkfifo(data)
-    result = cli(*words)
-    assert (result.exit_code, f"{data.name}: is the name of the new model's external data" in result.output) == (
-        2,
-        True,
-    ), result.output
-    assert data.is_fifo()
-    assert not (tmp_path / "o.onnx").exists()

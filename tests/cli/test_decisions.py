@@ -162,38 +162,6 @@ def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) ->
     assert (done.exit_code, "--ood-data are for a model with the output ood" in done.output) == (2, True), done.output
 
 
-@pytest.mark.parametrize("dials", [[], ["--dials"]], ids=["fixed", "dials"])
-def test_verify_explains_decisions(small: Small, dials: list[str], tmp_path: Path) -> None:
-    words = ["--calib", small.calib, *ALL, *dials, "-o", tmp_path / "g.onnx", "-q"]
-    assert cli("guard", small.model, *words).exit_code == 0
-    done = ok("verify", small.model, tmp_path / "g.onnx", "--data", small.test, "--json", tmp_path / "v.json")
-    assert "intact: " in done.output
-    parts = {each["part"] for each in valid((tmp_path / "v.json").read_text())["differences"]}
-    assert parts == {"node", "output", "metadata", *(("input", "tensor") if dials else ())}
-
-
-@pytest.mark.parametrize("attack", ["replaces an output", "is read by another node", "feeds the model"])
-def test_what_only_looks_like_decisions_is_a_difference(small: Small, attack: str, tmp_path: Path) -> None:
-    words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]
-    assert cli("guard", small.model, *words).exit_code == 0
-    proto = onnx.load(tmp_path / "g.onnx")
-    last = proto.graph.node[-1]
-    if attack == "replaces an output":
-        head = next(node for node in proto.graph.node if node.name == "head")
-        head.output[0] = "moved"
-        last.CopyFrom(helper.make_node("Neg", ["moved"], ["logits"], name="tna_onnx/guard/neg"))
-        del proto.graph.output[-1]
-    elif attack == "is read by another node":
-        proto.graph.node.append(helper.make_node("Not", [last.output[0]], ["other"], name="other"))
-        proto.graph.output.append(helper.make_tensor_value_info("other", 9, ["N", 5]))
-    else:
-        proto.graph.node[0].input[0] = "tna_onnx/guard/x"
-        proto.graph.node.insert(0, helper.make_node("Neg", ["x"], ["tna_onnx/guard/x"], name="tna_onnx/guard/neg"))
-    onnx.save(proto, tmp_path / "h.onnx")
-    done = cli("verify", small.model, tmp_path / "h.onnx")
-    assert (done.exit_code, "not intact:" in done.output) == (1, True), done.output
-
-
 @pytest.mark.parametrize("asked", ["accept,set", "accept"])
 def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, asked: str, tmp_path: Path) -> None:
     words = ["-o", tmp_path / "m.onnx", "--json", tmp_path / "m.json", *FAST, "--add", asked, "--risk", "0.01"]

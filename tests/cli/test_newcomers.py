@@ -161,11 +161,10 @@ def test_the_folder_of_a_model_is_the_model(small: Small, place: str, tmp_path: 
     assert [each.name for each in report.recall.classes] == names
 
 
-@pytest.mark.parametrize("place", ["", "onnx"])
-def test_text_is_tokenised_by_the_tokenizer_of_the_folder(place: str, tmp_path: Path) -> None:
+def test_text_is_tokenised_by_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
     tokenizers = pytest.importorskip("tokenizers")
     hub = tmp_path / "hub"
-    (hub / place).mkdir(parents=True)
+    (hub / "onnx").mkdir(parents=True)
     words = ["good", "bad", "film", "a", "not"]
     model = tokenizers.models.WordLevel({word: k for k, word in enumerate([*words, "[UNK]"])}, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
@@ -179,7 +178,7 @@ def test_text_is_tokenised_by_the_tokenizer_of_the_folder(place: str, tmp_path: 
         helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
     ]
     proto = small_model(nodes, [tensor_info("input_ids", ["N", 4], np.int64)], [tensor_info("logits", ["N", 2])], table)
-    onnx.save(proto, hub / place / "model.onnx")
+    onnx.save(proto, hub / "onnx/model.onnx")
     ids = rng.integers(0, 5, (300, 4))
     logits = table["table"][ids].mean(axis=1) @ table["w"]
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1).tolist()

@@ -15,7 +15,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import tensor_info
 from tests.conftest import Small
 from tna_onnx.pipeline.change import _seal
 
@@ -751,19 +751,3 @@ def test_external_data_of_another_file(small: Small, tmp_path: Path) -> None:
     output.write_bytes(model.SerializeToString())
     with contextlib.suppress(tna_onnx.UnsupportedModel):  # refused as damaged
         assert not tna_onnx.verify(source, output, device="cpu").passed
-
-
-def test_a_map_on_another_source_is_not_that_of_this_one(tmp_path: Path) -> None:
-    weight = np.random.default_rng(0).standard_normal((8, 5)).astype(np.float32)
-    paths = []
-    for k in range(2):
-        node = helper.make_node("MatMul", ["x", "w"], ["logits"], name="head")
-        model = small_model([node], [tensor_info("x", ["N", 8])], [tensor_info("logits", ["N", 5])], {"w": weight + k})
-        paths.append(tmp_path / f"{k}.onnx")
-        onnx.save(model, paths[-1])
-    x = np.random.default_rng(1).standard_normal((600, 8)).astype(np.float32)
-    labels = (x @ weight + np.random.default_rng(2).standard_normal((600, 5))).argmax(axis=1)
-    np.savez(tmp_path / "d.npz", x=x, labels=labels)
-    tna_onnx.calibrate(paths[0], tmp_path / "d.npz", output=tmp_path / "o.onnx", map="ts", search="none", device="cpu")
-    assert tna_onnx.verify(paths[0], tmp_path / "o.onnx", device="cpu").passed
-    assert "made of another file" in tna_onnx.verify(paths[1], tmp_path / "o.onnx", device="cpu").verdict

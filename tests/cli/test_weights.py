@@ -260,26 +260,3 @@ def test_a_set_that_is_enriched_gives_the_thresholds_of_the_population() -> None
         covered.append(0.02 * NormalDist(2).cdf(threshold) + 0.98 * NormalDist(0).cdf(threshold))
     # split conformal prediction: 0.9 on average or more, to the standard error of 100 draws of 1,000 samples
     assert 0.9 - 0.003 < np.mean(covered) < 0.9 + 0.004
-
-
-def test_the_page_counts_by_weight(small: Small, tmp_path: Path) -> None:
-    with np.load(small.calib) as stored:
-        data = {name: stored[name] for name in ("x", "labels")}
-    n = len(data["labels"])
-    times = np.bincount(np.random.default_rng(1).integers(0, n, n), minlength=n)
-    repeated = {name: values[np.repeat(np.arange(n), times)] for name, values in data.items()}
-    page = tmp_path / "page.html"
-    words: dict[str, Any] = {"search": "none", "map": "ts", "dry_run": True, "details": True}
-    one = tna_onnx.calibrate(small.model, data, weights=times, report=page, **words).details
-    two = tna_onnx.calibrate(small.model, repeated, **words).details
-    assert one is not None
-    assert two is not None
-    assert "by weight worth" in page.read_text()
-    assert one.before.count == two.before.count
-    assert one.before.accuracy == pytest.approx(two.before.accuracy, abs=1e-9)
-    assert one.risk_before.area == pytest.approx(two.risk_before.area, rel=1e-9)
-    for first, second in zip(one.classes, two.classes, strict=True):
-        assert first.samples == second.samples
-        assert first.before.count == second.before.count
-        assert first.before.accuracy == pytest.approx(second.before.accuracy, abs=1e-9)
-        assert first.result_before == second.result_before

@@ -324,8 +324,7 @@ def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["features", "logits"])
-@pytest.mark.parametrize("place", ["npz", "folder", "mapping"])
+@pytest.mark.parametrize(("kind", "place"), [("features", "npz"), ("features", "folder"), ("logits", "mapping")])
 def test_arrays_of_features_or_logits_stand_for_the_data(folder: Path, kind: str, place: str) -> None:
     onnx.save(model(), folder / "m.onnx")
     data = samples(600, 1)

@@ -15,11 +15,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tests.conftest import Demo, Small
+from tests.conftest import Small
 from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities
 from tna_onnx import __version__
-from tna_onnx.data import Recipe
-from tna_onnx.data.options import Data
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.graph.load import load_model
 from tna_onnx.maps import MAPS, maps_of
@@ -37,11 +35,9 @@ from tna_onnx.pipeline.checking import (
     checked_samples,
     probability_bounds,
 )
-from tna_onnx.pipeline.job import Job, Task
-from tna_onnx.pipeline.opening import open_task
+from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries
-from tna_onnx.progress import silent
 from tna_onnx.runtime.session import CUDA
 
 ALL = ("none", *maps_of(5))
@@ -337,22 +333,6 @@ def test_the_same_data_elsewhere_give_the_same_entries_and_other_data_others(
     other = opened(small, calib=small.test)
     entries = provenance_entries(other, settings, outcome_of(other))
     assert {name for name in here if entries[name] != here[name]} == {"calibration_sha256", "calibration_sketch"}
-
-
-def test_a_recipe_is_kept(demo: Demo, tmp_path: Path) -> None:
-    image = pytest.importorskip("PIL.Image")
-    arrays = np.load(demo.calib)
-    for k, label in enumerate(arrays["labels"][:100]):
-        folder = tmp_path / str(label)
-        folder.mkdir(exist_ok=True)
-        image.fromarray(np.round(arrays["image"][k, 0] * 255).astype(np.uint8)).save(folder / f"{k}.png")
-    settings = Settings(search="none", bins=5)
-    task = open_task(
-        Job(demo.model, Data(tmp_path, preprocessing=Recipe(scale=1 / 255)), settings=settings, device="cpu"), silent
-    )
-    assert json.loads(provenance_entries(task, settings, outcome_of(task))["preprocessing"]) == json.loads(
-        json.dumps(task.source.recipe())
-    )
 
 
 def test_a_map_of_features_says_not_to_quantise_behind_it(small: Small, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import pytest
 from tests import support
 from tests.conftest import Small
 
-FAST = ["--method", "tna", "--objective", "ece", "--ensemble-size", "40", "--device", "cpu"]
+FAST = ["--method", "tna", "--objective", "ece", "--ensemble-size", "10", "--device", "cpu"]
 
 needs_mlflow = pytest.mark.skipif(
     not all(importlib.util.find_spec(name) for name in ("mlflow", "sqlalchemy")), reason="MLflow is not installed"
@@ -121,6 +121,7 @@ assert np.array_equal(loaded, plain)
 
 
 @needs_mlflow
+@pytest.mark.slow
 def test_the_model_can_be_loaded_and_registered(small: Small, tmp_path: Path) -> None:
     pytest.importorskip("pandas")  # what loads models of MLflow needs it
     done = run(command(small, tmp_path, "--mlflow"), tmp_path)
@@ -151,7 +152,7 @@ def test_external_data_go_with_the_model_and_figures_with_the_run(small: Small, 
 
 
 @needs_mlflow
-@pytest.mark.parametrize(("flags", "code"), [([], 6), (["--max-ece", "0.001"], 1)])
+@pytest.mark.parametrize(("flags", "code"), [([], 6), pytest.param(["--max-ece", "0.001"], 1, marks=pytest.mark.slow)])
 def test_a_store_that_fails_costs_nothing_but_the_log(
     small: Small, tmp_path: Path, flags: list[str], code: int
 ) -> None:

@@ -62,8 +62,7 @@ def written(folder: Path, *arguments: object, code: int = 0) -> dict[str, Any]:
 
 def test_the_schema_is_one_and_each_kind_has_its_own() -> None:
     assert [choice["$ref"].rpartition("/")[2] for choice in json_schema()["oneOf"]] == KINDS
-    for schema in (json_schema(), *map(json_schema, KINDS)):
-        jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.Draft202012Validator.check_schema(json_schema())
     assert len({json_schema(kind)["$id"] for kind in KINDS}) == len(KINDS)
     with pytest.raises(ValueError, match="no result of kind 'nonsense'; expected report, evaluation"):
         json_schema("nonsense")
