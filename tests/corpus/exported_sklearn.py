@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache, partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,29 @@ Array = NDArray[Any]
 _FEATURES = 8
 
 
-def _logistic() -> Any:
-    from sklearn.linear_model import LogisticRegression
+def _classifier(path: str, **settings: Any) -> Callable[[], Any]:
+    """Return what makes a classifier of scikit-learn, which is imported then."""
 
-    return LogisticRegression(C=2.0)
+    def make() -> Any:
+        module, name = path.split(".")
+        return getattr(import_module(f"sklearn.{module}"), name)(**settings)
+
+    return make
+
+
+_logistic = _classifier("linear_model.LogisticRegression", C=2.0)
+_sgd = _classifier("linear_model.SGDClassifier", loss="log_loss", random_state=0)
+_hinge = _classifier("linear_model.SGDClassifier", loss="hinge", random_state=0)
+_linear_svc = _classifier("svm.LinearSVC", random_state=0)
+_ridge = _classifier("linear_model.RidgeClassifier")
+_perceptron = _classifier("linear_model.Perceptron", random_state=0)
+_lda = _classifier("discriminant_analysis.LinearDiscriminantAnalysis")
+_qda = _classifier("discriminant_analysis.QuadraticDiscriminantAnalysis")
+_naive_bayes = _classifier("naive_bayes.GaussianNB")
+_forest = _classifier("ensemble.RandomForestClassifier", n_estimators=5, max_depth=3, random_state=0)
+_boosting = _classifier("ensemble.GradientBoostingClassifier", n_estimators=3, random_state=0)
+_neighbours = _classifier("neighbors.KNeighborsClassifier", n_neighbors=3)
+_kernel_svc = _classifier("svm.SVC", kernel="rbf", probability=True, random_state=0)
 
 
 def _scaled() -> Any:
@@ -48,18 +68,6 @@ def _selected() -> Any:
     from sklearn.pipeline import make_pipeline
 
     return make_pipeline(SelectKBest(k=5), _logistic())
-
-
-def _sgd() -> Any:
-    from sklearn.linear_model import SGDClassifier
-
-    return SGDClassifier(loss="log_loss", random_state=0)
-
-
-def _hinge() -> Any:
-    from sklearn.linear_model import SGDClassifier
-
-    return SGDClassifier(loss="hinge", random_state=0)
 
 
 class _Sure:
@@ -106,66 +114,6 @@ def _labels_multi_output() -> Any:
     from sklearn.multioutput import MultiOutputClassifier
 
     return _SeveralLabels(MultiOutputClassifier(_logistic()))
-
-
-def _linear_svc() -> Any:
-    from sklearn.svm import LinearSVC
-
-    return LinearSVC(random_state=0)
-
-
-def _ridge() -> Any:
-    from sklearn.linear_model import RidgeClassifier
-
-    return RidgeClassifier()
-
-
-def _perceptron() -> Any:
-    from sklearn.linear_model import Perceptron
-
-    return Perceptron(random_state=0)
-
-
-def _lda() -> Any:
-    from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
-
-    return LinearDiscriminantAnalysis()
-
-
-def _qda() -> Any:
-    from sklearn.discriminant_analysis import QuadraticDiscriminantAnalysis
-
-    return QuadraticDiscriminantAnalysis()
-
-
-def _naive_bayes() -> Any:
-    from sklearn.naive_bayes import GaussianNB
-
-    return GaussianNB()
-
-
-def _forest() -> Any:
-    from sklearn.ensemble import RandomForestClassifier
-
-    return RandomForestClassifier(5, max_depth=3, random_state=0)
-
-
-def _boosting() -> Any:
-    from sklearn.ensemble import GradientBoostingClassifier
-
-    return GradientBoostingClassifier(n_estimators=3, random_state=0)
-
-
-def _neighbours() -> Any:
-    from sklearn.neighbors import KNeighborsClassifier
-
-    return KNeighborsClassifier(3)
-
-
-def _kernel_svc() -> Any:
-    from sklearn.svm import SVC
-
-    return SVC(kernel="rbf", probability=True, random_state=0)
 
 
 def _calibrated() -> Any:

@@ -78,26 +78,6 @@ def _scores(
     return Source(module, x, weight, outputs)
 
 
-def _softmax() -> Source:
-    return _scores(lambda scores: scores.softmax(1), outputs=("probabilities",))
-
-
-def _log_softmax() -> Source:
-    return _scores(lambda scores: scores.log_softmax(-1), outputs=("log_probabilities",))
-
-
-def _both() -> Source:
-    return _scores(lambda scores: (scores, scores.softmax(-1)), outputs=("logits", "probabilities"))
-
-
-def _sigmoid() -> Source:
-    return _scores(lambda scores: scores.sigmoid(), 1, truth="binary", outputs=("probability",))
-
-
-def _sigmoid_flat() -> Source:
-    return _scores(lambda scores: scores.squeeze(-1).sigmoid(), 1, truth="binary", outputs=("probability",))
-
-
 def _sigmoid_pair() -> Source:
     import torch
 
@@ -106,10 +86,6 @@ def _sigmoid_pair() -> Source:
         return torch.cat([1 - p, p], dim=1)
 
     return _scores(pair, 1, truth="binary", outputs=("probabilities",))
-
-
-def _multi_label() -> Source:
-    return _scores(lambda scores: scores.sigmoid(), outputs=("probabilities",))
 
 
 def _two_heads(as_dict: bool) -> Source:
@@ -205,10 +181,6 @@ def _batch_norm() -> Source:
         factor = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     head = torch.nn.Sequential(linear, norm).eval()
     return _custom(lambda net, h: net(h), head, linear.weight * factor[:, None])
-
-
-def _temperature() -> Source:
-    return _scores(lambda scores: scores / 2.5)
 
 
 def _singleton() -> Source:
@@ -318,17 +290,17 @@ def _segmentation() -> Source:
 _MODELS: dict[str, Callable[[], Source]] = {
     "linear": _scores,
     "no-bias": partial(_scores, bias=False),
-    "softmax": _softmax,
-    "log-softmax": _log_softmax,
-    "logits-and-softmax": _both,
-    "sigmoid": _sigmoid,
-    "sigmoid-flat": _sigmoid_flat,
+    "softmax": partial(_scores, lambda s: s.softmax(1), outputs=("probabilities",)),
+    "log-softmax": partial(_scores, lambda s: s.log_softmax(-1), outputs=("log_probabilities",)),
+    "logits-and-softmax": partial(_scores, lambda s: (s, s.softmax(-1)), outputs=("logits", "probabilities")),
+    "sigmoid": partial(_scores, lambda s: s.sigmoid(), 1, truth="binary", outputs=("probability",)),
+    "sigmoid-flat": partial(_scores, lambda s: s.squeeze(-1).sigmoid(), 1, truth="binary", outputs=("probability",)),
     "sigmoid-pair": _sigmoid_pair,
-    "multi-label": _multi_label,
+    "multi-label": partial(_scores, lambda s: s.sigmoid(), outputs=("probabilities",)),
     "regression": partial(_scores, classes=1, truth="none"),
     "float16": partial(_scores, dtype="float16"),
     "float64": partial(_scores, dtype="float64"),
-    "temperature": _temperature,
+    "temperature": partial(_scores, lambda s: s / 2.5),
     "two-heads-dict": partial(_two_heads, as_dict=True),
     "two-heads-tuple": partial(_two_heads, as_dict=False),
     "auxiliary": _auxiliary,
