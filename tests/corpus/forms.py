@@ -473,6 +473,13 @@ def _conv_refused(g: Graph) -> None:
     g.output(g.flat(g.node("GlobalAveragePool", g.node("Conv", g.image(), kernel, pads=[1] * 4))))
 
 
+@refused("Conv over an image of any size, pooling", "at several positions come together")
+def _conv_of_any_size(g: Graph) -> None:
+    """A kernel that may be as large as the image, or smaller."""
+    scores = g.node("Conv", g.input("x", "N", FEATURES, "H", "W"), g.const(g.draw(CLASSES, FEATURES, 3, 3)))
+    g.output(g.flat(g.node("GlobalAveragePool", scores)))
+
+
 # --- an axis of tokens
 
 

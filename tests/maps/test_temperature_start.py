@@ -32,15 +32,13 @@ def least(logits: Array, labels: Array) -> float:
 
 
 @pytest.mark.parametrize(
-    ("samples", "classes"),
+    ("samples", "classes", "dtype", "bound"),
     [
-        (200, 3),
-        (60_000, 10),  # rows from class to class
-        (6000, 100),
+        (200, 3, np.float32, 1e-6),  # the slope is a difference of sums with 24 bits
+        (60_000, 10, np.float64, 1e-9),  # rows from class to class
+        (6000, 100, np.float32, 1e-6),
     ],
 )
-# float32: the slope is a difference of sums with 24 bits
-@pytest.mark.parametrize(("dtype", "bound"), [(np.float64, 1e-9), (np.float32, 1e-6)])
 def test_the_slope_vanishes_there(samples: int, classes: int, dtype: type, bound: float) -> None:
     logits, labels = problem(samples, classes, dtype)
     expected = least(logits, labels)
