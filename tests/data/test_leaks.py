@@ -148,7 +148,7 @@ def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small
     assert note.endswith("it tells them apart by logits, and these by values of the model's inputs")
     held = replace(calib, form="logits")
     (note,) = check_leaks(load_model(small.model), calib, held, DEFAULT_LIMITS)
-    assert "the ones are told apart by logits, the others by values of the model's inputs" in note
+    assert "these are recognised by logits, calibration samples by values of the model's inputs" in note
 
 
 def test_data_that_a_model_was_recalibrated_on_are_known_in_part_and_in_any_order(small: Small, tmp_path: Path) -> None:

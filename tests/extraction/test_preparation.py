@@ -179,7 +179,7 @@ def test_a_file_beside_the_model_for_other_inputs_is_left_aside(photos: Path, sa
     (model.parent / "config.json").write_text(json.dumps({"input_size": [3, 224, 224]}))
     result = tna_onnx.evaluate(model, photos)
     assert result.recipe_search is not None
-    assert any("left aside" in note for note in result.notes)
+    assert any("was ignored" in note for note in result.notes)
 
 
 def test_a_stated_recipe_that_loses_is_a_warning(photos: Path, saved: Make) -> None:

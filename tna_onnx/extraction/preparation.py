@@ -169,7 +169,7 @@ class Preparation:
             path, recipe = beside
             _require_size(recipe.resolve(spec), path)
         except (DataError, UsageError) as error:
-            return None, [f"a file beside the model was left aside: {error}"]
+            return None, [f"a file next to the model was ignored: {error}"]
         return recipe, [f"the preprocessing is that of {path}"]
 
 

@@ -300,7 +300,7 @@ def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names
         return (
             f"the number of the {rule.levels[0]}, or from {len(names)} on of a {' or '.join(rule.levels[1:])}, or -1; "
             f"of the answers at each level, with a certainty of {100 - settings.delta:g} %, at most "
-            f"{settings.risk:g} % are wrong, for samples that come as these did"
+            f"{settings.risk:g} % are wrong, for samples from the same source"
         )
     of_all = {"labels": "of each label, taken by itself,", "sure": "of each class, taken by itself,", "ratio": ""}
     who = of_all.get(rule.kind, f"of {names[rule.positive]}")
@@ -313,7 +313,7 @@ def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names
         name = "false positive rate" if goal == "fpr" else goal
         return (
             f"{text}; with a certainty of {100 - settings.delta:g} %, the {name} {who} is {least} {100 * level:g} %, "
-            "for samples that come as these did"
+            "for samples from the same source"
         )
     assert point.interval is not None  # noqa: S101 - of what is no bound
     low, high = point.interval

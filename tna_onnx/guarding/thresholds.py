@@ -503,8 +503,8 @@ class Unreached:
 
 
 _EXCHANGEABLE = {
-    False: "for samples that come as these did",
-    True: "for one sample of a new group, of groups that come as these did",
+    False: "for samples from the same source",
+    True: "for one sample of a new group from the same source",
 }
 """Whom a promise is for, by whether samples come in groups."""
 

@@ -228,8 +228,8 @@ def _refuse_shared(calib: DigestedSamples, held_out: DigestedSamples, limits: Li
     """Refuse held-out data that are calibration data; note a small share that is."""
     if calib.form != held_out.form:
         return [
-            f"{held_out.name}: whether these are calibration samples too is not known: the ones are told apart by "
-            f"{held_out.form}, the others by {calib.form}"
+            f"{held_out.name}: some may be calibration samples: these are recognised by {held_out.form}, calibration "
+            f"samples by {calib.form}"
         ]
     overlap = overlap_of(held_out.digests, calib.digests)
     what = f"{overlap.shared:,} of {overlap.n:,} samples ({overlap.share:.2%})"
@@ -443,7 +443,9 @@ def grouped(
             )
         # nothing can be said of new samples by so few, and there may be few distinct rows by design
         if count < min(n, _MIN_CLUSTERS):
-            notes.append(f"{name}: {count} distinct samples are too few for folds of these; copies count one by one")
+            notes.append(
+                f"{name}: {count} distinct samples are too few to split into folds; each copy counts as a sample"
+            )
         elif n - count > _FEW_COPIES * n:
             notes.append(
                 f"{name}: copies share a fold, and count as one in intervals; --group-column says which samples belong "
