@@ -43,6 +43,7 @@ from tna_onnx.runtime.session import CUDA
 ALL = ("none", *maps_of(5))
 NO_FEATURES = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
 FOLDED = tuple(name for name in ALL if name == "none" or MAPS[name].foldable)
+AUTOMATIC = tuple(name for name in FOLDED if name == "none" or MAPS[name].max_classes_of_auto != 0)
 BENT = SmoothedIsotonic((((0.0, 0.5, 1.0), (0.0, -0.7, 0.0)),) * 5, temperature=2.0)
 
 
@@ -73,7 +74,7 @@ def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> 
     writing = Writing(
         replace(task, probed=replace(task.probed, readout=replace(task.readout, logits_type="float64"))), True
     )
-    assert writing.maps == writing.choices == FOLDED
+    assert (writing.maps, writing.choices) == (FOLDED, AUTOMATIC)
     with pytest.raises(UnsupportedModel, match="opset 12 or newer"):
         writing.require("isotonic")
 
@@ -90,7 +91,7 @@ def test_an_old_opset_takes_no_bias_that_would_need_a_node(small: Small, tmp_pat
     assert writing.maps == writing.choices == ("none", "ts")
 
 
-@pytest.mark.parametrize(("fold", "choices"), [(True, {*FOLDED, "ets"}), (False, {"none", "ts", "ets"})])
+@pytest.mark.parametrize(("fold", "choices"), [(True, {*AUTOMATIC, "ets"}), (False, {"none", "ts", "ets"})])
 def test_scores_that_others_read_allow_what_is_folded(
     small: Small, tmp_path: Path, choices: set[str], *, fold: bool
 ) -> None:
