@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from tests.support import pairwise
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.numerics import averages as averages_module
 from tna_onnx.numerics import tilt as stops_module
@@ -121,8 +122,7 @@ def test_after_every_rotation_as_algorithm_1_prints_it(classes: int, n: int) -> 
         np.testing.assert_allclose(2 * both - one, weight @ rotation.T, rtol=0, atol=1e-12)  # rows are R w
 
 
-@pytest.mark.parametrize(("classes", "n"), SHAPES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("classes", "n", "seed"), [(*shape, k % 3) for k, shape in enumerate(SHAPES)])
 def test_stops_at_the_first_rotation_past_the_target(classes: int, n: int, seed: int) -> None:
     weight = gaussian(classes, n, seed)
     limit = PAPER.max_rotations(n)
@@ -178,9 +178,10 @@ def test_classes_past_90_degrees_do_not_hide_that_the_mean_is_past_the_target() 
     assert math.degrees(found.reached[0, 0]) == pytest.approx((math.degrees(math.pi) + 9 * 78.463) / 10, abs=0.01)
 
 
-@pytest.mark.parametrize("members", [6, 40])
-@pytest.mark.parametrize("antithetic", [False, True])
-@pytest.mark.parametrize("parameters", [PAPER, TiltParameters(alpha=2.0, beta=3.0, theta_s=1.5)])
+@pytest.mark.parametrize(
+    ("members", "antithetic", "parameters"),
+    pairwise([6, 40], [False, True], [PAPER, TiltParameters(alpha=2.0, beta=3.0, theta_s=1.5)]),
+)
 def test_members_are_averaged_as_algorithm_1_prints_it(
     members: int, antithetic: bool, parameters: TiltParameters
 ) -> None:
@@ -299,13 +300,13 @@ def test_neither_other_angles_nor_other_paths_change_a_bit(
     assert among.reached[0, at] == alone.reached[0, 0]
 
 
-@pytest.mark.parametrize("classes", [1, 2, 8, 9, 33, 1000])
+@pytest.mark.parametrize("classes", [1, 2, 9, 1000])
 def test_the_number_of_classes_does_not_make_the_angle_depend_on_the_window(
     classes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """NumPy adds what is contiguous pairwise and the rest in order: angles of a rotation, rotations of a lone class."""
     weight = gaussian(classes, 200)
-    for seed in range(4):
+    for seed in range(2):
         found = []
         for window in (1, 2, 7, 50, 200):
             monkeypatch.setattr(stops_module, "_WINDOW", window)
@@ -464,7 +465,7 @@ def _rotations_to(cosine: float, n: int, theta_s: float) -> int:
     return round(math.log(cosine) / math.log1p(-2 / n * turned))
 
 
-@pytest.mark.parametrize("theta_s", [0.5, 1.0, 1.5])
+@pytest.mark.parametrize("theta_s", [0.5, 1.5])
 def test_mrc_grows_with_the_rotations_towards_90_degrees(theta_s: float) -> None:
     """Figure 'mRC corresponding to the number of rotations': every curve rises and levels off at 90 degrees."""
     n = 48
