@@ -14,9 +14,9 @@ import pytest
 from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import numpy_helper
 
 import tna_onnx
+from tests.api.test_choice import logits_of
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED, WALKED, cli, ok, words_of
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES
@@ -28,12 +28,6 @@ TS = words_of(PLAIN | {"objective": "ece"})
 SEARCHED = words_of(TILTED | {"objective": "ece"})
 # Members, other than their limit, change predictions.
 WITH_MEMBERS: dict[str, Any] = WALKED | {"objective": "ece", "ensemble_size": 64}
-
-
-def logits_of(model: Path, x: np.ndarray) -> np.ndarray:
-    """Compute the small classifier's logits with NumPy."""
-    w = {t.name: numpy_helper.to_array(t) for t in onnx.load(model).graph.initializer}
-    return np.maximum(x @ w["hidden"], 0) @ w["weight"].T + w["bias"]
 
 
 @dataclass(frozen=True)
