@@ -56,7 +56,9 @@ def model_file(path: Path) -> Path:
         files = [path / name for name in ("model.onnx", "onnx/model.onnx") if path.is_dir() and (path / name).is_file()]
     except (OSError, ValueError):  # no name of a file
         return path
-    return files[0] if files else path
+    if files:
+        return files[0]
+    return path
 
 
 def name_problem(name: str | Path) -> str:

@@ -106,7 +106,9 @@ def _info(head: Head) -> HeadInfo:
 def _type(head: Head) -> str:
     """Element type in which the weight is stored."""
     quantized = head.stored_weight.quantized
-    return quantized.dtype.name if quantized else head.stored_weight.float_type
+    if quantized:
+        return quantized.dtype.name
+    return head.stored_weight.float_type
 
 
 def _input_lines(model: Model) -> list[str]:

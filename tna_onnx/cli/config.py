@@ -75,7 +75,9 @@ class Setting:
     @property
     def text(self) -> str:
         """The value as one word."""
-        return ",".join(self.value) if isinstance(self.value, list) else str(self.value)
+        if isinstance(self.value, list):
+            return ",".join(self.value)
+        return str(self.value)
 
 
 def config_options(command: F) -> F:
@@ -252,14 +254,18 @@ def _meant(variable: str, variables: set[str]) -> str | None:
     name = _closest(
         variable.removeprefix(_PREFIX), [known_variable.removeprefix(_PREFIX) for known_variable in variables], _TYPO
     )
-    return None if name is None else _PREFIX + name
+    if name is None:
+        return None
+    return _PREFIX + name
 
 
 def _closest(name: str, names: Iterable[str], likeness: float) -> str | None:
     """Return the known word that is most like `word`; None if none has the `likeness`, from 0 to 1."""
     # sorted: of equally close words it is the same one on every run
     matches = difflib.get_close_matches(name, sorted(names), 1, likeness)
-    return matches[0] if matches else None
+    if not matches:
+        return None
+    return matches[0]
 
 
 def read_file(ctx: click.Context, path: Path) -> dict[str, Setting]:
@@ -407,7 +413,9 @@ def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
     if isinstance(value, bool) and option.is_flag:
         return value
     items = [_word(option, item, folder) for item in (value if isinstance(value, list) else [value])]
-    return items if option.multiple else ",".join(items)
+    if option.multiple:
+        return items
+    return ",".join(items)
 
 
 def _word(option: click.Option, value: Any, folder: Path) -> str:

@@ -223,7 +223,9 @@ def shortage(error: BaseException) -> DeviceError | None:
         text = _missing_library(error)
     elif isinstance(error, OSError):
         text = _OF_NUMBER.get(error.errno or 0, text)
-    return None if text is None else DeviceError(text)
+    if text is None:
+        return None
+    return DeviceError(text)
 
 
 def _missing_library(error: ImportError) -> str | None:
@@ -297,7 +299,9 @@ _PRIORS = ("target_prior", "source_prior")
 def default_output(model: str, suffix: str = ".tna.onnx") -> Path | None:
     """Return the path beside the model that a command writes to; None where the model's path names no file."""
     path = Path(model)
-    return path.with_suffix(suffix) if path.name else None
+    if not path.name:
+        return None
+    return path.with_suffix(suffix)
 
 
 def named_files(arguments: Mapping[str, Any], ending: str | None = None) -> list[str | None]:

@@ -207,7 +207,9 @@ def text_lines(text: str) -> list[str]:
     ['a\u2028b', 'c']
     """
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-    return lines if lines[-1] else lines[:-1]
+    if lines[-1]:
+        return lines
+    return lines[:-1]
 
 
 def whole_numbers(values: Sequence[int]) -> NDArray[Any]:

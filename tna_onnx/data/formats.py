@@ -51,7 +51,9 @@ def open_request(data: Any, request: Request, format: Format | None = None) -> S
     source = _open(data, request, format)
     request.require_beside(source)
     if request.multi_label:
-        return source if source.labels.ndim > 1 else LabelSource.of(source)
+        if source.labels.ndim > 1:
+            return source
+        return LabelSource.of(source)
     if request.several is None:
         return source
     return PositionSource.of(source, request.n_classes, request.several)
@@ -139,7 +141,9 @@ def _recognise(path: Path, request: Request) -> Format:
         return "folder"
     for kind, row in ROWS.items():
         if suffix in row.files:
-            return _table_or_manifest(path, request) if kind == "manifest" else kind
+            if kind == "manifest":
+                return _table_or_manifest(path, request)
+            return kind
     suffixes = " ".join(ending for row in ROWS.values() for ending in row.files)
     raise DataError(
         f"{path}: expected a folder, or a file {suffixes}; found {suffix or 'no suffix'}. If it is one of "

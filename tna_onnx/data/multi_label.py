@@ -223,4 +223,6 @@ def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
 
 
 def _name(c: int, names: Sequence[str] | None) -> str:
-    return names[c] if names else str(c)
+    if names:
+        return names[c]
+    return str(c)

@@ -181,7 +181,9 @@ class Data(DataFields):
 
     def _flag(self, role: str) -> str:
         """Return the flag by which what is read beside inputs and labels was asked for."""
-        return "--class-prior" if role == "weight" and self.class_prior is not None else BESIDE[role][1]
+        if role == "weight" and self.class_prior is not None:
+            return "--class-prior"
+        return BESIDE[role][1]
 
 
 def _stated_names(classes: Sequence[str] | str | Path, n_classes: int, limits: Limits) -> tuple[str, ...]:

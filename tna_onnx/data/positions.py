@@ -145,12 +145,16 @@ def clusters_of(source: Source) -> IntArray | None:
     groups = source_beside(source).get("group")
     if groups is None and weights_of(source) is not None:
         own: IntArray | None = getattr(source, "clusters", None)
-        return np.arange(len(source)) if own is None else own
+        if own is None:
+            return np.arange(len(source))
+        return own
     if groups is not None:
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
         # numbered as they come: what they are called decides nothing
         single = len(first) == len(groups) and weights_of(source) is None
-        return None if single else np.argsort(np.argsort(first))[numbers].astype(np.int64)
+        if single:
+            return None
+        return np.argsort(np.argsort(first))[numbers].astype(np.int64)
     clusters: IntArray | None = getattr(source, "clusters", None)
     return clusters
 
@@ -241,7 +245,9 @@ class PositionSource(Presented):
     @property
     def clusters(self) -> IntArray | None:
         """The sample of each row, (R,); None if every sample has one row."""
-        return None if len(self.owners) == len(self) else self.owner
+        if len(self.owners) == len(self):
+            return None
+        return self.owner
 
     @property
     def beside(self) -> dict[str, AnyArray]:

@@ -211,7 +211,9 @@ class Request:
 
     def labels_read(self, stored: AnyArray) -> AnyArray:
         """Return the stored labels of samples; `NO_LABELS` if they are not to be read."""
-        return NO_LABELS if self.labels is NO_LABELS else stored
+        if self.labels is NO_LABELS:
+            return NO_LABELS
+        return stored
 
     def no_labels_apart(self, where: str) -> None:
         """Refuse separate labels for samples that contain their own."""
@@ -220,7 +222,9 @@ class Request:
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:
-    return (names,) if isinstance(names, str) else tuple(map(str, names))
+    if isinstance(names, str):
+        return (names,)
+    return tuple(map(str, names))
 
 
 def _texts(values: Any, n: int, where: str) -> AnyArray:

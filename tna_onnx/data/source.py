@@ -348,7 +348,9 @@ def rows_by_weight(source: Source, seed: int = 0) -> IntArray | None:
 def drawn_by_weight(source: Source, seed: int = 0) -> Source:
     """Return the samples of `rows_by_weight`; those of the source where all count the same."""
     rows = rows_by_weight(source, seed)
-    return source if rows is None else Drawn(source, rows, "drawn by their weights", sample_digests(source))
+    if rows is None:
+        return source
+    return Drawn(source, rows, "drawn by their weights", sample_digests(source))
 
 
 def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 0.5) -> tuple[Part, Part]:

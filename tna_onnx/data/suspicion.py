@@ -108,7 +108,9 @@ class Suspicion:
 
     def _examples(self, class_names: Sequence[str] | None) -> list[str]:
         def name(index: int) -> str:
-            return f"{index} ({class_names[index]})" if class_names else str(index)
+            if class_names:
+                return f"{index} ({class_names[index]})"
+            return str(index)
 
         return [
             f"{c.count:,} of {c.total:,} samples labelled {name(c.label)} are predicted as {name(c.predicted)}"
@@ -375,7 +377,9 @@ def other_scale(values: np.ndarray[Any, Any]) -> float:
     high = float(values.max())
     if max(-low, high) > _NORMALISED:
         return 1 / _MAX_PIXEL
-    return _MAX_PIXEL if low >= 0 and 0 < high <= 1 else 1.0
+    if low >= 0 and 0 < high <= 1:
+        return _MAX_PIXEL
+    return 1.0
 
 
 def recipe_text(recipe: Mapping[str, object]) -> str:

@@ -64,8 +64,10 @@ class Logits(ABC):
     def _clustered(self, scores: SampleScores, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         clusters, weights = self.clusters, self._store.weights
         if rows is not None:
-            clusters = None if clusters is None else clusters[rows]
-            weights = None if weights is None else weights[rows]
+            if clusters is not None:
+                clusters = clusters[rows]
+            if weights is not None:
+                weights = weights[rows]
         return scores.clustered(clusters, weights)
 
     def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
@@ -389,7 +391,9 @@ def _chosen_rows(mask: NDArray[np.bool_]) -> NDArray[np.intp] | slice | None:
         return None
     first = int(places[0])
     stop = int(places[-1]) + 1
-    return slice(first, stop) if stop - first == places.size else places
+    if stop - first == places.size:
+        return slice(first, stop)
+    return places
 
 
 def _room(size: int) -> IO[bytes] | None:

@@ -412,7 +412,9 @@ class Collector:
 def session_for(opened: OpenModel, tensors: Tensors, source: Source, given: Mapping[str, Any]) -> Session | None:
     """Return the session that computes what is kept; None if the samples hold all of it."""
     if not tensors.computed:  # the session still knows which positions of an input are rows
-        return opened.session if opened.readout.several else None
+        if not opened.readout.several:
+            return None
+        return opened.session
     session = opened.session_from(given)
     missing = [name for name in tensors.computed if session is None or name not in session.outputs]
     if missing:

@@ -236,7 +236,9 @@ class _Network:
 
 
 def _kind_of(readout: Readout) -> Kind:
-    return "features" if isinstance(readout, Head) and readout.linear else "logits"
+    if isinstance(readout, Head) and readout.linear:
+        return "features"
+    return "logits"
 
 
 def _columns_of(

@@ -92,7 +92,9 @@ class OpenModel:
     @property
     def main(self) -> str:
         """The tensor that is collected: the features, or the logits of a model without a head."""
-        return self.readout.features if isinstance(self.readout, Head) else self.readout.logits
+        if isinstance(self.readout, Head):
+            return self.readout.features
+        return self.readout.logits
 
     @functools.cached_property
     def preparation(self) -> Preparation:

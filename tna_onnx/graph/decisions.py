@@ -246,7 +246,8 @@ def _decision(ops: DecisionOps, rule: Rule, scores: Mapping[str, str], limit: st
         decides = ops.add(p, ops.mul(moves, ops.const(np.eye(classes)[rule.positive])))
     if rule.kind == "ratio":
         decides = ops.div(p, limit)
-        decides = ops.matmul(decides, ops.in_float(-rule.cost)) if rule.cost.size else decides
+        if rule.cost.size:
+            decides = ops.matmul(decides, ops.in_float(-rule.cost))
     first = ops.first(decides)
     least = ops.taken(limit, first) if rule.kind == "sure" else ops.const(0.0)
     if rule.cost.shape[1] > classes:

@@ -188,7 +188,9 @@ def _text(item: Any) -> str:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _MAX_LENGTH else f"{text[: _MAX_LENGTH - 3]}..."
+    if len(text) <= _MAX_LENGTH:
+        return text
+    return f"{text[: _MAX_LENGTH - 3]}..."
 
 
 def _arrow(before: str, after: str) -> str:
@@ -299,7 +301,9 @@ def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
 
 def _stored(model: Model, name: str) -> NDArray[Any] | None:
     tensor = model.initializers.get(name)
-    return None if tensor is None else _numbers(model, tensor)
+    if tensor is None:
+        return None
+    return _numbers(model, tensor)
 
 
 def _attribute_numbers(model: Model, node_name: str, key: str) -> NDArray[Any] | None:
@@ -319,7 +323,9 @@ def _numbers(model: Model, tensor: TensorProto) -> NDArray[Any] | None:
         values = model.floats(tensor)
     except UnsupportedModel:
         return None
-    return values if values.dtype.kind in "biuf" else None
+    if values.dtype.kind not in "biuf":
+        return None
+    return values
 
 
 def _largest_change(before: NDArray[Any] | None, after: NDArray[Any] | None) -> tuple[float | None, float | None]:

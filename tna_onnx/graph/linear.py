@@ -339,7 +339,9 @@ def first_column_of(model: Model, node: onnx.NodeProto) -> str:
     before = model.producer(node.input[0])
     if axis == 0 and before is not None and is_matrix_transpose(before):  # as JAX writes it
         return str(before.input[0])
-    return str(node.input[0]) if axis in (1, -1) else ""
+    if axis not in (1, -1):
+        return ""
+    return str(node.input[0])
 
 
 def _sliced(model: Model, node: onnx.NodeProto) -> str:
@@ -347,7 +349,9 @@ def _sliced(model: Model, node: onnx.NodeProto) -> str:
     columns = [bound for bound in bounds if bound[0] != 0]
     first = all(axis in (1, -1) and start == 0 and (end is None or end >= 1) for axis, start, end, _ in columns)
     all_rows = all(bound[1:] == (0, None, 1) for bound in bounds if bound[0] == 0)
-    return str(node.input[0]) if bounds and first and all_rows and all(bound[3] == 1 for bound in bounds) else ""
+    if not (bounds and first and all_rows and all(bound[3] == 1 for bound in bounds)):
+        return ""
+    return str(node.input[0])
 
 
 def slice_bounds(model: Model, node: onnx.NodeProto) -> list[tuple[int, int, int | None, int]]:

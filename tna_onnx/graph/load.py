@@ -241,7 +241,9 @@ class Model:
         if self._named_beside is None or names is None:
             return ()
         file, labels = self._named_beside
-        return (f"the classes are named by {file}",) if {*names} == {*map(str, labels.values())} else ()
+        if {*names} != {*map(str, labels.values())}:
+            return ()
+        return (f"the classes are named by {file}",)
 
     @cached_property
     def _named_beside(self) -> tuple[Path, dict[str, Any]] | None:
@@ -365,7 +367,9 @@ class Model:
     def large_value(self, tensor: onnx.TensorProto) -> bytes | None:
         """Return the raw data of a tensor that has a key in their place; None of any other."""
         # raw data are given out as a copy, so they are looked at in files alone, where none are large
-        return self.large_values.get(tensor.raw_data) if self.large_values else None
+        if not self.large_values:
+            return None
+        return self.large_values.get(tensor.raw_data)
 
     def _with_data(self, tensor: onnx.TensorProto) -> onnx.TensorProto:
         """Return a tensor with its external data inside."""

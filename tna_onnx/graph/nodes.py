@@ -216,7 +216,9 @@ class NodeOps:
         if self._from_file is None:
             return tensor
         unknown = np.isnan(value) if value.dtype.kind == "f" else value == PLACEHOLDER_INT
-        return self._from_file.taken(tensor, infinite=True) if np.any(unknown) else tensor
+        if np.any(unknown):
+            return self._from_file.taken(tensor, infinite=True)
+        return tensor
 
     def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
         name = f"{self._prefix}/{op_type.lower()}_{len(self.nodes)}"
@@ -277,7 +279,9 @@ def raw_logits(block: str = PREFIX) -> str:
 
 def free_block(model: Model, output: str) -> str:
     """Return how names of the nodes begin that are appended for one output: another head may have the plain names."""
-    return block_of(output) if RAW_LOGITS in model.producers else PREFIX
+    if RAW_LOGITS in model.producers:
+        return block_of(output)
+    return PREFIX
 
 
 _HEAD = "head"

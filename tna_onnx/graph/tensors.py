@@ -289,7 +289,9 @@ def total_size(proto: onnx.ModelProto, large_values: LargeValues) -> int:
 
 
 def _flat(value: bytes | NDArray[Any]) -> memoryview:
-    return memoryview(value) if isinstance(value, bytes) else np.ravel(value).view(np.uint8).data
+    if isinstance(value, bytes):
+        return memoryview(value)
+    return np.ravel(value).view(np.uint8).data
 
 
 def _replaced(message: memoryview, graph: _Field, new: Sequence[tuple[_Spot, memoryview]]) -> list[memoryview]:
@@ -341,7 +343,9 @@ def _only(fields: Sequence[_Field]) -> _Field | None:
     """Return a field that stands once, or None; of a field that stands again, a parser would merge all."""
     if len(fields) > 1 or any(field.kind != _WITH_LENGTH for field in fields):
         raise _Unusual
-    return fields[0] if fields else None
+    if not fields:
+        return None
+    return fields[0]
 
 
 def _fields(message: memoryview, at: int, stop: int) -> Iterator[_Field]:

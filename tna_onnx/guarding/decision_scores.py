@@ -30,7 +30,9 @@ def cost_in_file(entries: Mapping[str, str]) -> Floats | None:
         cost = np.array(json.loads(entries["guard_decision"])["cost"], np.float32)
     except (LookupError, TypeError, ValueError, RecursionError):
         return None
-    return cost if cost.ndim == 2 and np.all(np.isfinite(cost)) else None
+    if not (cost.ndim == 2 and np.all(np.isfinite(cost))):
+        return None
+    return cost
 
 
 def rule_in_file(entries: Mapping[str, str], classes: int) -> Rule | None:
@@ -43,7 +45,9 @@ def rule_in_file(entries: Mapping[str, str], classes: int) -> Rule | None:
         rule = RollUp(
             tuple(map(str, said["thresholds"])), np.vstack([np.arange(classes), groups]), tuple(map(str, said["names"]))
         )
-        return None if rule.wrong else rule
+        if rule.wrong:
+            return None
+        return rule
     except (LookupError, OverflowError, TypeError, ValueError, RecursionError):
         return None
 

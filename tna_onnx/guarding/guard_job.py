@@ -133,7 +133,9 @@ def open_guard(job: GuardJob) -> GuardSamples:
 
 
 def _drawn(source: Source | None, seed: int) -> Source | None:
-    return None if source is None else drawn_by_weight(source, seed)
+    if source is None:
+        return None
+    return drawn_by_weight(source, seed)
 
 
 def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSettings) -> None:

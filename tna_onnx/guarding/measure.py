@@ -165,7 +165,9 @@ def guards_of(model: Model) -> dict[str, str]:
 def guards_about(model: Model, output: ClassOutput) -> dict[str, str]:
     """Return the decisions about the classes of an output; those of another head are about other labels."""
     about = provenance(model).get("output")
-    return guards_of(model) if about in (None, output.name) else {}
+    if about not in (None, output.name):
+        return {}
+    return guards_of(model)
 
 
 def outlier_scores(model: Model, output: ClassOutput) -> list[str]:

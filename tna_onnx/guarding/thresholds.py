@@ -148,7 +148,9 @@ class Listening:
     @property
     def probabilities(self) -> Floats | None:
         """(N, D) of the classes whose curves are drawn; None without any."""
-        return np.concatenate(self._probabilities) if self._probabilities else None
+        if not self._probabilities:
+            return None
+        return np.concatenate(self._probabilities)
 
 
 def collect_values(
@@ -185,7 +187,8 @@ def collect_values(
             raise DataError(f"{source.describe()}: the {role} score of sample {row} is not a finite number")
     sizes = listening.columns.sizes
     clusters = clusters_of(source)
-    clusters = None if clusters is None else clusters[rows]
+    if clusters is not None:
+        clusters = clusters[rows]
     return Values(
         labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters, listening.probabilities
     )

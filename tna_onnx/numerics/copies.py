@@ -108,7 +108,9 @@ def near_copies(features: NDArray[Any], seed: int = 0) -> Pairs:
     _, width = _neighbours(features, rows, references)
     pairs = _confirmed(features, points.closer(rows, limit * width, later=True), references, dimension)
     by_chance = n * _CHANCE / 2
-    return pairs if len(pairs) > by_chance + 4 * math.sqrt(by_chance) + 2 else none
+    if len(pairs) > by_chance + 4 * math.sqrt(by_chance) + 2:
+        return pairs
+    return none
 
 
 def _neighbours(

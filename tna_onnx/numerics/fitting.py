@@ -214,7 +214,9 @@ def mixture_weights(
 
 
 def _times(values: FloatArray, counts: FloatArray | None) -> FloatArray:
-    return values if counts is None else values * counts
+    if counts is None:
+        return values
+    return values * counts
 
 
 RIDGE = 0.05

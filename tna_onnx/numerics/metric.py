@@ -45,7 +45,9 @@ class Metric:
         >>> METRICS["ece"].title, METRICS["brier"].title
         ('ECE, %', 'Brier')
         """
-        return f"{self.label}, {self.unit}" if self.unit else self.label
+        if self.unit:
+            return f"{self.label}, {self.unit}"
+        return self.label
 
     def number(self, value: float) -> str:
         """Write a value in the metric's unit, without the unit.

@@ -119,7 +119,9 @@ def group_count(scores: SampleScores) -> int | None:
         return None
     count = len(np.unique(scores.clusters))
     # weighted samples are in clusters of one
-    return None if scores.weights is not None and count == len(scores) else count
+    if scores.weights is not None and count == len(scores):
+        return None
+    return count
 
 
 def independent_count(scores: SampleScores) -> int | None:

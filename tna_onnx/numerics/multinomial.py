@@ -512,7 +512,8 @@ class _Problem:
         np.exp(s, out=s)
         total: Float32Array = row_sum(s)
         losses = np.log(total.astype(np.float64))[:, 0] + top[:, 0] - label_logits
-        losses = losses if self._weights is None else losses * self._weights[:, 0]
+        if self._weights is not None:
+            losses = losses * self._weights[:, 0]
         s /= total
         return float(losses.mean() + strength * np.vdot(at, at)), s
 

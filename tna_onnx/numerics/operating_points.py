@@ -103,7 +103,9 @@ class DecisionRule:
     def scores(self, p: Floats, thresholds: Floats) -> Floats:
         """Return what is largest at the column that `ratio` decides, (N, A)."""
         ratios: Floats = p / thresholds
-        return -(ratios @ self.cost) if self.cost.size else ratios
+        if self.cost.size:
+            return -(ratios @ self.cost)
+        return ratios
 
 
 def confusion(decided: NDArray[Any], labels: NDArray[np.int64], classes: int) -> Counts:
@@ -170,7 +172,9 @@ def _best_cut(scores: Floats, positive: NDArray[np.bool_], goal: str) -> np.floa
     cut = int(cuts[int(np.argmax(goal_value(counts, goal)))])
     last, following = ranked[cut - 1], ranked[min(cut, n - 1)]
     middle = np.float32((np.float64(last) + following) / 2)
-    return max(middle, np.nextafter(following, np.float32(np.inf))) if following < last else last
+    if following < last:
+        return max(middle, np.nextafter(following, np.float32(np.inf)))
+    return last
 
 
 def best_thresholds(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], goal: str) -> Floats:
@@ -256,7 +260,9 @@ def bounded_threshold(
     """
     if bound == "precision":
         accepted = accept_above(scores, positive, 1 - level, delta)
-        return None if accepted is None else np.float32(accepted.threshold)
+        if accepted is None:
+            return None
+        return np.float32(accepted.threshold)
     share = 1 - level if bound == "recall" else level
     ranked = np.sort(scores[positive] if bound == "recall" else -scores[~positive])
     rank = _rank(len(ranked), share, delta)
@@ -292,12 +298,16 @@ def reachable_bound(scores: Floats, positive: NDArray[np.bool_], bound: str, del
     """Return the best bound that samples can give, a fraction; None where they can give none."""
     if bound == "precision":
         risk = lowest_risk(scores, positive, delta)
-        return None if risk is None else 1 - risk
+        if risk is None:
+            return None
+        return 1 - risk
     n = int(np.count_nonzero(positive if bound == "recall" else ~positive))
     if n == 0:
         return None
     best: float = delta ** (1 / n)
-    return best if bound == "recall" else 1 - best
+    if bound == "recall":
+        return best
+    return 1 - best
 
 
 FloatArray = NDArray[np.float64]
@@ -349,7 +359,8 @@ class Recalls:
             weights = weights * (count / mass)[own]
         first, second = (_sums(own, hits, weights) / count for hits in (old, new))
         deviations = new - old - (second - first)[own]
-        deviations = deviations if weights is None else weights * deviations
+        if weights is not None:
+            deviations = weights * deviations
         squares = _squares(deviations, own, len(classes), clusters)
         weighted = deviations / (len(classes) * count[own])
         total = weighted if clusters is None else cluster_sums(weighted, clusters)

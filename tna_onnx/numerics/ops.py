@@ -273,7 +273,9 @@ class WeightedLabels:
 
 def plain_labels(labels: Any) -> Any:
     """Return labels without their weights."""
-    return labels.labels if isinstance(labels, WeightedLabels) else labels
+    if isinstance(labels, WeightedLabels):
+        return labels.labels
+    return labels
 
 
 def weigh(values: Any, labels: Any) -> Any:
@@ -287,7 +289,9 @@ def weigh(values: Any, labels: Any) -> Any:
 
 def total_weight(labels: Any) -> float:
     """Return the sum of the weights of samples; their number where all count the same."""
-    return float(np.sum(labels.weights)) if isinstance(labels, WeightedLabels) else len(labels)
+    if isinstance(labels, WeightedLabels):
+        return float(np.sum(labels.weights))
+    return len(labels)
 
 
 def joined_labels(parts: Sequence[Any]) -> Any:

@@ -207,7 +207,9 @@ def log_ratio(source: FloatArray, target: FloatArray) -> FloatArray:
     """
     possible = target > 0
     ratio: FloatArray = np.log(np.where(possible, target, 1.0)) - np.log(source)
-    return ratio if possible.all() else np.where(possible, ratio - ratio[possible].max(), RULED_OUT)
+    if possible.all():
+        return ratio
+    return np.where(possible, ratio - ratio[possible].max(), RULED_OUT)
 
 
 # Draws side by side: as many as keep the weights of the samples within this many numbers.
@@ -388,7 +390,9 @@ def p_of_normal(value: float, drawn: FloatArray) -> float:
     """Return how often a normal distribution with the spread of the draws is as far from 0."""
     spread = float(np.std(drawn))
     if spread == 0:
-        return 1.0 if value == 0 else 0.0
+        if value == 0:
+            return 1.0
+        return 0.0
     return math.erfc(abs(value) / spread / math.sqrt(2))
 
 

@@ -92,7 +92,9 @@ class RollUp:
             if len({*zip(*(row.tolist() for row in pair), strict=True)}) > len(np.unique(pair[0])):
                 return f"one {self.levels[level]} is in several groups of the level {self.levels[level + 1]}"
         numbered = np.array_equal(self.groups, _numbered(self.groups.tolist()))
-        return "" if numbered and self.groups.max() + 1 == self.groups.shape[1] + len(self.names) else "wrong numbers"
+        if numbered and self.groups.max() + 1 == self.groups.shape[1] + len(self.names):
+            return ""
+        return "wrong numbers"
 
     def decide(self, p: Floats, thresholds: Floats) -> NDArray[np.int64]:
         """Return numbers of groups (N,), -1 for none. `p`: (N, G) sums of probabilities; `thresholds`: (L,)."""

@@ -73,7 +73,9 @@ def numpy_terms(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
     # exponentials of float16 would have three digits
     if logits.dtype == np.float16:
         logits = logits.astype(np.float32)
-    return _narrow(logits, labels) if logits.shape[1] <= _NARROW else _wide(logits, labels)
+    if logits.shape[1] <= _NARROW:
+        return _narrow(logits, labels)
+    return _wide(logits, labels)
 
 
 def _wide(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
@@ -390,12 +392,16 @@ class SampleScores:
 
     def clustered(self, clusters: NDArray[np.int64] | None, weights: NDArray[np.float64] | None = None) -> SampleScores:
         """Return the same scores with their clusters and weights, (N,) each."""
-        return self if clusters is None else replace(self, clusters=clusters, weights=weights)
+        if clusters is None:
+            return self
+        return replace(self, clusters=clusters, weights=weights)
 
     @property
     def total(self) -> float:
         """Sum of the weights; the number of samples where all count the same."""
-        return len(self) if self.weights is None else float(np.sum(self.weights))
+        if self.weights is None:
+            return len(self)
+        return float(np.sum(self.weights))
 
     def weigh(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return values times the weights of their samples, (N,) or (N, ...)."""
@@ -410,7 +416,9 @@ class SampleScores:
 
     def labelled(self, labels: NDArray[np.int64]) -> SampleScores:
         """Return the same scores with the classes of the samples, (N,); with several labels, (N, C), as they are."""
-        return self if labels.ndim == 2 else replace(self, labels=labels)
+        if labels.ndim == 2:
+            return self
+        return replace(self, labels=labels)
 
     def by_label(self) -> Iterator[SampleScores]:
         """Yield the scores of each label, (N,): its probability as the confidence, whether it holds as the hit.
@@ -447,7 +455,9 @@ class SampleScores:
     @property
     def _owners(self) -> NDArray[np.int64]:
         """What the labels of a sample depend on one another in: its cluster, or the sample itself, (N,)."""
-        return np.arange(len(self)) if self.clusters is None else self.clusters
+        if self.clusters is None:
+            return np.arange(len(self))
+        return self.clusters
 
 
 def weighted_mean(values: NDArray[Any], weights: NDArray[np.float64] | None = None) -> float:
@@ -465,7 +475,9 @@ def weighted_mean(values: NDArray[Any], weights: NDArray[np.float64] | None = No
 def _joined(parts: list[NDArray[Any] | None]) -> NDArray[Any] | None:
     """Join what chunks may have; None where a chunk does not have it."""
     arrays = [array for array in parts if array is not None]
-    return np.concatenate(arrays) if len(arrays) == len(parts) else None
+    if len(arrays) != len(parts):
+        return None
+    return np.concatenate(arrays)
 
 
 def _host(array: Any, dtype: Any) -> NDArray[Any]:

@@ -102,12 +102,16 @@ def _stated_bias(readout: Readout, change: Change, encoder: Encoder) -> Any:
     from there, because it is large, or stored as integers whose scale comes from the weight.
     """
     if change.bias is None:
-        return None if change.bias_factor == 1 else change.bias_factor
+        if change.bias_factor == 1:
+            return None
+        return change.bias_factor
     assert isinstance(readout, Head)  # noqa: S101 - a bias is of a head
     if readout.stored_bias is None or readout.stored_bias.quantized is not None:
         return "file"
     stated = encoder.encoded(change.bias)
-    return stated if "values" in stated else "file"
+    if "values" in stated:
+        return stated
+    return "file"
 
 
 def write_decisions(
@@ -355,7 +359,9 @@ def _reason_for(difference: Difference, roles: Mapping[str, str]) -> str:
         return roles[difference.name]
     if difference.name.startswith(f"{PREFIX}/") or difference.part == "opset" or difference.change == "output":
         return "appended block"
-    return "decisions" if difference.change == "added" and difference.part == "tensor" else "head"
+    if difference.change == "added" and difference.part == "tensor":
+        return "decisions"
+    return "head"
 
 
 def _rebuilt(source: Model, file: Model) -> _Rebuilt:

@@ -125,7 +125,7 @@ class Classifier:
             where = "arrays" if isinstance(data.samples, Mapping) else data.samples
             raise UsageError(
                 f"{where}: {holds}, as calibrate and evaluate take them, and here the whole model is run; give samples "
-                "for its inputs, under the names of these"
+                "for its inputs, under the names of these (of a table, --columns says which they are)"
             )
         return data.open(
             self.inputs,
@@ -138,7 +138,9 @@ class Classifier:
 
     def open_if(self, data: Data | None, *, labels: bool = True) -> Source | None:
         """Return samples, if there are any."""
-        return None if data is None else self.open(data, labels=labels)[1]
+        if data is None:
+            return None
+        return self.open(data, labels=labels)[1]
 
     def open_unknown(self, data: Data, familiar: Source) -> Source:
         """Open samples that the model should not know, prepared like the others; see the function `open_unknown`."""
@@ -198,7 +200,9 @@ class Opened:
     @functools.cached_property
     def digested(self) -> DigestedSamples:
         """Digests of the samples of `source`, by which equal ones are found in other data."""
-        return DigestedSamples(self.source, self.form) if self.form else DigestedSamples.of(self.source)
+        if self.form:
+            return DigestedSamples(self.source, self.form)
+        return DigestedSamples.of(self.source)
 
     def suspicion(self, predicted: NDArray[np.int64]) -> Suspicion | None:
         """Compare the labels of `source` with the model's predictions, and return what looks wrong about them."""

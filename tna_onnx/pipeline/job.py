@@ -285,7 +285,9 @@ class Task:
     @property
     def head(self) -> Head | None:
         """The linear head, if there is one."""
-        return self.readout if isinstance(self.readout, Head) else None
+        if not isinstance(self.readout, Head):
+            return None
+        return self.readout
 
     def part(self, rows: NDArray[np.intp]) -> Task:
         """Return the task with only the calibration samples `rows`, in that order; for linear heads."""
@@ -294,7 +296,9 @@ class Task:
     @functools.cached_property
     def weight(self) -> NDArray[Any] | None:
         """(C, n) class vectors that a search tilts, if there is a head."""
-        return None if self.head is None else self.head.weight
+        if self.head is None:
+            return None
+        return self.head.weight
 
     @functools.cached_property
     def bias(self) -> NDArray[Any]:
@@ -351,7 +355,9 @@ class Task:
         """Round a new (C,) bias as the file will, where it has a place for it."""
         head = self.head
         assert head is not None  # noqa: S101 - there is a bias
-        return head.new_bias_as_written(bias) if head.holds_bias else bias
+        if head.holds_bias:
+            return head.new_bias_as_written(bias)
+        return bias
 
     def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight, rounded as the file will hold it; of the source's weight, one object for all.

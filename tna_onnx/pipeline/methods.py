@@ -84,11 +84,15 @@ class Method:
     def words(self) -> str:
         """What it does, for readers who do not know its label: `last layer fitted again (refit, strength 0.0005)`."""
         if self.map == "none":
-            return "class vectors tilted and averaged (tna)" if self.tilted else "the input model"
+            if self.tilted:
+                return "class vectors tilted and averaged (tna)"
+            return "the input model"
         strength = f", strength {self._strengths[self.step]:g}" if self.has_path else ""
         title = MAPS[self.map].title or self.map
         text = f"{title} ({self.map}{strength})"
-        return f"class vectors tilted and averaged, {text}" if self.tilted else text
+        if self.tilted:
+            return f"class vectors tilted and averaged, {text}"
+        return text
 
     @property
     def folds(self) -> bool:

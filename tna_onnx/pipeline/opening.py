@@ -114,7 +114,8 @@ def open_task(job: Job, progress: Progress) -> Task:
             raise
         opened = replace(opened, readout=readout.without_head())
         samples = replace(samples, readout=opened.readout)
-        held_out = None if held_out is None else replace(held_out, readout=opened.readout)
+        if held_out is not None:
+            held_out = replace(held_out, readout=opened.readout)
         probed, size, more = _probed(job, opened, samples, session)
         more += (
             "the last layer stays as it is: ONNX Runtime gives other logits than its weight times the features, as "
@@ -163,7 +164,9 @@ def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:
 
 
 def _digested(samples: Samples | None) -> DigestedSamples | None:
-    return None if samples is None else DigestedSamples(samples.source, samples.form)
+    if samples is None:
+        return None
+    return DigestedSamples(samples.source, samples.form)
 
 
 def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:
@@ -242,7 +245,9 @@ def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:
     samples = open_unlabelled(opened, job.calib)
     held_out = _open_held_out(job, opened)
     require_inputs(opened, samples, *(() if held_out is None else (held_out,)))
-    return (samples, held_out) if held_out is not None else split_unlabelled(samples, job.settings.seed)
+    if held_out is not None:
+        return (samples, held_out)
+    return split_unlabelled(samples, job.settings.seed)
 
 
 def _open_held_out(job: Job, opened: OpenModel) -> Samples | None:

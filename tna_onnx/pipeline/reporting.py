@@ -168,7 +168,9 @@ def _paired_scores(
 
 
 def _share(different: NDArray[np.bool_], scores: SampleScores) -> float:
-    return weighted_mean(different, scores.weights) if different.size else 0.0
+    if different.size:
+        return weighted_mean(different, scores.weights)
+    return 0.0
 
 
 def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:

@@ -85,7 +85,9 @@ class Outcome:
     @property
     def parameters(self) -> dict[str, Any]:
         """What a reader wants to know of the fitted map; empty for none."""
-        return self.fitted.brief if self.fitted else {}
+        if not self.fitted:
+            return {}
+        return self.fitted.brief
 
     @property
     def keeps_predictions(self) -> bool:
@@ -283,14 +285,18 @@ class Strategy:
         alike = input_scores.clusters is None and input_scores.weights is None and input_scores.predicted is None
         if len(input_scores) >= _FEW or not alike or self.settings.objective != "nll":
             return None
-        return _TS if self._map_fits.temperature_helps(self._original, rows) else INPUT
+        if self._map_fits.temperature_helps(self._original, rows):
+            return _TS
+        return INPUT
 
     def _changing(self, choice: Choice, scores: Scores, before: SampleScores) -> Method | None:
         """Return what would be chosen if predictions might change, where they do not."""
         if not choice.method.keeps_order or "predictions" not in choice.left_out.values():
             return None
         method = replace(self.rule, careful=False).choose(scores, before)
-        return None if method.keeps_order else method
+        if method.keeps_order:
+            return None
+        return method
 
     # ---- what there is to choose from
 
@@ -300,7 +306,9 @@ class Strategy:
         if self.weight is None or self.search == "none":
             return (False,)
         if self.search == "auto":
-            return (False, True) if len(self._original) >= _FEW else (False,)
+            if len(self._original) >= _FEW:
+                return (False, True)
+            return (False,)
         return (True,)
 
     @property
@@ -325,7 +333,9 @@ class Strategy:
     def _only(self) -> Method | None:
         """The method, where there is nothing to choose."""
         methods = self._methods
-        return methods[0] if len(methods) == 1 and not methods[0].has_path else None
+        if not (len(methods) == 1 and not methods[0].has_path):
+            return None
+        return methods[0]
 
     def _compared(
         self, found: Candidate, before: SampleScores, failed: dict[Method, str], progress: Progress
@@ -388,7 +398,9 @@ class Strategy:
     @functools.cached_property
     def _fit_logits(self) -> Logits:
         """Logits under the original weight of the samples that searches and fits of folds use."""
-        return self._original if self.part is None else self.part.logits_of(self.weight)
+        if self.part is None:
+            return self._original
+        return self.part.logits_of(self.weight)
 
     @property
     def _original_pair(self) -> _LogitsPair:
@@ -396,7 +408,9 @@ class Strategy:
 
     def _fit_mask(self, rows: Mask) -> Mask:
         """Return the part of a mask of all samples, (N,), for those that searches and fits of folds use."""
-        return rows if self.part is None else rows[self.part.rows]
+        if self.part is None:
+            return rows
+        return rows[self.part.rows]
 
     @property
     def _pairs(self) -> bool:

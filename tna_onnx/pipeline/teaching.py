@@ -135,7 +135,9 @@ def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence
     _, opened = classifier.open(data, labels=False)
     if len(opened) != len(whole):
         raise DataError(f"{opened.describe()}: the student has read {len(whole):,} samples; expected the same ones")
-    return Part(opened, source.rows, source.purpose, source.digests) if isinstance(source, Part) else opened
+    if isinstance(source, Part):
+        return Part(opened, source.rows, source.purpose, source.digests)
+    return opened
 
 
 def with_teacher(report: Report, task: Task, after: Shipped, settings: Settings) -> Report:

@@ -54,7 +54,9 @@ class Shipped:
     @functools.cached_property
     def logits(self) -> Logits:
         """The logits."""
-        return self.made if isinstance(self.made, Logits) else self.made()
+        if isinstance(self.made, Logits):
+            return self.made
+        return self.made()
 
 
 @dataclass(frozen=True, eq=False)

@@ -208,7 +208,9 @@ def members_text(size: int) -> str:
     >>> members_text(1024), members_text(0)
     ('1,024', 'infinitely many')
     """
-    return f"{size:,}" if size else "infinitely many"
+    if size:
+        return f"{size:,}"
+    return "infinitely many"
 
 
 def members_chart(details: Details) -> Chart | None:

@@ -23,7 +23,9 @@ def note_lines(notes: Sequence[str]) -> list[str]:
 
 def count_text(number: int, noun: str) -> str:
     """Write a number with its noun, in the plural where it has one."""
-    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {noun}s"
 
 
 def show(console: Console, content: RenderableType) -> None:

@@ -56,7 +56,9 @@ def label_heads(labels: Sequence[LabelMetrics]) -> tuple[str, ...]:
         return ("label", "N with it", *(METRICS[name].title for name in _SHOWN))
     pairs = (f"{METRICS[name].title}: {when}" for name in _SHOWN[1:3] for when in ("before", "after"))
     heads = ("label", "N with it", *pairs)
-    return (*heads, "fit") if _some_shared(labels) else heads
+    if _some_shared(labels):
+        return (*heads, "fit")
+    return heads
 
 
 def label_rows(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> list[tuple[str, ...]]:
@@ -220,7 +222,9 @@ def _place(method: MethodScores) -> str:
     """Say in a word where a method's map goes."""
     if method.method == "none":
         return "unchanged"
-    return "folded" if method.folds else "nodes"
+    if method.folds:
+        return "folded"
+    return "nodes"
 
 
 def best_methods(report: Report) -> list[MethodScores]:
@@ -262,7 +266,9 @@ def map_text(report: Report) -> str:
     if report.map != "none":
         text += f", {_PLACES[report.folded]}"
     fitted = ", ".join(f"{name} {_parameter(value)}" for name, value in report.parameters.items())
-    return f"{text} ({fitted})" if fitted else text
+    if fitted:
+        return f"{text} ({fitted})"
+    return text
 
 
 def _parameter(value: float | list[float]) -> str:
@@ -413,7 +419,9 @@ def off(calibration: ConfidenceCalibration) -> str:
 
 def per_cent(share: float | None) -> str:
     """Write a share in per cent; a dash where there is none."""
-    return "-" if share is None else f"{100 * share:.2f} %"
+    if share is None:
+        return "-"
+    return f"{100 * share:.2f} %"
 
 
 def between(interval: tuple[float, float]) -> str:

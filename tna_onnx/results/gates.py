@@ -232,4 +232,6 @@ def differences_text(differences: Mapping[str, Interval], names: Sequence[str]) 
 
 
 def _n(metrics: Metrics, kind: str) -> str:
-    return f"{metrics.n:,} {kind} samples" if kind else f"{metrics.n:,} samples"
+    if kind:
+        return f"{metrics.n:,} {kind} samples"
+    return f"{metrics.n:,} samples"

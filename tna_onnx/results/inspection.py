@@ -293,4 +293,6 @@ class ModelDifference:
             text = "intact: the original and a change that tna-onnx writes"
         if self.missed:
             return f"{text}; not as good: {'; '.join(self.missed)}"
-        return f"{text}; as good" if self.outputs is not None else text
+        if self.outputs is not None:
+            return f"{text}; as good"
+        return text

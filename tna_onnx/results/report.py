@@ -101,7 +101,9 @@ class Comparison:
     def samples(self) -> str:
         """What kind of samples these are, in a word."""
         # nothing was fitted: the samples are what they are called
-        return "calibration" if self.how == "unchanged" else self.how
+        if self.how == "unchanged":
+            return "calibration"
+        return self.how
 
 
 def compare_scores(

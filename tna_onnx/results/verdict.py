@@ -200,7 +200,9 @@ def result_sentence(
 
 
 def _by_chance(ece: float | None) -> str:
-    return "" if ece is None else f" (by chance alone {100 * ece:.1f})"
+    if ece is None:
+        return ""
+    return f" (by chance alone {100 * ece:.1f})"
 
 
 def _gap(side: int, before: Metrics, after: Metrics, pair: str) -> str:

@@ -54,7 +54,9 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the map fitted for this weight, for reports; empty without a map."""
-        return self.fitted.brief if self.fitted else {}
+        if not self.fitted:
+            return {}
+        return self.fitted.brief
 
 
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:

@@ -362,7 +362,9 @@ def _samples_charts(
 
 
 def _label(method: str) -> str:
-    return "TNA" if method == "tna" else LABELS.get(method, method)
+    if method == "tna":
+        return "TNA"
+    return LABELS.get(method, method)
 
 
 def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Samples, level: dict[str, float]) -> str:

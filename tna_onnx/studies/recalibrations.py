@@ -287,7 +287,9 @@ def _complete_printed(
 
     printed, index = search_printed(data.weight, score, search, tick)
     fitted = fitted_maps[index]
-    return None if fitted is None else replace(printed, fitted=fitted)
+    if fitted is None:
+        return None
+    return replace(printed, fitted=fitted)
 
 
 def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) -> Recalibration:

@@ -102,7 +102,9 @@ def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return read_image(io.BytesIO(value), where, limits)
     if isinstance(value, PillowImage.Image):
-        return value if value.mode in ("L", "RGB") else value.convert("RGB")
+        if value.mode in ("L", "RGB"):
+            return value
+        return value.convert("RGB")
     pixels = np.asarray(value)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]

@@ -370,8 +370,12 @@ def _float(value: float) -> float:
     largest = float(np.finfo(np.float32).max)
     # compared first: a whole number of hundreds of digits has no float
     if abs(value) > largest:
-        return math.inf if value > 0 else -math.inf
-    return float(value) if np.float32(value) else 0.0
+        if value > 0:
+            return math.inf
+        return -math.inf
+    if np.float32(value):
+        return float(value)
+    return 0.0
 
 
 def _number_text(value: object) -> str:

@@ -347,7 +347,9 @@ def known_recipes(channels: int, *, float_input: bool) -> list[NamedRecipe]:
     mnist = replace(PRESETS["mnist"], scale=_UNIT)
     if channels == 1:
         plain = [NamedRecipe(name, replace(recipe, color="L")) for name, recipe in scaled.items()]
-        return [*plain, NamedRecipe("mnist", mnist)] if float_input else plain
+        if float_input:
+            return [*plain, NamedRecipe("mnist", mnist)]
+        return plain
     if float_input:
         for name in ("imagenet", "clip", "cifar10", "cifar100"):
             scaled[name] = Recipe(scale=_UNIT, mean=PRESETS[name].mean, std=PRESETS[name].std)

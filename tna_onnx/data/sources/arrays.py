@@ -171,7 +171,9 @@ class Precomputed:
     @property
     def labels(self) -> IntArray:
         """Class indices (N,); of several labels a sample, 0 or 1 for each, (N, C)."""
-        return self.source.labels if self.source.placed is None else self.source.placed
+        if self.source.placed is None:
+            return self.source.labels
+        return self.source.placed
 
 
 def open_precomputed(data: Any, request: Request) -> Precomputed | None:

@@ -106,7 +106,9 @@ def _local_names(path: Path) -> list[str]:
         return [str(file) for file in path.parent.glob(path.name)]
     if path.is_dir():
         return [str(file) for file in path.iterdir() if file.is_file()]
-    return [str(path)] if path.is_file() else []
+    if not path.is_file():
+        return []
+    return [str(path)]
 
 
 def _open_local(name: str) -> Any:

@@ -122,7 +122,9 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
 def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
     """Return what table files hold, features or logits; None if a column is an input of the model, or it is neither."""
     files = find_table_files(local_path(str(data))) if isinstance(data, (str, Path)) else None
-    return None if files is None else _kind(files, inputs)
+    if files is None:
+        return None
+    return _kind(files, inputs)
 
 
 def _kind(files: TableFiles, inputs: Sequence[str]) -> Kind | None:
@@ -167,8 +169,12 @@ class FeatureFolder:
 
     def _names(self) -> list[str]:
         if self.system is not None:
-            return list(self.system.find(self.root)) if self.system.exists(self.root) else []
-        return [entry.name for entry in Path(self.root).iterdir()] if Path(self.root).exists() else []
+            if not self.system.exists(self.root):
+                return []
+            return list(self.system.find(self.root))
+        if not Path(self.root).exists():
+            return []
+        return [entry.name for entry in Path(self.root).iterdir()]
 
     def _make(self, name: str) -> None:
         with self.open(name) as stream:

@@ -238,7 +238,9 @@ class FolderImages:
 
     def name(self, row: int) -> str:
         """Return the path of file `row`."""
-        return f"{self.root}/{self.names[row]}" if self.system else str(self.root / Path(self.names[row]))
+        if self.system:
+            return f"{self.root}/{self.names[row]}"
+        return str(self.root / Path(self.names[row]))
 
     def open(self, row: int) -> Path | io.BytesIO:
         """Return the path of file `row`, or its bytes."""

@@ -179,7 +179,9 @@ def _cast(where: str, spec: InputSpec, name: str, values: AnyArray) -> AnyArray:
 
 
 def _length(cell: Any) -> int:
-    return len(cell) if hasattr(cell, "__len__") else 0
+    if hasattr(cell, "__len__"):
+        return len(cell)
+    return 0
 
 
 def _joined(where: str, cells: AnyArray) -> AnyArray:

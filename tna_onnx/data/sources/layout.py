@@ -85,7 +85,9 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
 
 def plain_kinds(spec: InputSpec) -> tuple[Kind, ...]:
     """Return what columns hold that stand side by side in an input: of text, both text and numbers."""
-    return ("number", "text") if spec.dtype == object else ("number",)
+    if spec.dtype == object:
+        return ("number", "text")
+    return ("number",)
 
 
 def texts_of(kinds: Mapping[str, Kind]) -> list[str]:

@@ -285,7 +285,9 @@ def _open_array(values: AnyArray, request: Request) -> Source:
             columns = {name: plain_column(values[:, number]) for number, name in enumerate(names)}
             source = open_in_memory("array", "array", columns, dataclasses.replace(request, columns=names))
             # that columns without names are taken in their order goes without saying
-            return source if len(specs) > 1 else dataclasses.replace(source, notes=())
+            if len(specs) > 1:
+                return source
+            return dataclasses.replace(source, notes=())
     if len(specs) != 1:
         raise DataError(
             f"array {values.shape}: one array for a model with {len(specs)} inputs; give a mapping with "

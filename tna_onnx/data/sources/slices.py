@@ -196,7 +196,9 @@ def table_labels(files: TableFiles, label: str) -> NDArray[Any]:
         for name in files.names
         for batch in table_batches(files, name, [label])
     ]
-    return np.concatenate(parts) if parts else np.zeros(0)
+    if parts:
+        return np.concatenate(parts)
+    return np.zeros(0)
 
 
 def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 0) -> IntArray:

@@ -68,7 +68,9 @@ def with_tokenizer(request: Request, kinds: Mapping[str, str], label: str | None
         return request
     places = (file.parent, file.parent.parent) if file.parent.name == "onnx" else (file.parent,)
     place = next((place for place in places if (place / "tokenizer.json").is_file()), None)
-    return request if place is None else replace(request, tokenizer=place)
+    if place is None:
+        return request
+    return replace(request, tokenizer=place)
 
 
 def tokenized(

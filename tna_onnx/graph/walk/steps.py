@@ -255,7 +255,9 @@ def _gathered(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -
     if axis not in class_axes or len(dims) != (2 if node.op_type == "GatherND" else 1) or dims[1:] not in ([], [1]):
         return ()
     places = tuple(int(place) for place in model.array(indices).reshape(-1))
-    return places if len(places) > 1 and len(set(places)) == len(places) else ()
+    if not (len(places) > 1 and len(set(places)) == len(places)):
+        return ()
+    return places
 
 
 def _sliced(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -> tuple[int, ...] | slice:
@@ -265,7 +267,9 @@ def _sliced(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -> 
         return ()
     start, end, step = bounds[0][1:]
     single_class = start == -1 if end is None else start * end >= 0 and len(range(start, end, step)) < 2
-    return () if single_class else slice(start, end, step)
+    if single_class:
+        return ()
+    return slice(start, end, step)
 
 
 def _cast(state: State, node: onnx.NodeProto) -> None:

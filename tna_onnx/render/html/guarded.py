@@ -43,7 +43,9 @@ def promised(guard: Guard) -> SimpleNamespace:
 
 def _default(dial: GuardInput) -> str:
     if isinstance(dial.default, tuple):
-        return "as in the samples" if dial.role == "class_prior" else "several"
+        if dial.role == "class_prior":
+            return "as in the samples"
+        return "several"
     return f"{dial.default:g}"
 
 
@@ -122,7 +124,9 @@ def _pairs(point: ClassDecision) -> tuple[tuple[float | None, tuple[float, float
 
 
 def _share(share: float | None, interval: tuple[float, float] | None) -> str:
-    return per_cent(share) if interval is None else f"{per_cent(share)} {between(interval)}"
+    if interval is None:
+        return per_cent(share)
+    return f"{per_cent(share)} {between(interval)}"
 
 
 def _recall_curve(line: DecisionCurve, point: ClassDecision) -> MarkedChart:

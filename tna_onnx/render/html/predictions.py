@@ -110,7 +110,9 @@ def _recall(result: ClassResult, samples: int) -> str:
 
 def _per_cent(part: int, total: int) -> str:
     """Write a share; a dash where there is nothing to take one of."""
-    return f"{100 * part / total:.1f}" if total else "–"
+    if total:
+        return f"{100 * part / total:.1f}"
+    return "–"
 
 
 def _mean(bins: Bins) -> str:

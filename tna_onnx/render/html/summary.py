@@ -352,7 +352,9 @@ def _setting(name: str, value: object) -> str:
     if name.endswith("ensemble_size") and value == 0:
         return "inf"
     if isinstance(value, bool):
-        return "yes" if value else "no"
+        if value:
+            return "yes"
+        return "no"
     return plain(value)
 
 

@@ -46,7 +46,9 @@ def element(name: str, *content: str, **attributes: object) -> Markup:
 
 def _escaped(value: object) -> Markup:
     # a change of the writing direction in a name would act on the rest of the line
-    return value if isinstance(value, Markup) else escape(printable(str(value), lines=True))
+    if isinstance(value, Markup):
+        return value
+    return escape(printable(str(value), lines=True))
 
 
 def _joined(parts: Iterable[Markup]) -> Markup:
@@ -199,7 +201,9 @@ def ticks(low: float, high: float) -> list[float]:
 
 def range_from_zero(high: float) -> float:
     """Return the upper end of an axis from zero: a little above the highest value, 1 if that is zero."""
-    return high * 1.08 if high > 0 else 1.0
+    if high > 0:
+        return high * 1.08
+    return 1.0
 
 
 def line_chart(chart: Chart) -> Markup:
@@ -237,12 +241,16 @@ def _in_log(chart: MarkedChart) -> MarkedChart:
 def line_look(line: Line) -> str:
     """Return the classes of the style sheet that a line has."""
     look = "key" if line.rank >= len(MARKERS) else f"m{line.rank}"
-    return f"{look} dashed" if line.dashed else look
+    if line.dashed:
+        return f"{look} dashed"
+    return look
 
 
 def line_marker(line: Line) -> str:
     """Return the shape at the points of a line; empty for none."""
-    return MARKERS[line.rank] if line.marked and line.rank < len(MARKERS) else ""
+    if not (line.marked and line.rank < len(MARKERS)):
+        return ""
+    return MARKERS[line.rank]
 
 
 def _frame(chart: MarkedChart) -> Frame:
