@@ -151,22 +151,14 @@ def features(
 
 
 def _check_beside(labelled: Data) -> None:
-    """Refuse what is not kept beside features: groups and weights are.
-
-    Raises:
-        UsageError: it is given.
-    """
+    """Refuse what is not kept beside features: groups and weights are."""
     labelled.refuse_beside("features", "by")
     if labelled.class_prior is not None:
         raise UsageError("features does not take --class-prior into account; give it to what fits on the features")
 
 
 def _engine_fields(keywords: FeatureWords) -> EngineFields:
-    """Make the settings on what computes features, and of which samples.
-
-    Raises:
-        UsageError: a value of the wrong type or out of its range.
-    """
+    """Make the settings on what computes features, and of which samples."""
     fields = with_words(EngineFields(), keywords)
     check_settings(fields)
     if fields.max_samples is not None and fields.max_samples < 1:
@@ -296,11 +288,7 @@ class FeatureRun:
     recipe: dict[str, object] | None
 
     def check(self) -> dict[str, Any]:
-        """Run the first samples on this machine's CPU, and return what the files will say of the features.
-
-        Raises:
-            TnaError: they do not run.
-        """
+        """Run the first samples on this machine's CPU, and return what the files will say of the features."""
         writer = self.extractor.describe()
         first = next((table for part in self.slices for table in part.tables()), None)
         if first is None:
@@ -311,11 +299,7 @@ class FeatureRun:
         return writer
 
     def here(self, folder: FeatureFolder, writer: dict[str, Any], progress: Progress) -> None:
-        """Compute the features in this process, and write them.
-
-        Raises:
-            TnaError: of reading, or of the model.
-        """
+        """Compute the features in this process, and write them."""
         folder.write(self._tables(TableExtractor(self.extractor, writer), progress))
 
     def _tables(self, extractor: TableExtractor, progress: Progress) -> Iterator[Any]:
@@ -339,22 +323,7 @@ def open_run(
     batch_size: int,
     apart: bool,
 ) -> FeatureRun:
-    """List data, choose samples, and cut them into slices.
-
-    Args:
-        opened: the model.
-        model: as the user gave it.
-        options: on the model.
-        data: the samples.
-        choice: which samples.
-        device: where the network runs.
-        batch_size: samples per run of it.
-        apart: whether slices are read by other processes, perhaps on other machines.
-
-    Raises:
-        UsageError: an argument that cannot be used.
-        DataError: the data cannot be read, or do not fit the model.
-    """
+    """List data, choose samples, and cut them into slices."""
     readout = opened.readout
     if readout.several or readout.multi_label:
         raise UsageError(f"{opened.model.name}: several predictions a sample are kept with --cache, not --output")
@@ -440,12 +409,7 @@ def _of_tables(
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
-    """Return the columns of groups and weights, by their role.
-
-    Raises:
-        UsageError: they are values, and not in the files.
-        DataError: there is no such column.
-    """
+    """Return the columns of groups and weights, by their role."""
     request.columns_beside(where, files.schema.names)
     for role, column in request.beside.items():
         if not isinstance(column, str):

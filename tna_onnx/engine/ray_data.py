@@ -61,13 +61,7 @@ def ray_address(engine: str) -> str | None:
 def check_ray(address: str | None, options: Mapping[str, Any]) -> str:
     """Return the address to connect to, of a cluster that answers; `local` where a Ray of our own is to be started.
 
-    Args:
-        address: None takes that of RAY_ADDRESS, else of the Ray that runs on this machine, else starts one.
-        options: words for `map_batches`.
-
-    Raises:
-        UsageError: Ray is missing, or an option is not known.
-        DeviceError: the cluster does not answer, or does not let us in.
+    `address`: None takes that of RAY_ADDRESS, else of the Ray that runs on this machine, else starts one.
     """
     ray = optional("ray", "ray", _PURPOSE)
     optional("ray.data", "ray", _PURPOSE)
@@ -132,19 +126,7 @@ def features_by_ray(
     address: str,
     options: Mapping[str, Any],
 ) -> None:
-    """Compute features of slices, and write them.
-
-    Args:
-        slices: of the data, which every machine of the cluster can read.
-        extractor: the model, which travels.
-        folder: to write; every machine can.
-        address: that `check_ray` gave.
-        options: words for `map_batches`.
-
-    Raises:
-        TnaError: of the extractor or of reading, in any process.
-        DeviceError: Ray has given up.
-    """
+    """Compute features of slices, and write them."""
     import ray  # noqa: PLC0415 - optional
 
     with _connected(address):

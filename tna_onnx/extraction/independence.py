@@ -68,12 +68,7 @@ class Compared:
     probabilities: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
 
     def rows(self, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:
-        """Return a row of numbers a prediction, (N, n), in units of which the limits are; None if there are none.
-
-        Args:
-            values: of the tensor.
-            count: number of predictions N.
-        """
+        """Return a row of numbers a prediction, (N, n), in units of which the limits are; None if there are none."""
         if self.probabilities is not None:
             return self.probabilities(values)
         if values.dtype.kind != "f" or values.ndim == 0 or len(values) != count:
@@ -105,20 +100,7 @@ def require_independence(
 ) -> tuple[str, ...]:
     """Run the first batch, and again in other ways, and compare what a model's output says of the samples.
 
-    Args:
-        model: what runs.
-        session: on it; it remembers the batches.
-        output: that classifies.
-        source: the samples; the first batch is read.
-        batch_size: samples per run.
-        beside: other tensors of one or more numbers a sample, which are compared too.
-
-    Returns:
-        Notes.
-
-    Raises:
-        UnsupportedModel: the scores of a sample depend on the others, or on its place.
-        DataError: a sample cannot be read, or the network cannot run it.
+    Gives notes. `beside`: other tensors of one or more numbers a sample, which are compared too.
     """
     batch = next(source.batches(batch_size, first_rows(output.n_classes, source, batch_size)))
     names = [output.name, *beside]
@@ -150,19 +132,7 @@ def check_independence(
 ) -> tuple[str, ...]:
     """Run the samples of batches again, in another order, in parts of a batch and alone, and compare.
 
-    Args:
-        model: what runs.
-        session: on it, or on a part; it remembers the batches.
-        compared: tensors that it gives; the first one are the scores.
-        batch: what was run.
-        tensors: that it gave.
-        further: batches of other samples, which are run and compared with their parts.
-
-    Returns:
-        Notes.
-
-    Raises:
-        UnsupportedModel: the scores of a sample depend on the others, or on its place.
+    Gives notes. `further`: batches of other samples, which are run and compared with their parts.
     """
     samples = _count(batch)
     # each portion of a fixed batch of one is a sample alone
@@ -208,11 +178,7 @@ class _Again:
         self.limit, self._why = _limit_of(model, session)
 
     def largest(self, batch: Batch, tensors: Mapping[str, NDArray[Any]], trials: Sequence[_Trial], where: str) -> float:
-        """Return by how much a row moves at most, where some samples of a batch are run in other ways.
-
-        Raises:
-            UnsupportedModel: by more than rounding explains.
-        """
+        """Return by how much a row moves at most, where some samples of a batch are run in other ways."""
         finite = {each: _finite(each, tensors[each.name], _rows(batch)) for each in self._compared}
         before = {each: values for each, values in finite.items() if values is not None}
         largest = 0.0

@@ -70,12 +70,7 @@ class Preparation:
         self._recipe: Recipe | None = None
 
     def settle(self, data: Data, source: Source) -> tuple[Data, Source]:
-        """Return data and samples with the right preprocessing; as they are, if they are no images.
-
-        Raises:
-            UsageError: a recipe does not fit the model's input.
-            DataError: nothing says how the images are prepared, and the labels do not tell; or what is said is wrong.
-        """
+        """Return data and samples with the right preprocessing; as they are, if they are no images."""
         if not isinstance(source, ImageSource):
             self._check_stored(data, source)
             return data, source
@@ -98,11 +93,7 @@ class Preparation:
         return None if written is None else written.override(**_geometry_and_order(recipe))
 
     def _check_stored(self, data: Data, source: Source) -> None:
-        """Refuse stored images on another scale than the model's, by its own accuracy and confidence.
-
-        Raises:
-            DataError: they are, and the user does not say which accuracy the model has on them.
-        """
+        """Refuse stored images on another scale than the model's, by its own accuracy and confidence."""
         names = [info.name for info in self._session.inputs if takes_images(_spec_of(info))]
         if not names or not _labelled(source, self._output) or data.expect_accuracy is not None:
             return
@@ -284,11 +275,7 @@ def _labelled(source: Source, output: ClassOutput) -> bool:
 
 
 def _search(images: TrialImages, stated: Recipe) -> tuple[Recipe | None, RecipeSearch | None]:
-    """Find the recipe by the labels; nothing where there is no choice.
-
-    Raises:
-        DataError: the labels do not tell.
-    """
+    """Find the recipe by the labels; nothing where there is no choice."""
     shapes, later_shapes = _shapes(images, stated)
     trials = [images.trial(named) for shape in shapes for named in _candidates(images, stated, shape)]
     if len(trials) + len(later_shapes) < 2:
@@ -318,11 +305,7 @@ def _search(images: TrialImages, stated: Recipe) -> tuple[Recipe | None, RecipeS
 
 
 def _informative(images: TrialImages, ranked: Sequence[Trial], ran: Sequence[Trial]) -> Trial:
-    """Return the best recipe, if predictions under it have to do with the labels.
-
-    Raises:
-        DataError: they do not under any.
-    """
+    """Return the best recipe, if predictions under it have to do with the labels."""
     best = ranked[0]
     suspicion = best.suspicion(images.labels)
     if suspicion is None or suspicion.kind == "one class":
@@ -411,11 +394,7 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
 
 
 def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> list[str]:
-    """Hold a recipe that is stated against the known ones; return a warning if another is clearly better.
-
-    Raises:
-        DataError: the model is hardly better than chance under it, and clearly better under another.
-    """
+    """Hold a recipe that is stated against the known ones; return a warning if another is clearly better."""
     base = images.trial(NamedRecipe("the stated recipe", stated))
     images.run([base], FIRST)
     shape = {name: value for name, value in _shape_of(stated).items() if value is not None}

@@ -173,9 +173,7 @@ class Readout:
 
     def probabilities(self, logits: NDArray[Any]) -> NDArray[np.float64]:
         """Return (N, C) probabilities of (N, C) logits: they add up to 1, or are each label's own."""
-        if self.multi_label:
-            return sigmoid(logits)
-        return softmax(logits)
+        return sigmoid(logits) if self.multi_label else softmax(logits)
 
     def predicted(self, raw: NDArray[Any]) -> NDArray[np.int64]:
         """Return the predicted classes (N,), or labels (N, C), of the tensor's values, in pieces of some samples."""
@@ -184,9 +182,7 @@ class Readout:
 
     def chosen(self, logits: NDArray[Any]) -> NDArray[np.int64]:
         """Return the classes (N,) with the largest of (N, C) logits, or 1 for each label that is likelier than not."""
-        if self.multi_label:
-            return (logits > 0).astype(np.int64)
-        return np.argmax(logits, axis=1)
+        return (logits > 0).astype(np.int64) if self.multi_label else np.argmax(logits, axis=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,9 +250,7 @@ class Head(Readout):
     @property
     def joined(self) -> dict[str, dict[str, int]]:
         """See `Readout`."""
-        if not self.parts:
-            return {}
-        return {self.features: self.parts}
+        return {self.features: self.parts} if self.parts else {}
 
     @property
     def readers(self) -> tuple[int, ...]:

@@ -303,9 +303,7 @@ def quantile(p: float, clusters: NDArray[np.int64] | None, weights: NDArray[np.f
 def _by_sample(scores: SampleScores, name: str) -> NDArray[np.float64]:
     """Return a field of the scores, (N,): of several labels a sample, the mean over them."""
     values: NDArray[np.float64] = getattr(scores, name).astype(np.float64)
-    if scores.predicted is None:
-        return values
-    return values.mean(axis=1)
+    return values if scores.predicted is None else values.mean(axis=1)
 
 
 def _mean(

@@ -103,9 +103,7 @@ class DecisionRule:
     def scores(self, p: Floats, thresholds: Floats) -> Floats:
         """Return what is largest at the column that `ratio` decides, (N, A)."""
         ratios: Floats = p / thresholds
-        if self.cost.size:
-            return -(ratios @ self.cost)
-        return ratios
+        return -(ratios @ self.cost) if self.cost.size else ratios
 
 
 def confusion(decided: NDArray[Any], labels: NDArray[np.int64], classes: int) -> Counts:
@@ -172,9 +170,7 @@ def _best_cut(scores: Floats, positive: NDArray[np.bool_], goal: str) -> np.floa
     cut = int(cuts[int(np.argmax(goal_value(counts, goal)))])
     last, following = ranked[cut - 1], ranked[min(cut, n - 1)]
     middle = np.float32((np.float64(last) + following) / 2)
-    if following < last:
-        return max(middle, np.nextafter(following, np.float32(np.inf)))
-    return last
+    return max(middle, np.nextafter(following, np.float32(np.inf))) if following < last else last
 
 
 def best_thresholds(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], goal: str) -> Floats:
@@ -260,9 +256,7 @@ def bounded_threshold(
     """
     if bound == "precision":
         accepted = accept_above(scores, positive, 1 - level, delta)
-        if accepted is None:
-            return None
-        return np.float32(accepted.threshold)
+        return None if accepted is None else np.float32(accepted.threshold)
     share = 1 - level if bound == "recall" else level
     ranked = np.sort(scores[positive] if bound == "recall" else -scores[~positive])
     rank = _rank(len(ranked), share, delta)
@@ -298,16 +292,12 @@ def reachable_bound(scores: Floats, positive: NDArray[np.bool_], bound: str, del
     """Return the best bound that samples can give, a fraction; None where they can give none."""
     if bound == "precision":
         risk = lowest_risk(scores, positive, delta)
-        if risk is None:
-            return None
-        return 1 - risk
+        return None if risk is None else 1 - risk
     n = int(np.count_nonzero(positive if bound == "recall" else ~positive))
     if n == 0:
         return None
     best: float = delta ** (1 / n)
-    if bound == "recall":
-        return best
-    return 1 - best
+    return best if bound == "recall" else 1 - best
 
 
 FloatArray = NDArray[np.float64]
@@ -359,8 +349,7 @@ class Recalls:
             weights = weights * (count / mass)[own]
         first, second = (_sums(own, hits, weights) / count for hits in (old, new))
         deviations = new - old - (second - first)[own]
-        if weights is not None:
-            deviations = weights * deviations
+        deviations = deviations if weights is None else weights * deviations
         squares = _squares(deviations, own, len(classes), clusters)
         weighted = deviations / (len(classes) * count[own])
         total = weighted if clusters is None else cluster_sums(weighted, clusters)

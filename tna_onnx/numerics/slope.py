@@ -93,16 +93,12 @@ class _Samples:
 
     def fitted(self, w: FloatArray) -> FloatArray:
         """Return the log odds, (N,)."""
-        if self.with_slope:
-            return w[0] + w[1] * self.odds
-        return w[0] + self.odds
+        return w[0] + w[1] * self.odds if self.with_slope else w[0] + self.odds
 
     def columns(self) -> FloatArray:
         """Return what the coefficients multiply, (N, 2) or (N, 1)."""
         ones = np.ones_like(self.odds)
-        if self.with_slope:
-            return np.stack([ones, self.odds], axis=1)
-        return ones[:, None]
+        return np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
 
     def loss(self, w: FloatArray) -> float:
         """Return the negative log-likelihood of the events."""

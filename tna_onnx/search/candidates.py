@@ -54,9 +54,7 @@ class Candidate:
     @property
     def parameters(self) -> dict[str, Any]:
         """The parameters of the map fitted for this weight, for reports; empty without a map."""
-        if not self.fitted:
-            return {}
-        return self.fitted.brief
+        return self.fitted.brief if self.fitted else {}
 
 
 def choose(candidates: Sequence[Candidate], settings: SearchSettings, rows: NDArray[Any] | None = None) -> int:
