@@ -135,9 +135,7 @@ class Calibrator:
 
         session = open_session(self._model, "calibrator", parse_device("cpu"))
         calibrated = session.run(["calibrated"], {"scores": values})[0].astype(np.float64)
-        if self.scores_ == "logits":
-            return softmax(calibrated)
-        return calibrated / calibrated.sum(axis=1, keepdims=True)
+        return softmax(calibrated) if self.scores_ == "logits" else calibrated / calibrated.sum(axis=1, keepdims=True)
 
     def transform(self, X: Any) -> NDArray[np.float64]:
         """Return calibrated probabilities, as `predict_proba` does: for a step in the middle of a pipeline."""
@@ -328,9 +326,7 @@ def _kind_of(X: Any) -> ScoresWord:
         return "logits"
     several = values.ndim == 2 and values.shape[1] > 1
     sums = values.sum(axis=1, dtype=np.float64) if several else np.ones(1)
-    if np.all(np.abs(sums - 1) <= _ROUNDING):
-        return "probabilities"
-    return "logits"
+    return "probabilities" if np.all(np.abs(sums - 1) <= _ROUNDING) else "logits"
 
 
 def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[Any]]:
@@ -363,9 +359,7 @@ def _not_fitted() -> Exception:
 
     message = "this Calibrator is not fitted yet; call fit first"
     exceptions = sys.modules.get("sklearn.exceptions")
-    if exceptions is None:
-        return UsageError(message)
-    return exceptions.NotFittedError(message)
+    return UsageError(message) if exceptions is None else exceptions.NotFittedError(message)
 
 
 def fit(
