@@ -48,9 +48,9 @@ def test_with_held_out_data(small: Small, tmp_path: Path, monkeypatch: pytest.Mo
     count = Sessions(monkeypatch)
     tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / "o.onnx", details=True, **TILTED)
     assert count.opened == ["source", "written"]
-    # both data sets, once: the collection begins with the batch that checked the head, which is run again in another
-    # order, three of its samples alone, and all in parts; another batch from all over the data, and that in parts
-    assert count.samples == {"source": 1500 + 1500 + 64 + 3 + 64 + 2 * 64, "written": 512}
+    # both data sets, once: the collection begins with the batch that checked the head, of which three samples are
+    # run alone and all in parts; another batch from all over the data, and that in parts
+    assert count.samples == {"source": 1500 + 1500 + 3 + 64 + 2 * 64, "written": 512}
 
 
 def test_one_session_is_open_at_a_time(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,10 +143,10 @@ class _Cells:
         confidence, cell = np.unique(_confidence(scores), return_inverse=True)
         weights = scores.weights
         if weights is None:
-            count, hits = np.bincount(cell).astype(np.float64), np.bincount(cell, scores.hit)
-            return cls(confidence, count, hits, count)
-        count, hits, squares = (np.bincount(cell, values) for values in (weights, weights * scores.hit, weights**2))
-        return cls(confidence, count, hits, squares)
+            count = np.bincount(cell).astype(np.float64)
+            return cls(confidence, count, np.bincount(cell, scores.hit).astype(np.float64), count)
+        sums = (np.bincount(cell, values) for values in (weights, weights * scores.hit, weights**2))
+        return cls(confidence, *(np.asarray(each, np.float64) for each in sums))
 
     def grouped(self) -> _Cells:
         """Merge neighbours into groups of about equal size where there are many."""

@@ -74,7 +74,7 @@ def isotonic_log_odds(
     return fitted
 
 
-def expit(x: FloatArray) -> FloatArray:
+def expit(x: FloatArray | float) -> FloatArray:
     """Return the probability of log-odds; SciPy has the same, and takes a quarter of a second to load."""
     p: FloatArray = 1 / (1 + np.exp(-np.asarray(x, np.float64)))
     return p

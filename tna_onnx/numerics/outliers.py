@@ -168,13 +168,13 @@ def inverse_root(covariance: FloatArray) -> FloatArray:
     return _inverse_of_upper(np.linalg.cholesky(covariance).T)
 
 
-def _inverse_of_upper(triangle: FloatArray) -> FloatArray:
+def _inverse_of_upper(triangle: NDArray[Any]) -> FloatArray:
     """Invert an upper triangular matrix by halves: [[A, B], [0, D]]^-1 = [[A^-1, -A^-1 B D^-1], [0, D^-1]]."""
     n = len(triangle)
     if n <= _NARROWEST:
         return np.triu(np.linalg.inv(triangle))
     half = n // 2
-    inverse = np.zeros_like(triangle)
+    inverse = np.zeros((n, n))
     inverse[:half, :half] = _inverse_of_upper(triangle[:half, :half])
     inverse[half:, half:] = _inverse_of_upper(triangle[half:, half:])
     inverse[:half, half:] = -inverse[:half, :half] @ triangle[:half, half:] @ inverse[half:, half:]

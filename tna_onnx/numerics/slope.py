@@ -98,7 +98,8 @@ class _Samples:
     def columns(self) -> FloatArray:
         """Return what the coefficients multiply, (N, 2) or (N, 1)."""
         ones = np.ones_like(self.odds)
-        return np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
+        columns: FloatArray = np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
+        return columns
 
     def loss(self, w: FloatArray) -> float:
         """Return the negative log-likelihood of the events."""
@@ -110,7 +111,8 @@ class _Samples:
 
     def gradients(self, w: FloatArray) -> FloatArray:
         """Return what each sample adds to the gradient of the log-likelihood, (N, k)."""
-        return self.columns() * (self.weights * (self.event - _probability(self.fitted(w))))[:, None]
+        gradients: FloatArray = self.columns() * (self.weights * (self.event - _probability(self.fitted(w))))[:, None]
+        return gradients
 
     def slopes(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return the gradient of the log-likelihood, (k,), and minus its Hessian, (k, k)."""
