@@ -93,13 +93,13 @@ class _Samples:
 
     def fitted(self, w: FloatArray) -> FloatArray:
         """Return the log odds, (N,)."""
-        return w[0] + w[1] * self.odds if self.with_slope else w[0] + self.odds
+        fitted: FloatArray = w[0] + (w[1] if self.with_slope else 1) * self.odds
+        return fitted
 
     def columns(self) -> FloatArray:
         """Return what the coefficients multiply, (N, 2) or (N, 1)."""
         ones = np.ones_like(self.odds)
-        columns: FloatArray = np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
-        return columns
+        return np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
 
     def loss(self, w: FloatArray) -> float:
         """Return the negative log-likelihood of the events."""
