@@ -251,8 +251,9 @@ def calibrated(
 ) -> Report:
     """Choose and fit a map for scores, as `calibrate` does for a model that hands them on.
 
-    `values`: (N, C); with a layer features (N, n). `labels`: (N,), column numbers. `layer`: weight (C, n) and bias (C,)
-    of the layer from features to logits.
+    `values`: (N, C); with a layer features (N, n). `labels`: (N,), column numbers. `scores`: what the values, or the
+    outputs of the layer, are. `layer`: weight (C, n) and bias (C,) of the layer from features to logits. `keywords`:
+    those of `calibrate`, whose errors it raises.
     """
     from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
     from tna_onnx.graph.nodes import identity_model, linear_model  # noqa: PLC0415

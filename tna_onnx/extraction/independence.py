@@ -130,7 +130,7 @@ def check_independence(
     tensors: Mapping[str, NDArray[Any]],
     further: Iterable[Batch] = (),
 ) -> tuple[str, ...]:
-    """Run the samples of batches again, in another order, in parts of a batch and alone, and compare.
+    """Run the samples of batches again, alone and in parts of a batch, in another order, and compare.
 
     Gives notes. `further`: batches of other samples, which are run and compared with their parts.
     """

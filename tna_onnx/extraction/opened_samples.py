@@ -91,10 +91,11 @@ def is_store(data: Data) -> bool:
     return named and bool(find_stores(Path(path)))
 
 
-def computed_kind(data: Data, inputs: Sequence[str]) -> str:
+def computed_kind(data: Data, inputs: Sequence[str], *, in_tables: bool = True) -> str:
     """Return what samples hold that a model computed: a feature store, features or logits; empty if nothing.
 
-    Arrays and columns under the name of one of the model's inputs are for the whole model.
+    Arrays and columns under the name of one of the model's inputs are for the whole model. `in_tables`: whether table
+    files count, too.
     """
     if is_store(data):
         return "store"
@@ -108,7 +109,7 @@ def computed_kind(data: Data, inputs: Sequence[str]) -> str:
             for kind in ("features", "logits"):
                 if kind in names:
                     return kind
-    if data.columns or data.format not in (None, "table"):
+    if not in_tables or data.columns or data.format not in (None, "table"):
         return ""
     return feature_kind(place, inputs) or ""
 

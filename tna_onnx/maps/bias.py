@@ -168,7 +168,6 @@ class NoiseFloor(CalibrationMap):
     title: ClassVar[str] = "temperature and biases above a noise floor"
     rank: ClassVar[int] = 100
     weighted: ClassVar[bool] = True
-    starts_anywhere: ClassVar[bool] = True
     few_parameters: ClassVar[bool] = True
 
     @property
@@ -187,10 +186,9 @@ class NoiseFloor(CalibrationMap):
     def fit(cls, reduce: Reduce, *, start: Bias | NoiseFloor | None = None) -> NoiseFloor:
         """Fit T, c and e together, from T and c of a fit without e."""
         size, first, ridge = first_fit(reduce, start)
-        share = _FIRST_SHARE
-        if isinstance(start, NoiseFloor):
-            first, share = _at(start, size), start.share
-        slope, bias, share = fit_above_floor(reduce, Scalar(), size, size.spread, (0.0, ridge), share, start=first)
+        slope, bias, share = fit_above_floor(
+            reduce, Scalar(), size, size.spread, (0.0, ridge), _FIRST_SHARE, start=first
+        )
         return cls(temperature_of(slope, bias, size), bias, share)
 
 
@@ -207,6 +205,8 @@ class RobustBias(Bias):
     rank: ClassVar[int] = 82
     # the floor's probabilities of a label cannot be computed without it
     soft: ClassVar[bool] = False
+    # the fit with a share ends where it is flat, which depends on where it began
+    starts_anywhere: ClassVar[bool] = False
     max_classes_of_auto: ClassVar[int | None] = 0
 
     @classmethod

@@ -166,7 +166,7 @@ def mean_rotation(weight: FloatArray, tilted: FloatArray) -> float:
 
     Source: definition of mRC, section "Tilt the class vectors".
 
-    Gives mean angle in radians. `weight`: (C, n) class vectors; zero vectors have no direction and are left out.
+    Gives the mean angle in radians. `weight`: (C, n) class vectors; zero vectors have no direction and are left out.
     `tilted`: (C, n) tilted class vectors, of any norm.
 
     >>> mean_rotation(np.eye(2), np.array([[0.0, 1.0], [0.0, 1.0]])) / np.pi * 180

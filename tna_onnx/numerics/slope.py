@@ -86,7 +86,7 @@ class _Samples:
     with_slope: bool
 
     def parts(self) -> Iterator[_Samples]:
-        """Yield some of the samples after the others."""
+        """Yield the samples, some at a time."""
         for start in range(0, len(self.odds), _TOGETHER):
             rows = slice(start, start + _TOGETHER)
             yield replace(self, odds=self.odds[rows], event=self.event[rows], weights=self.weights[rows])

@@ -85,7 +85,9 @@ class Classifier:
 
         Gives None where the samples are for the model's inputs.
         """
-        if output.several or not computed_kind(data, model.inputs):
+        # labels of features in tables are a column of these, of one class each
+        in_tables = data.labels is None and not output.multi_label
+        if output.several or not computed_kind(data, model.inputs, in_tables=in_tables):
             return None
         kind = options.output_kind
         if kind is None and output.kind == "positive_logit":
@@ -125,7 +127,7 @@ class Classifier:
             where = "arrays" if isinstance(data.samples, Mapping) else data.samples
             raise UsageError(
                 f"{where}: {holds}, as calibrate and evaluate take them, and here the whole model is run; give samples "
-                "for its inputs, under the names of these (of a table, --columns says which they are)"
+                "for its inputs. If this is one of them, rename it to that input, or name it with --columns"
             )
         return data.open(
             self.inputs,
