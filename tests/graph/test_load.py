@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from onnx import helper
+from onnx import helper, numpy_helper
 
+from tests.builders import small_model, tensor_info
 from tests.conftest import Demo
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import UnsupportedModel, UsageError
-from tna_onnx.graph.head import find_heads
+from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import checker_complaint, load_model, tensor_types
 
 
@@ -128,3 +130,15 @@ def test_dimensions_without_a_name_and_other_types(tmp_path: Path) -> None:
     model = b.sample(bias_scale=1.0).write(tmp_path)
     assert tensor_types(model) == {"x": "float32 (N, 6)", "ids": "int64 (1, ?, 3)", "list": "sequence"}
     assert find_heads(model)[0]
+
+
+def test_a_tensor_that_two_nodes_make_is_refused() -> None:
+    """ONNX Runtime takes the last of two constants of one name, others the first."""
+    constants = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(np.full((4, 3), value, np.float32)))
+        for value in (1, 2)
+    ]
+    nodes = [constants[0], helper.make_node("MatMul", ["x", "w"], ["y"]), constants[1]]
+    model = small_model(nodes, [tensor_info("x", ["N", 4])], [tensor_info("y", ["N", 3])], {})
+    with pytest.raises(UnsupportedModel, match="'w' is an output of two nodes"):
+        choose_head(load_model(model))

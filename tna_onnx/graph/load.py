@@ -264,8 +264,19 @@ class Model:
 
     @cached_property
     def producers(self) -> dict[str, int]:
-        """Index of the main-graph node that makes each tensor."""
-        return {name: k for k, node in enumerate(self.proto.graph.node) for name in node.output if name}
+        """Index of the main-graph node that makes each tensor.
+
+        Raises UnsupportedModel: two nodes make one; runtimes do not agree on which of the two counts.
+        """
+        producers: dict[str, int] = {}
+        for k, node in enumerate(self.proto.graph.node):
+            for name in filter(None, node.output):
+                if producers.setdefault(name, k) != k:
+                    raise UnsupportedModel(
+                        f"{self.name}: no valid ONNX model: '{name}' is an output of two nodes, number "
+                        f"{producers[name]} and {k}; export the model again"
+                    )
+        return producers
 
     @cached_property
     def initializers(self) -> dict[str, onnx.TensorProto]:
