@@ -17,7 +17,15 @@ from click.testing import CliRunner
 from tests.conftest import Small
 from tests.support import PLAIN, cli, program, run, words_of
 from tna_onnx.cli.command import Command, Group
-from tna_onnx.cli.terminal import check_figure_folder, check_result_file, loaded, loading, shortage
+from tna_onnx.cli.terminal import (
+    check_figure_folder,
+    check_result_file,
+    ended,
+    loaded,
+    loading,
+    shortage,
+    stop_reported,
+)
 from tna_onnx.errors import INTERRUPTED, UsageError
 
 FAST = words_of(PLAIN)
@@ -223,6 +231,12 @@ def test_ctrl_c_ends_the_process_while_modules_load() -> None:
         loading()
         assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL
         loaded()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        stop_reported()
+        signal.raise_signal(signal.SIGINT)  # once is enough
+        loading()
+        ended()
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         loading()

@@ -100,7 +100,7 @@ session.Session.run = swallowing
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_that_a_library_swallows_comes_again(small: Small, tmp_path: Path, number: int) -> None:
     words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", tmp_path / "o.onnx"]
     code = SWALLOWED.replace("NUMBER", str(int(number)))

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from tna_onnx.cli.terminal import loaded, loading, stop_reported
+from tna_onnx.cli.terminal import ended, loading, stop_reported
 from tna_onnx.errors import INTERNAL_ERROR, INTERRUPTED, DeviceError, ResultError
 
 __all__ = ["main"]
@@ -46,4 +46,4 @@ def main() -> None:
         complain(f"{traceback.format_exc()}Error: this is a bug in tna-onnx, please report it")
         sys.exit(INTERNAL_ERROR)
     finally:
-        loaded()
+        ended()

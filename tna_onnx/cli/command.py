@@ -19,7 +19,7 @@ import click
 import tna_onnx
 from tna_onnx.cli.config import naming_settings, read_from_environment
 from tna_onnx.cli.options import numbers, size
-from tna_onnx.cli.terminal import Stopped, complain, drop, interruption, shortage, stop_reported
+from tna_onnx.cli.terminal import complain, drop, interruption, shortage, stop_reported
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
 # Section of the help -> names of the options that are no settings; those of settings say their section themselves.
@@ -218,7 +218,7 @@ def _interruptible(run: Callable[[click.Context], Any], ctx: click.Context) -> A
         return run(ctx)
     except Exception as error:
         cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, (KeyboardInterrupt, Stopped)):
+        while cause is not None and not isinstance(cause, KeyboardInterrupt):
             cause = cause.__cause__ or cause.__context__
         if cause is None:
             raise
@@ -299,17 +299,14 @@ class Group(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except Stopped as stop:
+        except KeyboardInterrupt as stop:
             stop_reported()
             complain(interruption(ctx))
-            ctx.exit(stop.exit_code)
+            ctx.exit(getattr(stop, "exit_code", INTERRUPTED))
         # only documented errors end here; any other is a bug, which `main` reports
         except TnaError as error:
             complain(f"Error: {error}")
             ctx.exit(error.exit_code)
-        except KeyboardInterrupt:
-            complain(interruption(ctx))
-            ctx.exit(INTERRUPTED)
 
 
 @contextlib.contextmanager

@@ -66,54 +66,58 @@ def drop(stream: TextIO) -> None:
         os.close(null)
 
 
-_OTHERS = ("SIGTERM", "SIGHUP")  # Windows has no SIGHUP
 _MOMENT = 0.1  # seconds
 _reported = threading.Event()  # that a command was told to stop: until then the signal is sent again
+_taken: dict[int, Any] = {}  # the handlers in whose place ours stand, by signal
 
 
 class Stopped(KeyboardInterrupt):
-    """SIGTERM or SIGHUP while a command runs: it unwinds the stack like Ctrl-C, so that files half written are removed.
+    """A signal while a command runs: it unwinds the stack, so that files half written are removed.
 
     Attributes:
-        number: of the signal.
-        exit_code: 128 + number, which is what a shell shows.
+        exit_code: 128 + the number of the signal, which is what a shell shows.
     """
 
     def __init__(self, number: int) -> None:
         super().__init__()
-        self.number = number
         self.exit_code = 128 + number
 
 
 def loading() -> None:
     """Let Ctrl-C end the process by the signal itself, and SIGTERM and SIGHUP end it like an error.
 
-    Signals that the parent has told us to ignore (`nohup`, jobs in the background) stay ignored.
+    Only in the place of Python's own handlers: what a program has set stays, and so do signals that the parent has told
+    us to ignore (`nohup`, jobs in the background).
     """
     # Python lets only the main thread set handlers; a program that calls `main` in another one keeps its own.
     if threading.current_thread() is not threading.main_thread():
         return
-    # only Python's own handler: one that a program has set stays
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-    for name in _OTHERS:
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, _leave)
+    _reported.clear()
+    _take(signal.SIGINT, signal.default_int_handler, signal.SIG_DFL)
+    _take(signal.SIGTERM, signal.SIG_DFL, _leave)
+    if sys.platform != "win32":
+        _take(signal.SIGHUP, signal.SIG_DFL, _leave)
+
+
+def _take(number: int, before: Any, handler: Any) -> None:
+    if signal.getsignal(number) is before:
+        _taken[number] = before
+        signal.signal(number, handler)
 
 
 def loaded() -> None:
     """Make every signal that `loading` has taken an interrupt, which a command reports in one line."""
-    if threading.current_thread() is not threading.main_thread():
-        return
-    _reported.clear()
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in _OTHERS:
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) is _leave:
+    if threading.current_thread() is threading.main_thread():
+        for number in _taken:
             signal.signal(number, _stop)
-    sys.unraisablehook = _send_again
+        sys.unraisablehook = _report_unraisable
+
+
+def ended() -> None:
+    """Put Python's handlers back, unless a signal has ended the command: it may be on its way once more."""
+    if threading.current_thread() is threading.main_thread() and not _reported.is_set():
+        while _taken:
+            signal.signal(*_taken.popitem())
 
 
 def _leave(number: int, _: FrameType | None) -> None:
@@ -142,7 +146,10 @@ def _is_unwinding() -> bool:
 
 def _repeat(number: int) -> None:
     while not _reported.wait(_MOMENT):
-        os.kill(os.getpid(), number)
+        if sys.platform == "win32":
+            signal.raise_signal(number)  # `os.kill` ends the process there, whatever its handlers
+        else:
+            os.kill(os.getpid(), number)
 
 
 def stop_reported() -> None:
@@ -150,13 +157,10 @@ def stop_reported() -> None:
     _reported.set()
 
 
-def _send_again(unraisable: sys.UnraisableHookArgs) -> None:
-    """Send Ctrl-C once more that came while an object was finalized: Python drops what is raised there."""
-    if not isinstance(unraisable.exc_value, KeyboardInterrupt):
+def _report_unraisable(unraisable: sys.UnraisableHookArgs) -> None:
+    """Report an exception that Python drops; not an interruption, as its signal comes again."""
+    if not isinstance(unraisable.exc_value, Stopped):
         sys.__unraisablehook__(unraisable)
-    elif not isinstance(unraisable.exc_value, Stopped):
-        # a moment later: in here it would be dropped again
-        threading.Timer(_MOMENT, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 @contextlib.contextmanager
