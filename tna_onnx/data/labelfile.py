@@ -90,7 +90,7 @@ def read_label_file(
 
 
 def text_rows(path: Path, text: str) -> list[list[str]]:
-    """Return the rows of a text of CSV or TSV that have cells, the first one with all others.
+    """Return the rows of a text of CSV or TSV that have cells, the first one with all others; cells keep their spaces.
 
     The separator of a `.csv` is a comma, or a semicolon or tab where the first line has no comma.
     """
@@ -101,7 +101,7 @@ def text_rows(path: Path, text: str) -> list[list[str]]:
     with parsing(str(path), "cannot be read as a table", "write it again"):
         # strict: a quote that is left open would take the rows below it into its cell; cells may hold line breaks
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
-        rows = [[cell.strip() for cell in row] for row in reader if row]
+        rows = [row for row in reader if row]
     if not rows:
         raise DataError(f"{path}: is empty; write a row with the names of the columns, and one row per sample")
     wrong = next((number for number, row in enumerate(rows) if len(row) != len(rows[0])), None)
@@ -163,7 +163,7 @@ def holds_classes(values: AnyArray, request: Request) -> bool:
     """Whether the values of a column (N,) are the names of the model's classes; of unknown names, C texts."""
     if values.ndim != 1 or values.dtype.kind not in "OUiub":
         return False
-    names = {str(value) for value in values.tolist()}
+    names = {str(value).strip() for value in values.tolist()}
     if request.class_names is not None:
         return len(names) > 1 and names <= {*request.class_names}
     return len(names) == request.n_classes and all(isinstance(value, str) for value in values.tolist())
@@ -213,6 +213,7 @@ def _from_lines(path: Path, text: str, is_path: Callable[[str], bool]) -> LabelF
 
 
 def _from_rows(path: Path, rows: list[list[str]], label_column: str | None) -> LabelFile:
+    rows = [[cell.strip() for cell in row] for row in rows]
     header = rows[0]
     if label_column is None and not (_named(header, _LABEL) or _named(header, _PATH)):
         # No known name: the first row is a sample.

@@ -124,7 +124,10 @@ def label_indices(
         values = values.astype(np.int64).astype(str)
     if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
         return check_labels(values, n_samples, n_classes, where)
-    names, inverse = np.unique(_as_text(_one_axis(values, where), where), return_inverse=True)
+    texts = _as_text(_one_axis(values, where), where)
+    if not set(texts.tolist()) <= set(class_names or ()):
+        texts = np.char.strip(texts)  # cells of a CSV file have spaces around their text
+    names, inverse = np.unique(texts, return_inverse=True)
     index_of = name_indices(names.tolist(), n_classes, where, "labels", class_names)
     indices = np.array([index_of[name] for name in names.tolist()], np.int64)[inverse]
     return check_labels(indices, n_samples, n_classes, where)

@@ -14,7 +14,7 @@ from tna_onnx.data import open_source
 from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError
 
-CITIES = ["Oslo", "Åbo", "a, b", "Oslo", "NA", "x\ny"]
+CITIES = ["Oslo", " Åbo", "a, b", "Oslo", "NA ", "x\ny"]
 CODES = ["0150", "1234", "0150", "7", "007", "7"]
 SIZES = [1.5, 2, 3, 4, 5, 6]
 LABELS = [0, 1, 0, 1, 0, 1]
@@ -130,3 +130,12 @@ def test_a_pipeline_on_a_data_frame_is_recalibrated(tmp_path: Path) -> None:
     slopes = np.diff(np.log(after.astype(float)), axis=1) / np.diff(np.log(before.astype(float)), axis=1)
     np.testing.assert_allclose(slopes, np.median(slopes), rtol=2e-3)
     assert abs(np.median(slopes) - 1) > 0.01
+
+
+def test_spaces_around_text_and_labels_of_csv(tmp_path: Path) -> None:
+    """Census data have a space behind each comma, and models have learnt it; a label is its name without spaces."""
+    (tmp_path / "t.csv").write_text("city, size, label\n Oslo, 1.5, yes\n Bergen, 2, no\nOslo,3, yes\n")
+    for names in (None, ["no", "yes"], [" no", " yes"]):
+        source = open_source(tmp_path / "t.csv", [INPUTS[0], INPUTS[2]], 2, class_names=names)
+        assert gather(source, 2)["city"].tolist() == [[" Oslo"], [" Bergen"], ["Oslo"]]
+        assert source.labels.tolist() == [1, 0, 1]

@@ -3,7 +3,8 @@
 `tna_onnx.data.sources.layout` decides which columns fill which input.
 
 Text files are CSV, TSV, JSON and JSON Lines. A cell of CSV is a number, a truth value, a list in JSON's brackets, or
-text; a column is of numbers if each of its cells is one, or empty. Without a header the columns are called 1, 2, ...
+text; a column is of numbers if each of its cells is one, or empty. Text keeps the spaces around it: a model may have
+learnt them. Without a header the columns are called 1, 2, ...
 """
 
 from __future__ import annotations
@@ -256,7 +257,7 @@ def read_columns(path: Path, limits: Limits, is_text: Callable[[str], bool] = la
     if path.suffix.lower() not in (".csv", ".tsv"):
         return _from_objects(path, text_json(path, text))
     rows = text_rows(path, text)
-    header = rows[0]
+    header = [cell.strip() for cell in rows[0]]
     if _is_sample(header):
         header = [str(number + 1) for number in range(len(header))]
     else:
@@ -279,8 +280,9 @@ def _is_sample(cells: list[str]) -> bool:
     return all(_NUMBER.fullmatch(cell) for cell in cells) and cells != [str(number) for number in range(len(cells))]
 
 
-def _parsed(cells: list[str], where: str) -> AnyArray:
+def _parsed(texts: list[str], where: str) -> AnyArray:
     """Convert text cells to the values that they denote."""
+    cells = [text.strip() for text in texts]
     filled = [cell for cell in cells if cell.lower() not in _EMPTY]
     if filled and len(filled) == len(cells) and all(_WHOLE.fullmatch(cell) for cell in filled):
         return whole_numbers([int(cell) for cell in cells])
@@ -290,7 +292,7 @@ def _parsed(cells: list[str], where: str) -> AnyArray:
         return np.array([_TRUTH[cell.lower()] for cell in cells])
     if filled and len(filled) == len(cells) and all(cell[0] == "[" and cell[-1] == "]" for cell in filled):
         return cell_array([parse_json(cell, where) for cell in cells])
-    return cell_array(cells)
+    return cell_array(texts)
 
 
 def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
