@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from tests.data.samples import noise
-from tna_onnx.data.images.decode import read_ahead, read_image, require_pillow
+from tna_onnx.data.images.decode import image_of, read_ahead, read_image, require_pillow
 from tna_onnx.errors import DataError, UsageError
 
 ORIENTATION = 0x0112  # the EXIF tag
@@ -43,6 +43,9 @@ def test_orientation_is_applied(tmp_path: Path, mode: str) -> None:
     exif[ORIENTATION] = 6  # stored lying on its left side: turn clockwise to view
     image.save(tmp_path / "a.png", exif=exif)
     np.testing.assert_array_equal(read(tmp_path / "a.png"), np.rot90(upright, -1))
+    with Image.open(tmp_path / "a.png") as opened:  # as a data engine hands it over
+        np.testing.assert_array_equal(np.asarray(image_of(opened, "a")), np.rot90(upright, -1))
+        assert opened.size == image.size
 
 
 def test_alpha_is_dropped(tmp_path: Path) -> None:

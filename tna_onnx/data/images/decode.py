@@ -65,23 +65,27 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     may have.
     """
     require_pillow()
-    from PIL import Image, ImageOps  # noqa: PLC0415  (optional: extra `images`)
-
     where = name or str(file)
     with parsing(where, "cannot be read as an image", "repair or remove it"), _opened(file, where, limits) as stream:
         with _image(stream, where, limits) as image:
-            file_format = image.format
-            ImageOps.exif_transpose(image, in_place=True)  # rule 2
-            image.load()  # rule 1; what is loaded outlives the file
-        # Rule 3. Pillow would carry a transparent colour along, with a warning where a palette has several.
-        image.info.pop("transparency", None)
-        if image.mode.startswith("I;16") or (image.mode == "I" and file_format in ("PNG", "PPM")):
-            return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # rule 4: these hold 0..65535
-        if image.mode not in ("I", "F"):
-            mode = "L" if image.mode in _GREY else "RGB"  # rule 5
-            if image.mode == mode:
-                return image  # as it is: `convert` copies even where the mode is the same
-            return image.convert(mode)
+            return _upright(image, image.format, where)
+
+
+def _upright(image: Image, file_format: str | None, where: str) -> Image:
+    """Take rules 1 to 5 on an image of Pillow, in place where the mode stays."""
+    from PIL import Image as PillowImage, ImageOps  # noqa: PLC0415  (optional: extra `images`)
+
+    ImageOps.exif_transpose(image, in_place=True)  # rule 2
+    image.load()  # rule 1; what is loaded outlives the file
+    # Rule 3. Pillow would carry a transparent colour along, with a warning where a palette has several.
+    image.info.pop("transparency", None)
+    if image.mode.startswith("I;16") or (image.mode == "I" and file_format in ("PNG", "PPM")):
+        return PillowImage.fromarray((np.asarray(image) >> 8).astype(np.uint8))  # rule 4: these hold 0..65535
+    if image.mode not in ("I", "F"):
+        mode = "L" if image.mode in _GREY else "RGB"  # rule 5
+        if image.mode == mode:
+            return image  # as it is: `convert` copies even where the mode is the same
+        return image.convert(mode)
     raise DataError(
         f"{where}: expected 8 or 16 bits per channel, found pixels of mode {image.mode!r}, whose range is not known; "
         "store it with 8 bits per channel"
@@ -102,9 +106,7 @@ def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return read_image(io.BytesIO(value), where, limits)
     if isinstance(value, PillowImage.Image):
-        if value.mode in ("L", "RGB"):
-            return value
-        return value.convert("RGB")
+        return _upright(value.copy(), value.format, where)
     pixels = np.asarray(value)
     if pixels.ndim == 3 and pixels.shape[2] == 1:
         pixels = pixels[:, :, 0]
