@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from tna_onnx.data.foreign import open_regular
+from tna_onnx.data.mapped import release
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def arrays_sha256(arrays: Mapping[str, NDArray[Any]], labels: NDArray[np.int64])
         for start in range(0, len(array), rows):
             piece = np.ascontiguousarray(array[start : start + rows])
             digest.update(repr(piece.tolist()).encode() if piece.dtype == object else piece.data)
+            release(array, slice(start, start + rows))
     digest.update(labels.astype(">i8").tobytes())
     return digest.hexdigest()
 

@@ -5,6 +5,7 @@ A URL is copied first, and its copy is recognised. Each source is imported only 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from difflib import get_close_matches
 from pathlib import Path
@@ -19,7 +20,7 @@ from tna_onnx.data.request import Request
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tna_onnx.data.choices import Format
     from tna_onnx.data.images.preprocess import Recipe
@@ -78,7 +79,8 @@ def _open_object(data: Any, request: Request) -> Source:
     # By its members: a source from elsewhere need not know the classes of this package.
     if all(hasattr(data, name) for name in ("labels", "describe", "recipe", "batches", "digest")):
         source: Source = data
-        if _holds_each_label(source, request):
+        # opened for such a model before, as those are of which a part is taken
+        if request.multi_label and source.labels.shape == (len(source), request.n_classes):
             return source
         request.check_one_class(source.describe())
         check_labels(source.labels, len(source), request.n_classes, source.describe())
@@ -88,24 +90,17 @@ def _open_object(data: Any, request: Request) -> Source:
     return open_object(data, request)
 
 
-def _holds_each_label(source: Source, request: Request) -> bool:
-    """Whether samples have been opened for such a model before, as those have of which a part is taken."""
-    return request.multi_label and source.labels.shape == (len(source), request.n_classes)
-
-
 def _open_url(url: str, request: Request, kind: Format | None) -> Source:
     from tna_onnx.data.labelfile import read_label_file  # noqa: PLC0415
     from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415
 
     copy = Copy(url, request.limits)
-    try:
+    with copy.named():
         if copy.path.is_file() and (kind or _recognise(copy.path, request)) == "manifest":
             # The images that a manifest names lie beside it, behind the URL.
             table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
             copy.fetch(table.paths or ())
         source = _open_path(copy.path, request, kind)
-    except (DataError, UsageError) as error:  # name what the user named
-        raise type(error)(str(error).replace(str(copy.path), url)) from error
     copy.keep_for(source)
     return source
 
@@ -117,8 +112,9 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         if shards := expand_braces(path):
             return open_webdataset(path, request, shards)
         advice = "give a file or folder of samples (docs/data.md lists the formats)"
-        if near := get_close_matches(path.name, _names_beside(path), 1, 0.75):
-            advice = f"did you mean {path.with_name(near[0])}?"
+        with contextlib.suppress(OSError):
+            for near in get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], 1, 0.75):
+                advice = f"did you mean {path.with_name(near)}?"
         if ".py:" in str(path):
             advice = "to run a function of a Python file, add --format loader"
         raise UsageError(f"{path}: no such file or folder; {advice}")
@@ -129,7 +125,9 @@ def _open_path(path: Path, request: Request, kind: Format | None) -> Source:
         request.check_no_table(str(path))
     if format_name in ("folder", "manifest", "webdataset"):
         request.check_one_class(str(path))
-    return _opener(format_name)(path, request)
+    module, function = ROWS[format_name].opener.split(":")
+    source: Source = getattr(importlib.import_module(f"tna_onnx.data.sources.{module}"), function)(path, request)
+    return source
 
 
 def _recognise(path: Path, request: Request) -> Format:
@@ -141,38 +139,17 @@ def _recognise(path: Path, request: Request) -> Format:
         return "folder"
     for kind, row in ROWS.items():
         if suffix in row.files:
-            if kind == "manifest":
-                return _table_or_manifest(path, request)
-            return kind
+            # a list of images is of use to a model that takes images, and to no other
+            if kind != "manifest" or request.takes_images:
+                return kind
+            if suffix == ".txt":
+                raise DataError(
+                    f"{path}: a .txt file lists images, and the model takes none; expected a table (.csv .tsv .jsonl "
+                    ".parquet) with a column for the label, or arrays (.npz)"
+                )
+            return "table"
     suffixes = " ".join(ending for row in ROWS.values() for ending in row.files)
     raise DataError(
         f"{path}: expected a folder, or a file {suffixes}; found {suffix or 'no suffix'}. If it is one of "
         f"these under another name, say which with --format ({', '.join(FORMATS)})"
     )
-
-
-def _table_or_manifest(path: Path, request: Request) -> Format:
-    # a list of images is of use to a model that takes images, and to no other
-    if request.takes_images:
-        return "manifest"
-    if path.suffix.lower() == ".txt":
-        raise DataError(
-            f"{path}: a .txt file lists images, and the model takes none; expected a table (.csv .tsv .jsonl .parquet) "
-            "with a column for the label, or arrays (.npz)"
-        )
-    return "table"
-
-
-def _names_beside(path: Path) -> list[str]:
-    try:
-        return [entry.name for entry in path.parent.iterdir()]
-    except OSError:
-        return []
-
-
-def _opener(kind: Format) -> Callable[[Path, Request], Source]:
-    module, function = ROWS[kind].opener.split(":")
-    opener: Callable[[Path, Request], Source] = getattr(
-        importlib.import_module(f"tna_onnx.data.sources.{module}"), function
-    )
-    return opener

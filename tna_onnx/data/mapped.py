@@ -92,39 +92,6 @@ def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:
     mapped.madvise(mmap.MADV_DONTNEED, first, start + part.nbytes - first)
 
 
-@dataclass(frozen=True, eq=False)
-class ReadOnce:
-    """An array that is read once from start to end, as for a digest; pages of rows that were read are released."""
-
-    array: NDArray[Any]
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
-        return self.array.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape with the samples along axis 0."""
-        return self.array.shape
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values."""
-        return self.array.nbytes
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.array)
-
-    def __getitem__(self, rows: slice) -> NDArray[Any]:
-        """Return a copy of some rows."""
-        # a copy: the pages of the rows go back to the system below
-        part = np.array(self.array[rows])
-        release(self.array, rows)
-        return part
-
-
 def _opened(path: Path | None) -> IO[bytes]:
     if path is None:
         return tempfile.TemporaryFile(prefix="tna-onnx-")

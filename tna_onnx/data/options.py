@@ -90,11 +90,10 @@ class Data(DataFields):
 
         `predicted`: predicted classes (N,).
         """
-        if labels.ndim == 2:  # of several labels, each holds or does not: there is no order of classes
-            self.check_accuracy(float(np.mean(predicted == labels)), len(labels))
-            return None
-        suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
+        suspicion = None
         warning = ""
+        if labels.ndim == 1:  # of several labels, each holds or does not: there is no order of classes
+            suspicion = label_suspicion(predicted.astype(np.int64), labels, n_classes)
         if suspicion is not None:
             warning = suspicion.text(names)
         self.check_accuracy(float(np.mean(predicted == labels)), len(labels), warning)

@@ -51,8 +51,6 @@ _MAX_BYTES = 2**31  # of features or logits of all rows
 _MIN_ROWS = 10_000  # a head of 150,000 classes still gets so many
 _MIN_SAMPLES = 200  # intervals come from the spread of samples
 _BATCH_BYTES = 2**28  # of the logits of one batch, at all positions
-
-
 _COMPARED = 1000  # samples of which labels and inputs are compared
 
 
@@ -142,20 +140,17 @@ def clusters_of(source: Source) -> IntArray | None:
 
     None if all rows are independent; independent rows with weights are numbered one by one.
     """
+    weighted = weights_of(source) is not None
     groups = source_beside(source).get("group")
-    if groups is None and weights_of(source) is not None:
-        own: IntArray | None = getattr(source, "clusters", None)
-        if own is None:
-            return np.arange(len(source))
-        return own
     if groups is not None:
         _, first, numbers = np.unique(groups, return_index=True, return_inverse=True)
-        # numbered as they come: what they are called decides nothing
-        single = len(first) == len(groups) and weights_of(source) is None
-        if single:
+        if len(first) == len(groups) and not weighted:
             return None
+        # numbered as they come: what they are called decides nothing
         return np.argsort(np.argsort(first))[numbers].astype(np.int64)
     clusters: IntArray | None = getattr(source, "clusters", None)
+    if clusters is None and weighted:
+        return np.arange(len(source))
     return clusters
 
 
@@ -212,7 +207,10 @@ class PositionSource(Presented):
                     "label; expected arrays (.npz, .npy, HDF5, in memory) with labels of shape (N, P), or (N, H, W)"
                 )
             rows = np.arange(len(source), dtype=np.int64)
-            return cls(source, source.labels, rows, None, (), _batch_samples(source, n_classes), source_notes(source))
+            # the positions are counted on one sample, as the shape leaves them open
+            _, length = _last_positions(next(iter(source.batches(1, np.zeros(1, np.int64)))))
+            size = max(1, _BATCH_BYTES // (4 * n_classes * length))
+            return cls(source, source.labels, rows, None, (), size, source_notes(source))
         shape = placed.shape[1:]
         flat_labels = placed.reshape(len(placed), -1)
         clusters, flat = np.nonzero(flat_labels != _NONE)
@@ -336,12 +334,6 @@ def _within_memory(clusters: IntArray, values: int) -> tuple[NDArray[np.intp], t
         f"{note}, to bound the memory: {len(selected):,} of {len(clusters):,} labelled positions, with {values:,} "
         "numbers each",
     )
-
-
-def _batch_samples(source: Source, n_classes: int) -> int:
-    """Return how many samples fit in a batch; the positions are counted on one sample if the shape leaves them open."""
-    _, length = _last_positions(next(iter(source.batches(1, np.zeros(1, np.int64)))))
-    return max(1, _BATCH_BYTES // (4 * n_classes * length))
 
 
 def _last_positions(batch: Batch) -> tuple[IntArray, int]:

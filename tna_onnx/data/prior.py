@@ -56,21 +56,16 @@ def _from_file(path: Path, where: str, limits: Limits) -> Any:
     if path.suffix.lower() == ".json":
         return parse_json(text, str(path), "write a list of numbers")
     lines = [line.strip() for line in text_lines(text) if line.strip()]
-    cells = _below_header([[cell.strip() for cell in line.rsplit(",", 1)] for line in lines])
+    cells = [[cell.strip() for cell in line.rsplit(",", 1)] for line in lines]
+    numbers = [_is_number(row[-1]) for row in cells]
+    if len(cells) > 1 and not numbers[0] and all(numbers[1:]):  # the first row names the columns
+        cells = cells[1:]
     if cells and all(len(row) == 2 for row in cells):
         twice = [name for name, _ in cells if sum(name == second for second, _ in cells) > 1]
         if twice:
             raise DataError(f"{path}: class {twice[0]!r} has several lines; {_ADVICE}")
         return {name: _number(value, str(path)) for name, value in cells}
     return [_number(",".join(row), str(path)) for row in cells]
-
-
-def _below_header(cells: list[list[str]]) -> list[list[str]]:
-    """Return the rows without one that names the columns: its last cell is no number, and all others' are."""
-    numbers = [_is_number(row[-1]) for row in cells]
-    if len(cells) > 1 and not numbers[0] and all(numbers[1:]):
-        return cells[1:]
-    return cells
 
 
 def _is_number(text: str) -> bool:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
-from tna_onnx.data.mapped import ReadOnce
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
@@ -161,10 +160,8 @@ def _from_url(opened: OpenModel, url: str, data: Data) -> Samples:
     from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
 
     copy = Copy(url, data.limits)
-    try:
+    with copy.named():
         samples = open_samples(opened, replace(data, samples=copy.path))
-    except (DataError, UsageError) as error:  # name what the user named
-        raise type(error)(str(error).replace(str(copy.path), url)) from error
     copy.keep_for(samples.source)
     return samples
 
@@ -311,11 +308,9 @@ def _enter(
     request = Request(
         specs, readout.n_classes, class_names=opened.names, multi_label=readout.multi_label, beside=data.beside
     )
-
-    def digest(labels: NDArray[np.int64]) -> str:
-        return arrays_sha256(cast("Any", {name: ReadOnce(array) for name, array in values.items()}), labels)
-
-    source: Source = open_columns(title, title, request, values, labels, hashed=digest)
+    source: Source = open_columns(
+        title, title, request, values, labels, hashed=lambda indices: arrays_sha256(values, indices)
+    )
     request.require_beside(source)
     if readout.multi_label:
         source = LabelSource.of(source)

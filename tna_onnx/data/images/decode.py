@@ -92,11 +92,11 @@ def _upright(image: Image, file_format: str | None, where: str) -> Image:
     )
 
 
-def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
+def image_of(value: Any, where: str) -> Image:
     """Return an image, as `read_image` does, from a value that a data engine stores in a column.
 
     `value`: the bytes of an encoded file; a mapping with them under `bytes`; uint8 pixels (H, W) or (H, W, 3); or an
-    image of Pillow. `limits`: how many pixels it may have.
+    image of Pillow.
     """
     require_pillow()
     from PIL import Image as PillowImage  # noqa: PLC0415  (optional: extra `images`)
@@ -104,7 +104,7 @@ def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     if isinstance(value, Mapping):
         value = value.get("bytes")
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return read_image(io.BytesIO(value), where, limits)
+        return read_image(io.BytesIO(value), where)
     if isinstance(value, PillowImage.Image):
         return _upright(value.copy(), value.format, where)
     pixels = np.asarray(value)

@@ -359,7 +359,9 @@ def known_recipes(channels: int, *, float_input: bool) -> list[NamedRecipe]:
     named = []
     for name, recipe in scaled.items():
         named.append(NamedRecipe(f"{name}, RGB", replace(recipe, color="RGB")))
-        named.append(NamedRecipe(f"{name}, BGR", replace(_reversed(recipe), color="BGR")))
+        mean = recipe.mean and recipe.mean[::-1]
+        std = recipe.std and recipe.std[::-1]
+        named.append(NamedRecipe(f"{name}, BGR", replace(recipe, mean=mean, std=std, color="BGR")))
         if name == "imagenet":
             named.append(NamedRecipe(f"{name}, BGR with mean and std of RGB", replace(recipe, color="BGR")))
     return named
@@ -398,12 +400,6 @@ def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
         except (DataError, UsageError):
             continue
     return None
-
-
-def _reversed(recipe: Recipe) -> Recipe:
-    mean = None if recipe.mean is None else recipe.mean[::-1]
-    std = None if recipe.std is None else recipe.std[::-1]
-    return replace(recipe, mean=mean, std=std)
 
 
 def _same(preset: Recipe, recipe: Recipe) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import itertools
 import os
 import tempfile
@@ -85,7 +86,7 @@ def find_table_files(place: str) -> TableFiles | None:
             elif place.endswith("/"):
                 names = system.find(root)
     else:
-        opened = _open_local
+        opened = functools.partial(open, mode="rb")
         names = _local_names(Path(place).absolute())  # a task of an engine has another working directory
     if any(name.endswith(f"/{UNFINISHED}") for name in names):
         raise DataError(f"{place}: the run that writes it has not finished; delete the folder and run it again")
@@ -109,10 +110,6 @@ def _local_names(path: Path) -> list[str]:
     if not path.is_file():
         return []
     return [str(path)]
-
-
-def _open_local(name: str) -> Any:
-    return open(name, "rb")  # noqa: PTH123 - the caller closes it
 
 
 def stream_schema(stream: Any, name: str) -> Any:
@@ -157,13 +154,6 @@ def table_batches(
 # ---- mapped tables of files here
 
 
-def table_folder(path: Path) -> Path:
-    """Return the folder that relative paths in a table refer to."""
-    if path.is_dir():
-        return path
-    return path.parent
-
-
 def table_files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Path, ...]:
     """Return the files of a table, in order."""
     if path.is_file():
@@ -177,26 +167,21 @@ def table_files(path: Path, limits: Limits, data_root: Path | None) -> tuple[Pat
         check_inside(path, [_STATE], str(path), data_root)
         with parsing(str(path / _STATE), "cannot be read", "save the data set again"):
             state = foreign_json(read_text(path / _STATE, limits))
-        names = _file_names(state, path / _STATE)
+        entries = state.get("_data_files") if isinstance(state, dict) else None
+        if not isinstance(entries, list) or not all(isinstance(e, dict) and "filename" in e for e in entries):
+            raise DataError(
+                f"{path / _STATE}: cannot be read: expected '_data_files', a list of objects with 'filename'; save the "
+                "data set again"
+            )
         if state.get("_indices_data_files"):  # left by `shuffle` and `select`, which do not move the rows
             raise DataError(f"{path}: its rows are not stored in their order; save data_set.flatten_indices() instead")
-        files = tuple(path / name for name in names)
+        files = tuple(path / str(entry["filename"]) for entry in entries)
     else:
         files = tuple(sorted(file for suffix in _SUFFIXES for file in path.glob(f"*{suffix}")))
     if not files:
         raise DataError(f"{path}: no files {' '.join(_SUFFIXES)} in this folder; give the folder that holds them")
     check_inside(path, [str(file.absolute()) for file in files], str(path), data_root)
     return files
-
-
-def _file_names(state: Any, where: Path) -> list[str]:
-    """Return the names of the files that a data set of `datasets` lists."""
-    entries = state.get("_data_files") if isinstance(state, dict) else None
-    if isinstance(entries, list) and all(isinstance(entry, dict) and "filename" in entry for entry in entries):
-        return [str(entry["filename"]) for entry in entries]
-    raise DataError(
-        f"{where}: cannot be read: expected '_data_files', a list of objects with 'filename'; save the data set again"
-    )
 
 
 def map_table(files: Sequence[Path], columns: Sequence[str], limits: Limits = DEFAULT_LIMITS) -> Any:
@@ -319,10 +304,6 @@ class ArrowColumn:
 
     chunked: Any = field(repr=False)
     where: str
-
-    def value(self, row: int) -> Any:
-        """Return one cell as a Python value."""
-        return self.chunked[row].as_py()
 
     def numbers(self) -> ArrowNumbers:
         """Return the column as arrays of one shape."""

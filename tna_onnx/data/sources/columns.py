@@ -12,6 +12,7 @@ text a whole number is its digits; what other numbers looked like in training is
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -107,15 +108,11 @@ class ArraySource:
 
     def digest(self) -> str:
         """Return SHA-256 (hex) of the contents, which are read for it once."""
-        return self._digest
+        return self.hashed()
 
     def sample_digests(self) -> NDArray[np.uint64]:
         """Return 64 bits for each sample, (N,): equal for equal values of all inputs, in the inputs' dtypes."""
         return self._sample_digests
-
-    @cached_property
-    def _digest(self) -> str:
-        return self.hashed()
 
     @cached_property
     def _sample_digests(self) -> NDArray[np.uint64]:
@@ -188,7 +185,8 @@ def open_columns(
         if placed is not None:
             refuse_copies(placed, {spec.name: columns[spec.name] for spec in inputs}, labels_where)
     values = request.values_beside(where, beside or {}, n_samples)
-    return ArraySource(title, where, noun, inputs, columns, indices, lambda: hashed(indices), notes, placed, values)
+    digest = functools.cache(lambda: hashed(indices))
+    return ArraySource(title, where, noun, inputs, columns, indices, digest, notes, placed, values)
 
 
 def check_names(

@@ -163,7 +163,8 @@ class FeatureFolder:
         try:
             if self._names():
                 raise UsageError(f"{place}: holds files already; name a new folder, or delete this one")
-            self._make(UNFINISHED)
+            with self.open(UNFINISHED):
+                pass
         except OSError as error:
             raise UsageError(f"{place}: cannot be written ({reason(error)}); name another folder") from error
 
@@ -175,10 +176,6 @@ class FeatureFolder:
         if not Path(self.root).exists():
             return []
         return [entry.name for entry in Path(self.root).iterdir()]
-
-    def _make(self, name: str) -> None:
-        with self.open(name) as stream:
-            stream.write(b"")
 
     def open(self, name: str) -> Any:
         """Return a stream to write a file."""

@@ -259,7 +259,10 @@ def open_folder(root: Path, request: Request) -> ImageSource:
     """Find the images below `root`; none is decoded yet, unless bad ones are to be skipped."""
     image_input = request.image_input(str(root))
     try:
-        names, labels, columns = _labelled_images(root, request)
+        labelled = _by_labels
+        if request.labels is None:
+            labelled = _by_class
+        names, labels, columns = labelled(root, request)
     except OSError as error:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); check its permissions") from error
     except RecursionError as error:
@@ -307,14 +310,8 @@ def _is_file(root: Path, name: str) -> bool:
         return False
 
 
-def _labelled_images(root: Path, request: Request) -> tuple[list[str], IntArray, Mapping[str, Any]]:
-    """Return paths below `root`, the class of each, and further columns of a file of labels."""
-    if request.labels is None:
-        return *_by_class(root, request), {}
-    return _by_labels(root, request)
-
-
-def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
+def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray, Mapping[str, Any]]:
+    """Return paths below `root` and the class of each."""
     folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
     # The usual mistake: all images in one folder.
     if not folders and any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
@@ -331,10 +328,11 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray]:
             f"{root}: no images in its {len(folders)} class folders; looked for {' '.join(sorted(SUFFIXES))}; "
             "check the path"
         )
-    return ["/".join(path) for path in parts], np.array([label_of[path[0]] for path in parts], np.int64)
+    return ["/".join(path) for path in parts], np.array([label_of[path[0]] for path in parts], np.int64), {}
 
 
 def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mapping[str, Any]]:
+    """Return paths below `root`, the class of each, and further columns of a file of labels."""
     names = ["/".join(path) for path in sorted(_images_below(root))]
     if not names:
         raise DataError(f"{root}: no images; looked for {' '.join(sorted(SUFFIXES))}; check the path")

@@ -19,11 +19,11 @@ import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
 from tna_onnx.data.foreign import cell_array, parse_json, read_text, whole_numbers
-from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart, text_json, text_rows
+from tna_onnx.data.labelfile import labels_apart, text_json, text_rows
 from tna_onnx.data.labels import listed
 from tna_onnx.data.multi_label import joined_columns, marked_labels
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
-from tna_onnx.data.sources.layout import Kind, by_user, folded, lay_out, plain_kinds, texts_of
+from tna_onnx.data.sources.layout import Kind, by_user, folded, label_in, lay_out, plain_kinds
 from tna_onnx.data.sources.tokens import (
     need_padding,
     padded,
@@ -70,19 +70,10 @@ def open_in_memory(
         request = replace(request, label_column=LABELS)
     kinds: dict[str, Kind] = {name: _kind(values) for name, values in columns.items()}
     further = request.columns_beside(where, columns)
-    label = None
-    if request.labels is None:
-        inputs = [spec.name for spec in request.inputs]
-        not_labels = (*inputs, *request.columns, *request.no_inputs)
-        rest = {name: kind for name, kind in kinds.items() if name not in not_labels}
-
-        def classes_in(name: str) -> bool:
-            return holds_classes(columns[name], request)
-
-        label = find_label_column([*rest], request.label_column, where, texts_of(rest), classes_in=classes_in)
-        if request.multi_label and columns[label].dtype.kind != "O":
-            # before the columns of the inputs, which the other labels may be taken for
-            marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
+    label = label_in(where, kinds, request, columns.__getitem__)
+    if label is not None and request.multi_label and columns[label].dtype.kind != "O":
+        # before the columns of the inputs, which the other labels may be taken for
+        marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
     request = with_tokenizer(request, kinds, label)
     tokens = token_columns(kinds, request)
     if tokens and need_padding(tokens, map(_length, columns[tokens["ids"]]), request):
@@ -92,12 +83,10 @@ def open_in_memory(
         note = layout.note
         arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
     else:
-        text_names = text_columns(
-            where,
-            [name for name in kinds if kinds[name] == "text" and name not in (label, *request.no_inputs)],
-            request,
-        )
-        arrays, note = tokenized(where, [(name, columns[name].tolist()) for name in text_names], request)
+        not_text = (label, *request.no_inputs)
+        texts = [name for name, kind in kinds.items() if kind == "text" and name not in not_text]
+        cells = [(name, columns[name].tolist()) for name in text_columns(where, texts, request)]
+        arrays, note = tokenized(where, cells, request)
     return open_columns(
         title,
         where,

@@ -18,16 +18,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from tna_onnx.data.labelfile import find_label_column
+from tna_onnx.data.labelfile import find_label_column, holds_classes
 from tna_onnx.data.labels import listed
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tna_onnx.data.request import Request
-    from tna_onnx.data.source import InputSpec
+    from tna_onnx.data.source import AnyArray, InputSpec
 
 Kind: TypeAlias = Literal["number", "list", "text", "other"]
 """What the cells of a column hold."""
@@ -90,9 +90,23 @@ def plain_kinds(spec: InputSpec) -> tuple[Kind, ...]:
     return ("number",)
 
 
-def texts_of(kinds: Mapping[str, Kind]) -> list[str]:
-    """Return the names of the columns of text."""
-    return [name for name, kind in kinds.items() if kind == "text"]
+def label_in(
+    where: str, kinds: Mapping[str, Kind], request: Request, values_of: Callable[[str], AnyArray]
+) -> str | None:
+    """Return the column with the labels; None where they are given apart.
+
+    `values_of`: the distinct values of a column, (N,), for advice on which one it may be.
+    """
+    if request.labels is not None:
+        return None
+    not_labels = (*(spec.name for spec in request.inputs), *request.columns, *request.no_inputs)
+    names = [name for name in kinds if name not in not_labels]
+    texts = [name for name in names if kinds[name] == "text"]
+
+    def classes_in(name: str) -> bool:
+        return kinds[name] in ("number", "text") and holds_classes(values_of(name), request)
+
+    return find_label_column(names, request.label_column, where, texts, classes_in=classes_in)
 
 
 def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> str | None:

@@ -72,7 +72,10 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
     labels: list[AnyArray] = []
     # Temporary files without a name: whatever ends the process, nothing is left on the disk.
     with contextlib.ExitStack() as files:
-        columns = {name: _Column(f"{title}: {name!r}", files.enter_context(_temporary())) for name in names}
+        columns = {
+            name: _Column(f"{title}: {name!r}", files.enter_context(tempfile.TemporaryFile(prefix="tna-onnx-")))
+            for name in names
+        }
         for number, batch in enumerate(_batches(data, title)):
             where = f"{title}: batch {number}"
             arrays = _arrays(batch, input_names, where)
@@ -83,7 +86,12 @@ def open_iterable(data: Any, request: Request, title: str = "batches") -> ArrayS
         if not columns[names[0]].rows:
             raise DataError(f"{title}: gives no samples; an iterator that was read before is empty, give a new one")
         mapped = {name: column.mapped() for name, column in columns.items()}
-    values = labels_apart(request, _joined_labels(labels, title))
+    stored = None
+    if len({part.ndim for part in labels}) > 1:
+        raise DataError(f"{title}: labels of some batches have another number of axes; give one per sample, (B,)")
+    if labels:
+        stored = np.concatenate(labels)
+    values = labels_apart(request, stored)
     return open_columns(title, title, request, mapped, values, hashed=lambda indices: arrays_sha256(mapped, indices))
 
 
@@ -100,19 +108,6 @@ def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArra
             "samples in each"
         )
     return arrays
-
-
-def _temporary() -> BinaryIO:
-    return tempfile.TemporaryFile(prefix="tna-onnx-")
-
-
-def _joined_labels(labels: list[AnyArray], title: str) -> AnyArray | None:
-    """Join the labels of all batches; None if they bring none."""
-    if not labels:
-        return None
-    if len({part.ndim for part in labels}) > 1:
-        raise DataError(f"{title}: labels of some batches have another number of axes; give one per sample, (B,)")
-    return np.concatenate(labels)
 
 
 class _Column:
@@ -330,14 +325,14 @@ def _open_hugging_face(data: Any, request: Request) -> Source:
         _write(data, copy)
         source = open_table(copy, request)
     except (TnaError, OSError) as error:
-        _remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, TnaError):
             raise type(error)(str(error).replace(str(copy), "data set")) from error
         raise UsageError(
             f"{folder}: no room for a copy of the data set ({error}); set TMPDIR to a larger disk"
         ) from error
     named = dataclasses.replace(source, title="data set")
-    weakref.finalize(named, _remove, folder)
+    weakref.finalize(named, shutil.rmtree, folder, ignore_errors=True)
     return named
 
 
@@ -352,10 +347,6 @@ def _write(data: Any, path: Path) -> None:
     finally:
         if library is not None and bars_enabled:
             library.enable_progress_bars()
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _items(data: Any) -> Iterator[Any]:

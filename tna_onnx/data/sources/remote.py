@@ -17,6 +17,7 @@ Servers of http and https are not trusted:
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import ipaddress
 import shutil
@@ -27,7 +28,7 @@ import time
 import urllib.error
 import urllib.request
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -60,7 +61,7 @@ class Copy:
         self._system = _system(url, limits)
         last = self._system.root.rpartition("/")[2]
         self._folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
-        self._remove: weakref.finalize[Any, Any] = weakref.finalize(self, _remove, self._folder)
+        self._remove: weakref.finalize[Any, Any] = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.path = self._folder / self._system.file_name(last)
         names = expanded(last)
         cannot_reach = ("reached", "check address and credentials")
@@ -77,9 +78,10 @@ class Copy:
     def fetch(self, names: Sequence[str]) -> None:
         """Copy further files, whose paths count from the folder of the URL."""
         # A manifest from elsewhere must not make this write outside the copy.
-        outside = [name for name in names if _leads_out(name)]
-        if outside:
-            raise DataError(f"{self.url}: {outside[0]!r} lies outside the folder of that file; use relative paths")
+        for name in names:
+            path = PurePosixPath(name)
+            if path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name:
+                raise DataError(f"{self.url}: {name!r} lies outside the folder of that file; use relative paths")
         targets = [self._folder / name for name in names]
 
         def get() -> None:
@@ -89,10 +91,18 @@ class Copy:
 
         self._ask(get)
 
+    @contextlib.contextmanager
+    def named(self) -> Iterator[None]:
+        """Let errors of the block name the URL, which the user knows, in place of the copy."""
+        try:
+            yield
+        except (DataError, UsageError) as error:
+            raise type(error)(str(error).replace(str(self.path), self.url)) from error
+
     def keep_for(self, user: object) -> None:
         """Keep the copy for as long as `user` is alive."""
         self._remove.detach()
-        self._remove = weakref.finalize(user, _remove, self._folder)
+        self._remove = weakref.finalize(user, shutil.rmtree, self._folder, ignore_errors=True)
 
     def _ask(
         self, request: Callable[[], Any], what: str = "copied", advice: str = "check the connection and the disk"
@@ -180,15 +190,6 @@ def _file_name(name: str) -> str:
     if name in ("", ".", "..") or len(name) > _MAX_NAME or any(sign in name for sign in "/\\\0"):
         return "data"
     return name
-
-
-def _leads_out(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name
-
-
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 # ---- http and https

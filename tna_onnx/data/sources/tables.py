@@ -21,7 +21,7 @@ import numpy as np
 
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, read_text, whole_numbers
-from tna_onnx.data.labelfile import find_label_column, holds_classes, labels_apart
+from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import label_indices, listed
 from tna_onnx.data.sources.arrow import (
     ArrowColumn,
@@ -29,13 +29,12 @@ from tna_onnx.data.sources.arrow import (
     load_pyarrow,
     map_table,
     table_files,
-    table_folder,
     table_schema,
 )
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.image_files import ImageSource, open_image_files
 from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory, plain_column
-from tna_onnx.data.sources.layout import Kind, Layout, lay_out, plain_kinds, texts_of
+from tna_onnx.data.sources.layout import Kind, Layout, label_in, lay_out, plain_kinds
 from tna_onnx.data.sources.tokens import need_padding, token_columns, with_tokenizer
 from tna_onnx.errors import DataError
 
@@ -57,12 +56,12 @@ class TableImages:
 
     path: Path
     files: tuple[Path, ...]
-    column: ArrowColumn
+    column: Any
     data_root: Path | None = None
 
     def __len__(self) -> int:
         """Return their number."""
-        return len(self.column.chunked)
+        return len(self.column)
 
     def name(self, row: int) -> str:
         """Return the path of the table and the row."""
@@ -70,7 +69,7 @@ class TableImages:
 
     def open(self, row: int) -> Path | BinaryIO:
         """Return the bytes of image `row`, or its path where only that is stored."""
-        content = self.column.value(row)
+        content = self.column[row].as_py()
         path = None
         if isinstance(content, dict):
             path = content.get("path")
@@ -78,7 +77,9 @@ class TableImages:
         if content is not None:
             return io.BytesIO(content)
         if path:
-            folder = table_folder(self.path)
+            folder = self.path
+            if not folder.is_dir():
+                folder = folder.parent
             check_inside(folder, [str(path)], self.name(row), self.data_root)
             return folder / str(path)
         raise DataError(f"{self.name(row)}: holds no image; remove that row")
@@ -193,7 +194,12 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     table = _Table(path, files, request, kinds)
     if request.labels is None and request.label_columns:
         return table.in_memory(list(schema.names))
-    table = replace(table, label=table.label_name())
+
+    def values_of(name: str) -> AnyArray:
+        values = map_table(files, [name], request.limits).column(name).unique().to_pylist()
+        return plain_column(cell_array(values))
+
+    table = replace(table, label=label_in(str(path), kinds, request, values_of))
     image_name = image_column(pyarrow, schema, request, table.label, path)
     if image_name is not None:
         return table.images(image_name)
@@ -239,23 +245,6 @@ class _Table:
         """What reports call it."""
         return f"table {self.path.resolve().name}"
 
-    def label_name(self) -> str | None:
-        """Return the column of the labels."""
-        request = self.request
-        if request.labels is not None:
-            return None
-        not_labels = (*(spec.name for spec in request.inputs), *request.columns, *request.no_inputs)
-        rest = {name: kind for name, kind in self.kinds.items() if name not in not_labels}
-        return find_label_column(
-            [*rest], request.label_column, str(self.path), texts_of(rest), classes_in=self._classes_in
-        )
-
-    def _classes_in(self, name: str) -> bool:
-        if self.kinds[name] not in ("number", "text"):
-            return False
-        values = map_table(self.files, [name], self.request.limits).column(name).unique().to_pylist()
-        return holds_classes(plain_column(cell_array(values)), self.request)
-
     def in_memory(self, columns: list[str]) -> ArraySource:
         """Read columns into memory, for text, lists of different lengths, and samples with several label columns."""
         table, stored, beside = self._map(columns)
@@ -273,8 +262,7 @@ class _Table:
         path, request = self.path, self.request
         request.check_one_class(str(path))
         table, stored, beside = self._map([name])
-        column = ArrowColumn(table.column(name), f"{path}: column {name!r}")
-        images = TableImages(path, self.files, column, request.data_root)
+        images = TableImages(path, self.files, table.column(name), request.data_root)
         where = request.labels_where(f"{path}: column {self.label!r}")
         labels = labels_apart(request, stored)
         indices = label_indices(labels, len(images), request.n_classes, where, request.class_names)
