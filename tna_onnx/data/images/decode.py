@@ -66,14 +66,18 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     """
     require_pillow()
     where = name or str(file)
-    with parsing(where, "cannot be read as an image", "repair or remove it"), _opened(file, where, limits) as stream:
-        with _image(stream, where, limits) as image:
-            return _upright(image, image.format, where)
+    with (
+        parsing(where, "cannot be read as an image", "repair or remove it"),
+        _opened(file, where, limits) as stream,
+        _image(stream, where, limits) as image,
+    ):
+        return _upright(image, image.format, where)
 
 
 def _upright(image: Image, file_format: str | None, where: str) -> Image:
     """Take rules 1 to 5 on an image of Pillow, in place where the mode stays."""
-    from PIL import Image as PillowImage, ImageOps  # noqa: PLC0415  (optional: extra `images`)
+    from PIL import Image as PillowImage  # noqa: PLC0415  (optional: extra `images`)
+    from PIL import ImageOps  # noqa: PLC0415
 
     ImageOps.exif_transpose(image, in_place=True)  # rule 2
     image.load()  # rule 1; what is loaded outlives the file
