@@ -94,13 +94,6 @@ def applies(name: str, problem: Problem) -> bool:
     return problem.weight is not None or not MAPS[name].needs_features
 
 
-def sees(name: str) -> str:
-    """Say what a method is fitted on, besides labels: `logits` or `features`, from which logits follow."""
-    if name in PEERS:
-        return PEERS[name].sees
-    return "logits" if name in MAPS and not MAPS[name].needs_features else "features"
-
-
 def ours(name: str, problem: Problem) -> Ours:
     """Choose and fit on the calibration data, and make the honest estimate from them.
 

@@ -84,7 +84,7 @@ class StandIns(World):
 
 
 def data_page() -> World:
-    """docs/data.md: class names in another order than the alphabet's."""
+    """docs/data.md, and how-to pages on images and text: class names in another order than the alphabet's."""
     return StandIns(("dog", "cat", "bird", "cow"))
 
 
@@ -128,8 +128,70 @@ def models_page() -> World:
     return World()
 
 
+class Variables(World):
+    """The demo, and variables for the Python blocks of a page."""
+
+    def __init__(self, variables: dict[str, Any]) -> None:
+        super().__init__()
+        self.variables = variables
+
+    def names_for(self, text: str) -> dict[str, Any]:
+        return self.variables
+
+
+def positions_page() -> World:
+    """docs/how-to/positions.md: a tagger of an embedding, a ReLU and a linear layer at each of 16 tokens."""
+    rng = np.random.default_rng(0)
+    table, weight = (rng.standard_normal(shape).astype(np.float32) for shape in ((500, 16), (16, 5)))
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["embedded"]),
+        helper.make_node("Relu", ["embedded"], ["features"]),
+        helper.make_node("MatMul", ["features", "weight"], ["logits"], name="head"),
+    ]
+    x, y = tensor_info("input_ids", ["N", "T"], np.int64), tensor_info("logits", ["N", "T", 5])
+    onnx.save(small_model(nodes, [x], [y], {"table": table, "weight": 2 * weight}), "tokens.onnx")
+    ids = rng.integers(1, 500, (200, 16))
+    tags = drawn(np.maximum(table[ids], 0) @ (2 * weight), 1)
+    ids[np.arange(16) >= rng.integers(4, 17, (200, 1))] = 0
+    np.savez("heldout.npz", input_ids=ids[100:], labels=np.where(ids[100:] == 0, -100, tags[100:]))
+    return Variables({"input_ids": ids[:100], "tags": tags[:100]})
+
+
+def binary_page() -> World:
+    """docs/how-to/binary.md: the same linear model with and without its Sigmoid."""
+    rng = np.random.default_rng(0)
+    head = helper.make_node("MatMul", ["x", "weight"], ["logit"], name="head")
+    sigmoid = helper.make_node("Sigmoid", ["logit"], ["probability"])
+    x, weight = tensor_info("x", ["N", 20]), rng.standard_normal((20, 1)).astype(np.float32)
+    onnx.save(
+        small_model([head, sigmoid], [x], [tensor_info("probability", ["N", 1])], {"weight": weight}), "binary.onnx"
+    )
+    onnx.save(small_model([head], [x], [tensor_info("logit", ["N", 1])], {"weight": weight}), "logit.onnx")
+    for name in ("calib", "heldout"):
+        samples = rng.standard_normal((400, 20)).astype(np.float32)
+        np.savez(f"{name}.npz", x=samples, labels=holds(samples @ weight, rng)[:, 0])
+    return World()
+
+
+def multi_label_page() -> World:
+    """docs/how-to/multi-label.md: a linear layer of three logits before a Sigmoid, and tables."""
+    rng = np.random.default_rng(0)
+    weight = 3 * rng.standard_normal((4, 3)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "weight"], ["logits"], name="head"),
+        helper.make_node("Sigmoid", ["logits"], ["probabilities"]),
+    ]
+    x, y = tensor_info("x", ["N", 4]), tensor_info("probabilities", ["N", 3])
+    onnx.save(small_model(nodes, [x], [y], {"weight": weight}), "labels.onnx")
+    for name in ("calib", "heldout"):
+        samples = rng.standard_normal((600, 4)).astype(np.float32)
+        table = np.column_stack([samples, holds(samples @ weight, rng)])
+        np.savetxt(f"{name}.csv", table, delimiter=",", header="red,green,blue,size,sea,sky,sun", comments="")
+    return World()
+
+
 def scikit_learn_page() -> World:
-    """docs/how-to/tabular.md, multi-label.md and cascade.md need what writes the models of scikit-learn."""
+    """docs/how-to/tabular.md and cascade.md need what writes the models of scikit-learn."""
     pytest.importorskip("skl2onnx")
     return World()
 
@@ -154,7 +216,12 @@ def trackers_page() -> World:
 
 def drawn(logits: np.ndarray, seed: int) -> np.ndarray:
     """Labels for which the model is overconfident."""
-    return np.argmax(logits / 3 + np.random.default_rng(seed).gumbel(size=logits.shape), axis=1)
+    return np.argmax(logits / 3 + np.random.default_rng(seed).gumbel(size=logits.shape), axis=-1)
+
+
+def holds(logits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Labels of 0 and 1 for which the model is overconfident."""
+    return (rng.logistic(size=logits.shape) < logits / 3).astype(np.int64)
 
 
 def image_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -349,7 +416,10 @@ WORLDS: dict[str, Callable[[], World]] = {
     "docs/data.md": data_page,
     "docs/how-to/images.md": data_page,
     "docs/how-to/cascade.md": scikit_learn_page,
-    "docs/how-to/multi-label.md": scikit_learn_page,
+    "docs/how-to/binary.md": binary_page,
+    "docs/how-to/multi-label.md": multi_label_page,
+    "docs/how-to/positions.md": positions_page,
+    "docs/how-to/text.md": data_page,
     "docs/how-to/notebook.md": notebook_page,
     "docs/how-to/sharing.md": sharing_page,
     "docs/how-to/trackers.md": trackers_page,
