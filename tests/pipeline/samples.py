@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ def job_of(small: Small, model: Any = None, calib: Any = None, held_out: Any = N
 def opened(small: Small, model: Any = None, calib: Any = None, **fields: Any) -> Task:
     """Open what `job_of` asks for."""
     return open_task(job_of(small, model, calib, **fields), silent)
+
+
+def with_settings(task: Task, **fields: Any) -> Task:
+    """Return a task that was asked for with other settings."""
+    return replace(task, job=replace(task.job, settings=replace(task.settings, **fields)))
 
 
 def few(path: Path, samples: int = 300) -> dict[str, NDArray[Any]]:

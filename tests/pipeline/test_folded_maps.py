@@ -30,7 +30,6 @@ from tna_onnx.maps.two_classes import Platt
 from tna_onnx.pipeline.checking import check_written, checked_samples
 from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.opening import open_task
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import Writing, provenance_entries
 from tna_onnx.progress import silent
 
@@ -212,9 +211,9 @@ def task_of(small: Small, built: Built, folder: Path) -> Task:
 def write(task: Task, fitted: CalibrationMap, weight: Array | None = None) -> tuple[Rewritten, Path]:
     """Write a map into a model, and let the tool check the file as it does before it is moved to its place."""
     outcome = outcome_of(task, fitted, weight, angle=0.0 if weight is None else 20.0)
-    writing = Writing(task, fold=True)
+    writing = Writing(task)
     assert fitted.name in writing.choices
-    rewritten = writing.write(outcome, provenance_entries(task, Settings(), outcome))
+    rewritten = writing.write(outcome, provenance_entries(task, outcome))
     assert task.model.path is not None
     path = task.model.path.with_name("written.onnx")
     path.write_bytes(rewritten.proto.SerializeToString())

@@ -79,8 +79,8 @@ def notes(small: Small, task: Task, outcome: Outcome, compared: Comparison | Non
     before = outcome.before
     recall = Recall.of(before.labelled(np.zeros(len(before), np.int64)), before, ["0"])
     honest = Compared(before, before, before, compared or comparison(), recall, given["changed"], given["folds"])
-    job = job_of(small, **fields)
-    return notes_on(task, outcome, job, honest, given["changes"], given["drift"], given["labels"])
+    task = replace(task, job=job_of(small, **fields))
+    return notes_on(task, outcome, honest, given["changes"], given["drift"], given["labels"])
 
 
 def scored(nll: float, samples: int = 40) -> SampleScores:
@@ -158,9 +158,9 @@ def strategy_of(task: Task, **fields: Any) -> Strategy:
 
 
 def test_where_nothing_changed_both_are_the_same(small: Small) -> None:
-    task = opened(small, calib=few(small.calib))
+    task = opened(small, calib=few(small.calib), settings=SETTINGS)
     outcome = outcome_of(task)
-    compared = compare_heads(task, strategy_of(task), outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
+    compared = compare_heads(task, strategy_of(task), outcome, Shipped(outcome.logits, outcome.fitted))
     assert compared.comparison.how == "unchanged"
     assert compared.before is compared.after
     for interval in compared.comparison.differences.values():
@@ -170,14 +170,14 @@ def test_where_nothing_changed_both_are_the_same(small: Small) -> None:
 def test_where_folds_chose_otherwise_intervals_hold_the_method_of_the_file_too(
     small: Small, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    task = opened(small, calib=few(small.calib))
+    task = opened(small, calib=few(small.calib), settings=SETTINGS)
     strategy = Strategy(task.logits, task.weight, "none", "auto", SETTINGS.for_search, allowed=("none", "ts"))
     outcome = strategy.run(lambda *_: None)
     assert outcome.method.map == "ts"
 
     def differences(*folds: Method) -> dict[str, Interval]:
         monkeypatch.setattr(Strategy, "chosen_in_folds", lambda *_: list(folds))
-        compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
+        compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted))
         return compared.comparison.differences
 
     alike, mixed = differences(*[outcome.method] * 5), differences(*[INPUT] * 4, outcome.method)
@@ -188,10 +188,10 @@ def test_where_folds_chose_otherwise_intervals_hold_the_method_of_the_file_too(
 
 
 def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
-    task = opened(small, calib=few(small.calib))
+    task = opened(small, calib=few(small.calib), settings=SETTINGS)
     strategy = strategy_of(task)
     outcome = strategy.run(lambda *_: None)
-    compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
+    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted))
     assert compared.comparison.how == "cross-fitted"
     for one in ("confidence", "hit", "nll"):  # in their own order
         np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
@@ -204,11 +204,11 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
 
 @pytest.mark.parametrize("name", ["ts", "isotonic"])
 def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, name: str) -> None:
-    task = opened(small, calib=few(small.calib))
+    task = opened(small, calib=few(small.calib), settings=SETTINGS)
     strategy = dataclasses.replace(strategy_of(task), map=name)
     outcome = strategy.run(lambda *_: None)
     assert outcome.keeps_predictions == (name == "ts")
-    compared = compare_heads(task, strategy, outcome, SETTINGS, Shipped(outcome.logits, outcome.fitted))
+    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted))
     expected = paired_differences(
         compared.before,
         compared.after,
@@ -231,7 +231,7 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
 
 def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
     """A NaN would miss no gate: no limit is below it."""
-    task = opened(small, held_out=few(small.test))
+    task = opened(small, held_out=few(small.test), settings=SETTINGS)
     assert task.held_out is not None
     features = np.array(task.held_out.table.features)
     features[7] = np.nan
@@ -239,6 +239,4 @@ def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
     task = dataclasses.replace(task, held_out=dataclasses.replace(task.held_out, table=table))
     outcome = outcome_of(task, Temperature(2.0))
     with pytest.raises(DataError, match="logits 'logits' of sample 7 hold NaN or infinite values"):
-        compare_heads(
-            task, strategy_of(task), outcome, SETTINGS, Writing(task, fold=True).shipped(outcome, task.held_out)
-        )
+        compare_heads(task, strategy_of(task), outcome, Writing(task).shipped(outcome, task.held_out))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 from typing import Any
@@ -125,6 +126,8 @@ def test_tf32_is_bounded_as_a_coarse_type_is(task: Task) -> None:
     s = task.logits(task.weight).at(np.arange(50)).astype(np.float64)
     plain = probability_bounds(task, z, s, None)
     on_cuda = replace(task, provider=CUDA)
-    off = replace(on_cuda, opened=replace(task.opened, device=Device("cuda", tf32=False)))
+    opened = copy.copy(task.opened)
+    opened.device = Device("cuda", tf32=False)
+    off = replace(on_cuda, opened=opened)
     assert (probability_bounds(on_cuda, z, s, None) > 20 * plain).all()
     np.testing.assert_array_equal(probability_bounds(off, z, s, None), plain)

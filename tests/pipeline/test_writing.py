@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests.conftest import Small
-from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities
+from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities, with_settings
 from tna_onnx import __version__
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.graph.load import load_model
@@ -61,7 +61,7 @@ def variant(small: Small, path: Path, opset: int = 17, *, label: bool = False) -
 
 
 def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> None:
-    writing = Writing(of_logits(small), fold=True)
+    writing = Writing(of_logits(small))
     assert writing.maps == NO_FEATURES
     with pytest.raises(UnsupportedModel, match="map aar reads the features of a linear head"):
         writing.require("aar")
@@ -71,9 +71,7 @@ def test_without_a_head_maps_that_read_features_are_refused(small: Small) -> Non
 def test_an_old_opset_takes_what_can_be_folded(small: Small, tmp_path: Path) -> None:
     """Clip knows float64 from opset 12 on, and every map that is appended may need it."""
     task = opened(small, variant(small, tmp_path / "m.onnx", 11), few(small.calib))
-    writing = Writing(
-        replace(task, probed=replace(task.probed, readout=replace(task.readout, logits_type="float64"))), True
-    )
+    writing = Writing(replace(task, probed=replace(task.probed, readout=replace(task.readout, logits_type="float64"))))
     assert (writing.maps, writing.choices) == (FOLDED, AUTOMATIC)
     with pytest.raises(UnsupportedModel, match="opset 12 or newer"):
         writing.require("isotonic")
@@ -87,7 +85,7 @@ def test_an_old_opset_takes_no_bias_that_would_need_a_node(small: Small, tmp_pat
     onnx.save(model, tmp_path / "m.onnx")
     task = opened(small, tmp_path / "m.onnx", few(small.calib))
     readout = replace(task.readout, logits_type="float64")
-    writing = Writing(replace(task, probed=replace(task.probed, readout=readout)), fold=True)
+    writing = Writing(replace(task, probed=replace(task.probed, readout=readout)))
     assert writing.maps == writing.choices == ("none", "ts")
 
 
@@ -96,7 +94,8 @@ def test_scores_that_others_read_allow_what_is_folded(
     small: Small, tmp_path: Path, choices: set[str], *, fold: bool
 ) -> None:
     """And what keeps the order of the classes, so that the label stays right."""
-    writing = Writing(opened(small, variant(small, tmp_path / "m.onnx", label=True), few(small.calib)), fold)
+    writing = Writing(opened(small, variant(small, tmp_path / "m.onnx", label=True), few(small.calib)))
+    writing = Writing(with_settings(writing.task, fold=fold))
     assert writing.maps == ALL  # the graph can hold them, but the label would not see them
     assert set(writing.choices) == choices
     if not fold:
@@ -108,7 +107,7 @@ def test_scores_that_others_read_allow_what_is_folded(
 @pytest.mark.parametrize("fold", [True, False])
 def test_a_temperature_goes_into_weight_and_bias_or_behind_the_logits(task: Task, small: Small, *, fold: bool) -> None:
     outcome = outcome_of(task, Temperature(3.0))
-    writing = Writing(task, fold)
+    writing = Writing(with_settings(task, fold=fold))
     folding = writing.folding(outcome)
     assert (folding is None) is not fold
     written = writing.write(outcome, {})
@@ -125,7 +124,7 @@ def test_a_temperature_goes_into_weight_and_bias_or_behind_the_logits(task: Task
 def test_a_folded_weight_is_rounded_once(task: Task) -> None:
     assert task.weight is not None
     (tensor,) = (
-        t for t in Writing(task, fold=True).write(outcome_of(task, Temperature(3.0)), {}).proto.graph.initializer
+        t for t in Writing(task).write(outcome_of(task, Temperature(3.0)), {}).proto.graph.initializer
         if t.name == "weight"
     )  # fmt: skip
     np.testing.assert_array_equal(numpy_helper.to_array(tensor), task.weight * np.float32(1 / 3))
@@ -134,7 +133,7 @@ def test_a_folded_weight_is_rounded_once(task: Task) -> None:
 def test_a_map_and_a_new_weight_together(task: Task, small: Small) -> None:
     assert task.head is not None
     weight = np.random.default_rng(0).standard_normal((5, 32)).astype(np.float32)
-    written = Writing(task, fold=True).write(outcome_of(task, BENT, weight, angle=20.0), {"seed": "0"})
+    written = Writing(task).write(outcome_of(task, BENT, weight, angle=20.0), {"seed": "0"})
     x = few(small.test)["x"]
     bias = kept_part(task.head.weight, weight) * task.head.bias
     p = probabilities((few_features(task, small) @ weight.T.astype(np.float64) + bias) / 2)
@@ -234,7 +233,7 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     """One number of the file is off, by what moves its most exposed sample ten times as far as rounding may."""
     p, bound = exact
     outcome = outcome_of(task, Temperature(2.0))
-    rewritten = Writing(task, fold=True).write(outcome, provenance_entries(task, Settings(), outcome))
+    rewritten = Writing(task).write(outcome, provenance_entries(task, outcome))
     tensor = next(t for t in rewritten.proto.graph.initializer if t.name == part)
     value = numpy_helper.to_array(tensor).copy()
     # p_0 moves by p_0 (1 - p_0) of what its logit moves; that of weight [0, 3] is the third feature
@@ -243,7 +242,7 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     value[(0, 3) if part == "weight" else 0] += np.float32(10 / reach.max())
     path = tmp_path / "o.onnx"
     onnx.save(rewritten.proto, path)
-    shipped = Writing(task, fold=True).shipped(outcome, checked_samples(task))
+    shipped = Writing(task).shipped(outcome, checked_samples(task))
     assert check_written(task, path, checked_samples(task), shipped).samples == 512
     tensor.CopyFrom(numpy_helper.from_array(value, part))
     onnx.save(rewritten.proto, path)
@@ -310,7 +309,8 @@ def test_another_first_class_within_the_bound_is_counted(
 
 def test_entries_are_texts_that_give_the_numbers_back(task: Task, small: Small) -> None:
     settings = Settings(search="none", bins=12, max_accuracy_drop=0.5, theta_s=0.1 + 0.2)
-    entries = provenance_entries(task, settings, outcome_of(task, Temperature(1 / 3)))
+    task = replace(task, job=replace(task.job, settings=settings))
+    entries = provenance_entries(task, outcome_of(task, Temperature(1 / 3)))
     assert all(isinstance(value, str) for value in entries.values())
     assert entries["version"] == __version__
     assert (entries["search"], entries["map"], entries["output_kind"]) == ("none", "ts", "logits")
@@ -324,15 +324,14 @@ def test_entries_are_texts_that_give_the_numbers_back(task: Task, small: Small) 
 def test_the_same_data_elsewhere_give_the_same_entries_and_other_data_others(
     task: Task, small: Small, tmp_path: Path
 ) -> None:
-    settings = Settings(search="none")
-    here = provenance_entries(task, settings, outcome_of(task))
+    here = provenance_entries(task, outcome_of(task))
     moved = Small(tmp_path / "m.onnx", tmp_path / "c.npz", small.test)
     shutil.copy(small.model, moved.model)
     shutil.copy(small.calib, moved.calib)
     there = opened(moved)
-    assert provenance_entries(there, settings, outcome_of(there)) == here
+    assert provenance_entries(there, outcome_of(there)) == here
     other = opened(small, calib=small.test)
-    entries = provenance_entries(other, settings, outcome_of(other))
+    entries = provenance_entries(other, outcome_of(other))
     assert {name for name in here if entries[name] != here[name]} == {"calibration_sha256", "calibration_sketch"}
 
 

@@ -34,6 +34,9 @@ from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
+from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.opened_samples import open_unknown, read_inputs
+from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.graph.outputs import ClassOutput
@@ -43,7 +46,7 @@ from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
-from tna_onnx.pipeline.classifier import Classifier, read_classifier
+from tna_onnx.pipeline.opening import checked_batch_size
 from tna_onnx.pipeline.sample_checks import DigestedSamples, decided_on
 from tna_onnx.pipeline.writing import versions
 from tna_onnx.progress import Progress
@@ -75,7 +78,7 @@ class ComparedSamples:
         # what a source depends on: the inputs to fill and the numbers of the classes
         key = classifier.inputs, classifier.names, output.several, output.multi_label
         if key not in self._opened:
-            source = classifier.read(self.data)
+            source = read_inputs(classifier, self.data)
             require_samples(source, self._bins)
             # differences are paired: row k must be the same sample in all models
             if self._opened and not _same_samples(source.labels, self._first.labels):
@@ -209,17 +212,17 @@ def run_model(
     data = samples.data
     if not expected:  # the accuracy that the user expects is the baseline's
         data = replace(data, expect_accuracy=None)
-    classifier = Classifier.of(model, output, settings.device, data)
+    classifier = Classifier(model, output, settings.device, data)
     data, source = classifier.preparation.settle(data, samples.open(classifier))
     unknown = None
     if settings.unknown is not None:
-        unknown = classifier.open_unknown(settings.unknown, source)
+        unknown = open_unknown(classifier, settings.unknown, source)
 
     # each model has a bar of its own
     def advance(_: str, done: int, total: int) -> None:
         settings.progress(named.name, done, total)
 
-    size, about_model = classifier.batch_size(settings.batch_size, source, outlier_scores(model, output))
+    size, about_model = checked_batch_size(classifier, settings.batch_size, source, outlier_scores(model, output))
     scores, classes, decisions = score_guarded(
         classifier.session, model, output, source, size, advance, settings.level, unknown, names=classifier.names
     )

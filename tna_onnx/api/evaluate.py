@@ -31,13 +31,16 @@ from tna_onnx.data.source import group_notes, require_samples, source_beside
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
+from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
+from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
+from tna_onnx.pipeline.opening import Opened, checked_batch_size, open_computed
 from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
@@ -104,7 +107,7 @@ def evaluate(
         require_outlier_score([opened.model])
         if opened.form:
             raise UsageError("--ood-data need a run of the network: give data for the model's inputs, not features")
-    unknown = None if unknown_data is None else opened.classifier.open_unknown(unknown_data, opened.source)
+    unknown = None if unknown_data is None else open_unknown(opened.classifier, unknown_data, opened.source)
     with progress_callback(progress) as advance:
         scores, predicted, decisions = _scored(opened, unknown, advance)
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
@@ -134,17 +137,17 @@ def _open(
 ) -> Opened:
     loaded, output = read_classifier(model, options)
     guards = guards_about(loaded, output)
-    computed = Classifier.of_computed(loaded, output, device, data, options, *guards.values())
+    computed = open_computed(loaded, output, device, data, options, guards.values())
     form = ""
     if computed is None:
-        classifier = Classifier.of(loaded, output, device, data)
-        data, source = classifier.open(data)
+        classifier = Classifier(loaded, output, device, data)
+        data, source = open_inputs(classifier, data)
     else:
         classifier, samples = computed
         source, form = samples.source, samples.form
     require_samples(source, bins)
     outlier_outputs = outlier_scores(classifier.model, classifier.output)
-    size, notes = classifier.batch_size(batch_size, source, outlier_outputs)
+    size, notes = checked_batch_size(classifier, batch_size, source, outlier_outputs)
     return Opened(classifier, data, source, None, size, (*notes, *group_notes(source)), form=form)
 
 

@@ -127,7 +127,7 @@ def features(
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     if readout.several:  # a store does not say which rows are of one sample
         raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
-    opened = OpenModel.of(loaded, readout, where, labelled)
+    opened = OpenModel(loaded, readout, where, labelled)
     names = opened.names
     samples = open_samples(opened, labelled)
     source = samples.source
@@ -192,7 +192,7 @@ def _into_files(
     _check_beside(labelled)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
-    opened = OpenModel.of(loaded, readout, parse_device("cpu" if ray else device), labelled)
+    opened = OpenModel(loaded, readout, parse_device("cpu" if ray else device), labelled)
     choice = Choice(fields.max_samples, fields.stratify)
     run = open_run(opened, model, options, labelled, choice, device=device, batch_size=batch_size, apart=ray)
     writer = run.check()

@@ -25,8 +25,9 @@ from tna_onnx.engine.scoring import Both, Moved, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolation import open_source
+from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import input_specs
+from tna_onnx.extraction.sessions import Classifier, input_specs
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, checker_complaint
 from tna_onnx.graph.nodes import calibrated_heads, head_provenance
@@ -38,7 +39,6 @@ from tna_onnx.guarding.guarded_file import prove_guarded
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.pipeline.change import Proof
-from tna_onnx.pipeline.classifier import Classifier
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import Gates
 from tna_onnx.results.inspection import ModelDifference, OutputDifference
@@ -223,9 +223,9 @@ def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Data, Source
     options = files.options
     kind = options.output_kind or _missing_kind(files.readout, files.known)
     output = class_output(files.old, options.head, options.output_name, kind)
-    classifier = Classifier.of(files.old, output, device, data)
+    classifier = Classifier(files.old, output, device, data)
     # the recalibrated file says how the images were prepared that it was fitted to
-    data, source = Preparation(files.new, output, classifier.session).settle(data, classifier.read(data))
+    data, source = Preparation(files.new, output, classifier.session).settle(data, read_inputs(classifier, data))
     return Both(files.old, classifier.session, files.new, files.readouts, output), data, source
 
 

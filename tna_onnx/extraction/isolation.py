@@ -29,6 +29,7 @@ from tna_onnx.extraction.sessions import OpenModel, open_model
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model, checker_complaint, load_model, model_bytes
 from tna_onnx.graph.options import ModelLimits, ModelOptions, ModelSource
+from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import Device, runtime_version
@@ -56,6 +57,12 @@ def open_source(source: ModelSource, options: ModelOptions) -> Model:
     if options.isolate:
         _try(source, options)
     return load_model(source, options.model_limits)
+
+
+def read_classifier(source: ModelSource, options: ModelOptions) -> tuple[Model, ClassOutput]:
+    """Read a model, and find the output that classifies."""
+    model = open_source(source, options)
+    return model, class_output(model, options.head, options.output_name, options.output_kind)
 
 
 def _try(source: ModelSource, options: ModelOptions) -> None:

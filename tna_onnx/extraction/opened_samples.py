@@ -22,12 +22,12 @@ from tna_onnx.data.formats import open_request
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
-from tna_onnx.data.source import sample_form, source_beside
+from tna_onnx.data.source import NO_LABELS, sample_form, source_beside
 from tna_onnx.data.sources.arrays import Precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import FeatureFiles, feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
-from tna_onnx.extraction.sessions import OpenModel, Runner, in_rows, open_part
+from tna_onnx.extraction.sessions import Classifier, OpenModel, Runner, in_rows, open_part
 from tna_onnx.extraction.store import find_stores, model_key, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
@@ -35,6 +35,9 @@ from tna_onnx.graph.nodes import PREFIX, calibrations
 from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.runtime import Device, open_session
+
+# Samples that the model should not know may have more classes than the model; none of their numbers is read.
+_CLASSES = 1 << 31
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,6 +156,50 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
     source = open_request(path, request, data.format)
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)
+
+
+def open_inputs(model: Classifier, data: Data, *, labels: bool = True) -> tuple[Data, Source]:
+    """Open samples for the inputs of a whole model; also return `data` with the preprocessing that is used.
+
+    `labels`: whether those of the samples are read.
+    """
+    described = data if labels else replace(data, labels=NO_LABELS)
+    return model.preparation.settle(described, read_inputs(model, described))
+
+
+def read_inputs(model: Classifier, data: Data) -> Source:
+    """Open samples for the inputs of a whole model, images not yet prepared."""
+    output = model.output
+    kind = "" if output.several else computed_kind(data, [spec.name for spec in model.inputs])
+    if kind:
+        holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
+        where = "arrays" if isinstance(data.samples, Mapping) else data.samples
+        raise UsageError(
+            f"{where}: {holds}, as calibrate and evaluate take them, and here the whole model is run; give samples "
+            "for its inputs. If this is one of them, rename it to that input, or name it with --columns"
+        )
+    return data.open(
+        model.inputs,
+        output.n_classes,
+        model.names,
+        model_file=model.model.path,
+        several=output.several,
+        multi_label=output.multi_label,
+    )
+
+
+def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
+    """Open samples that a model should not know, prepared like those that it does.
+
+    Only the inputs count; labels may be any numbers or names.
+    """
+    opened = replace(data, classes=None, labels=NO_LABELS).open(model.inputs, _CLASSES, None)
+    if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
+        raise UsageError(
+            f"--ood-data: {opened.describe()}: are images, and {known.describe()}: hold values as the model takes "
+            "them, so how these images become such values is not known; give arrays, or images for both"
+        )
+    return model.preparation.settle(data, opened)[1]
 
 
 def _from_url(opened: OpenModel, url: str, data: Data) -> Samples:

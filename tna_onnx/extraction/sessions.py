@@ -1,5 +1,5 @@
-"""Sessions on all or part of a model: `OpenModel` has one for all that a run reads, and `Runner` runs samples that hold
-tensors from inside the graph.
+"""Sessions on all or part of a model: `Classifier` has one on the whole of it, `OpenModel` one up to its scores, and
+`Runner` runs samples that hold tensors from inside the graph.
 
 Several predictions a sample are brought into rows right behind the network (`PositionSession`): all that follows sees
 (rows x numbers).
@@ -13,11 +13,12 @@ Several predictions a sample are brought into rows right behind the network (`Po
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,55 +40,109 @@ from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Head, Layout, Re
 from tna_onnx.graph.tensors import pieces
 from tna_onnx.runtime import AT_ONCE, Device, Session, open_session
 
+_log = logging.getLogger("tna_onnx")
+
 # Logits that are compared where a sample has several predictions; a few float64 arrays of them are held.
 _CHECKED = 2**22
 _MIN_ROWS = 64
 
 
-@dataclass(eq=False)
-class OpenModel:
-    """A source model and its session, which is opened at the first use and serves the whole run.
+class Classifier:
+    """A model, its output that classifies, and its session, which is opened at the first use and serves the whole run.
+
+    Args:
+        model: as read.
+        output: the output that classifies.
+        device: where to run.
+        data: may name the classes.
+        session: opened already, on the model or on a part of it.
+
+    Attributes:
+        names: of the classes, if known.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        output: ClassOutput,
+        device: Device,
+        data: Data | None = None,
+        session: Session | None = None,
+    ) -> None:
+        self.model = model
+        self.output = output
+        self.device = device
+        self.names = None if data is None else names_of(model, output, data)
+        self._session = session
+
+    @property
+    def session(self) -> Session:
+        """The session from the model's inputs; it gives one row a prediction."""
+        if self._session is None:
+            self._session = self._open()
+        return self._session
+
+    def _open(self) -> Session:
+        session = in_rows(open_model(self.model, self.device), self.output, self.model.name)
+        _log.info("open: %s, provider %s", self.model.name, session.provider)
+        return session
+
+    @functools.cached_property
+    def preparation(self) -> Preparation:
+        """How images become the model's inputs: the same for all samples of a run."""
+        return Preparation(self.model, self.output, self.session)
+
+    @functools.cached_property
+    def inputs(self) -> tuple[InputSpec, ...]:
+        """What a data source has to fill."""
+        return input_specs(self.session)
+
+
+class OpenModel(Classifier):
+    """A model that is run up to its head, or to its scores.
 
     The session gives the features, the logits, what the nodes between them read, and the output that classifies: the
     head check and the collection of all data share it. Other outputs are left out, because ONNX Runtime computes all
     that a session has, asked for or not.
 
-    Attributes:
-        model: the source.
+    Args:
+        model: as read.
         readout: its head, or the tensor of logits or probabilities.
         device: where to run.
-        names: of the classes, if known.
+        data: may name the classes.
+        output: that classifies; by default the one behind the readout.
     """
 
-    model: Model
-    readout: Readout
-    device: Device
-    names: tuple[str, ...] | None = None
-    _whole: Session | None = field(default=None, repr=False)
-    _inputs: tuple[InputSpec, ...] | None = field(default=None, repr=False)
+    def __init__(
+        self,
+        model: Model,
+        readout: Readout,
+        device: Device,
+        data: Data | None = None,
+        output: ClassOutput | None = None,
+    ) -> None:
+        super().__init__(model, output or output_of(readout), device, data)
+        self.readout = readout
 
-    @classmethod
-    def of(cls, model: Model, readout: Readout, device: Device, data: Data) -> OpenModel:
-        """Take a model; `data` may name its classes."""
-        return cls(model, readout, device, names_of(model, readout, data))
+    def _open(self) -> Session:
+        cut = cut_at(self.model, self._tensors(), self.readout.joined)
+        session = open_part(self.model, cut, self.device, at_once=AT_ONCE)
+        return in_rows(session, self.readout, self.model.name, self._tensors())
 
-    @property
-    def session(self) -> Session:
-        """The session from the model's inputs."""
-        if self._whole is None:
-            cut = cut_at(self.model, self._tensors(), self.readout.joined)
-            session = open_part(self.model, cut, self.device, at_once=AT_ONCE)
-            self._whole = in_rows(session, self.readout, self.model.name, self._tensors())
-        return self._whole
+    def without_head(self) -> OpenModel:
+        """Return the model with the scores as they are in place of its head, on the same session."""
+        plain = copy.copy(self)
+        plain.readout = self.readout.without_head()
+        return plain
 
     def close(self) -> None:
         """Give back what the session holds, weights of the network among it; it is opened again where it is needed."""
-        self._whole = None
+        self._session = None
         self.__dict__.pop("preparation", None)  # it holds the session too
 
     def is_whole(self, session: Session) -> bool:
         """Whether a session starts at the model's inputs."""
-        return session is self._whole
+        return session is self._session
 
     @property
     def main(self) -> str:
@@ -95,18 +150,6 @@ class OpenModel:
         if isinstance(self.readout, Head):
             return self.readout.features
         return self.readout.logits
-
-    @functools.cached_property
-    def preparation(self) -> Preparation:
-        """How images become the model's inputs: the same for all samples of a run."""
-        return Preparation(self.model, output_of(self.readout), self.session)
-
-    @property
-    def inputs(self) -> tuple[InputSpec, ...]:
-        """What a data source has to fill."""
-        if self._inputs is None:
-            self._inputs = input_specs(self.session)
-        return self._inputs
 
     def session_from(self, held: Mapping[str, np.dtype[Any]]) -> Session | None:
         """Return a session from tensors that samples hold, of some dtypes, to the logits.

@@ -270,7 +270,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     options = job.options
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
     check_output(model, readout, settings)
-    opened = OpenModel.of(model, readout, parse_device(job.device), job.calib)
+    opened = OpenModel(model, readout, parse_device(job.device), job.calib)
     samples = open_samples(opened, job.calib)
     if samples.given:
         raise UsageError(

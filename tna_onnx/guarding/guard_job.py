@@ -20,7 +20,9 @@ from tna_onnx.data.source import drawn_by_weight, group_notes, source_notes
 from tna_onnx.data.suspicion import checked_warnings
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
-from tna_onnx.extraction.sessions import open_part
+from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
+from tna_onnx.extraction.sessions import Classifier, open_part
 from tna_onnx.graph.cut import before_map, cut_at
 from tna_onnx.graph.decisions import OutlierInput, SetScore
 from tna_onnx.graph.head import choose_head
@@ -33,8 +35,8 @@ from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
 from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
-from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
 from tna_onnx.pipeline.job import ModelJob
+from tna_onnx.pipeline.opening import Opened, checked_batch_size
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, decided_on
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, parse_device
@@ -106,15 +108,15 @@ def open_guard(job: GuardJob) -> GuardSamples:
     check_batch_size(job.batch_size)
     model, output = read_classifier(job.model, job.options)
     check_output(model, output, job.settings)
-    classifier = Classifier.of(model, output, parse_device(job.device), job.calib)
-    data, source = classifier.open(job.calib)
+    classifier = Classifier(model, output, parse_device(job.device), job.calib)
+    data, source = open_inputs(classifier, job.calib)
     source = drawn_by_weight(source, job.settings.seed)
-    fit = _drawn(classifier.open_if(job.fit), job.settings.seed)
+    fit = _opened_if(classifier, job.fit, job.settings.seed)
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
-    held_out = _drawn(classifier.open_if(job.held_out), job.settings.seed)
+    held_out = _opened_if(classifier, job.held_out, job.settings.seed)
     notes = (*_leaks(job, model, source, held_out), *source_notes(source), *group_notes(held_out or source))
-    size, more = classifier.batch_size(job.batch_size, source)
+    size, more = checked_batch_size(classifier, job.batch_size, source)
     notes += more
     for asked, samples in ((job.calib, source), (job.held_out, held_out)):
         notes += _label_warnings(asked, samples, classifier, size)
@@ -132,10 +134,10 @@ def open_guard(job: GuardJob) -> GuardSamples:
     )
 
 
-def _drawn(source: Source | None, seed: int) -> Source | None:
-    if source is None:
+def _opened_if(classifier: Classifier, data: Data | None, seed: int) -> Source | None:
+    if data is None:
         return None
-    return drawn_by_weight(source, seed)
+    return drawn_by_weight(open_inputs(classifier, data)[1], seed)
 
 
 def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSettings) -> None:
@@ -219,7 +221,7 @@ def _unknown(job: GuardJob, classifier: Classifier, familiar: Source) -> Source 
         return None
     if "ood" not in job.settings.add:
         raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
-    return classifier.open_unknown(job.unknown, familiar)
+    return open_unknown(classifier, job.unknown, familiar)
 
 
 _FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}

@@ -262,7 +262,7 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
     rows = _rows(task, checked)
     # features on the device are moved there again; the session has its memory until then
     task.placement.forget()
-    runner = checked.samples.open_written(path, task.class_output.name, task.device)
+    runner = checked.samples.open_written(path, task.opened.output.name, task.device)
     # where nothing else is run through the file, its weights need not lie beside those that are multiplied
     release = None if outputs_beside(task, checked) else runner.close
     verification = check_probabilities(runner, task, checked, rows, shipped, checker=checker, release=release)
@@ -336,7 +336,7 @@ def check_probabilities(
     release: Callable[[], None] | None = None,
 ) -> Verification:
     """Run the written file on some samples and compare with softmax(map(logits))."""
-    output = task.class_output
+    output = task.opened.output
     batches = checked.source.batches(task.batch_size, rows)
     written = np.concatenate([runner.run([output.name], batch)[0] for batch in batches])
     if release is not None:
@@ -456,11 +456,9 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
     return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])
 
 
-def with_file(report: Report, path: Path, task: Task, patch: str) -> Report:
-    """Return a report with the SHA-256 of the file at `path`, where that is kept, and the patch, where one is made.
-
-    `patch`: ending of the patch's name; empty for none.
-    """
+def with_file(report: Report, path: Path, task: Task) -> Report:
+    """Return a report with the SHA-256 of the file at `path`, where that is kept, and the patch, where one is made."""
+    patch = task.job.patch
     content = patch_of(task.model, load_model(path, NO_MODEL_LIMITS), patch, task.readout) if patch else None
     digest = file_sha256(path).hex() if report.output else ""
     return dataclasses.replace(report, output_sha256=digest, patch=content)
@@ -474,13 +472,11 @@ class FinalFile:
         task: what was opened.
         checked: samples of which a part is run through it.
         shipped: what the recalibration should compute for them.
-        patch: ending of the name of its patch; empty for none.
     """
 
     task: Task
     checked: Collected
     shipped: Shipped
-    patch: str = ""
 
     def report(self, report: Report, path: Path) -> Report:
         """Return the report with differences and checks of the file at `path`, which has decisions."""
@@ -490,7 +486,7 @@ class FinalFile:
         details = None if report.details is None else dataclasses.replace(report.details, changes=differences)
         changes = None if report.changes is None else _with_added(report.changes, differences)
         changed = dataclasses.replace(report, verification=verification, details=details, changes=changes)
-        return with_file(changed, path, task, self.patch)
+        return with_file(changed, path, task)
 
 
 def _with_added(changes: Changes, differences: tuple[Difference, ...]) -> Changes:

@@ -8,7 +8,7 @@ else the calibration samples, which were fitted.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
@@ -259,9 +259,9 @@ def made_by(task: Task, started: Started) -> Made:
         calibration_sha256=task.source.digest(),
         held_out_sha256=held_out,
         inputs=tuple(Port(spec.name, spec.shape, spec.dtype.name) for spec in task.opened.inputs),
-        output=task.class_output.name,
-        output_kind=task.class_output.kind,
-        mapped=task.class_output.mapped,
+        output=task.opened.output.name,
+        output_kind=task.opened.output.kind,
+        mapped=task.opened.output.mapped,
     )
 
 
@@ -323,46 +323,44 @@ def _file(source: Source, row: int) -> str:
 
 
 def collect_details(
-    task: Task,
-    settings: Settings,
-    outcome: Outcome,
-    compared: Compared,
-    written: Path,
-    started: Started,
-    progress: Progress,
+    task: Task, outcome: Outcome, compared: Compared, written: Path, started: Started, progress: Progress
 ) -> Details:
     """Compute the numbers behind all figures of a report."""
-    view = _View(task, settings, outcome)
-    before = task.logits(task.weight, on=view.reported)
-    after = outcome.logits
-    if view.held_out:
-        after = view.task.logits(outcome.weight, on=view.reported)
-    after_scores = after.mapped_scores(outcome.fitted)
-    names = class_names(task, view.reported)
+    settings = task.settings
+    reported = task.reported
+    original = task.logits(task.weight, on=reported)
+    logits = outcome.logits
+    if task.held_out is not None:
+        logits = task.logits(outcome.weight, on=reported)
+    before, after = original.scores(), logits.mapped_scores(outcome.fitted)
+    names = class_names(task, reported)
     # these two are of one predicted class a sample
     over: tuple[Sample, ...] = ()
     under: tuple[Sample, ...] = ()
     angles: tuple[Angles, ...] = ()
     angle_samples = 0
-    if not task.readout.multi_label:
-        over, under = worst_samples(view.reported, names, before.scores(), after_scores, after, outcome.fitted)
-        angles, angle_samples = feature_angles(task, view.reported, settings.for_search, outcome)
-    averages = _averages(view, after)
+    if task.readout.multi_label:
+        classes = label_bins(names, before, after, settings.bins)
+    else:
+        over, under = worst_samples(reported, names, before, after, logits, outcome.fitted)
+        angles, angle_samples = feature_angles(task, reported, settings.for_search, outcome)
+        classes = class_bins(names, (original, None), (logits, outcome.fitted), settings.bins)
+    averages = _averages(task, outcome, logits)
     return Details(
-        data=view.reported.source.describe(),
-        held_out=view.held_out,
-        preprocessing=view.reported.source.recipe(),
+        data=reported.source.describe(),
+        held_out=task.held_out is not None,
+        preprocessing=reported.source.recipe(),
         device=_device(task),
         before=_diagram(compared.before, settings),
         after=_diagram(compared.after, settings),
         risk_before=RiskCoverage.of(compared.before.decisions()),
         risk_after=RiskCoverage.of(compared.after.decisions()),
-        steps=_steps(view, progress),
+        steps=_steps(task, outcome, progress),
         chosen=next(k for k, c in enumerate(outcome.candidates) if c is outcome.chosen),
         averages=averages,
-        untilted=_accuracy(view.task.logits(view.task.weight, on=view.reported)) if averages else 0.0,
+        untilted=_accuracy(original) if averages else 0.0,
         with_map=outcome.chosen.fitted is not None,
-        classes=_classes(names, (before, None), (after, outcome.fitted), settings.bins),
+        classes=classes,
         angles=angles,
         angle_samples=angle_samples,
         overconfident=over,
@@ -371,38 +369,6 @@ def collect_details(
         changes=prove(task.model, load_model(written, NO_MODEL_LIMITS)).differences,
         made=made_by(task, started),
     )
-
-
-@dataclass(frozen=True, eq=False)
-class _View:
-    """A result, and the samples on which figures show it."""
-
-    task: Task
-    settings: Settings
-    outcome: Outcome
-
-    @property
-    def reported(self) -> Collected:
-        """The samples that figures show."""
-        return self.task.reported
-
-    @property
-    def held_out(self) -> bool:
-        """Whether they are held out."""
-        return self.task.held_out is not None
-
-    def scored(self, scores: SampleScores) -> Scored:
-        """Reduce scores to what a figure shows of a candidate."""
-        value = objective_value(scores, self.settings.objective, self.settings.bins)
-        return Scored(value, float(np.mean(scores.hit)))
-
-
-def _classes(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
-    """Return the diagram of each class, or of each label."""
-    first, second = (logits.mapped_scores(fitted) for logits, fitted in (before, after))
-    if first.predicted is None:
-        return class_bins(names, before, after, bins)
-    return label_bins(names, first, second, bins)
 
 
 def _device(task: Task) -> str:
@@ -417,44 +383,45 @@ def _diagram(scores: SampleScores, settings: Settings) -> Bins:
     return Bins.of(together.confidence, together.hit, settings.bins, together.weights)
 
 
-def _steps(view: _View, progress: Progress) -> tuple[Step, ...]:
+def _scored(scores: SampleScores, settings: Settings) -> Scored:
+    return Scored(objective_value(scores, settings.objective, settings.bins), float(np.mean(scores.hit)))
+
+
+def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[Step, ...]:
     held_out: dict[int, Scored] = {}
-    if view.held_out:
-        held_out.update(_on_held_out(view, progress))
+    if task.held_out is not None:
+        held_out.update(_on_held_out(task, outcome.candidates, progress))
     return tuple(
-        Step(c.angle, c.reached, c.ensemble_size, view.scored(c.scores), held_out.get(k))
-        for k, c in enumerate(view.outcome.candidates)
+        Step(c.angle, c.reached, c.ensemble_size, _scored(c.scores, task.settings), held_out.get(k))
+        for k, c in enumerate(outcome.candidates)
     )
 
 
-def _on_held_out(view: _View, progress: Progress) -> Iterator[tuple[int, Scored]]:
+def _on_held_out(task: Task, candidates: Sequence[Candidate], progress: Progress) -> Iterator[tuple[int, Scored]]:
     """Yield (index, scores) of the candidates, those of one number of members together."""
-    task = view.task
-    candidates = view.outcome.candidates
     weights: Iterable[tuple[int, NDArray[Any] | None]] = ((k, None) for k in range(len(candidates)))
     if task.weight is not None:
-        weights = candidate_weights(Ensemble(task.weight, view.settings.for_search.draws), candidates)
+        weights = candidate_weights(Ensemble(task.weight, task.settings.for_search.draws), candidates)
     for done, (k, weight) in enumerate(weights, start=1):
-        logits = task.logits(weight, on=view.reported)
+        logits = task.logits(weight, on=task.reported)
         fitted = candidates[k].fitted
         scores = logits.mapped_scores(fitted) if fitted else logits.scores()  # the second keeps no logits
-        yield k, view.scored(scores)
+        yield k, _scored(scores, task.settings)
         progress("search curve", done, len(candidates))
 
 
-def _averages(view: _View, logits: Logits) -> tuple[Averaged, ...]:
+def _averages(task: Task, outcome: Outcome, logits: Logits) -> tuple[Averaged, ...]:
     """Return the accuracy of averages of half of the chosen members, half of those, and so on down to one."""
-    chosen = view.outcome.chosen
-    weight = view.task.weight
-    if chosen.angle == 0 or chosen.ensemble_size < 2 or weight is None:
+    chosen = outcome.chosen
+    if chosen.angle == 0 or chosen.ensemble_size < 2 or task.weight is None:
         return ()
     averages = [Averaged(chosen.ensemble_size, _accuracy(logits))]
-    ensemble = Ensemble(weight, view.settings.for_search.draws)
+    ensemble = Ensemble(task.weight, task.settings.for_search.draws)
     while averages[-1].members > 1:
         # members are children of the seed in order: half of them are the first half
         fewer = Candidate(chosen.angle, averages[-1].members // 2, 0.0, chosen.scores)
         ((_, average),) = candidate_weights(ensemble, [fewer])
-        averages.append(Averaged(fewer.ensemble_size, _accuracy(view.task.logits(average, on=view.reported))))
+        averages.append(Averaged(fewer.ensemble_size, _accuracy(task.logits(average, on=task.reported))))
     return tuple(reversed(averages))
 
 

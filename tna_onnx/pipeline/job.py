@@ -30,7 +30,6 @@ from tna_onnx.graph.cut import mapped_logits, reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import RAW_LOGITS, calibrations, provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.save import file_beside
 from tna_onnx.maps.base import Folding
@@ -96,6 +95,11 @@ class Job(ModelJob):
         if self.cache is None:
             return None
         return Path(self.cache)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the result has to be weight and bias alone, as an adapter holds them."""
+        return self.patch == ".onnx_adapter"
 
     @property
     def needs_head(self) -> bool:
@@ -217,10 +221,9 @@ class Task:
     """A recalibration that is ready to start.
 
     Attributes:
+        job: the request.
         opened: the source model and its session.
         probed: where its logits are, checked against the model itself.
-        class_output: the graph output behind it.
-        class_names: in the order of the model's output, if known.
         output: path to write; None for a model in memory that stays there.
         calibration: samples to search and fit on.
         held_out: samples for the report, if given.
@@ -229,15 +232,13 @@ class Task:
         fallback: why `auto` did not get CUDA; empty otherwise.
         batch_size: samples per run.
         placement: where the products of the search are computed.
-        tilt_bias: whether the bias is scaled with a tilted weight.
         data_notes: what users should know about the samples.
         teacher: whose probabilities stand for labels; None where there are labels.
     """
 
+    job: Job
     opened: OpenModel
     probed: Probed
-    class_output: ClassOutput
-    class_names: tuple[str, ...] | None
     output: Path | None
     calibration: Collected
     held_out: Collected | None
@@ -246,10 +247,14 @@ class Task:
     fallback: str
     batch_size: int
     placement: Placement = field(default_factory=Host)
-    tilt_bias: bool = False
     data_notes: tuple[str, ...] = ()
     teacher: Teacher | None = None
     _originals: WeakKeyDictionary[Collected, Logits] = field(default_factory=WeakKeyDictionary, repr=False)
+
+    @property
+    def settings(self) -> Settings:
+        """Those of search, map and intervals."""
+        return self.job.settings
 
     @property
     def model(self) -> Model:
@@ -397,7 +402,7 @@ class Task:
         """Return the factor on the bias that goes with a tilted weight."""
         head = self.head
         # behind a tail only the graph computes logits, with the bias that it holds
-        if not self.tilt_bias or head is None or weight is self.weight or self.probed.tail is not None:
+        if not self.settings.tilt_bias or head is None or weight is self.weight or self.probed.tail is not None:
             return 1.0
         return kept_part(self.weight, weight)
 
@@ -424,8 +429,8 @@ class Task:
 
 def class_names(task: Task, collected: Collected) -> tuple[str, ...]:
     """Names of the classes as given; else of the folders, where each holds the images of one class; else numbers."""
-    if task.class_names is not None:
-        return task.class_names
+    if task.opened.names is not None:
+        return task.opened.names
     folders = _folder_names(collected.source)
     return tuple(folders.get(k, str(k)) for k in range(task.readout.n_classes))
 

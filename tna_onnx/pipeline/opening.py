@@ -1,6 +1,8 @@
-"""Everything that `calibrate` opens and checks before any search: model, head, data, device, features.
+"""What a command opens and checks, from the cheapest check to the dearest: the graph, the samples and their labels, the
+preprocessing of images, the batch size, and whether the scores of a sample depend on the others of its batch.
 
-The one run of the network over each set of samples.
+A recalibration (`open_task`) also runs the network up to its head, once over each set of samples. What runs the whole
+model (`Opened`) may start behind features or logits that were computed before (`open_computed`).
 """
 
 from __future__ import annotations
@@ -8,25 +10,35 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tna_onnx.data import Source
+from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.options import Data
 from tna_onnx.data.positions import clusters_of, weights_of
-from tna_onnx.data.source import group_notes, require_groups, require_samples, source_notes
-from tna_onnx.data.suspicion import preprocessing_warnings
+from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
+from tna_onnx.data.suspicion import Suspicion, preprocessing_warnings
 from tna_onnx.engine.placement import placement_of
 from tna_onnx.errors import UsageError
-from tna_onnx.extraction.batch_size import batch_size_for, check_batch_size
+from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
+from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import open_source
-from tna_onnx.extraction.opened_samples import Samples, open_samples
-from tna_onnx.extraction.sessions import OpenModel, names_of
+from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
+from tna_onnx.extraction.sessions import Classifier, OpenModel, names_of, open_part
+from tna_onnx.graph.cut import before_map, cut_between
 from tna_onnx.graph.head import NoHead, choose_head
 from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model
+from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import output_of
+from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk import walk_back
@@ -36,7 +48,7 @@ from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, groupe
 from tna_onnx.pipeline.settings import QuantizedHead
 from tna_onnx.pipeline.teaching import open_unlabelled, require_inputs, split_unlabelled, taught
 from tna_onnx.progress import Progress
-from tna_onnx.runtime import Session, parse_device
+from tna_onnx.runtime import Device, Session, parse_device
 
 _log = logging.getLogger("tna_onnx")
 
@@ -47,47 +59,110 @@ _MOST_OF_CLASS = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
-    """The model, ready to run over samples.
+class Opened:
+    """A classifier with the samples that a command runs it over.
 
     Attributes:
-        opened: the model.
-        probed: its head, as the first batch showed it.
+        classifier: ready to run.
+        data: the description of `source`, with the preprocessing that was found for it.
+        source: labelled samples that something is chosen, fitted or measured on.
+        held_out: labelled samples for the report; None without.
         batch_size: samples per run.
-        progress: called with (stage, done, total).
+        notes: on the data, and on what the model makes of a batch.
+        form: what digests of samples are of, where these are features or logits; empty for samples of its inputs.
     """
 
-    opened: OpenModel
-    probed: Probed
+    classifier: Classifier
+    data: Data
+    source: Source
+    held_out: Source | None
     batch_size: int
-    progress: Progress
+    notes: tuple[str, ...]
+    form: str = field(default="", kw_only=True)
 
-    def collect(self, samples: Samples, stage: str, cache: Path | None) -> Collected:
-        """Run the samples, once, up to the head; samples that hold logits are taken as they are.
+    @property
+    def model(self) -> Model:
+        """The model as it was read."""
+        return self.classifier.model
 
-        `stage`: what progress calls them: two data sets under one name would look like one that is read twice. `cache`:
-        folder of the store in which features stay; None to keep them for this run only.
-        """
-        _log.info("collect: %s", samples.source.describe())
-        advance = functools.partial(_renamed, self.progress, stage)
-        readout = samples.readout
-        if isinstance(readout, Head):
-            readout = self.probed.readout
-        table = collect_features(self.opened, readout, samples.source, self.batch_size, advance, cache, samples.given)
-        if samples.store is not None:
-            table = replace(table, folder=samples.store)
-        table = replace(table, clusters=clusters_of(samples.source), weights=weights_of(samples.source))
-        return Collected(replace(samples, readout=readout), table)
+    @property
+    def output(self) -> ClassOutput:
+        """The output that classifies."""
+        return self.classifier.output
 
-    def collect_beside(self, samples: Samples | None, stage: str) -> Collected | None:
-        """Run samples that only this run needs, if there are any; no store keeps their features."""
-        if samples is None:
-            return None
-        return self.collect(samples, stage, None)
+    @property
+    def session(self) -> Session:
+        """The session on the model."""
+        return self.classifier.session
+
+    @property
+    def device(self) -> Device:
+        """The device that runs it."""
+        return self.classifier.device
+
+    @functools.cached_property
+    def digested(self) -> DigestedSamples:
+        """Digests of the samples of `source`, by which equal ones are found in other data."""
+        return DigestedSamples(self.source, self.form or sample_form(self.source))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the classes; their numbers where they have none."""
+        return self.classifier.names or tuple(map(str, range(self.output.n_classes)))
+
+    def suspicion(self, predicted: NDArray[np.int64]) -> Suspicion | None:
+        """Compare the labels of `source` with the model's predictions, and return what looks wrong about them."""
+        return self.data.check(predicted, self.source.labels, self.classifier.names, self.output.n_classes)
 
 
-def _renamed(progress: Progress, stage: str, _: str, done: int, total: int) -> None:
-    progress(stage, done, total)
+def open_computed(
+    model: Model, output: ClassOutput, device: Device, data: Data, options: ModelOptions, further: Iterable[str]
+) -> tuple[Classifier, Samples] | None:
+    """Open the part of a model behind features or logits that were computed before, and these.
+
+    Gives None where the samples are for the model's inputs. `further`: outputs to run beside the one that classifies.
+    """
+    # labels of features in tables are a column of these, of one class each
+    in_tables = data.labels is None and not output.multi_label
+    if output.several or not computed_kind(data, model.inputs, in_tables=in_tables):
+        return None
+    kind = options.output_kind
+    if kind is None and output.kind == "positive_logit":
+        kind = "logit"
+    if kind is None and output.kind == "label_logits":
+        kind = "label-logits"
+    options = replace(options, output_name=output.name, output_kind=kind)
+    before, options = before_map(model, output.name, options)
+    readout = find_readout(before, options.head, options.output_name, options.output_kind)
+    if before is not model:  # a part, which still has to say what it was made of
+        before.proto.metadata_props.extend(model.proto.metadata_props)
+    opened = OpenModel(before, readout, device, data)
+    samples = open_samples(opened, data)
+    opened.close()
+    if samples.form == "logits" and (calibrations(model) or "shift" in provenance(model)):
+        raise UsageError(
+            f"{samples.source.describe()}: {model.name} is a recalibrated file, and logits do not say whether they "
+            "are from before or behind what was changed; give features, or samples for its inputs"
+        )
+    cut = cut_between(model.proto, samples.given, [output.name, *further], readout.joined)
+    session = open_part(model, cut, device)
+    _log.info("open: %s behind %s, provider %s", model.name, samples.form, session.provider)
+    return Classifier(model, output, device, data, session), samples
+
+
+def checked_batch_size(
+    classifier: Classifier, wanted: BatchSize, source: Source, outputs: Sequence[str] = ()
+) -> tuple[int, tuple[str, ...]]:
+    """Return the samples per run, and notes on it and on what the model makes of a batch.
+
+    `outputs`: those that must not depend on the batch either.
+    """
+    model, output, session = classifier.model, classifier.output, classifier.session
+    size = choose_batch_size(wanted, session, [output.name], source)
+    _log.debug("open: output %s (%s), samples per run: %d", output.name, output.kind, size)
+    _log.info("data: %s", source.describe())
+    notes = require_independence(model, session, output, source, size, outputs)
+    return size, (*batch_size_notes(wanted, size), *notes, *model.class_notes(classifier.names))
 
 
 def open_task(job: Job, progress: Progress) -> Task:
@@ -96,7 +171,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     _check_arguments(job)
     device = parse_device(job.device)
     model, readout, target = _open_model(job)
-    opened = OpenModel.of(model, readout, device, job.calib)
+    opened = OpenModel(model, readout, device, job.calib)
     samples, held_out = _open_both(job, opened)
     training = None if job.training is None else open_samples(opened, job.training)
     # before the network runs over any of them
@@ -112,7 +187,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     except HeadDiffers:
         if job.needs_head or samples.given or training is not None:
             raise
-        opened = replace(opened, readout=readout.without_head())
+        opened = opened.without_head()
         samples = replace(samples, readout=opened.readout)
         if held_out is not None:
             held_out = replace(held_out, readout=opened.readout)
@@ -121,11 +196,15 @@ def open_task(job: Job, progress: Progress) -> Task:
             "the last layer stays as it is: ONNX Runtime gives other logits than its weight times the features, as "
             "8-bit products that overflow do on some CPUs (U8S8; reduce_range=True in the quantiser avoids that)",
         )
-    provider, fallback = _provider(session)
-    network = Network(opened, probed, size, progress)
-    calibration = network.collect(samples, "calibration data", job.folder)
-    held_out_features = network.collect_beside(held_out, "held-out data")
-    training_features = network.collect_beside(training, "training data")
+
+    def collect(part: Samples, stage: str, cache: Path | None = None) -> Collected:
+        # two data sets under one name would look like one that is read twice
+        return _collected(opened, probed, part, size, lambda _, *count: progress(stage, *count), cache)
+
+    calibration = collect(samples, "calibration data", job.folder)
+    # only this run needs these: no store keeps their features
+    held_out_features = None if held_out is None else collect(held_out, "held-out data")
+    training_features = None if training is None else collect(training, "training data")
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
     few = group_notes(samples.source) if held_out is None else group_notes(held_out.source)
@@ -134,11 +213,11 @@ def open_task(job: Job, progress: Progress) -> Task:
         teacher, calibration, held_out_features = taught(job, opened, calibration, held_out_features, size, progress)
     digested = [calib_digests] if judging is None else [calib_digests, judging]
     calibration, held_out_features, copies = grouped(calibration, held_out_features, digested, job.calib.limits)
+    provider, fallback = _provider(session)
     return Task(
+        job=job,
         opened=opened,
         probed=probed,
-        class_output=output_of(readout),
-        class_names=opened.names,
         output=target,
         calibration=calibration,
         held_out=held_out_features,
@@ -147,10 +226,27 @@ def open_task(job: Job, progress: Progress) -> Task:
         fallback=fallback,
         batch_size=size,
         placement=placement_of(provider, device),
-        tilt_bias=job.settings.tilt_bias,
         data_notes=_data_notes(job, opened, samples, leaks + copies + few) + more + model.class_notes(opened.names),
         teacher=teacher,
     )
+
+
+def _collected(
+    opened: OpenModel, probed: Probed, samples: Samples, size: int, progress: Progress, cache: Path | None
+) -> Collected:
+    """Run samples, once, up to the head; those that hold logits are taken as they are.
+
+    `cache`: folder of the store in which features stay; None to keep them for this run only.
+    """
+    _log.info("collect: %s", samples.source.describe())
+    readout = samples.readout
+    if isinstance(readout, Head):
+        readout = probed.readout
+    table = collect_features(opened, readout, samples.source, size, progress, cache, samples.given)
+    if samples.store is not None:
+        table = replace(table, folder=samples.store)
+    table = replace(table, clusters=clusters_of(samples.source), weights=weights_of(samples.source))
+    return Collected(replace(samples, readout=readout), table)
 
 
 def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:

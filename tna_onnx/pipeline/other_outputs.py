@@ -42,21 +42,21 @@ def check_other_outputs(
     outputs = outputs_beside(task, checked)
     if not outputs:
         return tuple(_computed_from(task, ()))
-    names = [task.class_output.name, *outputs]
+    names = [task.opened.output.name, *outputs]
     new = _outputs(runner, names, checked.source.batches(task.batch_size, rows))
     # one session at a time: two may not fit on a device
     runner.close()
     # one of its own: the session that collected leaves these outputs out
     source = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
     old = _outputs(source, names, checked.source.batches(task.batch_size, rows))
-    p = task.class_output.probabilities(old[names[0]])
-    q = task.class_output.probabilities(new[names[0]])
+    p = task.opened.output.probabilities(old[names[0]])
+    q = task.opened.output.probabilities(new[names[0]])
     for name in outputs:
         if name not in old or name not in new:
             continue
         # only what held in the source must hold: other outputs are free
         allowed = max(5 * _SAME, 2 * tolerance)
-        if task.class_output.multi_label:
+        if task.opened.output.multi_label:
             kind = label_relation(old[name], p, _SAME)
             holds = label_relation(new[name], q, allowed) == kind
         else:
@@ -97,7 +97,7 @@ def _computed_from(task: Task, compared: Collection[str]) -> Iterator[MovedOutpu
     if task.head is not None:
         changed.update(task.head.readers)
     for name in model.outputs:
-        if name not in (task.class_output.name, *compared) and changed & set(ancestors(model, name)):
+        if name not in (task.opened.output.name, *compared) and changed & set(ancestors(model, name)):
             yield MovedOutput(name)
 
 
@@ -105,7 +105,7 @@ def outputs_beside(task: Task, checked: Collected) -> list[str]:
     """Return the further outputs that can be run on samples; none for samples that are features or logits."""
     if checked.samples.given:
         return []
-    return [name for name in tensor_outputs(task.model) if name != task.class_output.name]
+    return [name for name in tensor_outputs(task.model) if name != task.opened.output.name]
 
 
 def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:

@@ -33,7 +33,7 @@ from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import SEEN, folds
-from tna_onnx.pipeline.job import Collected, Job, Task, class_names
+from tna_onnx.pipeline.job import Collected, Task, class_names
 from tna_onnx.pipeline.methods import FOLDS, Method, Reason
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.steps import OriginalClass
@@ -74,7 +74,6 @@ def compare_heads(
     task: Task,
     strategy: Strategy,
     outcome: Outcome,
-    settings: Settings,
     after: Shipped,
     progress: Progress = silent,
     fitted: SampleScores | None = None,
@@ -83,6 +82,7 @@ def compare_heads(
 
     `after`: what the written file computes for the held-out data, or for the calibration data without them.
     """
+    settings = task.settings
     how, before, scores, changed, chosen = _paired_scores(task, strategy, outcome, after, progress)
     if fitted is None:
         fitted = outcome.logits.mapped_scores(outcome.fitted)
@@ -221,15 +221,15 @@ _MANY_CHANGED = 0.01
 def notes_on(
     task: Task,
     outcome: Outcome,
-    job: Job,
     compared: Compared,
     changes: Changes,
     drift: float | None,
     labels: Sequence[str],
 ) -> list[str]:
     """Collect what is unusual about a run."""
+    job = task.job
     notes = _input_notes(task, outcome, labels, drift)
-    notes += _choice_notes(task, outcome, job.settings)
+    notes += _choice_notes(task, outcome)
     notes += _label_notes(task, outcome)
     if compared.changed_predictions > _MANY_CHANGED:
         # what was asked for by name has no say there
@@ -342,7 +342,7 @@ def _label_notes(task: Task, outcome: Outcome, max_names: int = 8) -> list[str]:
     ]
     shared: tuple[int, ...] = getattr(outcome.fitted, "shared", ())
     if shared:
-        names = task.class_names or tuple(map(str, range(task.readout.n_classes)))
+        names = task.opened.names or tuple(map(str, range(task.readout.n_classes)))
         more = ", ..." if len(shared) > max_names else ""
         listed = ", ".join(names[c] for c in shared[:max_names])
         notes.append(
@@ -352,8 +352,9 @@ def _label_notes(task: Task, outcome: Outcome, max_names: int = 8) -> list[str]:
     return notes
 
 
-def _choice_notes(task: Task, outcome: Outcome, settings: Settings) -> list[str]:
+def _choice_notes(task: Task, outcome: Outcome) -> list[str]:
     """Notes on what was chosen, and why."""
+    settings = task.settings
     notes = []
     if outcome.scores:
         notes.append(_why(outcome, settings))

@@ -37,7 +37,7 @@ from tna_onnx.graph.readout import Head
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.copies import connected, equal_pairs, near_copies
 from tna_onnx.pipeline.crossfit import SEEN
-from tna_onnx.pipeline.job import Collected, Job, Task
+from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.methods import FOLDS
 
 
@@ -69,13 +69,14 @@ class LabelCheck:
             )
 
 
-def check_labels(job: Job, task: Task) -> LabelCheck:
+def check_labels(task: Task) -> LabelCheck:
     """Look at the labels of both data beside the model's predictions."""
     if task.readout.multi_label:
-        return _check_marks(job, task)
+        return _check_marks(task)
+    job = task.job
     trusted = job.settings.trust_labels
     classes = task.readout.n_classes
-    names = task.class_names
+    names = task.opened.names
     calibration_labels = np.asarray(task.calibration.table.labels)  # of a teacher, or of the source
     coverage = Coverage.of(calibration_labels, classes)
     warnings = [coverage.text("the calibration data", names)]
@@ -96,8 +97,9 @@ def check_labels(job: Job, task: Task) -> LabelCheck:
     return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted)
 
 
-def _check_marks(job: Job, task: Task) -> LabelCheck:
+def _check_marks(task: Task) -> LabelCheck:
     """Look at labels that hold or do not, each by itself."""
+    job = task.job
     warnings = []
     for data, collected, what in (
         (job.calib, task.calibration, "the calibration data"),
@@ -108,8 +110,8 @@ def _check_marks(job: Job, task: Task) -> LabelCheck:
         marks = collected.source.labels
         predicted = task.logits(task.weight, on=collected).predictions()
         data.check_accuracy(float(np.mean(predicted == marks)), len(marks))
-        warnings.append(marks_text(marks, what, task.class_names))
-        warning = order_warning(predicted, marks, task.class_names)
+        warnings.append(marks_text(marks, what, task.opened.names))
+        warning = order_warning(predicted, marks, task.opened.names)
         if warning and not job.settings.trust_labels:
             raise DataError(f"{collected.source.describe()}: {warning}; --trust-labels calibrates all the same")
         warnings.append(warning)

@@ -7,6 +7,7 @@ were drawn of t. Unlabelled samples are enough; where there are held-out ones wi
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
@@ -21,8 +22,9 @@ from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.engine.scoring import Runs, probabilities_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.opened_samples import Samples, open_samples
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
+from tna_onnx.extraction.sessions import Classifier, OpenModel
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.maps.base import CalibrationMap, apply_map
@@ -30,9 +32,7 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.ops import SoftLabels, to_host
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.classifier import Classifier, read_classifier
 from tna_onnx.pipeline.job import Collected, Job, Task, Teacher
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree
@@ -92,7 +92,7 @@ def taught(
             f"{model.name}: has {output.n_classes} classes, and {opened.model.name} has {opened.readout.n_classes}; "
             "expected a teacher with the same classes in the same order"
         )
-    classifier = Classifier.of(model, output, opened.device, job.calib)
+    classifier = Classifier(model, output, opened.device, job.calib)
 
     def run(collected: Collected, stage: str) -> NDArray[np.float32]:
         source = _as_inputs_of(classifier, collected, opened.inputs)
@@ -131,8 +131,9 @@ def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence
     data = collected.samples.data
     assert data is not None  # noqa: S101 - they hold no features
     if len(inputs) == len(classifier.inputs) == 1 and not isinstance(whole, ImageSource):
-        classifier = replace(classifier, inputs=(replace(classifier.inputs[0], name=inputs[0].name),))
-    _, opened = classifier.open(data, labels=False)
+        classifier = copy.copy(classifier)
+        classifier.inputs = (replace(classifier.inputs[0], name=inputs[0].name),)
+    _, opened = open_inputs(classifier, data, labels=False)
     if len(opened) != len(whole):
         raise DataError(f"{opened.describe()}: the student has read {len(whole):,} samples; expected the same ones")
     if isinstance(source, Part):
@@ -140,11 +141,11 @@ def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence
     return opened
 
 
-def with_teacher(report: Report, task: Task, after: Shipped, settings: Settings) -> Report:
+def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
     """Return a report that also says how student and teacher agree on its samples."""
     teacher = task.teacher
     assert teacher is not None  # noqa: S101 - asked for
-    z = NormalDist().inv_cdf((1 + settings.level) / 2)
+    z = NormalDist().inv_cdf((1 + task.settings.level) / 2)
     clusters = task.reported.table.clusters
     before = _followed(task.logits(task.weight, on=task.reported), None, teacher.probabilities)
     now = _followed(after.logits, after.fitted, teacher.probabilities)
@@ -154,7 +155,7 @@ def with_teacher(report: Report, task: Task, after: Shipped, settings: Settings)
         ends.append((mean - z * error, mean + z * error))
     kl, same, five = zip(*((float(np.mean(each)) for each in stage) for stage in (before, now)), strict=True)
     many = teacher.probabilities.shape[1] > _FIRST
-    metrics, notes = _of_teacher(teacher, task, settings)
+    metrics, notes = _of_teacher(teacher, task)
     result = Taught(
         model=teacher.model.name,
         model_sha256=teacher.model.sha256,
@@ -172,7 +173,7 @@ def with_teacher(report: Report, task: Task, after: Shipped, settings: Settings)
     return replace(report, teacher=result, notes=(*report.notes, *notes))
 
 
-def _of_teacher(teacher: Teacher, task: Task, settings: Settings) -> tuple[Metrics | None, tuple[str, ...]]:
+def _of_teacher(teacher: Teacher, task: Task) -> tuple[Metrics | None, tuple[str, ...]]:
     """Measure the teacher, where there are labels, and say what the reader should know of it."""
     if not teacher.labelled:
         note = (
@@ -182,6 +183,7 @@ def _of_teacher(teacher: Teacher, task: Task, settings: Settings) -> tuple[Metri
         return None, (note,)
     scores = SampleScores.of_probabilities(teacher.probabilities, np.asarray(task.reported.table.labels))
     scores = scores.clustered(task.reported.table.clusters)
+    settings = task.settings
     metrics = Metrics.of(scores, settings.bins)
     free = BinFree.of(scores, settings.bins, settings.seed)
     p = free.cumulative.kuiper_p

@@ -24,14 +24,13 @@ from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import sample_digests
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.nodes import PREFIX, can_append, map_opset, too_old
+from tna_onnx.graph.nodes import can_append, free_block, map_opset, too_old
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.stated import quantization_advice
 from tna_onnx.pipeline.steps import Change, OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
@@ -65,17 +64,9 @@ class Writing:
 
     Attributes:
         task: what was opened.
-        fold: whether the user wants maps in weight and bias, where that is possible.
-        block: how names of appended nodes begin.
-        keep_decision: whether a file that may change predictions gives the input's too.
-        in_place: whether `auto` takes maps in weight and bias alone.
     """
 
     task: Task
-    fold: bool
-    block: str = PREFIX
-    keep_decision: bool = False
-    in_place: bool = False
 
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:
@@ -92,7 +83,7 @@ class Writing:
         Without those that would take minutes to fit for so many classes.
         """
         affordable = (name for name in self.maps if _is_affordable(name, self.task.readout.n_classes))
-        if self.in_place:
+        if self.task.job.in_place:
             affordable = (name for name in affordable if name == "none" or self._is_in_place(name))
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
         if self.task.teacher is not None:
@@ -167,7 +158,7 @@ class Writing:
 
     def keeps_decision(self, outcome: Outcome) -> bool:
         """Whether the file gives the class that the input predicts, as an output of its own."""
-        return self.keep_decision and not outcome.keeps_predictions
+        return self.task.settings.keep_decision and not outcome.keeps_predictions
 
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
         """Return the new model: weight, map and provenance."""
@@ -180,7 +171,7 @@ class Writing:
             maps=(OriginalClass(), *maps) if self.keeps_decision(outcome) else maps,
             keeps_order=_keeps_order(outcome.map),
             shape=task.probed.logits_shape,
-            block=self.block,
+            block=free_block(task.model, task.readout.output),
         )
         # a model in memory gives another one
         return write_change(task.model, task.readout, change, metadata, aside=task.output is not None)
@@ -221,11 +212,11 @@ class Writing:
 
     def _folds(self, name: str) -> bool:
         """Whether a map can go into weight and bias: nothing reads the scores in front of the bias."""
-        head = self.task.head
+        head, settings = self.task.head, self.task.settings
         # the logits of the input are there only where the map comes behind them
-        if self.keep_decision and not _keeps_order(name):
+        if settings.keep_decision and not _keeps_order(name):
             return False
-        if not self.fold or not MAPS[name].foldable or head is None or not can_scale(self.task.model, head):
+        if not settings.fold or not MAPS[name].foldable or head is None or not can_scale(self.task.model, head):
             return False
         # one factor on all logits passes whatever keeps ratios; a matrix, or a bias, needs plain logits
         if MAPS[name].scales:
@@ -256,8 +247,9 @@ def _keeps_order(name: str) -> bool:
     return name == "none" or (MAPS[name].keeps_order and MAPS[name].for_classes)
 
 
-def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict[str, str]:
+def provenance_entries(task: Task, outcome: Outcome) -> dict[str, str]:
     """Return how the file was made; no time, no path: the same run writes the same bytes."""
+    settings = task.settings
     recipe = task.source.recipe()
     entries: dict[str, object] = {
         "version": __version__,
@@ -288,8 +280,8 @@ def provenance_entries(task: Task, settings: Settings, outcome: Outcome) -> dict
         **({"preprocessing": recipe} if recipe else {}),
         **quantization_advice(outcome.fitted),
         **_rounding(task),
-        **task.class_output.provenance,
-        "output_kind": task.class_output.kind,
+        **task.opened.output.provenance,
+        "output_kind": task.opened.output.kind,
     }
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}

@@ -24,7 +24,9 @@ from tna_onnx.engine.scoring import Runs, probabilities_of, score_model
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.head_check import Probed, check_readout
-from tna_onnx.extraction.sessions import OpenModel, names_of
+from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.opened_samples import open_inputs
+from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, provenance
@@ -46,8 +48,8 @@ from tna_onnx.numerics.prior_shift import (
 )
 from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
-from tna_onnx.pipeline.classifier import Classifier, Opened, read_classifier
 from tna_onnx.pipeline.job import ModelJob, target_of
+from tna_onnx.pipeline.opening import Opened
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
 from tna_onnx.pipeline.steps import Added, Change
 from tna_onnx.progress import Progress
@@ -106,13 +108,11 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     _refuse_earlier_work(model)
     require_one_prediction(model, output, "class frequencies are estimated on samples of one prediction each")
     readout = _readout(model, job.options, output)
-    device = parse_device(job.device)
-    opened = OpenModel(model, readout, device, names_of(model, output, job.calib))
-    classifier = Classifier(model, output, device, opened.session, opened.inputs, opened.names, opened.preparation)
-    data, source = classifier.open(job.calib)
+    opened = OpenModel(model, readout, parse_device(job.device), job.calib, output)
+    data, source = open_inputs(opened, job.calib)
     # labels that the samples of the target bring are not read: an estimate must not know them
-    unlabelled = classifier.open_if(job.target, labels=False)
-    held_out = classifier.open_if(job.held_out)
+    unlabelled = None if job.target is None else open_inputs(opened, job.target, labels=False)[1]
+    held_out = None if job.held_out is None else open_inputs(opened, job.held_out)[1]
     target, evaluated = (None if each is None else DigestedSamples.of(each) for each in (unlabelled, held_out))
     shared = check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits)
     notes = (*shared, *source_notes(source))
@@ -122,7 +122,7 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     notes += batch_size_notes(job.batch_size, size)
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
-    return ShiftSamples(classifier, data, source, held_out, size, notes, probed, unlabelled)
+    return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled)
 
 
 def _refuse_earlier_work(model: Model) -> None:

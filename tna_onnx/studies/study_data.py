@@ -96,4 +96,4 @@ def data_of_task(task: Task) -> StudyData:
     tables = (task.calibration.table, task.held_out.table)
     # a study goes over them hundreds of times, and splits them
     calibration, held_out = (FeatureTable(np.asarray(table.features), table.labels) for table in tables)
-    return StudyData(head.weight, head.bias, calibration, held_out, task.tilt_bias, task.placement)
+    return StudyData(head.weight, head.bias, calibration, held_out, task.settings.tilt_bias, task.placement)
