@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
 
 from tna_onnx.cli.command import group
+from tna_onnx.numerics.metrics import metric_value
+from tna_onnx.numerics.scores import SampleScores
 
 # Without a search, a choice or samples held back for them. For what is true of every method.
 PLAIN: dict[str, Any] = {"search": "none", "map": "ts", "device": "cpu"}
@@ -87,6 +89,16 @@ def arguments_of(function: Any) -> set[str]:
     (words,) = get_args(get_type_hints(function)["keywords"])
     results = {"keywords", "settings", "gates", "progress", "report", "json", "figures"}
     return names - results | set(words.__annotations__)
+
+
+def ece(scores: SampleScores, bins: int = 15) -> float:
+    """Calibration error over bins of equal width."""
+    return metric_value(scores, "ece", bins)
+
+
+def ada_ece(scores: SampleScores, bins: int = 15) -> float:
+    """Calibration error over bins of equal mass."""
+    return metric_value(scores, "adaece", bins)
 
 
 def cli(*words: object, command: click.Command = group) -> Result:

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from scipy import optimize, stats
 
 from tests.numerics.bernoulli import scores
+from tests.support import ada_ece, ece
 from tna_onnx.numerics import residuals as crossfitted_module
 from tna_onnx.numerics.intervals import paired_differences
-from tna_onnx.numerics.metrics import SHARES, ada_ece, ece
+from tna_onnx.numerics.metrics import SHARES
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors, fit_error
 from tna_onnx.numerics.scores import SampleScores
 

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.numerics.bernoulli import confidences, scores
-from tna_onnx.numerics.metrics import debiased_ece, ece, expected_ece
+from tests.support import ece
+from tna_onnx.numerics.metrics import debiased_ece, expected_ece
 from tna_onnx.numerics.reliability import bin_of
 
 

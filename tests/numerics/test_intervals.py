@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import integrate, special, stats
 
+from tests.support import ada_ece, ece
 from tna_onnx.numerics import intervals as intervals_module
 from tna_onnx.numerics import residuals as sums_module
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import SHARES, Metrics, ada_ece, ece, shares_by_width
+from tna_onnx.numerics.metrics import SHARES, Metrics, shares_by_width
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import OBJECTIVES
-from tna_onnx.numerics.metrics import objective_value, sample_losses
+from tna_onnx.numerics.metrics import metric_value, sample_losses
 from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]
@@ -34,7 +34,7 @@ def test_their_mean_is_the_metric(seed: int, n: int, levels: int, bins: int) -> 
     for objective in OBJECTIVES:
         losses = sample_losses(scores, objective, bins)
         assert (losses.shape, losses.dtype) == ((n,), np.float64)
-        assert np.mean(losses) == pytest.approx(objective_value(scores, objective, bins), abs=ROUNDING)
+        assert np.mean(losses) == pytest.approx(metric_value(scores, objective, bins), abs=ROUNDING)
 
 
 @pytest.mark.parametrize("objective", ["ece", "adaece"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES, Objective
-from tna_onnx.numerics.metrics import Metrics, objective_value
+from tna_onnx.numerics.metrics import Metrics, metric_value
 from tna_onnx.numerics.scores import SampleScores
 
 
@@ -18,7 +18,7 @@ def scores(seed: int) -> SampleScores:
 def test_objectives_are_the_rows_that_say_so() -> None:
     assert typing.get_args(Objective) == OBJECTIVES
     for name in typing.get_args(Objective):
-        assert objective_value(scores(0), name) == getattr(Metrics.of(scores(0)), name)
+        assert metric_value(scores(0), name) == getattr(Metrics.of(scores(0)), name)
 
 
 @pytest.mark.parametrize("row", METRICS.values(), ids=METRICS)

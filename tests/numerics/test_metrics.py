@@ -28,7 +28,8 @@ from numpy.typing import NDArray
 from scipy import special
 from sklearn.calibration import calibration_curve
 
-from tna_onnx.numerics.metrics import Metrics, ada_ece, ece
+from tests.support import ada_ece, ece
+from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.scores import SampleScores
 
 Array = NDArray[Any]

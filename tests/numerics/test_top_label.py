@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.support import ece
 from tna_onnx.numerics.corp import top_label_errors
-from tna_onnx.numerics.metrics import ece
 from tna_onnx.numerics.scores import SampleScores
 
 

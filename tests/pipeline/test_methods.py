@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.methods import INPUT, Method, Rule
 
@@ -135,7 +135,7 @@ def by_definition(table: dict[Method, SampleScores], before: SampleScores, drop:
             if mean <= max(error, 0.001):
                 near.append(method)
         chosen = min(near, key=lambda m: m.rank)
-        rise = objective_value(left[chosen], "ece") - objective_value(before, "ece")
+        rise = metric_value(left[chosen], "ece") - metric_value(before, "ece")
         parts = []
         for each in (before, left[chosen]):
             bins = np.ceil(each.confidence.astype(np.float64) * 15).clip(1)

@@ -22,7 +22,7 @@ from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import LIMIT, Draws, averages
 from tna_onnx.numerics.metric import Objective
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.search.candidates import Candidate, Score, Scored, SearchSettings, candidate_weight, choose
@@ -104,7 +104,7 @@ def equal(one: SampleScores, other: SampleScores) -> bool:
 
 
 def value(candidate: Candidate, settings: SearchSettings) -> float:
-    return objective_value(candidate.scores, settings.objective, settings.bins)
+    return metric_value(candidate.scores, settings.objective, settings.bins)
 
 
 def members(candidate: Candidate) -> float:

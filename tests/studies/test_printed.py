@@ -9,7 +9,7 @@ import pytest
 from scipy import integrate, stats
 
 from tests.studies.problems import problem
-from tna_onnx.numerics.metrics import ece
+from tests.support import ece
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.search.candidates import SearchSettings

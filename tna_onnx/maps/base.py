@@ -15,14 +15,14 @@ What a report says of one number per class: all of them where they are few, othe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.ops import ArrayOps, Ops
+from tna_onnx.numerics.ops import ArrayOps, Ops, joined_labels
 
 FloatArray = NDArray[np.float64]
 
@@ -181,8 +181,27 @@ def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) 
     return fitted.forward(ArrayOps(logits), logits, features)
 
 
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Columns with a row for each sample, for fits that need all samples together; `+` joins those of two chunks."""
+
+    columns: tuple[Any, ...]
+
+    def __add__(self, addend: Rows) -> Rows:
+        return Rows(tuple(map(joined_labels, zip(self.columns, addend.columns, strict=True))))
+
+
 MAX_LISTED = 20
-"""Most classes whose numbers are listed one by one."""
+"""Most classes that are listed one by one."""
+
+
+def listed(name: str, classes: Sequence[int]) -> dict[str, Any]:
+    """Return some classes under a name: how many, where they are many; nothing for none."""
+    if len(classes) > MAX_LISTED:
+        return {name: len(classes)}
+    if classes:
+        return {name: list(classes)}
+    return {}
 
 
 def per_class(name: str, values: NDArray[np.float64]) -> dict[str, Any]:

@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import Reduce
+from tna_onnx.maps.base import Reduce, Rows
 from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
 from tna_onnx.numerics.outliers import inverse_root, oas, whitened
 from tna_onnx.numerics.threads import several_threads
@@ -90,8 +90,8 @@ class FeatureSpace:
 
     def atypicalities(self, reduce: Reduce) -> FloatArray:
         """Return the atypicality of all samples, (N,)."""
-        values: FloatArray = reduce(functools.partial(_atypicality_of, self)).values
-        return values
+        (values,) = reduce(functools.partial(_atypicality_of, self)).columns
+        return np.asarray(values)
 
     def standardised(self, distance: FloatArray) -> FeatureSpace:
         """Return the space whose atypicality has mean 0 and standard deviation 1 over (N,) values in this one."""
@@ -118,7 +118,7 @@ class FeatureSpace:
         moments = reduce(_Moments.of)
         space = cls.of_moments(moments)
         of = functools.partial(_distance_without_itself, space, space.between(), moments.count)
-        distance = reduce(of).values
+        (distance,) = reduce(of).columns
         return space.standardised(distance)
 
     @classmethod
@@ -197,19 +197,9 @@ class _Moments:
         return _Moments(origin, self.count, self.total + self.count[:, None] * d, outer)
 
 
-@dataclass(frozen=True, eq=False)
-class _Column:
-    """A value per sample; `+` joins."""
-
-    values: NDArray[Any]
-
-    def __add__(self, addend: _Column) -> _Column:
-        return _Column(np.concatenate([self.values, addend.values]))
-
-
-def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: Any) -> _Column:
+def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: Any) -> Rows:
     a = space.atypicality(ArrayOps(features), features)
-    return _Column(np.asarray(to_host(a), np.float64)[:, 0])
+    return Rows((np.asarray(to_host(a), np.float64)[:, 0],))
 
 
 def _distance_without_itself(
@@ -219,7 +209,7 @@ def _distance_without_itself(
     _: Any,
     labels: NDArray[np.int64],
     features: Any,
-) -> _Column:
+) -> Rows:
     """Least d_c,-i^2 of each sample, (N,); `count` (C,) is the samples of each class."""
     rows = np.arange(len(labels))
     z = np.asarray(to_host(features), np.float64) - space.mean
@@ -248,4 +238,4 @@ def _distance_without_itself(
     with_v *= (k / remainder)[:, None]
     distance += with_v
     distance[rows, class_of] = np.where(alone, np.inf, f**2 * square / remainder)
-    return _Column(distance.min(axis=1))
+    return Rows((distance.min(axis=1),))

@@ -53,6 +53,7 @@ section 4; J. Zhang, B. Kailkhura, T. Han (2020), "Mix-n-Match", section 4.1 and
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -61,10 +62,10 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.maps.base import CalibrationMap, Reduce
+from tna_onnx.maps.base import CalibrationMap, Reduce, Rows, listed
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.monotone import CENTRES, expit, isotonic_log_odds, thinned
-from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, joined_labels, plain_labels, to_host, weigh
+from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, plain_labels, to_host, weigh, weights_of
 
 Knots = tuple[tuple[float, ...], tuple[float, ...]]
 """(x, y), K values each, x ascending, K >= 1."""
@@ -81,17 +82,19 @@ def chain(op: Ops, x: Any, functions: Sequence[Knots]) -> Any:
 
     Functions of one knot each are constants: then the value has the shape [C].
     """
-    columns = len(functions)
-    total = op.const(np.array([y[0] for _, y in functions]))
-    for k in range(max(len(knots) for knots, _ in functions) - 1):
-        slope = np.zeros(columns)
-        offset = np.zeros(columns)
-        height = np.zeros(columns)
-        for c, (knots, y) in enumerate(functions):
-            if k + 1 < len(knots):
-                slope[c] = 1 / (knots[k + 1] - knots[k])
-                offset[c] = -slope[c] * knots[k]
-                height[c] = y[k + 1] - y[k]
+    columns = []
+    for knots, y in functions:
+        slopes = [1 / (right - left) for left, right in itertools.pairwise(knots)]
+        heights = [right - left for left, right in itertools.pairwise(y)]
+        columns.append([(a, -a * left, d) for a, left, d in zip(slopes, knots, heights, strict=False)])
+    return _with_ramps(op, x, op.const(np.array([y[0] for _, y in functions])), columns)
+
+
+def _with_ramps(op: Ops, x: Any, total: Any, columns: Sequence[Sequence[tuple[float, float, float]]]) -> Any:
+    """Return the total plus the sum of clip(a x + b, 0, 1) d over the ramps (a, b, d) of each column."""
+    # a column with fewer ramps has some of height zero
+    for ramps in itertools.zip_longest(*columns, fillvalue=(0.0, 0.0, 0.0)):
+        slope, offset, height = np.array(ramps).T
         ramp = op.clip(op.add(op.mul(x, op.const(slope)), op.const(offset)), 0.0, 1.0)
         total = op.add(total, op.mul(ramp, op.const(height)))
     return total
@@ -144,38 +147,18 @@ class TopVersusAll(CalibrationMap):
     def fit(cls, reduce: Reduce, *, start: float = 1.0) -> TopVersusAll:
         """Fit f to the logits over a temperature, `start`, by pooling adjacent violators."""
         temperature = start
-        tops = reduce(functools.partial(_Tops.of, temperature))
-        log_odds = isotonic_log_odds(tops.probability, tops.hit, tops.weights)
+        probability, hit, labels = reduce(functools.partial(_tops, temperature)).columns
+        log_odds = isotonic_log_odds(probability, hit, weights_of(labels))
         x, d = thinned(log_odds, log_odds - CENTRES)
         return cls((tuple(x.tolist()), tuple(d.tolist())), temperature)
 
 
-@dataclass(frozen=True, eq=False)
-class _Tops:
-    """Largest tempered probability, whether its class is the label, and labels, (N,) each; `+` joins."""
-
-    probability: NDArray[np.float64]
-    hit: NDArray[np.bool_]
-    labels: Any
-
-    @property
-    def weights(self) -> NDArray[np.float64] | None:
-        """Weights of the samples, (N,); None where all count the same."""
-        return getattr(self.labels, "weights", None)
-
-    @classmethod
-    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Tops:
-        xp = array_api_compat.array_namespace(logits)
-        p = xp.max(ArrayOps(logits).softmax(logits * (1 / temperature)), axis=1)
-        hit = to_host(xp.argmax(logits, axis=1)) == plain_labels(labels)
-        return cls(np.asarray(to_host(p), np.float64), hit, labels)
-
-    def __add__(self, addend: _Tops) -> _Tops:
-        return _Tops(
-            np.concatenate([self.probability, addend.probability]),
-            np.concatenate([self.hit, addend.hit]),
-            joined_labels([self.labels, addend.labels]),
-        )
+def _tops(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Rows:
+    """Return the largest tempered probability, whether its class is the label, and the labels."""
+    xp = array_api_compat.array_namespace(logits)
+    p = xp.max(ArrayOps(logits).softmax(logits * (1 / temperature)), axis=1)
+    hit = to_host(xp.argmax(logits, axis=1)) == plain_labels(labels)
+    return Rows((np.asarray(to_host(p), np.float64), hit, labels))
 
 
 # The standard error of a frequency among 25 is up to 0.1: fewer say next to nothing about a class's own function.
@@ -183,9 +166,6 @@ _MIN_SAMPLES = 25
 
 # One-vs-all divides by the sum of all functions: with many classes, the noise of the others is in every probability.
 _MANY_CLASSES = 50
-
-# More classes than this are counted in `brief`, not listed.
-_MAX_LISTED = 20
 
 # What a class has that is left alone.
 _UNCHANGED: Knots = ((0.5,), (0.0,))
@@ -213,12 +193,8 @@ class SmoothedIsotonic(CalibrationMap):
     @property
     def brief(self) -> dict[str, Any]:
         """The temperature, how many knots there are and how many a class has at most, and the classes without any."""
-        brief: dict[str, Any] = {"temperature": self.temperature, **knot_counts(self.knots, "class")}
-        if len(self.left_alone) > _MAX_LISTED:
-            brief["classes_left_alone"] = len(self.left_alone)
-        elif self.left_alone:
-            brief["classes_left_alone"] = list(self.left_alone)
-        return brief
+        left_alone = listed("classes_left_alone", self.left_alone)
+        return {"temperature": self.temperature, **knot_counts(self.knots, "class"), **left_alone}
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002
         """Return log p' up to a constant of each row."""
@@ -237,20 +213,13 @@ class SmoothedIsotonic(CalibrationMap):
         if len(few) >= _MANY_CLASSES or 2 * few.sum() > len(few):
             return TopVersusAll.fit(reduce, start=temperature)
         # isotonic regression sorts: it needs the probabilities of all samples together
-        pairs = reduce(functools.partial(Probabilities.of, temperature))
+        probabilities, labels = reduce(functools.partial(_probabilities, temperature)).columns
         knots = [_UNCHANGED] * len(few)
         for c in np.flatnonzero(~few):
-            knots[c] = _correction(pairs.probabilities[:, c], plain_labels(pairs.labels) == c, pairs.weights)
+            log_odds = isotonic_log_odds(probabilities[:, c], plain_labels(labels) == c, weights_of(labels))
+            x, g = thinned(log_odds, np.log(expit(log_odds) / expit(CENTRES)))
+            knots[c] = (tuple(x.tolist()), tuple(g.tolist()))
         return cls(tuple(knots), temperature, tuple(np.flatnonzero(few).tolist()))
-
-
-def _correction(
-    probability: NDArray[np.float32], outcome: NDArray[np.bool_], weights: NDArray[np.float64] | None
-) -> Knots:
-    """Return the knots of g = log f / p."""
-    log_odds = isotonic_log_odds(probability, outcome, weights)
-    x, g = thinned(log_odds, np.log(expit(log_odds) / expit(CENTRES)))
-    return tuple(x.tolist()), tuple(g.tolist())
 
 
 def _class_sums(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
@@ -261,34 +230,11 @@ def _class_sums(temperature: float, logits: Any, labels: NDArray[np.int64], *_: 
     return np.stack([count, to_host(xp.sum(weigh(p, labels), axis=0, dtype=xp.float64))])
 
 
-@dataclass(frozen=True, eq=False)
-class Probabilities:
-    """Probabilities (N, C) float32 and labels (N,) of some samples; `+` joins."""
-
-    probabilities: NDArray[np.float32]
-    labels: Any
-
-    @property
-    def weights(self) -> NDArray[np.float64] | None:
-        """Weights of the samples, (N,); None where all count the same."""
-        return getattr(self.labels, "weights", None)
-
-    @classmethod
-    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Probabilities:
-        """Take the softmax of some logits (B, C) over a temperature."""
-        p = ArrayOps(logits).softmax(logits * (1 / temperature))
-        # float32: the probabilities of all samples are in memory together
-        return cls(np.asarray(to_host(p), np.float32), labels)
-
-    @classmethod
-    def of_logits(cls, logits: Any, labels: NDArray[np.int64], *_: Any) -> Probabilities:
-        """Take the softmax of some logits (B, C)."""
-        return cls.of(1.0, logits, labels)
-
-    def __add__(self, addend: Probabilities) -> Probabilities:
-        return Probabilities(
-            np.concatenate([self.probabilities, addend.probabilities]), joined_labels([self.labels, addend.labels])
-        )
+def _probabilities(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Rows:
+    """Return the softmax of logits over a temperature, and the labels."""
+    p = ArrayOps(logits).softmax(logits * (1 / temperature))
+    # float32: the probabilities of all samples are in memory together
+    return Rows((np.asarray(to_host(p), np.float32), labels))
 
 
 Steps = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]
@@ -331,18 +277,15 @@ class IsotonicOneVsAll(CalibrationMap):
         p = op.softmax(logits)
         least = max(_LEAST, op.tiny)
         total = op.add(op.mul(p, op.const(_KEPT)), op.const(np.array([value[0] for _, _, value in self.steps])))
-        for k in range(max(len(value) for _, _, value in self.steps) - 1):
-            slope = np.zeros(len(self.steps))
-            offset = np.zeros(len(self.steps))
-            height = np.zeros(len(self.steps))
-            for c, (last, first, value) in enumerate(self.steps):
-                if k < len(last):
-                    middle = (first[k] + last[k]) / 2
-                    slope[c] = 1 / max(first[k] - last[k], _NARROWEST * middle, least)
-                    offset[c] = 0.5 - slope[c] * middle
-                    height[c] = value[k + 1] - value[k]
-            ramp = op.clip(op.add(op.mul(p, op.const(slope)), op.const(offset)), 0.0, 1.0)
-            total = op.add(total, op.mul(ramp, op.const(height)))
+        columns = []
+        for last, first, value in self.steps:
+            ramps = []
+            for k, (left, right) in enumerate(zip(last, first, strict=True)):
+                middle = (right + left) / 2
+                slope = 1 / max(right - left, _NARROWEST * middle, least)
+                ramps.append((slope, 0.5 - slope * middle, value[k + 1] - value[k]))
+            columns.append(ramps)
+        total = _with_ramps(op, p, total, columns)
         # rounding may make the sum a little more than 1
         return op.log(op.clip(total, op.tiny, 2.0))
 
@@ -350,10 +293,11 @@ class IsotonicOneVsAll(CalibrationMap):
     def fit(cls, reduce: Reduce, *, start: IsotonicOneVsAll | None = None) -> IsotonicOneVsAll:  # noqa: ARG003
         """Fit each class by pooling adjacent violators."""
         # isotonic regression sorts: it needs the probabilities of all samples together
-        pairs = reduce(Probabilities.of_logits)
-        columns = enumerate(pairs.probabilities.T)
-        labels = plain_labels(pairs.labels)
-        return cls(tuple(_steps(column, labels == c, pairs.weights) for c, column in columns))
+        probabilities, labels = reduce(functools.partial(_probabilities, 1.0)).columns
+        weights = weights_of(labels)
+        return cls(
+            tuple(_steps(column, plain_labels(labels) == c, weights) for c, column in enumerate(probabilities.T))
+        )
 
 
 def _steps(probability: NDArray[np.float32], outcome: NDArray[np.bool_], weights: NDArray[np.float64] | None) -> Steps:

@@ -15,6 +15,7 @@ Source: Platt (1999), "Probabilistic Outputs for Support Vector Machines", secti
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
@@ -23,25 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
+from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, Rows, listed
 from tna_onnx.maps.isotonic import Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.maps.two_classes import Platt
 from tna_onnx.numerics.monotone import expit, isotonic_log_odds, thinned_over_log_odds
-from tna_onnx.numerics.ops import Ops, WeightedLabels, plain_labels, to_host
+from tna_onnx.numerics.ops import Ops, WeightedLabels, plain_labels, to_host, weights_of
 
 FEW = 5
 """Samples with the label, or without it, below which it has no fit of its own."""
 
 _Fit = TypeVar("_Fit")
 
-# Numbers of labels that `brief` lists.
-_MAX_LISTED = 20
-
 
 @dataclass(frozen=True, eq=False)
 class LabelColumns:
-    """Logits and labels of all samples, (N, C) each, and their weights (N,) if they have some; `+` joins."""
+    """Logits and labels of all samples, (N, C) each, and their weights (N,) if they have some."""
 
     logits: NDArray[Any]
     labels: NDArray[np.int64]
@@ -50,19 +48,12 @@ class LabelColumns:
     @classmethod
     def of(cls, reduce: Reduce) -> LabelColumns:
         """Gather them: every label is fitted with many passes over its own."""
-        columns: LabelColumns = reduce(_gathered)
-        if columns.labels.ndim == 1:
+        logits, labels = reduce(_gathered).columns
+        if labels.ndim == 1:
             raise DataError("this map is for models with several labels a sample, and these labels are one class each")
-        return columns
+        return cls(logits, plain_labels(labels), weights_of(labels))
 
-    def __add__(self, addend: LabelColumns) -> LabelColumns:
-        weights = None
-        if self.weights is not None and addend.weights is not None:
-            weights = np.concatenate([self.weights, addend.weights])
-        logits, labels = np.concatenate([self.logits, addend.logits]), np.concatenate([self.labels, addend.labels])
-        return LabelColumns(logits, labels, weights)
-
-    def scarce(self, few: int = FEW) -> NDArray[np.bool_]:
+    def scarce(self, few: int) -> NDArray[np.bool_]:
         """Return which labels, (C,), have fewer samples than `few` on one side."""
         counted = self.labels if self.weights is None else self.labels[self.weights > 0]
         held = counted.sum(axis=0)
@@ -78,37 +69,30 @@ class LabelColumns:
             labels = WeightedLabels(labels, self.weights)
         return lambda of, *aligned: of(pair, labels, None, *aligned)
 
-    def fits(self, fit: Callable[[Reduce], _Fit], together: _Fit, few: int = FEW) -> tuple[list[_Fit], tuple[int, ...]]:
+    def fits(self, fit: Callable[[Reduce], _Fit], together: _Fit) -> tuple[list[_Fit], tuple[int, ...]]:
         """Return the fit of each label, and the labels that have `together` in its place: the shared temperature."""
-        fits = {c: self._fit(fit, c) for c in np.flatnonzero(~self.scarce(few)).tolist()}
+        fits: dict[int, _Fit] = {}
+        for c in np.flatnonzero(~self.scarce(FEW)).tolist():
+            # else a label that the model knows nothing of, or everything
+            with contextlib.suppress(DataError):
+                fits[c] = fit(self.reduce(c))
         labels = range(self.labels.shape[1])
-        return [fits.get(c) or together for c in labels], tuple(c for c in labels if fits.get(c) is None)
-
-    def _fit(self, fit: Callable[[Reduce], _Fit], c: int) -> _Fit | None:
-        try:
-            return fit(self.reduce(c))
-        # a label that the model knows nothing of, or everything
-        except DataError:
-            return None
+        return [fits.get(c, together) for c in labels], tuple(c for c in labels if c not in fits)
 
 
-def _gathered(logits: Any, labels: Any, *_: Any) -> LabelColumns:
-    return LabelColumns(to_host(logits), plain_labels(labels), getattr(labels, "weights", None))
+def _gathered(logits: Any, labels: Any, *_: Any) -> Rows:
+    return Rows((to_host(logits), labels))
 
 
 def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]:
     """Return parameters by label, and which labels share a temperature; of many labels their range, or their number."""
     brief: dict[str, Any] = {}
     for name, numbers in values.items():
-        if len(numbers) > _MAX_LISTED:
+        if len(numbers) > MAX_LISTED:
             brief[f"{name}_range"] = [min(numbers), max(numbers)]
         else:
             brief[name] = list(numbers)
-    if len(shared) > _MAX_LISTED:
-        brief["labels_shared"] = len(shared)
-    elif shared:
-        brief["labels_shared"] = list(shared)
-    return brief
+    return {**brief, **listed("labels_shared", shared)}
 
 
 @dataclass(frozen=True)
@@ -245,12 +229,7 @@ class LabelIsotonic(CalibrationMap):
         scarce = columns.scarce(_MIN_SAMPLES)
         knots = [_UNCHANGED] * len(scarce)
         for c in np.flatnonzero(~scarce).tolist():
-            knots[c] = _correction(columns, c, temperature)
+            probability = expit(columns.logits[:, c].astype(np.float64) / temperature)
+            x, g = thinned_over_log_odds(isotonic_log_odds(probability, columns.labels[:, c] == 1, columns.weights))
+            knots[c] = (tuple(x.tolist()), tuple(g.tolist()))
         return cls(tuple(knots), temperature, tuple(np.flatnonzero(scarce).tolist()))
-
-
-def _correction(columns: LabelColumns, c: int, temperature: float) -> Knots:
-    """Return the knots of g_c."""
-    probability = expit(columns.logits[:, c].astype(np.float64) / temperature)
-    x, g = thinned_over_log_odds(isotonic_log_odds(probability, columns.labels[:, c] == 1, columns.weights))
-    return tuple(x.tolist()), tuple(g.tolist())

@@ -36,22 +36,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, Rows
 from tna_onnx.numerics.fitting import increasing_root, mixture_weights, simplex_weights
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.ops import (
     ArrayOps,
     Blocked,
     Ops,
     is_narrow,
-    joined_labels,
     own_column,
     row_max,
     row_sum,
     to_host,
     total_weight,
     weigh,
+    weights_of,
 )
 from tna_onnx.numerics.scores import SampleScores, as_two_classes
 
@@ -170,11 +170,11 @@ def _scanned(reduce: Reduce, centre: Temperature, objective: Objective, bins: in
 
 def _objective(reduce: Reduce, tried: Temperature, objective: Objective, bins: int) -> float:
     scores = reduce(Blocked(functools.partial(_scores, 1 / tried.temperature)))
-    return objective_value(scores, objective, bins)
+    return metric_value(scores, objective, bins)
 
 
 def _scores(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:
-    return replace(SampleScores.of_logits(logits * beta, labels), weights=getattr(labels, "weights", None))
+    return replace(SampleScores.of_logits(logits * beta, labels), weights=weights_of(labels))
 
 
 def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:
@@ -292,32 +292,20 @@ class EnsembleTemperature(CalibrationMap):
         count = sums[12]
         n_classes = round(sums[13] / count)
         if ets_loss == "nll":
-            likelihoods = reduce(Blocked(functools.partial(_Likelihoods.of, temperature)))
-            weights = mixture_weights(likelihoods.values, getattr(likelihoods.labels, "weights", None))
+            likelihoods, labels = reduce(Blocked(functools.partial(_likelihoods, temperature))).columns
+            weights = mixture_weights(likelihoods, weights_of(labels))
         else:
             weights = simplex_weights(sums[:9].reshape(3, 3) / count, sums[9:12] / count)
         return cls(temperature, (float(weights[0]), float(weights[1]), float(weights[2])), n_classes)
 
 
-@dataclass(frozen=True, eq=False)
-class _Likelihoods:
-    """Probability of the label under each of the three distributions, (N, 3); `+` joins."""
-
-    values: NDArray[np.float64]
-    labels: Any
-
-    @classmethod
-    def of(cls, temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> _Likelihoods:
-        op = ArrayOps(logits)
-        parts = [op.softmax(logits / temperature), op.softmax(logits)]
-        columns = [to_host(own_column(p, labels)) for p in parts]
-        # the third distribution is uniform
-        columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
-        return cls(np.concatenate(columns, axis=1).astype(np.float64), labels)
-
-    def __add__(self, addend: _Likelihoods) -> _Likelihoods:
-        joined = joined_labels([self.labels, addend.labels])
-        return _Likelihoods(np.concatenate([self.values, addend.values]), joined)
+def _likelihoods(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Rows:
+    """Return the probability of the label under each of the three distributions, (B, 3), and the labels."""
+    op = ArrayOps(logits)
+    columns = [to_host(own_column(p, labels)) for p in (op.softmax(logits / temperature), op.softmax(logits))]
+    # the third distribution is uniform
+    columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
+    return Rows((np.concatenate(columns, axis=1).astype(np.float64), labels))
 
 
 def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:

@@ -90,7 +90,7 @@ class Metrics:
     def of(cls, scores: SampleScores, bins: int = 15) -> Metrics:
         """Reduce scores; sums in float64."""
         check_bins(scores, bins)
-        values: dict[str, Any] = {name: _value(scores, name, bins) for name in METRICS}
+        values: dict[str, Any] = {name: metric_value(scores, name, bins) for name in METRICS}
         return cls(n=len(scores), bins=bins, **values, **_dependence(scores))
 
 
@@ -171,63 +171,50 @@ class Interval:
         return replace(self, low=min(self.low, second.low), high=max(self.high, second.high))
 
 
-def ece(scores: SampleScores, bins: int = 15) -> float:
-    """Expected calibration error over `bins` equal intervals (j/B, (j+1)/B].
+def calibration_error(scores: SampleScores, shares: Callable[[SampleScores, int], Shares], bins: int) -> float:
+    """Return the sum over bins of |sum of residuals|, over all samples; of several labels, the mean of theirs.
 
-    Source: Naeini et al. (2015); the paper, section "Evaluation Metrics".
-
-    >>> right, wrong = np.array([True]), np.array([False])
-    >>> one = lambda p, hit: SampleScores(np.float32([p]), hit, np.float32([0]), np.float32([0]))
-    >>> round(ece(one(0.75, right) + one(0.75, wrong), bins=2), 6)
-    0.25
-    """
-    if scores.predicted is not None:
-        return float(np.mean([ece(label_scores, bins) for label_scores in scores.by_label()]))
-    # sums of r_i: |B_j| of the weight and of the two means cancel
-    sums = np.bincount(_equal_width(scores, bins), residuals(scores), bins)
-    return float(np.sum(np.abs(sums)) / scores.total)
-
-
-def ada_ece(scores: SampleScores, bins: int = 15) -> float:
-    """Calibration error over `bins` bins of equal mass, in ascending confidence.
-
-    Samples of one confidence can fall on both sides of a border; each then counts with their mean residual, so that
-    the value does not depend on the order of the samples.
-
-    Source: Mukhoti et al. (2020); the paper, section "Evaluation Metrics".
+    `shares`: which bins hold a sample; |B_j| of a bin's weight and of its two means cancel.
     """
     check_bins(scores, bins)
-    if scores.predicted is not None:
-        return float(np.mean([ada_ece(label_scores, bins) for label_scores in scores.by_label()]))
-    if scores.weights is not None:
-        inside = shares_by_mass(scores, bins)(slice(0, len(scores)))
-        return float(np.sum(np.abs(residuals(scores) @ inside)) / scores.total)
-    order = np.argsort(scores.confidence, kind="stable")
-    confidence = scores.confidence[order]
-    residual = residuals(scores)[order]
-    # samples of one confidence share their mean residual: their order is arbitrary
-    starts = np.flatnonzero(np.r_[True, confidence[1:] != confidence[:-1]])
-    counts = np.diff(np.r_[starts, len(confidence)])
-    residual = np.repeat(np.add.reduceat(residual, starts) / counts, counts)
-    edges = equal_mass_edges(len(scores), bins)
-    # every bin holds a sample, as there are at least as many samples as bins: reduceat needs that
-    return float(np.sum(np.abs(np.add.reduceat(residual, edges[:-1]))) / len(scores))
+    by_label = [np.abs(_bin_sums(label, shares(label, bins))).sum() / label.total for label in scores.by_label()]
+    return float(np.mean(by_label))
+
+
+# Samples whose shares of the bins are in memory at once.
+_CHUNK = 2**16
+
+
+def _chunks(scores: SampleScores) -> list[slice]:
+    return [slice(start, start + _CHUNK) for start in range(0, len(scores), _CHUNK)]
+
+
+def _bin_sums(scores: SampleScores, inside: Shares) -> NDArray[np.float64]:
+    """Sums of residuals over each bin, (B,)."""
+    residual = residuals(scores)
+    return np.asarray(np.sum([residual[rows] @ inside(rows) for rows in _chunks(scores)], axis=0))
 
 
 def shares_by_width(scores: SampleScores, bins: int) -> Shares:
-    """Each sample lies in one bin of equal width."""
+    """Each sample lies in one bin of equal width, (j/B, (j+1)/B]: the bins of the ECE.
+
+    Source: Naeini et al. (2015); the paper, section "Evaluation Metrics".
+    """
     index = bin_of(scores.confidence, bins)
     return lambda rows: np.asarray(index[rows, None] == np.arange(bins), np.float64)
 
 
 def shares_by_mass(scores: SampleScores, bins: int) -> Shares:
-    """Samples of one confidence share the ranks start..stop: each lies in every bin of equal mass by one fraction.
+    """Bins of equal mass in ascending confidence, those of AdaECE.
 
-    With weights a rank is a sum of weights, and a border may cut a sample.
+    Samples of one confidence share the ranks start..stop, as their order is arbitrary: each lies in every bin by one
+    fraction. With weights a rank is a sum of weights, and a border may cut a sample.
+    Source: Mukhoti et al. (2020); the paper, section "Evaluation Metrics".
     """
     _, tie, counts = np.unique(scores.confidence, return_inverse=True, return_counts=True)
     count: NDArray[Any] = counts
-    edges: NDArray[Any] = equal_mass_edges(len(scores), bins)
+    # bins differ by one sample at most
+    edges: NDArray[Any] = np.arange(bins + 1) * len(scores) // bins
     if scores.weights is not None:
         count = np.maximum(np.bincount(tie, scores.weights), np.finfo(np.float64).tiny)
         edges = np.linspace(0, scores.total, bins + 1)
@@ -242,41 +229,29 @@ def shares_by_mass(scores: SampleScores, bins: int) -> Shares:
     return shares
 
 
-def objective_value(scores: SampleScores, objective: Objective, bins: int = 15) -> float:
-    """Value of the metric that the search minimises."""
-    return _value(scores, objective, bins)
-
-
-# A metric is the mean of a field of the scores, or a calibration error with bins of its own: one row here (of an
-# error also one in `SHARES`), one in `numerics.metric`, and a field of `Metrics`.
+# A metric is the mean of a field of the scores, or a calibration error with bins of its own: one row here or in
+# `SHARES`, one in `numerics.metric`, and a field of `Metrics`.
 _MEANS = {"accuracy": "hit", "nll": "nll", "brier": "brier"}
-_ERRORS: dict[str, Callable[[SampleScores, int], float]] = {"ece": ece, "adaece": ada_ece}
 
 SHARES: dict[str, Callable[[SampleScores, int], Shares]] = {"ece": shares_by_width, "adaece": shares_by_mass}
 """The bins of each calibration error, by its name."""
 
 
-def _value(scores: SampleScores, name: str, bins: int) -> float:
-    """Return a metric by its name."""
-    if name in _ERRORS:
-        return _ERRORS[name](scores, bins)
+def metric_value(scores: SampleScores, name: str, bins: int = 15) -> float:
+    """Return a metric by its name.
+
+    >>> scores = SampleScores(np.float32([0.75, 0.75]), np.array([True, False]), np.zeros(2), np.zeros(2))
+    >>> metric_value(scores, "ece", 2), metric_value(scores, "accuracy", 2)
+    (0.25, 0.5)
+    """
+    if name in SHARES:
+        return calibration_error(scores, SHARES[name], bins)
     return scores.mean(_MEANS[name])
 
 
 def residuals(scores: SampleScores) -> NDArray[np.float64]:
     """Return hit - confidence of each sample times its weight, (N,)."""
     return scores.weigh(scores.hit - scores.confidence.astype(np.float64))
-
-
-def _equal_width(scores: SampleScores, bins: int) -> NDArray[np.intp]:
-    """Bin j of each confidence, with j/B < confidence <= (j+1)/B; a confidence of 0 lies in bin 0."""
-    check_bins(scores, bins)
-    return bin_of(scores.confidence, bins)
-
-
-def equal_mass_edges(n: int, bins: int) -> NDArray[np.intp]:
-    """Borders of `bins` runs of n sorted samples whose sizes differ by one at most."""
-    return np.arange(bins + 1) * n // bins
 
 
 def check_bins(scores: SampleScores, bins: int) -> None:
@@ -300,28 +275,11 @@ def sample_losses(scores: SampleScores, objective: Objective = "nll", bins: int 
         return mean
     if objective in ("nll", "brier"):
         return getattr(scores, objective).astype(np.float64)  # type: ignore[no-any-return]  # by the field's name
-    residual: NDArray[np.float64] = scores.hit - scores.confidence.astype(np.float64)
-    if objective == "adaece" and scores.weights is not None:
-        inside = shares_by_mass(scores, bins)(slice(0, len(scores)))
-        sides: NDArray[np.float64] = inside @ np.sign(residuals(scores) @ inside)
-        return residual * sides
-    if objective == "adaece":
-        return residual * _sides_by_mass(scores.confidence, residual, bins)
-    bin_ = bin_of(scores.confidence, bins)
-    losses: NDArray[np.float64] = np.sign(np.bincount(bin_, scores.weigh(residual), bins))[bin_] * residual
+    inside = SHARES[objective](scores, bins)
+    signs = np.sign(_bin_sums(scores, inside))
+    sides = np.concatenate([inside(rows) @ signs for rows in _chunks(scores)])
+    losses: NDArray[np.float64] = sides * (scores.hit - scores.confidence.astype(np.float64))
     return losses
-
-
-def _sides_by_mass(confidence: NDArray[np.float32], residual: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
-    """Return the side of each sample's bin, of bins of equal mass; samples of one confidence share the mean side."""
-    ranks = np.arange(len(confidence))
-    bin_ = ((ranks + 1) * bins - 1) // max(1, len(confidence))
-    _, tie, counts = np.unique(confidence, return_inverse=True, return_counts=True)
-    tied = np.repeat(np.arange(len(counts)), counts)
-    mean = np.bincount(tie, residual, len(counts)) / counts
-    side = np.sign(np.bincount(bin_, mean[tied], bins))
-    shared: NDArray[np.float64] = np.bincount(tied, side[bin_], len(counts)) / counts
-    return shared[tie]
 
 
 def debiased_ece(scores: SampleScores, bins: int = 15) -> float:

@@ -278,6 +278,13 @@ def plain_labels(labels: Any) -> Any:
     return labels
 
 
+def weights_of(labels: Any) -> NDArray[np.float64] | None:
+    """Return the weights of labels, (N,); None where all samples count the same."""
+    if isinstance(labels, WeightedLabels):
+        return labels.weights
+    return None
+
+
 def weigh(values: Any, labels: Any) -> Any:
     """Return values times the weights of their samples, (B,) or (B, ...), where labels have weights."""
     if not isinstance(labels, WeightedLabels):

@@ -25,7 +25,7 @@ from tna_onnx.graph.options import NO_MODEL_LIMITS
 from tna_onnx.graph.readout import Head
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.averages import Ensemble
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.ops import plain_labels, softmax
 from tna_onnx.numerics.reliability import Bins, ClassCounts, bin_of
 from tna_onnx.numerics.scores import SampleScores
@@ -384,7 +384,7 @@ def _diagram(scores: SampleScores, settings: Settings) -> Bins:
 
 
 def _scored(scores: SampleScores, settings: Settings) -> Scored:
-    return Scored(objective_value(scores, settings.objective, settings.bins), float(np.mean(scores.hit)))
+    return Scored(metric_value(scores, settings.objective, settings.bins), float(np.mean(scores.hit)))
 
 
 def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[Step, ...]:

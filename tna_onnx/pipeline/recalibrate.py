@@ -20,7 +20,7 @@ from tna_onnx.graph.save import pending
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.metric import Objective
-from tna_onnx.numerics.metrics import Metrics, objective_value, sample_losses
+from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.threads import one_thread
@@ -327,7 +327,7 @@ def _point(candidate: Candidate, settings: Settings) -> CurvePoint:
         angle=candidate.angle,
         ensemble_size=candidate.ensemble_size,
         rotations=candidate.rotations,
-        objective=objective_value(candidate.scores, settings.objective, settings.bins),
+        objective=metric_value(candidate.scores, settings.objective, settings.bins),
         accuracy=candidate.scores.mean("hit"),
         parameters=candidate.parameters,
         reached=candidate.reached,

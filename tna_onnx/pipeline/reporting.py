@@ -28,7 +28,7 @@ from tna_onnx.graph.walk import walk_back
 from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.ops import to_host
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
@@ -407,7 +407,7 @@ _REASONS: dict[Reason, str] = {
 def _why(outcome: Outcome, settings: Settings) -> str:
     """Say what was chosen among what: the best of those that no rule left out, and what was left out though better."""
     values = {
-        method: objective_value(scores, settings.objective, settings.bins) for method, scores in outcome.scores.items()
+        method: metric_value(scores, settings.objective, settings.bins) for method, scores in outcome.scores.items()
     }
     ranked = sorted(values, key=lambda method: values[method])
     least = min(value for method, value in values.items() if method not in outcome.left_out)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.averages import LIMIT, Average, Draws, Ensemble
 from tna_onnx.numerics.metric import OBJECTIVES, Objective
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
@@ -124,7 +124,7 @@ def value_of(original: Candidate, candidate: Candidate, settings: SearchSettings
     drop, _ = accuracy_drop(original.scores, candidate.scores)
     if drop > settings.max_accuracy_drop + ROUNDING:
         return math.inf
-    return objective_value(candidate.scores, settings.objective, settings.bins)
+    return metric_value(candidate.scores, settings.objective, settings.bins)
 
 
 Score = Callable[[Sequence[Any]], Sequence[SampleScores]]

@@ -25,7 +25,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import LIMIT, Average, Draws, averages
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Metrics, objective_value
+from tna_onnx.numerics.metrics import Metrics, metric_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.search.candidates import SearchSettings
@@ -543,7 +543,7 @@ class Searches:
         best: dict[int, Repeat] = {}
         for average in itertools.chain([original], tilted):
             scores = data.logits(data.calibration, average.weight).scores()
-            values = {bins: objective_value(scores, self.settings.objective, bins) for bins in self.bins}
+            values = {bins: metric_value(scores, self.settings.objective, bins) for bins in self.bins}
             better = {bins: value for bins, value in values.items() if value < least[bins]}
             if better:
                 # one measure for all: what differs is what was chosen

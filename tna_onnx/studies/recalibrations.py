@@ -29,7 +29,7 @@ from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.averages import Average, averages
-from tna_onnx.numerics.metrics import objective_value
+from tna_onnx.numerics.metrics import metric_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.strategy import Strategy
@@ -166,7 +166,7 @@ def search_printed(
 def _value(scores: SampleScores | None, settings: SearchSettings) -> float:
     if scores is None:
         return math.inf
-    return objective_value(scores, settings.objective, settings.bins)
+    return metric_value(scores, settings.objective, settings.bins)
 
 
 def maps_for(classes: int) -> tuple[str, ...]:

@@ -28,10 +28,9 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
-from tests.support import PLAIN, TILTED
+from tests.support import PLAIN, TILTED, ece
 from tna_onnx.cli.command import group
 from tna_onnx.numerics.averages import kept_part
-from tna_onnx.numerics.metrics import ece
 from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.details import Bins, Details, RiskCoverage
 from tna_onnx.results.report import Report
