@@ -29,6 +29,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -77,7 +78,7 @@ def name_problem(name: str | Path) -> str:
     return ""
 
 
-def open_regular(path: Path) -> BinaryIO:
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading; its last part is no link.
 
     Raises OSError: there is no such file, it cannot be opened, or it is a folder, a pipe, a device or a link.

@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from tna_onnx.data import InputSpec, IntArray, Recipe, Source
+from tna_onnx.data import InputSpec, Recipe, Source
 from tna_onnx.data.request import Request
+from tna_onnx.data.source import IntArray
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource, open_folder
 
 

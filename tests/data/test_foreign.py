@@ -18,9 +18,10 @@ from PIL import Image
 from tests.conftest import Small
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tests.support import cli, run
-from tna_onnx.data import Recipe, open_source, read_class_names, read_recipe
+from tna_onnx.data import Recipe, open_source, read_recipe
 from tna_onnx.data.choices import Limits
 from tna_onnx.data.foreign import outside
+from tna_onnx.data.labels import read_class_names
 from tna_onnx.errors import DataError, TnaError, UsageError
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")

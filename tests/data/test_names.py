@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.samples import spec
-from tna_onnx.data import metadata_class_names, open_source, read_class_names
-from tna_onnx.data.labels import folder_labels, label_indices
+from tna_onnx.data import open_source
+from tna_onnx.data.labels import folder_labels, label_indices, metadata_class_names, read_class_names
 from tna_onnx.errors import DataError
 
 CLASSES = ["cat", "cow", "dog"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec
-from tna_onnx.data import Data
+from tna_onnx.data.options import Data
 from tna_onnx.errors import CheckFailed, UsageError
 
 X = np.arange(12, dtype=np.float32).reshape(3, 4)

@@ -25,8 +25,9 @@ from tests.data.samples import encoded
 from tests.fuzz.mutate import mutated_bytes, mutated_json, mutated_text
 from tna_onnx.cli.command import group
 from tna_onnx.cli.config import read_file
-from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_class_names, read_recipe
+from tna_onnx.data import InputSpec, Recipe, open_precomputed, open_source, read_recipe
 from tna_onnx.data.choices import Limits
+from tna_onnx.data.labels import read_class_names
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError, TnaError

@@ -93,7 +93,6 @@ class Limits:
     overlap: float = 1.0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_limits("data", dataclasses.asdict(self))
         if self.overlap > 100:
             raise UsageError(f"data limit overlap must lie in 0 to 100 per cent, got {self.overlap!r}")

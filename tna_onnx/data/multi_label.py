@@ -151,11 +151,9 @@ class LabelSource(Presented):
         return cls(source, marks)
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.labels)
 
     def describe(self) -> str:
-        """Return one line for reports."""
         title = getattr(self.source, "title", None) or self.source.describe()
         labels_per_sample = float(self.labels.sum(axis=1).mean())
         return f"{title} ({len(self):,} samples, {self.labels.shape[1]:,} labels, {labels_per_sample:.3g} a sample)"

@@ -226,11 +226,9 @@ class PositionSource(Presented):
         return cls(source, flat_labels[clusters, flat], clusters, flat, shape, size, notes)
 
     def __len__(self) -> int:
-        """Return the number of rows."""
         return len(self.labels)
 
     def describe(self) -> str:
-        """Return one line for reports."""
         title = getattr(self.source, "title", None) or self.source.describe()
         extent = "each at its last position" if self.flat is None else f"{len(self):,} labelled positions"
         return f"{title} ({len(self.owners):,} samples, {extent}, {len(np.unique(self.labels)):,} classes)"

@@ -17,7 +17,7 @@ from tna_onnx.data.source import NO_LABELS, ClassPrior, source_beside
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -114,14 +114,13 @@ class Request:
         beside -= {*self.columns, *(spec.name for spec in self.inputs)}
         return frozenset(beside | {*self.drop_columns})
 
-    def columns_beside(self, where: str, names: Iterable[str]) -> list[str]:
+    def columns_beside(self, where: str, names: Collection[str]) -> list[str]:
         """Return the columns to read beside inputs and labels."""
-        names = list(names)
-        wanted = [column for column in self.beside.values() if isinstance(column, str)]
-        for role, column in self.beside.items():
-            if isinstance(column, str) and column not in names:
+        wanted = {role: column for role, column in self.beside.items() if isinstance(column, str)}
+        for role, column in wanted.items():
+            if column not in names:
                 raise _no_column(where, role, column, names)
-        return wanted
+        return list(wanted.values())
 
     def values_beside(
         self, where: str, columns: Mapping[str, Any], n: int, paths: Sequence[str] = ()

@@ -241,34 +241,27 @@ class Presented:
     source: Source
 
     def recipe(self) -> dict[str, object] | None:
-        """Return the preprocessing of the samples."""
         return self.source.recipe()
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines that reports show."""
         return source_notes(self.source)
 
     @property
     def beside(self) -> Mapping[str, AnyArray]:
-        """What belongs to each sample beside inputs and labels, by its role."""
         return source_beside(self.source)
 
     @property
     def sample_form(self) -> str:
-        """The kind of data that the digests of single samples are computed from."""
         return sample_form(self.source)
 
     def sample_digests(self) -> npt.NDArray[np.uint64]:
-        """Return 64 bits for each sample."""
         return sample_digests(self.source)
 
     def digest(self) -> str:
-        """Return SHA-256 (hex) of the samples and their labels."""
         return self.source.digest()
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield batches of samples; see `Source.batches`."""
         return self.source.batches(size, rows)
 
 
@@ -299,18 +292,15 @@ class Part(Presented):
 
     @property
     def beside(self) -> dict[str, AnyArray]:
-        """What belongs to each sample beside inputs and label, by its role."""
         return {role: values[self.rows] for role, values in source_beside(self.source).items()}
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def describe(self) -> str:
-        """Return one line for reports."""
         return f"{self.source.describe()}, of which {len(self.rows):,} {self.purpose}"
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield samples of the part, `size` at a time."""
         indices = self.rows if rows is None else self.rows[rows]
         return self.source.batches(size, indices)
 
@@ -320,7 +310,6 @@ class Part(Presented):
         return hashlib.sha256(source_digest + self.rows.astype(">i8").tobytes()).hexdigest()
 
     def sample_digests(self) -> npt.NDArray[np.uint64]:
-        """Return 64 bits for each sample, (M,)."""
         return self.digests[self.rows]
 
 

@@ -48,7 +48,6 @@ class Logits(ABC):
         self._kept: KeptChunks | None = None
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self._store)
 
     @property

@@ -40,11 +40,9 @@ class Host:
     name = "NumPy on the CPU"
 
     def put(self, array: NDArray[Any]) -> Any:
-        """Return the array."""
         return array
 
     def chunks(self, store: FeatureTable, n_classes: int) -> Iterator[tuple[Any, NDArray[np.int64]]]:
-        """Yield (features, labels) in row blocks."""
         return store.chunks(n_classes)
 
     def forget(self) -> None:

@@ -187,11 +187,9 @@ def _slices_source(slices: Sequence[Slice]) -> Any:
         """What Ray asks of a source."""
 
         def estimate_inmemory_data_size(self) -> int | None:
-            """Return None: not known."""
             return None
 
         def get_read_tasks(self, parallelism: int, *_: Any, **__: Any) -> list[Any]:  # noqa: ARG002 - Ray's word
-            """Return the tasks."""
             return [task(part) for part in slices]
 
     return Slices()  # type: ignore[no-untyped-call, unused-ignore]

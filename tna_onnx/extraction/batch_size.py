@@ -17,6 +17,7 @@ its size.
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -30,7 +31,7 @@ from tna_onnx.data.positions import PositionSource
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.store import begun_batch_size, data_key, find_stores, model_key
 from tna_onnx.graph.load import Model
-from tna_onnx.runtime import Device, OutOfMemory, Session, free_device_memory, free_memory, resident_memory
+from tna_onnx.runtime import OutOfMemory, Session, free_device_memory, free_memory, resident_memory
 
 DEFAULT = 64
 """Samples per run of the network by default, and for `auto` where there is no network to probe."""
@@ -67,17 +68,16 @@ def choose_batch_size(
     if session.fixed_batch:
         return session.fixed_batch * max(1, DEFAULT // session.fixed_batch)
     device = session.device
+    run = functools.partial(session.run, outputs)
     if device is None or free_device_memory(device.index) is None:
-        return _probe(lambda batch: session.run(outputs, batch), source)
-
-    def free() -> int:  # the batches of a network on a device are there, not on the host
-        return free_device_memory(device.index, device.memory) or 0
-
-    return _probe(lambda batch: session.run(outputs, batch), source, resident=lambda: -_all_free(device), free=free)
-
-
-def _all_free(device: Device) -> int:
-    return free_device_memory(device.index) or 0
+        return _probe(run, source)
+    # the batches of a network on a device are there, not on the host
+    return _probe(
+        run,
+        source,
+        resident=lambda: -(free_device_memory(device.index) or 0),
+        free=lambda: free_device_memory(device.index, device.memory) or 0,
+    )
 
 
 def batch_size_for(

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from tna_onnx.data.images.decode import image_of
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import NO_LABELS
+from tna_onnx.data.sources.arrays import Kind
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.feature_files import features_table
 from tna_onnx.data.sources.slices import arrays_of
@@ -42,8 +43,6 @@ from tna_onnx.graph.options import ModelOptions, ModelSource, OutputKind
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.runtime import parse_device
-
-Kind: TypeAlias = Literal["features", "logits"]
 
 # Threads of one process share its extractor: one of them opens the session.
 _OPENING = threading.Lock()
@@ -102,7 +101,6 @@ class FeatureExtractor:
         return {**self.__dict__, "_network": None}
 
     def __repr__(self) -> str:
-        """Name the model and the head."""
         model = self.model if isinstance(self.model, (str, Path)) else type(self.model).__name__
         return f"FeatureExtractor({str(model)!r}, head={self.options.head!r})"
 
@@ -116,7 +114,9 @@ class FeatureExtractor:
         """
         with _OPENING:
             if self._network is None:
-                self._network = self._open()
+                model, readout = self._loaded()
+                opened = OpenModel(model, readout, parse_device(self.device))
+                self._network = _Network(opened, self.kind or _kind_of(readout))
         network = self._network
         used = _columns_of(network.opened.inputs, self.columns, batch)
         passed = {name: column for name, column in batch.items() if name not in {*sum(used.values(), ())}}
@@ -151,19 +151,18 @@ class FeatureExtractor:
             raise UnsupportedModel(f"{model.name}: has no linear head that reads features; use kind='logits'")
         return model, readout
 
-    def _open(self) -> _Network:
-        model, readout = self._loaded()
-        opened = OpenModel(model, readout, parse_device(self.device))
-        return _Network(opened, self.kind or _kind_of(readout))
-
     def _samples(self, network: _Network, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]) -> ArraySource:
         """Return the samples of a batch as the model's inputs."""
         inputs = network.opened.inputs
-        image_input = _image_input(inputs) if self.preprocessing is not None else None
+        images = [spec for spec in inputs if len(spec.shape) == 4]
+        if self.preprocessing is not None and len(images) != 1:
+            raise UsageError(
+                f"preprocessing is for a model with one input of images (N, C, H, W), this one has {len(images)}"
+            )
         arrays: dict[str, Any] = {}
         for spec in inputs:
             parts = [batch[name] for name in used[spec.name]]
-            if image_input is spec and self.preprocessing is not None:
+            if spec in images and self.preprocessing is not None:
                 recipe = self.preprocessing.resolve(spec)
                 arrays[spec.name] = np.stack([recipe(image_of(value, spec.name)) for value in parts[0]])
             elif len(parts) == 1:
@@ -258,15 +257,6 @@ def _columns_of(
     if len(names) != len(inputs):
         raise DataError(f"batch: {len(names)} columns for the {len(inputs)} inputs of the model; name one for each")
     return {spec.name: (name,) for spec, name in zip(inputs, names, strict=True)}
-
-
-def _image_input(inputs: Sequence[InputSpec]) -> InputSpec:
-    images = [spec for spec in inputs if len(spec.shape) == 4]
-    if len(images) != 1:
-        raise UsageError(
-            f"preprocessing is for a model with one input of images (N, C, H, W), this one has {len(images)}"
-        )
-    return images[0]
 
 
 def _array(column: Any, spec: InputSpec) -> NDArray[Any]:

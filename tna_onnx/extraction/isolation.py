@@ -21,7 +21,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Sequence
 from pathlib import Path
 
 from tna_onnx.errors import INTERNAL_ERROR, DeviceError, TnaError, UnsupportedModel
@@ -163,14 +163,10 @@ def _open(model: Model, stated: dict[str, str | None]) -> None:
     # what one way is refused for says nothing about the next
     with contextlib.suppress(*_REFUSED):
         open_model(model, Device("cpu"))
-    for readout in _readouts(model, stated):
+    readouts: Sequence[Readout] = find_heads(model)[0]
+    if not readouts:
+        with contextlib.suppress(*_REFUSED):
+            readouts = [find_readout(model, stated["head"], stated["output_name"], stated["output_kind"])]
+    for readout in readouts:
         with contextlib.suppress(*_REFUSED):
             _ = OpenModel(model, readout, Device("cpu")).session
-
-
-def _readouts(model: Model, stated: dict[str, str | None]) -> Iterator[Readout]:
-    heads, _ = find_heads(model)
-    yield from heads
-    if not heads:
-        with contextlib.suppress(*_REFUSED):
-            yield find_readout(model, stated["head"], stated["output_name"], stated["output_kind"])

@@ -143,7 +143,8 @@ class DiskStore:
     def restore(self, mode: Literal["r", "r+"]) -> None:
         """Take over the finished chunks of an earlier run; a note says where they end early."""
         manifest = _read_manifest(self.folder)
-        if manifest is None or not self._belongs(manifest):  # rule 3
+        stated = manifest and (manifest["key"], manifest["samples"], manifest["chunk"])
+        if manifest is None or stated != (self.key, self.samples, self.chunk):  # rule 3
             if (self.folder / _MANIFEST).exists():
                 self.notes.append("the store's manifest does not fit: computed anew")
             return
@@ -165,9 +166,6 @@ class DiskStore:
                 self.notes.append(f"chunk {chunk} is damaged: computed anew from there")
                 return
             self.checksums.append(checksum)
-
-    def _belongs(self, manifest: Mapping[str, Any]) -> bool:
-        return (manifest["key"], manifest["samples"], manifest["chunk"]) == (self.key, self.samples, self.chunk)
 
 
 @contextlib.contextmanager
@@ -241,7 +239,7 @@ def read_stored(folder: Path) -> StoredFeatures:
     store = DiskStore(place, manifest["key"], manifest["samples"], manifest["chunk"])
     try:
         store.restore("r")
-        labels = _read_labels(place, _labels_shape(manifest))
+        labels = _read_labels(place, manifest)
         columns = _read_columns(place, store)
     except (OSError, ValueError) as error:
         raise DataError(f"{place}: the feature store cannot be read ({error}); collect the features again") from error
@@ -339,16 +337,12 @@ def _read_checksums(folder: Path) -> list[str]:
     return checksums
 
 
-def _labels_shape(manifest: Mapping[str, Any]) -> tuple[int, ...]:
-    n_labels = manifest["key"].get(N_LABELS)
-    if n_labels is None:
-        return (manifest["samples"],)
-    if type(n_labels) is not int or n_labels < 1:
-        raise ValueError(f"{N_LABELS} is {n_labels!r}")
-    return manifest["samples"], n_labels
-
-
-def _read_labels(folder: Path, shape: tuple[int, ...]) -> NDArray[Any]:
+def _read_labels(folder: Path, manifest: Mapping[str, Any]) -> NDArray[Any]:
+    shape = [manifest["samples"]]
+    if (n_labels := manifest["key"].get(N_LABELS)) is not None:
+        if type(n_labels) is not int or n_labels < 1:
+            raise ValueError(f"{N_LABELS} is {n_labels!r}")
+        shape.append(n_labels)
     size = 8 * math.prod(shape)
     # The values are the last bytes of the .npy file. Its header says nothing new, and a damaged one is not parsed.
     with open_regular(folder / _LABELS) as file:

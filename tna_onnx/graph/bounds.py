@@ -30,6 +30,13 @@ from tna_onnx.graph.options import ModelLimits
 from tna_onnx.graph.tensors import element_type
 
 
+def whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model, unknown fields included."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    return copy
+
+
 def input_at(node: onnx.NodeProto, position: int) -> str:
     """Return the name of an input; empty if it is left out."""
     if len(node.input) <= position:

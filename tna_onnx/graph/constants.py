@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -51,15 +51,6 @@ class Quantized:
     axis: int | None
     fixed_scale: NDArray[np.float64] | None = None
 
-    def per_channel(self, axis: int) -> Quantized:
-        """Return the same with a scale for every index of one axis."""
-        return replace(self, axis=axis)
-
-    def with_scale(self, scale: NDArray[np.float64]) -> Quantized:
-        """Return the same with a given scale, () or one per element of a vector."""
-        axis = 0 if scale.ndim else None
-        return replace(self, fixed_scale=scale, axis=axis)
-
     def quantize(self, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return (integers, scale, zero point) of a new value in the stored layout."""
         value = value.astype(np.float64)
@@ -69,7 +60,7 @@ class Quantized:
         if self.dtype.kind == "u":
             middle = 2 ** (8 * self.dtype.itemsize - 1)
         zero = np.full(scale.shape, middle, self.dtype)
-        steps = np.rint(value / self._spread(scale.astype(np.float64), value.ndim))
+        steps = np.rint(value / _along(scale.astype(np.float64), self.axis, value.ndim))
         # Symmetric: of 8 bits, -128 stays unused.
         steps = np.clip(steps, -self.limit, self.limit) + int(zero.flat[0])
         return steps.astype(self.dtype), scale, zero
@@ -78,7 +69,7 @@ class Quantized:
         """Return what DequantizeLinear gives for a new value."""
         integers, scale, zero = self.quantize(value)
         shifted = integers.astype(np.float64) - int(zero.flat[0])
-        return np.asarray(shifted * self._spread(scale.astype(np.float64), value.ndim), scale.dtype)
+        return np.asarray(shifted * _along(scale.astype(np.float64), self.axis, value.ndim), scale.dtype)
 
     def _new_scale(self, value: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the scale with which the largest value, of each channel or of all, takes the limit."""
@@ -89,10 +80,6 @@ class Quantized:
             return np.asarray(np.max(magnitude, initial=0) / self.limit)
         other_axes = tuple(k for k in range(value.ndim) if k != self.axis)
         return np.asarray(np.max(magnitude, axis=other_axes, initial=0) / self.limit)
-
-    def _spread(self, scale: NDArray[np.float64], rank: int) -> NDArray[np.float64]:
-        """Shape a scale so that it broadcasts along its axis."""
-        return _along(scale, self.axis, rank)
 
 
 def full_range(dtype: np.dtype[Any]) -> int:

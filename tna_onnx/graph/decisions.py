@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.dials import ClassSetDial, DecisionOps, DialOps, Dials, SetDial, below
+from tna_onnx.graph.bounds import whole_copy
+from tna_onnx.graph.dials import ClassSetDial, DecisionOps, Dials, SetDial, below
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
 from tna_onnx.graph.outputs import ClassOutput
@@ -158,7 +159,11 @@ def add_decisions(
         shape = [batch]
         if role in _OF_CLASSES or (role == "decision" and guarded.output.multi_label):
             shape.append(guarded.output.n_classes)
-        kind = TensorProto.INT64 if role == "decision" and not guarded.output.multi_label else _type_of(role)
+        kind = TensorProto.BOOL
+        if role in _SCORES:
+            kind = TensorProto.FLOAT
+        elif role == "decision" and not guarded.output.multi_label:
+            kind = TensorProto.INT64
         outputs.append(helper.make_tensor_value_info(name, kind, shape))
     proto = _extended(model, ops, outputs)
     for dial in dials:
@@ -173,8 +178,7 @@ def add_decisions(
 def without_decisions(model: Model, names: Iterable[str], dials: Dials) -> onnx.ModelProto:
     """Return a copy without what `add_decisions` has added: outputs of these names, and dials."""
     gone = {*names, *(dial.name for dial in dials)}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = whole_copy(model.proto)
     graph = proto.graph
     kept = [node for node in graph.node if not node.name.startswith(f"{GUARD}/") and not gone & {*node.output}]
     for values, left in (
@@ -188,7 +192,7 @@ def without_decisions(model: Model, names: Iterable[str], dials: Dials) -> onnx.
     return proto
 
 
-def _set_limit(ops: DialOps, dials: Dials, threshold: NDArray[np.float32], results: Mapping[str, str]) -> str:
+def _set_limit(ops: DecisionOps, dials: Dials, threshold: NDArray[np.float32], results: Mapping[str, str]) -> str:
     """Write what the score of a class in the set is not above."""
     if isinstance(dials.set, ClassSetDial):
         return ops.class_limits(dials.set)
@@ -199,12 +203,12 @@ def _set_limit(ops: DialOps, dials: Dials, threshold: NDArray[np.float32], resul
 
 def _block(
     model: Model, guarded: Guarded, dials: Dials, from_file: WrittenValues | None = None
-) -> tuple[DialOps, dict[str, str]]:
+) -> tuple[DecisionOps, dict[str, str]]:
     """Write the nodes of the scores."""
     _require_opset(model, guarded, dials)
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
-    ops = DialOps("float32", model.opset, from_file=from_file)
+    ops = DecisionOps("float32", model.opset, from_file=from_file)
     values = _values(ops, model, guarded.output)
     p = _probabilities(ops, values, guarded.output)
     scores = {}
@@ -274,13 +278,6 @@ def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:
         )
 
 
-def _type_of(role: str) -> int:
-    """Return the type of an output: of a score, or of a decision."""
-    if role in _SCORES:
-        return int(TensorProto.FLOAT)
-    return int(TensorProto.BOOL)
-
-
 def _matrix(ops: DecisionOps, name: str, columns: int) -> str:
     """Write a tensor as float32 rows; nothing where there is none."""
     if not name:
@@ -344,8 +341,7 @@ def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoPr
     """Return a copy of a model with the block behind its nodes."""
     renamed = {name: _ours(name) for node in ops.nodes for name in (node.name, *node.output)}
     renamed |= {tensor.name: _ours(tensor.name) for tensor in ops.initializers}
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = whole_copy(model.proto)
     for tensor in ops.initializers:
         name = _ours(tensor.name)
         tensor.name = ""

@@ -31,9 +31,113 @@ from onnx import TensorProto, helper
 
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 
+Floats = NDArray[np.float32]
+
+_ROUNDING = 2.0**-22
+"""Of a level and its product with a count, in float32: a level of k / (n + 1) must not become rank k + 1."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dial:
+    """A graph input with a default.
+
+    Attributes:
+        name: of the graph input.
+        default: its value where the caller gives none: a number, or (C,).
+    """
+
+    name: str
+    default: Any
+
+
+@dataclass(frozen=True, eq=False)
+class RiskDial(Dial):
+    """The risk as a float32 scalar, from which the threshold of the confidence is taken.
+
+    Attributes:
+        levels: (L,) rising.
+        thresholds: (L + 1,) number k holds for dials above `levels[k - 1]`, up to `levels[k]`.
+    """
+
+    levels: Floats
+    thresholds: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class SetDial(Dial):
+    """The coverage as a float32 scalar, from which the threshold of the sets is taken.
+
+    Attributes:
+        scores: (n + 1,) of the calibration samples, rising, and infinity.
+        labels: (n,) their classes.
+    """
+
+    scores: Floats
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassSetDial(Dial):
+    """The coverage as a float32 scalar, from which a threshold for each class is taken.
+
+    Attributes:
+        scores: (n + C,) of the calibration samples of each class, rising and with infinity behind them, one class
+            behind the other.
+        counts: (C,) samples of each class.
+    """
+
+    scores: Floats
+    counts: NDArray[np.int64]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        """(C,) where the scores of each class begin."""
+        return np.concatenate([[0], np.cumsum(self.counts[:-1] + 1)])
+
+    @property
+    def factors(self) -> Floats:
+        """(C,) what a level is multiplied by and rounded up to get a rank."""
+        return ((self.counts + 1) * (1 - _ROUNDING)).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class PriorDial(Dial):
+    """Class frequencies as a float32 vector, (C,), all positive."""
+
+
+@dataclass(frozen=True, eq=False)
+class ThresholdDial(Dial):
+    """The thresholds of the decision, a float32 scalar or vector, [] or (C,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dials:
+    """All dials of a file.
+
+    Attributes:
+        accept: of the risk; None without.
+        set: of the coverage; None without.
+        prior: of the class frequencies; None without.
+        decision: of the thresholds of the decision; None without.
+    """
+
+    accept: RiskDial | None = None
+    set: SetDial | ClassSetDial | None = None
+    prior: PriorDial | None = None
+    decision: ThresholdDial | None = None
+
+    def __iter__(self) -> Iterator[Dial]:
+        """Go through those that there are."""
+        return (dial for dial in (self.accept, self.set, self.prior, self.decision) if dial is not None)
+
+
+def below(thresholds: NDArray[np.float32]) -> Floats:
+    """Return the numbers t' for which c > t' says the same as c >= t, and is false where c is no number."""
+    return np.nextafter(thresholds, np.float32(-np.inf))
+
 
 class DecisionOps(NodeOps):
-    """The words of maps, and those that decisions need besides."""
+    """The words of maps, and those that decisions and dials need besides."""
 
     def cast(self, a: str) -> str:
         """Write a tensor as float32."""
@@ -48,7 +152,6 @@ class DecisionOps(NodeOps):
         return self.cast(self.compared("Less", a, self._reduced("ReduceMax", a)))
 
     def compared(self, op_type: str, a: str, b: str) -> str:
-        """Write Less or Greater."""
         return self._node(op_type, [a, b])
 
     def negated(self, op_type: str, a: str, b: str) -> str:
@@ -70,7 +173,6 @@ class DecisionOps(NodeOps):
         return self.add(p, self.mul(total, self.const(0.0)))
 
     def exp(self, a: str) -> str:
-        """Write Exp."""
         return self._node("Exp", [a])
 
     def summed_down(self, p: str, penalty: NDArray[Any]) -> str:
@@ -113,130 +215,6 @@ class DecisionOps(NodeOps):
         name = f"{PREFIX}/integers_{len(self.initializers)}"
         self.initializers.append(self._tensor(np.array(value, np.int64), name))
         return name
-
-
-Floats = NDArray[np.float32]
-
-_ROUNDING = 2.0**-22
-"""Of a level and its product with a count, in float32: a level of k / (n + 1) must not become rank k + 1."""
-
-
-@dataclass(frozen=True, eq=False)
-class RiskDial:
-    """The risk as a float32 scalar, from which the threshold of the confidence is taken.
-
-    Attributes:
-        name: of the graph input.
-        default: its value where the caller gives none.
-        levels: (L,) rising.
-        thresholds: (L + 1,) number k holds for dials above `levels[k - 1]`, up to `levels[k]`.
-    """
-
-    name: str
-    default: float
-    levels: Floats
-    thresholds: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class SetDial:
-    """The coverage as a float32 scalar, from which the threshold of the sets is taken.
-
-    Attributes:
-        name: of the graph input.
-        default: its value where the caller gives none.
-        scores: (n + 1,) of the calibration samples, rising, and infinity.
-        labels: (n,) their classes.
-    """
-
-    name: str
-    default: float
-    scores: Floats
-    labels: NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False)
-class ClassSetDial:
-    """The coverage as a float32 scalar, from which a threshold for each class is taken.
-
-    Attributes:
-        name: of the graph input.
-        default: its value where the caller gives none.
-        scores: (n + C,) of the calibration samples of each class, rising and with infinity behind them, one class
-            behind the other.
-        counts: (C,) samples of each class.
-    """
-
-    name: str
-    default: float
-    scores: Floats
-    counts: NDArray[np.int64]
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """(C,) where the scores of each class begin."""
-        return np.concatenate([[0], np.cumsum(self.counts[:-1] + 1)])
-
-    @property
-    def factors(self) -> Floats:
-        """(C,) what a level is multiplied by and rounded up to get a rank."""
-        return ((self.counts + 1) * (1 - _ROUNDING)).astype(np.float32)
-
-
-@dataclass(frozen=True, eq=False)
-class PriorDial:
-    """Class frequencies as a float32 vector.
-
-    Attributes:
-        name: of the graph input.
-        default: (C,) its value where the caller gives none, all positive.
-    """
-
-    name: str
-    default: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class ThresholdDial:
-    """The thresholds of the decision, a float32 scalar or vector.
-
-    Attributes:
-        name: of the graph input.
-        default: [] or (C,) its value where the caller gives none.
-    """
-
-    name: str
-    default: Floats
-
-
-@dataclass(frozen=True, eq=False)
-class Dials:
-    """All dials of a file.
-
-    Attributes:
-        accept: of the risk; None without.
-        set: of the coverage; None without.
-        prior: of the class frequencies; None without.
-        decision: of the thresholds of the decision; None without.
-    """
-
-    accept: RiskDial | None = None
-    set: SetDial | ClassSetDial | None = None
-    prior: PriorDial | None = None
-    decision: ThresholdDial | None = None
-
-    def __iter__(self) -> Iterator[RiskDial | SetDial | ClassSetDial | PriorDial | ThresholdDial]:
-        """Go through those that there are."""
-        return (dial for dial in (self.accept, self.set, self.prior, self.decision) if dial is not None)
-
-
-def below(thresholds: NDArray[np.float32]) -> Floats:
-    """Return the numbers t' for which c > t' says the same as c >= t, and is false where c is no number."""
-    return np.nextafter(thresholds, np.float32(-np.inf))
-
-
-class DialOps(DecisionOps):
-    """The words of decisions, and those of dials."""
 
     def ratio(self, dial: PriorDial) -> str:
         """Write r / max r, (C,): not a number where a frequency is not positive and finite."""

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import all_tensors, all_tensors_of
+from tna_onnx.graph.bounds import all_tensors, all_tensors_of, whole_copy
 from tna_onnx.graph.external import is_external, place_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.parts import Difference
@@ -76,15 +77,10 @@ def differences(old: Model, new: Model) -> tuple[Difference, ...]:
     after = _digested(new)
     if _encoded(before) == _encoded(after):
         return ()
+    compare = {"tensor": _tensor_changes, "node": _node_changes}
+    parts = zip(_parts(before).items(), _parts(after).values(), strict=True)
     rows = [
-        *_named("tensor", _tensors(before), _tensors(after), _Tensors(old, new)),
-        *_named("node", _nodes(before), _nodes(after), _Nodes(old, new)),
-        *_named("input", _by_name(before.graph.input), _by_name(after.graph.input), _whole),
-        *_named("output", _by_name(before.graph.output), _by_name(after.graph.output), _whole),
-        *_named("value_info", _by_name(before.graph.value_info), _by_name(after.graph.value_info), _whole),
-        *_named("opset", _opsets(before), _opsets(after), _whole),
-        *_named("metadata", _metadata(before), _metadata(after), _whole),
-        *_named("function", _by_name(before.functions), _by_name(after.functions), _whole),
+        *(row for (part, a), b in parts for row in _named(part, a, b, partial(compare.get(part, _whole), (old, new)))),
         *_fields("graph", before.graph, after.graph),
         *_fields("model", before, after),
     ]
@@ -93,12 +89,12 @@ def differences(old: Model, new: Model) -> tuple[Difference, ...]:
 
 
 Items = Sequence[tuple[str, Any]]
+Models = tuple[Model, Model]
 
 
 def _digested(model: Model) -> onnx.ModelProto:
     """Return a copy in which the digest of each tensor's bytes is in their place."""
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model.proto)
+    copy = whole_copy(model.proto)
     for tensor in all_tensors(copy.graph):
         if tensor.HasField("raw_data") or is_external(tensor):
             digest = content_digest(model, tensor)
@@ -117,30 +113,29 @@ def _encoded(message: Any) -> bytes:
     return bytes(message.SerializeToString(deterministic=True))
 
 
-def _tensors(proto: onnx.ModelProto) -> Items:
-    sparse = [(tensor.values.name, tensor) for tensor in proto.graph.sparse_initializer]
-    return _numbered([*((tensor.name, tensor) for tensor in proto.graph.initializer), *sparse])
+def _parts(proto: onnx.ModelProto) -> dict[str, Items]:
+    """Return the parts of a model that have names, by what they are."""
+    graph = proto.graph
+    sparse = [(tensor.values.name, tensor) for tensor in graph.sparse_initializer]
+    return {
+        "tensor": _numbered([*((tensor.name, tensor) for tensor in graph.initializer), *sparse]),
+        "node": _nodes(proto),
+        "input": _by_name(graph.input),
+        "output": _by_name(graph.output),
+        "value_info": _by_name(graph.value_info),
+        "opset": _numbered([(entry.domain or "ai.onnx", entry) for entry in proto.opset_import]),
+        "metadata": _numbered([(entry.key, entry) for entry in proto.metadata_props]),
+        "function": _by_name(proto.functions),
+    }
 
 
 def _nodes(proto: onnx.ModelProto) -> Items:
     """Return the nodes by name; one without is called by what it makes, which no other node does."""
-    return _numbered([(node.name or f"{node.op_type} of '{_first(node.output)}'", node) for node in proto.graph.node])
-
-
-def _first(names: Iterable[str]) -> str:
-    return next(iter(names), "")
+    return _numbered([(n.name or f"{n.op_type} of '{next(iter(n.output), '')}'", n) for n in proto.graph.node])
 
 
 def _by_name(items: Iterable[Any]) -> Items:
     return _numbered([(item.name, item) for item in items])
-
-
-def _opsets(proto: onnx.ModelProto) -> Items:
-    return _numbered([(entry.domain or "ai.onnx", entry) for entry in proto.opset_import])
-
-
-def _metadata(proto: onnx.ModelProto) -> Items:
-    return _numbered([(entry.key, entry) for entry in proto.metadata_props])
 
 
 def _numbered(items: Items) -> Items:
@@ -197,7 +192,7 @@ def _arrow(before: str, after: str) -> str:
     return f"{before or 'nothing'} -> {after or 'nothing'}"
 
 
-def _whole(part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+def _whole(_: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
     yield Difference(part, name, "changed", _arrow(_text(before), _text(after)))
 
 
@@ -225,62 +220,48 @@ def _unknown(message: Any) -> list[tuple[int, Any]]:
     return [(entry.field_number, entry.data) for entry in UnknownFieldSet(message)]
 
 
-class _Tensors:
-    """How tensors of one name differ."""
-
-    def __init__(self, old: Model, new: Model) -> None:
-        self.models = (old, new)
-
-    def __call__(self, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
-        if not isinstance(before, TensorProto) or not isinstance(after, TensorProto):
-            yield from _whole(part, name, before, after)
-            return
-        changed = _changed_fields(before, after)
-        for field in changed:
-            if field == "data_type":
-                yield Difference(part, name, "type", _arrow(type_name(before.data_type), type_name(after.data_type)))
-            elif field == "dims":
-                yield Difference(part, name, "shape", _arrow(str(tuple(before.dims)), str(tuple(after.dims))))
-            elif field not in _CONTENT:
-                yield Difference(part, name, field)
-        if {"data_type", "dims"}.isdisjoint(changed) and not {*_CONTENT}.isdisjoint(changed):
-            numbers = (_stored(model, name) for model in self.models)
-            yield Difference(part, name, "values", _text(before), "", *_largest_change(*numbers))
+def _tensor_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+    if not isinstance(before, TensorProto) or not isinstance(after, TensorProto):
+        yield from _whole(models, part, name, before, after)
+        return
+    changed = _changed_fields(before, after)
+    for field in changed:
+        if field == "data_type":
+            yield Difference(part, name, "type", _arrow(type_name(before.data_type), type_name(after.data_type)))
+        elif field == "dims":
+            yield Difference(part, name, "shape", _arrow(str(tuple(before.dims)), str(tuple(after.dims))))
+        elif field not in _CONTENT:
+            yield Difference(part, name, field)
+    if {"data_type", "dims"}.isdisjoint(changed) and not {*_CONTENT}.isdisjoint(changed):
+        tensors = (model.initializers.get(name) for model in models)
+        numbers = (_numbers(model, tensor) for model, tensor in zip(models, tensors, strict=True))
+        yield Difference(part, name, "values", _text(before), "", *_largest_change(*numbers))
 
 
-class _Nodes:
-    """How nodes of one name differ."""
-
-    def __init__(self, old: Model, new: Model) -> None:
-        self.models = (old, new)
-
-    def __call__(self, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
-        for field in _changed_fields(before, after):
-            if field == "attribute":
-                yield from self._attributes(part, name, before, after)
-            elif field in ("input", "output"):
-                names = _renamed(getattr(before, field), getattr(after, field))
-                yield Difference(part, name, field, names)
-            elif field == "op_type":
-                yield Difference(part, name, field, _arrow(before.op_type, after.op_type))
-            else:
-                yield Difference(part, name, field)
-
-    def _attributes(self, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
-        items = (_by_name(before.attribute), _by_name(after.attribute))
-        old, new = (dict(item) for item in items)
-        for key in dict.fromkeys([*old, *new]):
-            if key in old and key in new and _encoded(old[key]) == _encoded(new[key]):
-                continue
-            numbers = (_attribute_numbers(model, name, key) for model in self.models)
-            yield Difference(part, name, f"attribute:{key}", "", "", *_largest_change(*numbers))
-        if [key for key, _ in items[0]] != [key for key, _ in items[1]] and {*old} == {*new}:
-            yield Difference(part, name, "attribute", "in another order")
+def _node_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+    for field in _changed_fields(before, after):
+        if field == "attribute":
+            yield from _attribute_changes(models, part, name, before, after)
+        elif field in ("input", "output"):
+            names = itertools.zip_longest(getattr(before, field), getattr(after, field), fillvalue="")
+            renamed = ", ".join(_arrow(*pair) for pair in names if pair[0] != pair[1])
+            yield Difference(part, name, field, _shortened(renamed))
+        elif field == "op_type":
+            yield Difference(part, name, field, _arrow(before.op_type, after.op_type))
+        else:
+            yield Difference(part, name, field)
 
 
-def _renamed(before: Sequence[str], after: Sequence[str]) -> str:
-    pairs = [pair for pair in itertools.zip_longest(before, after, fillvalue="") if pair[0] != pair[1]]
-    return _shortened(", ".join(_arrow(*pair) for pair in pairs))
+def _attribute_changes(models: Models, part: str, name: str, before: Any, after: Any) -> Iterator[Difference]:
+    items = (_by_name(before.attribute), _by_name(after.attribute))
+    old, new = (dict(item) for item in items)
+    for key in dict.fromkeys([*old, *new]):
+        if key in old and key in new and _encoded(old[key]) == _encoded(new[key]):
+            continue
+        numbers = (_attribute_numbers(model, name, key) for model in models)
+        yield Difference(part, name, f"attribute:{key}", "", "", *_largest_change(*numbers))
+    if [key for key, _ in items[0]] != [key for key, _ in items[1]] and {*old} == {*new}:
+        yield Difference(part, name, "attribute", "in another order")
 
 
 def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
@@ -299,13 +280,6 @@ def _fields(part: str, before: Any, after: Any) -> Iterator[Difference]:
         yield from (Difference(part, name, "changed") for name in _changed_fields(*shared))
 
 
-def _stored(model: Model, name: str) -> NDArray[Any] | None:
-    tensor = model.initializers.get(name)
-    if tensor is None:
-        return None
-    return _numbers(model, tensor)
-
-
 def _attribute_numbers(model: Model, node_name: str, key: str) -> NDArray[Any] | None:
     for name, node in _nodes(model.proto):
         for attribute in node.attribute if name == node_name else ():
@@ -317,8 +291,10 @@ def _attribute_numbers(model: Model, node_name: str, key: str) -> NDArray[Any] |
     return None
 
 
-def _numbers(model: Model, tensor: TensorProto) -> NDArray[Any] | None:
-    """Return the values of a tensor; None where they are no numbers, or damaged."""
+def _numbers(model: Model, tensor: TensorProto | None) -> NDArray[Any] | None:
+    """Return the values of a tensor; None where there is none, or they are no numbers, or damaged."""
+    if tensor is None:
+        return None
     try:
         values = model.floats(tensor)
     except UnsupportedModel:

@@ -49,23 +49,22 @@ class SeveralHeads(UnsupportedModel):
 
 def find_heads(model: Model, kind: str | None = None) -> tuple[tuple[Head, ...], tuple[Refusal, ...]]:
     """Walk back from every graph output. Outputs that lead to no head give a refusal."""
-    outcomes = [_outcome(model, info, kind) for info in model.proto.graph.output]
-    heads = tuple(outcome for outcome in outcomes if isinstance(outcome, Head))
-    refusals = tuple(outcome for outcome in outcomes if isinstance(outcome, Refusal))
-    return heads, refusals
+    boxes = box_output(model)
+    heads = []
+    refusals = []
+    for name in model.outputs:
+        outcome = walk_back(model, name, kind=kind).outcome
+        if isinstance(outcome, Refusal):
+            refusals.append(outcome)
+        # nobody has labels for each box: which object it belongs to, training decides
+        elif boxes and (name == boxes or outcome.several):
+            refusals.append(Refusal(name, outcome.node, f"{BOXES} ('{boxes}')"))
+        else:
+            heads.append(outcome)
+    return tuple(heads), tuple(refusals)
 
 
 BOXES = "holds boxes, or one prediction for each of them: no classes of a sample"
-
-
-def _outcome(model: Model, info: onnx.ValueInfoProto, kind: str | None) -> Head | Refusal:
-    """Return the head or refusal of an output; boxes and their scores are refused."""
-    outcome = walk_back(model, info.name, kind=kind).outcome
-    boxes = box_output(model)
-    # nobody has labels for each box: which object it belongs to, training decides
-    if boxes and isinstance(outcome, Head) and (info.name == boxes or outcome.several):
-        return Refusal(info.name, outcome.node, f"{BOXES} ('{boxes}')")
-    return outcome
 
 
 def choose_head(model: Model, node: str | None = None, output: str | None = None, kind: str | None = None) -> Head:
@@ -81,7 +80,9 @@ def choose_head(model: Model, node: str | None = None, output: str | None = None
         refusals = tuple(refusal for refusal in refusals if refusal.output == output)
     heads = _as_labels(heads, refusals)
     if node is None and output is None:
-        heads = _of_one_kind(_last(model, heads))
+        heads = _last(model, heads)
+        # labels, such as gates and attributes, give way to a head that gives each sample one class
+        heads = tuple(head for head in heads if not head.multi_label) or heads
         _refuse_doubt(model, heads, refusals)
     by_node = {head.node: head for head in reversed(heads)}  # reversed: of several outputs, the first stays
     if node is not None and node not in by_node:
@@ -111,12 +112,6 @@ def _as_labels(heads: tuple[Head, ...], refusals: tuple[Refusal, ...]) -> tuple[
         replace(head, multi_label=True) if head.node in labelled and head.activation == "none" else head
         for head in heads
     )
-
-
-def _of_one_kind(heads: tuple[Head, ...]) -> tuple[Head, ...]:
-    """Drop heads of labels, such as gates and attributes, where another head gives each sample one class."""
-    plain = tuple(head for head in heads if not head.multi_label)
-    return plain or heads
 
 
 def _named(model: Model, node: str, by_node: dict[str, Head], refusals: Sequence[Refusal]) -> Head:

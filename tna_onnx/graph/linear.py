@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from tna_onnx.graph.bounds import attribute_of
+from tna_onnx.graph.bounds import attribute_of, input_at
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.stored import Linear, Mirror, Refused, Reshape, Step, Stored, Transpose, resolve
 
@@ -109,29 +109,11 @@ def _matrix(weight: Stored, transposed: bool) -> tuple[Step, ...]:
     return (*steps, Transpose((1, 0)))
 
 
-def _constant_second(model: Model, node: onnx.NodeProto, index: int) -> Stored:
-    return resolve(model, node.input[1], index)
-
-
 def _bias_at(model: Model, node: onnx.NodeProto, index: int, position: int) -> Stored | None:
-    if len(node.input) <= position or not node.input[position]:
+    name = input_at(node, position)
+    if not name:
         return None
-    return resolve(model, node.input[position], index)
-
-
-def _matmul(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
-    # Batches of products have no one weight.
-    if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
-        raise Refused(f"{node.op_type} that transposes batches is not supported")
-    turned_a = bool(attributes.get("transA", 0))
-    turned_b = bool(attributes.get("transB", 0))
-    scale = float(attributes.get("alpha", 1.0))
-    try:
-        weight = _constant_second(model, node, index)
-    except Refused as refused:
-        weight = _constant_first(model, node, index, refused)
-        return _classes_first(model, node, weight, (turned_a, turned_b), scale)
-    return Linear(node.input[0], weight, _matrix(weight, turned_b), turned_a, scale=scale)
+    return resolve(model, name, index)
 
 
 def _constant_first(model: Model, node: onnx.NodeProto, index: int, refused: Refused) -> Stored:
@@ -151,7 +133,7 @@ def _classes_first(
     weight: Stored,
     turned: tuple[bool, bool],
     scale: float,
-    bias: Stored | None = None,
+    bias: Stored | None,
 ) -> Linear:
     """Read W x^T, (C, N): the weight is the left operand."""
     orient = _matrix(weight, not turned[0])
@@ -168,25 +150,30 @@ def _classes_first(
     return Linear(features, weight, orient, transposed, True, bias, scale=scale)
 
 
-def _gemm(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
+def _product(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
+    """Read MatMul and Gemm, and those that ONNX Runtime has fused with what stands beside them."""
+    # Batches of products have no one weight.
+    if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
+        raise Refused(f"{node.op_type} that transposes batches is not supported")
+    is_gemm = node.op_type.endswith("Gemm")
     alpha = float(attributes.get("alpha", 1.0))
     beta = float(attributes.get("beta", 1.0))
     # Zero times any weight is zero: no new weight would change the scores.
     if alpha == 0:
-        raise Refused("Gemm with an alpha of zero")
+        raise Refused(f"{node.op_type} with an alpha of zero")
     # So it is with a bias: JAX writes a plain product with a bias of zeros, and adds the real one behind it.
     bias = None
-    if beta != 0:
+    if is_gemm and beta != 0:
         bias = _bias_at(model, node, index, 2)
     turned_a = bool(attributes.get("transA", 0))
     turned_b = bool(attributes.get("transB", 0))
     try:
-        weight = _constant_second(model, node, index)
+        weight = resolve(model, node.input[1], index)
     except Refused as refused:
         weight = _constant_first(model, node, index, refused)
         first = _classes_first(model, node, weight, (turned_a, turned_b), alpha, bias)
         return replace(first, bias_scale=beta, link=_activation(attributes))
-    if weight.value.ndim != 2:
+    if is_gemm and weight.value.ndim != 2:
         raise Refused(f"weight '{weight.name}' is {weight.value.ndim}-dimensional; expected a matrix")
     return Linear(
         features=node.input[0],
@@ -209,7 +196,7 @@ def _products(model: Model, index: int, node: onnx.NodeProto) -> Linear:
 
 
 def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], _: str) -> Linear:
-    weight = _constant_second(model, node, index)
+    weight = resolve(model, node.input[1], index)
     shape = weight.value.shape
     if len(shape) < 3:
         raise Refused(f"{node.op_type} with a weight of shape {shape}; expected (C, n, 1, 1)")
@@ -314,12 +301,12 @@ def _activation(attributes: dict[str, Any]) -> str:
 _POST_TRANSFORMS = {"NONE": "none", "SOFTMAX": "softmax", "LOGISTIC": "sigmoid"}
 
 _READERS = {
-    **{(domain, "MatMul"): _matmul for domain in _STANDARD},
-    **{(domain, "Gemm"): _gemm for domain in _STANDARD},
+    **{(domain, "MatMul"): _product for domain in _STANDARD},
+    **{(domain, "Gemm"): _product for domain in _STANDARD},
     **{(domain, "Conv"): _conv for domain in _STANDARD},
     **{(domain, "Einsum"): _einsum for domain in _STANDARD},
-    (_MICROSOFT, "FusedMatMul"): _matmul,
-    (_MICROSOFT, "FusedGemm"): _gemm,
+    (_MICROSOFT, "FusedMatMul"): _product,
+    (_MICROSOFT, "FusedGemm"): _product,
     (_MICROSOFT, "FusedConv"): _conv,
     ("ai.onnx.ml", "LinearClassifier"): _linear_classifier,
 }

@@ -17,7 +17,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import model_file, name_problem, open_regular
-from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs_of
+from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs_of, whole_copy
 from tna_onnx.graph.external import check_places, data_path, is_external, open_data, place_of, require_bytes
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
 from tna_onnx.graph.tensors import FLOAT_TYPES, numpy_name, split_off
@@ -45,9 +45,7 @@ _DEFINED = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.tr
 _Key: TypeAlias = tuple[str, str, str]
 
 
-def inlined(
-    model: onnx.ModelProto, name: str = "the model", limits: ModelLimits = DEFAULT_MODEL_LIMITS
-) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is."""
     if not model.functions:
         return model, ()
@@ -73,8 +71,7 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
     imports = [entry for function in model.functions for entry in function.opset_import]
     if all(entry.version == versions.get(entry.domain, entry.version) for entry in imports):
         return model
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
+    copy = whole_copy(model)
     for function in copy.functions:
         for entry in function.opset_import:
             entry.version = versions.get(entry.domain, entry.version)
@@ -149,7 +146,9 @@ def model_bytes(source: Any) -> bytes:
         return _serialized(source)
     # By name of the package, so that neither is imported unless the caller has done so.
     if package == "onnx_ir":
-        return _serialized(_from_onnx_ir(source))
+        import onnx_ir  # noqa: PLC0415 - there already, or there would be no such model
+
+        return _serialized(onnx_ir.to_proto(onnx_ir.external_data.load_to_model(source.clone())))
     if package == "onnx_graphsurgeon":
         import onnx_graphsurgeon  # noqa: PLC0415 - there already, or there would be no such graph
 
@@ -171,13 +170,6 @@ def _serialized(proto: onnx.ModelProto) -> bytes:
     return data
 
 
-def _from_onnx_ir(model: Any) -> onnx.ModelProto:
-    import onnx_ir  # noqa: PLC0415 - there already, or there would be no such model
-
-    proto: onnx.ModelProto = onnx_ir.to_proto(onnx_ir.external_data.load_to_model(model.clone()))
-    return proto
-
-
 # Files that people give in the place of a model.
 _DATA = (".npz", ".npy", ".csv", ".tsv", ".json", ".jsonl", ".parquet")
 _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tflite", ".pkl", ".joblib")
@@ -186,6 +178,7 @@ _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tfl
 _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
 
+_MAX_PASSED = 50  # nodes that change shape or type, in a row
 _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
 
 
@@ -340,6 +333,15 @@ class Model:
         node: onnx.NodeProto = self.proto.graph.node[k]
         return node
 
+    def maker(self, tensor: str, passed: Collection[str]) -> onnx.NodeProto | None:
+        """Return the node that makes a tensor, behind nodes of the kinds `passed`, which hand on their first input."""
+        for _ in range(_MAX_PASSED):
+            node = self.producer(tensor)
+            if node is None or node.op_type not in passed or not node.input:
+                return node
+            tensor = node.input[0]
+        return None
+
     def constant_tensor(self, tensor: str) -> onnx.TensorProto | None:
         """Return the initializer, or the value of the Constant node, of that name."""
         if tensor in self.initializers:
@@ -412,7 +414,13 @@ def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, 
         # Before anything opens the files: what is no part of the model must not become one.
         check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
         return model
-    return _complete(_parsed(model_bytes(source), None, limits, keep_inside=True))
+    model = _parsed(model_bytes(source), None, limits, keep_inside=True)
+    if model.external_files:
+        raise UsageError(
+            "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
+            "load the data first (`onnx.load(path)` does)"
+        )
+    return model
 
 
 def _read(path: Path, limits: ModelLimits, *, keep_inside: bool) -> Model:
@@ -462,16 +470,6 @@ def _array_on(data: bytes, tensor: onnx.TensorProto) -> NDArray[Any]:
         return np.frombuffer(data, kind).reshape(tuple(tensor.dims))
     loaded = onnx.TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type, raw_data=data)
     return np.asarray(onnx.numpy_helper.to_array(loaded))
-
-
-def _complete(model: Model) -> Model:
-    """Refuse a model in memory without its external data: nothing says where they lie."""
-    if model.external_files:
-        raise UsageError(
-            "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
-            "load the data first (`onnx.load(path)` does)"
-        )
-    return model
 
 
 def checker_complaint(model: Path | onnx.ModelProto) -> str:

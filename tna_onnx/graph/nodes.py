@@ -110,7 +110,6 @@ class NodeOps:
         return nodes | {tensor.name for tensor in self.initializers}
 
     def const(self, value: Any) -> str:
-        """Write a constant."""
         return self._store(np.asarray(value, self._dtype), f"const_{self._stored}")
 
     def in_float(self, value: Any) -> str:
@@ -121,23 +120,18 @@ class NodeOps:
         return self._node("Identity", [self.const(value)])
 
     def add(self, a: str, b: str) -> str:
-        """Write Add."""
         return self._node("Add", [a, b])
 
     def mul(self, a: str, b: str) -> str:
-        """Write Mul."""
         return self._node("Mul", [a, b])
 
     def div(self, a: str, b: str) -> str:
-        """Write Div."""
         return self._node("Div", [a, b])
 
     def matmul(self, a: str, b: str) -> str:
-        """Write MatMul."""
         return self._node("MatMul", [a, b])
 
     def log(self, a: str) -> str:
-        """Write Log."""
         return self._node("Log", [a])
 
     def clip(self, a: str, low: float, high: float) -> str:
@@ -191,7 +185,6 @@ class NodeOps:
         return self._node("Reshape", [a, self._node("Shape", [like])])
 
     def transpose(self, a: str, axes: list[int]) -> str:
-        """Write Transpose."""
         return self._node("Transpose", [a], perm=axes)
 
     def _reduced(self, op_type: str, a: str) -> str:
@@ -272,9 +265,9 @@ def annotate(proto: onnx.ModelProto, metadata: Mapping[str, str]) -> None:
         proto.metadata_props.add(key=key, value=value)
 
 
-def raw_logits(block: str = PREFIX) -> str:
+def raw_logits(block: str) -> str:
     """Return what the logits are called in front of an appended block."""
-    return RAW_LOGITS.replace(PREFIX, block, 1)
+    return f"{block}/logits"
 
 
 def free_block(model: Model, output: str) -> str:
@@ -287,14 +280,15 @@ def free_block(model: Model, output: str) -> str:
 _HEAD = "head"
 
 
+def head_key(output: str) -> str:
+    """Return how the keys of one output's entries begin in a file of several calibrated heads."""
+    # `h` is no part of `h/b`
+    return f"{_HEAD}/{quote(output, safe='')}/"
+
+
 def block_of(output: str) -> str:
     """Return how names of the nodes of one of several heads begin, by the graph output of that head."""
-    return f"{PREFIX}/{_HEAD}/{_quoted(output)}"
-
-
-def _quoted(output: str) -> str:
-    # `h` is no part of `h/b`
-    return quote(output, safe="")
+    return f"{PREFIX}/{head_key(output)}".removesuffix("/")
 
 
 def beside_earlier(model: Model, output: str, entries: Mapping[str, str]) -> dict[str, str]:
@@ -306,7 +300,7 @@ def beside_earlier(model: Model, output: str, entries: Mapping[str, str]) -> dic
     if not earlier_heads:
         return {**entries}
     heads = {**earlier_heads, output: entries}
-    return {f"{_HEAD}/{_quoted(name)}/{key}": value for name, values in heads.items() for key, value in values.items()}
+    return {f"{head_key(name)}{key}": value for name, values in heads.items() for key, value in values.items()}
 
 
 def calibrations(model: Model) -> dict[str, dict[str, str]]:
@@ -320,22 +314,17 @@ def calibrations(model: Model) -> dict[str, dict[str, str]]:
     return {}
 
 
-def head_key(output: str) -> str:
-    """Return how the keys of one output's entries begin in a file of several calibrated heads."""
-    return f"{_HEAD}/{_quoted(output)}/"
-
-
 def calibrated_heads(model: Model) -> tuple[str, ...]:
     """Return the graph outputs of which a file of several heads has entries, in order; empty for any other file."""
     keys = [key for key in provenance(model) if key.startswith(f"{_HEAD}/")]
-    calibrated = (output for key in keys for output in model.outputs if key.startswith(f"{_HEAD}/{_quoted(output)}/"))
+    calibrated = (output for key in keys for output in model.outputs if key.startswith(head_key(output)))
     return tuple(dict.fromkeys(calibrated))
 
 
 def head_provenance(model: Model, output: str | None) -> dict[str, str]:
     """Return the entries on one output of a file with several heads; of any other file, all entries."""
     entries = provenance(model)
-    start = f"{_HEAD}/{_quoted(output or '')}/"
+    start = head_key(output or "")
     entries_of_head = {key.removeprefix(start): value for key, value in entries.items() if key.startswith(start)}
     return entries_of_head or entries
 

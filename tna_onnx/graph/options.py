@@ -39,7 +39,6 @@ class ModelLimits:
     isolate_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        """Check the values."""
         check_limits("model", dataclasses.asdict(self))
 
     def inlined_size(self, size: int) -> int:

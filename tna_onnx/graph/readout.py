@@ -434,7 +434,7 @@ def _per_class(head: Head, stored: Stored, quantized: Quantized) -> Stored:
     along = [k for k in range(marks.ndim) if np.any(np.diff(marks, axis=k))]
     if len(along) != 1:
         return stored
-    return replace(stored, quantized=quantized.per_channel(along[0]))
+    return replace(stored, quantized=replace(quantized, axis=along[0]))
 
 
 def quantization_step(model: Model, tensor: str) -> float:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import input_at
+from tna_onnx.graph.bounds import input_at, whole_copy
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import reads
 from tna_onnx.graph.load import Model
@@ -204,7 +204,12 @@ def rewrite(
     if from_file is not None:
         result.large_values |= from_file.model.large_values
     for layer, new_weight, new_bias in written:
-        _write_weight_and_bias(model, layer, new_weight, _as_read(layer, new_bias, bias_factor), result)
+        bias_read = None
+        if new_bias is not None:
+            bias_read = layer.bias_as_read(new_bias)
+        elif layer.stored_bias is not None and bias_factor != 1:
+            bias_read = layer.stored_bias.value.astype(np.float64) * bias_factor
+        _write_weight_and_bias(model, layer, new_weight, bias_read, result)
     if written or write_map is not None:
         _widen(model, readout, result)
     if write_map is not None:
@@ -212,35 +217,25 @@ def rewrite(
         if hidden:
             show_scores(result.touch(model.producers[readout.logits], f"attribute:{TRANSFORM}"))
         _insert(model, adapted(write_map, readout, logits_shape, hidden=hidden), keeps_order, block, result)
-    _prepend(result)
+    if result.constants:  # last, because source nodes are named by their index
+        insert_nodes(proto.graph, 0, result.constants)
+        result.nodes.update(node.name for node in result.constants)
     annotate(proto, metadata)  # always: the file says what it is, changed or not
     return result
 
 
 def unchanged(model: Model, readout: Readout) -> Rewritten:
     """Return a copy of the model in which nothing is new, provenance neither."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
-    return Rewritten(proto, readout, large_values={**model.large_values})
+    return Rewritten(whole_copy(model.proto), readout, large_values={**model.large_values})
 
 
 def with_inputs(model: Model, names: Iterable[str]) -> onnx.ModelProto:
     """Return a copy of a model in which some initializers are inputs, too: their values are the defaults."""
-    proto = onnx.ModelProto()
-    proto.CopyFrom(model.proto)
+    proto = whole_copy(model.proto)
     inputs = {info.name for info in proto.graph.input}
     for tensor in (model.initializers[name] for name in names if name not in inputs):
         proto.graph.input.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     return proto
-
-
-def _as_read(head: Head, bias: NDArray[Any] | None, factor: float) -> NDArray[np.float64] | None:
-    """Return the new bias as the node reads it; None if it stays as it is."""
-    if bias is not None:
-        return head.bias_as_read(bias)
-    if head.stored_bias is None or factor == 1:
-        return None
-    return head.stored_bias.value.astype(np.float64) * factor
 
 
 def _write_weight_and_bias(
@@ -252,7 +247,8 @@ def _write_weight_and_bias(
         return
     # Integer kernels assume that the bias has the scale of the features times that of the weight.
     if scale is not None and head.bias_step is not None and place.quantized is not None:
-        place = replace(place, quantized=place.quantized.with_scale(np.float64(head.bias_step) * scale))
+        fixed = np.asarray(np.float64(head.bias_step) * scale)
+        place = replace(place, quantized=replace(place.quantized, fixed_scale=fixed, axis=0 if fixed.ndim else None))
     elif bias is None:  # written anew, it would take other bytes for the same numbers
         return
     if bias is None:
@@ -395,7 +391,11 @@ def _insert(model: Model, write_map: WriteMap, keeps_order: bool, block: str, re
         ops.cast_behind(source, features)
     if taken := {*model.producers, *model.initializers, *model.inputs} & set(ops.outputs):
         raise UnsupportedModel(f"{model.name}: has a tensor called '{min(taken)}' already; leave out --keep-decision")
-    _refuse_taken_names(model, {raw, *ops.names})
+    in_use = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
+    if again := in_use & {raw, *ops.names}:
+        raise UnsupportedModel(
+            f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
+        )
     # The logits change their name, and the block's result takes it: every reader sees the new ones.
     at = model.producers[readout.logits]
     producer = result.touch(at, "output")
@@ -436,8 +436,7 @@ def _widen(model: Model, readout: Readout, result: Rewritten) -> None:
                 _overwrite(model, name, numpy_helper.from_array(new, name), role, result)
 
 
-# What changes a tensor's shape or type alone; and how many of these may follow one another.
-_MAX_PASSED = 8
+# What changes a tensor's shape or type alone.
 _PASSED = {
     "Cast", "DequantizeLinear", "Flatten", "Identity", "QuantizeLinear", "Reshape", "Squeeze", "Transpose", "Unsqueeze",
 }  # fmt: skip
@@ -447,13 +446,10 @@ def _is_probability(model: Model, readout: Readout, node: onnx.NodeProto) -> boo
     """Whether a node quantises, or dequantises, what a Sigmoid or Softmax makes of the logits."""
     if node.op_type not in ("QuantizeLinear", "DequantizeLinear"):
         return False
-    for _ in range(_MAX_PASSED):
-        source = model.producer(node.input[0])
-        if source is None or source.op_type not in _PASSED:
-            break
-        node = source
-    made = "" if source is None else source.op_type
-    return made in ("Sigmoid", "Softmax") and reads(model, node.input[0], readout.logits)
+    source = model.maker(node.input[0], _PASSED)
+    if source is None or source.op_type not in ("Sigmoid", "Softmax"):
+        return False
+    return reads(model, source.output[0], readout.logits)
 
 
 def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:
@@ -467,21 +463,6 @@ def _is_narrow(model: Model, node: onnx.NodeProto) -> bool:
         return False
     low, high = (float((end - offset.item()) * step.item()) for end in (np.iinfo(dtype).min, np.iinfo(dtype).max))
     return bool(low > step.item() or high < 1 - 1.5 * step.item())
-
-
-def _prepend(result: Rewritten) -> None:
-    """Put new Constant nodes in front of all others; last, because source nodes are named by their index."""
-    if result.constants:
-        insert_nodes(result.proto.graph, 0, result.constants)
-        result.nodes.update(node.name for node in result.constants)
-
-
-def _refuse_taken_names(model: Model, names: set[str]) -> None:
-    in_use = {*model.producers, *model.initializers, *(node.name for node in model.proto.graph.node)}
-    if again := in_use & names:
-        raise UnsupportedModel(
-            f"{model.name}: already holds a map that tna-onnx wrote ('{min(again)}'); start from the original model"
-        )
 
 
 def new_floats(written: Rewritten) -> dict[str, NDArray[Any]]:
@@ -509,20 +490,14 @@ def hollow_copy(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.Model
     names = [tensor.name for tensor in model.graph.initializer]
     # of a name that stands there twice, only the first is written anew
     if any(names.count(name) > 1 for name in left_out):
-        return _whole_copy(model)
+        return whole_copy(model)
     # what is unknown cannot be copied field by field
     if not left_out or len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)):
-        return _whole_copy(model)
+        return whole_copy(model)
     try:
         return _copy_without(model, left_out)
     except (UnicodeDecodeError, ValueError):  # a text of a damaged file, which only a whole message can take over
-        return _whole_copy(model)
-
-
-def _whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    return copy
+        return whole_copy(model)
 
 
 def _copy_without(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
@@ -532,7 +507,7 @@ def _copy_without(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.Mod
     _copy_fields(model.graph, copy.graph, skipped="initializer")
     for tensor in model.graph.initializer:
         if tensor.name in left_out:
-            _copy_words(tensor, copy.graph.initializer.add())
+            keep_words(tensor, copy.graph.initializer.add(name=tensor.name))
         else:
             copy.graph.initializer.add().CopyFrom(tensor)
     return copy
@@ -551,12 +526,6 @@ def _copy_fields(source: Any, target: Any, skipped: str) -> None:
             getattr(target, name).CopyFrom(getattr(source, name))
         elif source.HasField(name):
             setattr(target, name, getattr(source, name))
-
-
-def _copy_words(source: onnx.TensorProto, target: onnx.TensorProto) -> None:
-    """Copy what a tensor says about itself; its values, type and shape are written anew."""
-    target.name = source.name
-    keep_words(source, target)
 
 
 def keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:

@@ -31,6 +31,7 @@ import re
 import tempfile
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -118,17 +119,10 @@ def _is_intact(path: Path, pattern: re.Pattern[str]) -> bool:
     if match is None:
         return False
     try:
-        return _digest(path).startswith(match[1])
+        with open_regular(path) as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest().startswith(match[1])
     except OSError:
         return False
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with open_regular(path) as stream:
-        while block := stream.read(2**22):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _named_in_folder(data: Path) -> bool:
@@ -159,7 +153,7 @@ def check_output(model: Model, output: Path, *, overwrite: bool = False) -> None
         raise UsageError(f"{output}: folder {folder} does not exist; create it or choose another --output")
     if output.is_dir():
         raise UsageError(f"{output}: is a directory; expected a file name such as model.tna.onnx")
-    if _special(output):
+    if output.exists() and not output.is_file():  # a device, pipe or socket, which renaming would replace
         raise UsageError(f"{output}: is not a regular file; use --dry-run to write nothing")
     # By file, not by name: a link or another spelling may lead to the same.
     same = model.path is not None and output.exists() and output.samefile(model.path)
@@ -187,11 +181,6 @@ def file_beside(
     if output is not None or not dry_run:
         check_output(model, target, overwrite=overwrite)
     return target
-
-
-def _special(path: Path) -> bool:
-    """Whether the path is a device, pipe or socket, which renaming would replace."""
-    return path.exists() and not path.is_file()
 
 
 def _places(path: Path) -> set[Path]:
@@ -244,21 +233,17 @@ def _write(
 ) -> Path | None:
     """Write a model, and return the file with its external data, if it has one."""
     if model.external_files:
-        data = _write_external(model, proto, path)
+        data_file = _write_external(model, proto, path)
         write_new(path, *_serialized(proto, path, large_values))
-        return data
+        return data_file
     if verbatim and model.path is not None:
-        write_new(path, _same_bytes(model, model.path))
+        data = model.path.read_bytes()
+        if hashlib.sha256(data).hexdigest() != model.sha256:
+            raise UsageError(f"{model.path}: was changed while it was being read; start again")
+        write_new(path, data)
     else:
         write_new(path, *_serialized(proto, path, large_values))
     return None
-
-
-def _same_bytes(model: Model, path: Path) -> bytes:
-    data = path.read_bytes()
-    if hashlib.sha256(data).hexdigest() != model.sha256:
-        raise UsageError(f"{path}: was changed while it was being read; start again")
-    return data
 
 
 def _serialized(proto: onnx.ModelProto, path: Path, large_values: LargeValues) -> list[memoryview]:
@@ -298,13 +283,13 @@ def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
     return data
 
 
+@dataclass
 class _Range:
     """Bytes of a source file that belong together, and where they are in the new one."""
 
-    def __init__(self, start: int, end: int) -> None:
-        self.start = start
-        self.end = end
-        self.copied_to = 0
+    start: int
+    end: int
+    copied_to: int = 0
 
 
 class _Output:

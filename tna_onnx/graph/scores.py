@@ -49,7 +49,6 @@ class Untold(UnsupportedModel):
     """The graph does not tell whether the only `output` that may hold scores holds logits or probabilities."""
 
     def __init__(self, message: str, output: str) -> None:
-        """Keep the output."""
         super().__init__(message)
         self.output = output
 
@@ -74,7 +73,6 @@ class CannotInsert(UnsupportedModel):
     """A map has no place behind the logits. `reason` says why, without the advice on other maps."""
 
     def __init__(self, reason: str, advice: str) -> None:
-        """Join both to the message."""
         super().__init__(f"{reason}; {advice}")
         self.reason = reason
 
@@ -131,8 +129,9 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
                 f"use --map none{_or_fold(model, readout)}",
             )
         if not keeps_order:
+            what = "the labels of the same node" if _are_labels(model, name) else "from which labels are read"
             raise CannotInsert(
-                f"{model.name}: '{name}', {_what(model, name)}, would not follow an appended map",
+                f"{model.name}: '{name}', {what}, would not follow an appended map",
                 "use --map ts, ets or none, which never change the order of the classes",
             )
 
@@ -193,12 +192,6 @@ def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
     return {axis for k in places if len(places) == 1 for axis in (k, k - len(sizes))}
 
 
-def _what(model: Model, name: str) -> str:
-    if _are_labels(model, name):
-        return "the labels of the same node"
-    return "from which labels are read"
-
-
 def _or_fold(model: Model, readout: Readout) -> str:
     if isinstance(readout, Head) and can_scale(model, readout):
         return ", or ts, which needs no new nodes"
@@ -206,21 +199,10 @@ def _or_fold(model: Model, readout: Readout) -> str:
 
 
 # What takes the second column out of two, and what changes the shape alone.
-_PASSED = frozenset(
-    {
-        "ArrayFeatureExtractor",
-        "Cast",
-        "DequantizeLinear",
-        "Flatten",
-        "Gather",
-        "Identity",
-        "QuantizeLinear",
-        "Reshape",
-        "Slice",
-        "Squeeze",
-        "Unsqueeze",
-    }
-)
+_PASSED = {
+    "ArrayFeatureExtractor", "Cast", "DequantizeLinear", "Flatten", "Gather", "Identity", "QuantizeLinear", "Reshape",
+    "Slice", "Squeeze", "Unsqueeze",
+}  # fmt: skip
 _CLASSIFIERS = ("LinearClassifier", "TreeEnsembleClassifier")
 
 # More nodes between a classifier and its column are no mere change of shape.
@@ -249,7 +231,8 @@ def _sigmoid_behind(model: Model, tensor: str) -> int | None:
         if index is None:
             return None
         node = model.proto.graph.node[index]
-        if node.op_type in ("Sigmoid", "QLinearSigmoid") or (node.op_type in _CLASSIFIERS and _is_logistic(node)):
+        logistic = node.op_type in _CLASSIFIERS and attribute_of(node, "post_transform", b"") == b"LOGISTIC"
+        if node.op_type in ("Sigmoid", "QLinearSigmoid") or logistic:
             return index
         if node.op_type == "Concat" and len(node.input) == 2:
             tensor = node.input[1]  # (1 - p, p)
@@ -260,39 +243,28 @@ def _sigmoid_behind(model: Model, tensor: str) -> int | None:
     return None
 
 
-def _is_logistic(node: onnx.NodeProto) -> bool:
-    return any(a.name == "post_transform" and a.s == b"LOGISTIC" for a in node.attribute)
-
-
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
     """Return the head if there is one, else the tensor of logits or probabilities behind an output.
 
     `kind`: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`;
     `label-logits` or `label-probabilities` of several labels a sample.
     """
-    if kind in ("logit", "label-logits") and head is not None:
-        return choose_head(model, head, output, kind)
-    if head is None and kind in (None, "logit", "label-logits"):
-        try:
-            return choose_head(model, None, output, kind)
-        except SeveralHeads:
-            # one output may hold scores all the same; else which head is meant has to be told
-            with contextlib.suppress(UnsupportedModel):
-                readout = choose_readout(model, output, kind)
-                return _head_of(model, readout, kind)
-            raise
-        except UnsupportedModel:
-            return scores_of_output(model, output, kind)  # a map alone needs no head
     if head is not None:
-        return choose_head(model, head, output)
-    return choose_readout(model, output, kind)
-
-
-def _head_of(model: Model, readout: Readout, kind: str | None) -> Readout:
-    """Return the head of an output, if it has one, else the tensor itself."""
-    with contextlib.suppress(UnsupportedModel):
-        return choose_head(model, None, readout.output, kind)
-    return readout
+        return choose_head(model, head, output, kind)
+    if kind not in (None, "logit", "label-logits"):
+        return choose_readout(model, output, kind)
+    try:
+        return choose_head(model, None, output, kind)
+    except SeveralHeads:
+        # one output may hold scores all the same; else which head is meant has to be told
+        with contextlib.suppress(UnsupportedModel):
+            readout = choose_readout(model, output, kind)
+            with contextlib.suppress(UnsupportedModel):
+                return choose_head(model, None, readout.output, kind)
+            return readout
+        raise
+    except UnsupportedModel:
+        return scores_of_output(model, output, kind)  # a map alone needs no head
 
 
 def choose_readout(

@@ -50,11 +50,9 @@ class Transpose:
     perm: tuple[int, ...]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Do what the node does."""
         return np.transpose(array, self.perm)
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Take the permutation back."""
         return np.transpose(array, np.argsort(self.perm))
 
 
@@ -66,11 +64,9 @@ class Reshape:
     after: tuple[int, ...]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Do what the node does."""
         return array.reshape(self.after)
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Give the array its former shape."""
         return array.reshape(self.before)
 
 
@@ -81,7 +77,6 @@ class Cast:
     to: str
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Do what the node does."""
         return rounded(array, self.to)
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -117,7 +112,6 @@ class Select:
     whole: NDArray[Any]
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Do what the node does to the scores."""
         return np.take(array, self.places, self.axis)
 
     def undo(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -179,16 +173,10 @@ class Stored:
         """Return what the node will read of a new value: rounded to the stored type, or quantised and dequantised."""
         if self.shared:
             return rounded(value, self.float_type)
-        stored = self._held(self.layout(value))
-        for step in self.steps:
-            stored = step.apply(stored)
-        return stored
-
-    def _held(self, stored: NDArray[Any]) -> NDArray[Any]:
-        """Return what the stored tensor holds of a value: rounded, or quantised and dequantised."""
-        if self.quantized is not None:
-            return self.quantized.as_written(stored)
-        return rounded(stored, self.float_type)
+        stored = self.layout(value)
+        if self.quantized is None:
+            return oriented(rounded(stored, self.float_type), self.steps)
+        return oriented(self.quantized.as_written(stored), self.steps)
 
 
 def resolve(model: Model, tensor: str, reader: int) -> Stored:
@@ -271,7 +259,11 @@ class _Follow:
         constant = model.constant_tensor(tensor)
         self._shared |= model.uses.get(tensor, 0) > 1  # its other readers must not see a new value
         if constant is not None:
-            return tensor, self._stored_value(tensor, constant), ()
+            if constant.data_type not in FLOAT_TYPES:
+                kind = type_name(constant.data_type)
+                raise Refused(f"constant '{tensor}' has element type {kind}; expected {_listed()}")
+            self._float_type = FLOAT_TYPES[constant.data_type]
+            return tensor, model.floats(constant), ()
         if node is None:
             where = "a graph input" if tensor in model.inputs else "not in the file"
             raise Refused(f"'{tensor}' is {where}, not a constant")
@@ -298,12 +290,6 @@ class _Follow:
         if isinstance(step, Cast) and self._shared:
             self._float_type = step.to  # the node gets a tensor of its own, in the type that it reads
         return name, value, (*steps, step)
-
-    def _stored_value(self, tensor: str, constant: onnx.TensorProto) -> NDArray[Any]:
-        if constant.data_type not in FLOAT_TYPES:
-            raise Refused(f"constant '{tensor}' has element type {type_name(constant.data_type)}; expected {_listed()}")
-        self._float_type = FLOAT_TYPES[constant.data_type]
-        return self._model.floats(constant)
 
     def _dequantized(self, tensor: str, index: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
         model = self._model
@@ -380,7 +366,6 @@ class Linear:
 
 
 def oriented(value: NDArray[Any], steps: tuple[Step, ...]) -> NDArray[Any]:
-    """Apply steps in order."""
     for step in steps:
         value = step.apply(value)
     return value

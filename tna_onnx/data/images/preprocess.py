@@ -203,8 +203,7 @@ class Recipe:
         'NCHW'
         """
         # What the user wrote is checked before the input: a wrong flag is wrong for every model.
-        self._check_choices()
-        self._check_sizes()
+        self._check_stated()
         _check_input(spec)
         layout = self.layout or _layout(spec)
         color = _color(self.color, spec, layout)
@@ -228,7 +227,7 @@ class Recipe:
             fields.setdefault("resize", None)
         return replace(self, **fields)
 
-    def _check_choices(self) -> None:
+    def _check_stated(self) -> None:
         for flag, value, choices in [
             ("--layout", self.layout, (None, *get_args(Layout))),
             ("--color", self.color, (None, *get_args(Color))),
@@ -237,8 +236,6 @@ class Recipe:
             if value not in choices:
                 allowed = ", ".join(choice for choice in choices if choice)
                 raise UsageError(f"{flag} must be one of {allowed}, got {value!r}")
-
-    def _check_sizes(self) -> None:
         for flag, size in [("--resize", self.resize), ("--crop", self.crop)]:
             if size is not None and not 1 <= min(_height_width(size)) <= max(_height_width(size)) <= MAX_SIDE:
                 raise UsageError(f"{flag} must be 1 to {MAX_SIDE:,} pixels on each side, got {_number_text(size)}")

@@ -164,7 +164,6 @@ class _Reader:
         return kind
 
     def sizes(self, kind: str) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None, float | None]:
-        """Return resize, crop and crop_pct."""
         bare, cuts = _PROCESSORS[kind]
         resize: int | tuple[int, int] | None = None
         if self.on("do_resize"):
@@ -207,7 +206,6 @@ class _Reader:
         raise self.refusal("resample", f"one of {', '.join(f'{number} ({name})' for name, number in FILTERS.items())}")
 
     def on(self, key: str, *, default: bool = True) -> bool:
-        """Return a switch."""
         value = self.config.get(key)
         if value is None:
             return default
@@ -216,14 +214,12 @@ class _Reader:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """Return a finite number."""
         value = self.config.get(key, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
             raise self.refusal(key, "a number")
         return float(value)
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """Return one number per channel."""
         value = self.config.get(key)
         if not isinstance(value, (list, tuple)) or not all(
             type(part) in (int, float) and math.isfinite(part) for part in value
@@ -232,7 +228,6 @@ class _Reader:
         return tuple(float(part) for part in value)
 
     def pixels(self, value: object, key: str) -> int:
-        """Return a number of pixels."""
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_SIDE:
             raise self.refusal(key, f"a positive number of pixels, at most {MAX_SIDE:,},")
         return value

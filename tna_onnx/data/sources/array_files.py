@@ -94,7 +94,6 @@ class NpzArrays(StoredArrays):
         return self._arrays[name]
 
     def loaded(self, name: str) -> AnyArray:
-        """Return the same."""
         return self.column(name)
 
     def digest(self, names: Sequence[str], labels: IntArray) -> str:  # noqa: ARG002 - all of the file counts
@@ -266,17 +265,14 @@ class DataSet:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape with the samples along axis 0."""
         return tuple(self.values.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Dtype of the values."""
         dtype: np.dtype[Any] = self.values.dtype
         return dtype
 
     def __getitem__(self, rows: IntArray) -> AnyArray:
-        """Return the values of `rows` as a new array."""
         if not len(rows):
             return np.zeros((0, *self.shape[1:]), self.dtype)
         with parsing(self.where, "cannot be read", "write the file again"):

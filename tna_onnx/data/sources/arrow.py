@@ -51,7 +51,6 @@ _BATCH = 2**14  # rows read at a time
 
 
 def load_pyarrow() -> Any:
-    """Import pyarrow."""
     return optional("pyarrow", "tables", "reading and writing Parquet and Arrow files")
 
 
@@ -342,7 +341,6 @@ class ArrowTexts:
     dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(object))
 
     def __getitem__(self, rows: IntArray) -> AnyArray:
-        """Return the values of `rows` as a new array."""
         values = np.empty(len(rows), object)
         values[:] = self.chunked.take(rows).to_pylist()
         return values
@@ -358,7 +356,6 @@ class ArrowNumbers:
     dtype: np.dtype[Any]
 
     def __getitem__(self, rows: IntArray) -> AnyArray:
-        """Return the values of `rows` as a new array."""
         pa = load_pyarrow()
         values = np.empty((len(rows), *self.shape[1:]), self.dtype)
         which = np.searchsorted(self.starts, rows, side="right") - 1

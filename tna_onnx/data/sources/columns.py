@@ -86,11 +86,9 @@ class ArraySource:
     beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.labels)
 
     def describe(self) -> str:
-        """Return one line for reports."""
         return f"{self.title} ({len(self):,} samples, {classes_text(self.labels)})"
 
     def recipe(self) -> dict[str, object] | None:
@@ -280,7 +278,6 @@ class Stacked:
     dtype: np.dtype[Any]
 
     def __getitem__(self, rows: IntArray, /) -> AnyArray:
-        """Return the values of `rows` as a new array."""
         values = np.empty((len(rows), len(self.parts)), self.dtype)
         for place, (name, part) in enumerate(zip(self.names, self.parts, strict=True)):
             values[:, place] = self._converted(name, part[rows], rows)

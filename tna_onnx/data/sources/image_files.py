@@ -98,11 +98,9 @@ class ImageSource:
     sample_form: ClassVar[str] = "bytes of image files"
 
     def __len__(self) -> int:
-        """Return the number of images."""
         return len(self.rows)
 
     def describe(self) -> str:
-        """Return one line for reports."""
         text = f"{self.title} ({len(self):,} images, {classes_text(self.labels)})"
         if not self.skipped:
             return text
@@ -112,7 +110,6 @@ class ImageSource:
         return text
 
     def recipe(self) -> dict[str, object]:
-        """Return the resolved preprocessing as JSON-able values."""
         return self.preprocess.as_dict()
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
@@ -233,7 +230,6 @@ class FolderImages:
     system: Any = field(default=None, repr=False)
 
     def __len__(self) -> int:
-        """Return their number."""
         return len(self.names)
 
     def name(self, row: int) -> str:

@@ -296,7 +296,7 @@ def _from_objects(path: Path, records: Any) -> dict[str, AnyArray]:
             f"{path}: expected an object with the keys {listed(names)} for each sample, as the first one has, found "
             f"{listed(records[wrong])} as number {wrong + 1}"
         )
-    return {name: _typed([record[name] for record in records]) for name in names}
+    return {name: plain_column(cell_array([record[name] for record in records])) for name in names}
 
 
 def _transposed(path: Path, columns: dict[str, Any]) -> list[dict[str, Any]]:
@@ -321,15 +321,3 @@ def aligned(where: str, columns: Mapping[str, Mapping[Any, Any]]) -> dict[str, l
                 "one value per row in each"
             )
     return {name: [values[row] for row in rows] for name, values in columns.items()}
-
-
-def _typed(values: list[Any]) -> AnyArray:
-    """Convert JSON values to an array of numbers if all are numbers or null, else of objects."""
-    if values and all(isinstance(value, bool) for value in values):
-        return np.array(values)
-    numbers = [value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values]
-    if not all(numbers) or all(value is None for value in values):
-        return cell_array(values)
-    if any(value is None or isinstance(value, float) for value in values):
-        return np.array([np.nan if value is None else float(value) for value in values])
-    return whole_numbers(values)

@@ -110,15 +110,15 @@ def _arrays(batch: Any, input_names: list[str], where: str) -> dict[str, AnyArra
     return arrays
 
 
+@dataclasses.dataclass(eq=False)
 class _Column:
     """Rows of one input, written to an unnamed temporary file as they come."""
 
-    def __init__(self, where: str, file: BinaryIO) -> None:
-        self.where = where
-        self.file = file
-        self.rows = 0
-        self.shape: tuple[int, ...] | None = None
-        self.dtype: np.dtype[Any] | None = None
+    where: str
+    file: BinaryIO
+    rows: int = 0
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] | None = None
 
     def append(self, array: AnyArray, where: str) -> None:
         if self.shape is None:

@@ -61,7 +61,7 @@ class Copy:
         self._system = _system(url, limits)
         last = self._system.root.rpartition("/")[2]
         self._folder = Path(tempfile.mkdtemp(prefix="tna-onnx-"))
-        self._remove: weakref.finalize[Any, Any] = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._remove: Any = weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self.path = self._folder / self._system.file_name(last)
         names = expanded(last)
         cannot_reach = ("reached", "check address and credentials")
@@ -150,7 +150,6 @@ class _Bucket:
         self.system.get(f"{self.root}/", f"{target}/", recursive=True)
 
     def get(self, names: Sequence[str], targets: Sequence[Path]) -> None:
-        """Copy files, whose names count from the folder of the root."""
         base = self.root.rpartition("/")[0]
         self.system.get([f"{base}/{name}" for name in names], [str(target) for target in targets])
 
@@ -279,7 +278,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     """Rule 2."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        """Return the next request."""
         parts = urlsplit(newurl)
         allowed = ("https",) if req.type == "https" else ("http", "https")
         inside = _leads_inside(parts.hostname) and not _leads_inside(urlsplit(req.full_url).hostname)

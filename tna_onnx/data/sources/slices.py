@@ -79,7 +79,6 @@ class TableSlice:
         return self.count
 
     def tables(self) -> Iterator[Any]:
-        """Yield Arrow tables."""
         pa = load_pyarrow()
         passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in self.columns]
         names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.beside.values()]))
@@ -118,7 +117,6 @@ class SourceSlice:
     rows: IntArray = field(repr=False)
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self.rows)
 
     def tables(self) -> Iterator[Any]:

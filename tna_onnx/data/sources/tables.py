@@ -60,7 +60,6 @@ class TableImages:
     data_root: Path | None = None
 
     def __len__(self) -> int:
-        """Return their number."""
         return len(self.column)
 
     def name(self, row: int) -> str:
@@ -242,7 +241,6 @@ class _Table:
 
     @property
     def title(self) -> str:
-        """What reports call it."""
         return f"table {self.path.resolve().name}"
 
     def in_memory(self, columns: list[str]) -> ArraySource:
@@ -258,7 +256,6 @@ class _Table:
         return open_in_memory(self.title, str(self.path), {**values, **beside}, request, hashed=hashed)
 
     def images(self, name: str) -> ImageSource:
-        """Return the images in a column."""
         path, request = self.path, self.request
         request.check_one_class(str(path))
         table, stored, beside = self._map([name])
@@ -298,7 +295,6 @@ class _Table:
         )
 
     def is_ragged(self, tokens: Mapping[str, str]) -> bool:
-        """Whether lists of tokens have to be padded."""
         compute = importlib.import_module("pyarrow.compute")
         table = map_table(self.files, [tokens["ids"]], self.request.limits)
         lengths = compute.list_value_length(table.column(tokens["ids"])).unique().to_pylist()

@@ -63,7 +63,6 @@ class TarImages:
     keys: tuple[str, ...] = field(repr=False)
 
     def __len__(self) -> int:
-        """Return their number."""
         return len(self.starts)
 
     def name(self, row: int) -> str:

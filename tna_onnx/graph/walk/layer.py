@@ -107,8 +107,9 @@ def _read(state: State, node: onnx.NodeProto, index: int) -> Linear:
     if node.name.startswith(f"{PREFIX}/"):
         raise Refused("tna-onnx wrote this node: start from the original model")
     layer = read_linear(model, index, state.tensor)
-    if kind := _softmax_behind(model, layer.features):
-        raise Refused(f"its features are the result of {kind}: a layer behind probabilities is no head")
+    before = model.maker(layer.features, PASSED)
+    if before is not None and before.op_type in ("Softmax", "LogSoftmax"):
+        raise Refused(f"its features are the result of {before.op_type}: a layer behind probabilities is no head")
     return layer
 
 
@@ -123,23 +124,6 @@ def _in_order(state: State, layer: Linear) -> Linear:
     bias_orient = () if layer.bias is None else state.bias_selected(layer.bias)
     selection = Select(state.places(rows), 0, layer.vectors)
     return replace(layer, orient=(*layer.orient, selection), bias_orient=bias_orient)
-
-
-def _softmax_behind(model: Model, tensor: str) -> str:
-    """Return the kind of softmax that makes a tensor, through changes of shape or type; empty if none does."""
-    index = model.producers.get(tensor)
-    while index is not None:
-        node = model.proto.graph.node[index]
-        if node.op_type in ("Softmax", "LogSoftmax"):
-            return str(node.op_type)
-        if node.op_type not in PASSED or not node.input:
-            break
-        before = model.producers.get(node.input[0])
-        # a damaged file may have nodes in a circle
-        if before is not None and before >= index:
-            break
-        index = before
-    return ""
 
 
 def _take_in_positions(state: State, node: onnx.NodeProto, rows: int) -> None:
@@ -305,12 +289,10 @@ class SummedHead(Head):
 
     @property
     def readers(self) -> tuple[int, ...]:
-        """The indices of the linear nodes."""
         return tuple(reader for layer in self.layers for reader in layer.readers)
 
     @property
     def places(self) -> tuple[Stored, ...]:
-        """The constants behind weights and biases."""
         return tuple(place for layer in self.layers for place in layer.places)
 
     @cached_property
@@ -325,13 +307,11 @@ class SummedHead(Head):
 
     @property
     def holds_bias(self) -> bool:
-        """Whether one of the layers has a place for one bias a class."""
         return any(layer.holds_bias for layer in self.layers)
 
     def written(
         self, weight: NDArray[Any] | None, bias: NDArray[Any] | None
     ) -> Iterator[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]]:
-        """Yield each layer with what is written to it; None where it stays."""
         holder = next((layer for layer in self.layers if layer.holds_bias), None)
         start = 0
         read: set[str] = set()
@@ -353,22 +333,18 @@ class SummedHead(Head):
 
     @property
     def written_as_is(self) -> bool:
-        """Whether a (C, n) weight is in the file what it was before."""
         untied = len({layer.features for layer in self.layers}) == len(self.layers)
         return untied and all(layer.written_as_is for layer in self.layers)
 
     def as_written(self, weight: NDArray[Any]) -> NDArray[Any]:
-        """Return what becomes of a (C, n) weight in the file."""
         written = self.written(weight, None)
         return self._side_by_side([layer.weight if new is None else layer.as_written(new) for layer, new, _ in written])
 
     def new_bias_as_written(self, bias: NDArray[Any]) -> NDArray[Any]:
-        """Return what becomes of a new (C,) bias in the file."""
         written = self.written(None, bias)
         return self._added([layer.bias if new is None else layer.new_bias_as_written(new) for layer, _, new in written])
 
     def bias_as_written(self, factor: float) -> NDArray[Any]:
-        """Return what becomes of the (C,) bias times a factor in the file."""
         return self._added([layer.bias_as_written(factor) for layer in self.layers])
 
     def _side_by_side(self, weights: Sequence[NDArray[Any]]) -> NDArray[Any]:

@@ -73,7 +73,6 @@ def walk_back(model: Model, output: str, *, kind: str | None = None) -> State:
 
 
 def _run(state: State) -> Head:
-    """Walk to the linear layer."""
     model = state.model
     while True:
         index = model.producers.get(state.tensor)

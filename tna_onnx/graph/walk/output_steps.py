@@ -52,9 +52,7 @@ def normalized(state: State, inner: str) -> str:
 
 def divides_by_own_sum(model: Model, node: onnx.NodeProto) -> bool:
     """Whether a Div divides a tensor by its own sum, which may have been brought into shape."""
-    divisor = model.producer(node.input[1])
-    while divisor is not None and divisor.op_type in BESIDE_SUM and divisor.input:
-        divisor = model.producer(divisor.input[0])
+    divisor = model.maker(node.input[1], BESIDE_SUM)
     if divisor is None or divisor.op_type not in ("ReduceSum", "ReduceL1") or not divisor.input:
         return False
     return bool(divisor.input[0] == node.input[0])

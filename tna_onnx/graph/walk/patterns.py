@@ -318,17 +318,9 @@ _UNARY = ("Neg", "Sqrt", "Pow", "Mul", "Div", "Add", "Sub", "Clip", "Max", "Log"
 
 def distance(model: Model, tensor: str) -> str:
     """Return which distance from constants a tensor holds; empty if it holds none."""
-    for _ in range(_MAX_NODES):
-        node = model.producer(tensor)
-        if node is None or not node.input:
-            return ""
-        if node.op_type not in PASSED:
-            return _made_by(model, node)
-        tensor = node.input[0]
-    return ""
-
-
-def _made_by(model: Model, node: onnx.NodeProto) -> str:
+    node = model.maker(tensor, PASSED)
+    if node is None or not node.input:
+        return ""
     kind = node.op_type
     data = str(node.input[0])
     if kind == "CDist" and _one_constant(model, node):
@@ -340,19 +332,19 @@ def _made_by(model: Model, node: onnx.NodeProto) -> str:
         return SQUARED
     if kind in ("ReduceL2", "ReduceSumSquare", "ReduceL1") and _is_difference(model, data):
         return {"ReduceL2": EUCLIDEAN, "ReduceSumSquare": SQUARED}.get(kind, CITY_BLOCK)
-    if kind in ("ReduceSum", "ReduceMean"):
-        return _summed_distance(model, data)
-    return ""
+    return _summed_distance(model, node)
 
 
-def _summed_distance(model: Model, terms: str) -> str:
-    """Return which distance the sum of a tensor is."""
-    node = model.producer(terms)
-    if node is None or not node.input or not _is_difference(model, node.input[0]):
+def _summed_distance(model: Model, node: onnx.NodeProto) -> str:
+    """Return which distance a node sums up."""
+    terms = model.producer(node.input[0])
+    if node.op_type not in ("ReduceSum", "ReduceMean") or terms is None or not terms.input:
         return ""
-    if _square_of(model, node):
+    if not _is_difference(model, terms.input[0]):
+        return ""
+    if _square_of(model, terms):
         return SQUARED
-    if node.op_type == "Abs":
+    if terms.op_type == "Abs":
         return CITY_BLOCK
     return ""
 
