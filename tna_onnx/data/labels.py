@@ -125,7 +125,7 @@ def label_indices(
     if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
         return check_labels(values, n_samples, n_classes, where)
     texts = _as_text(_one_axis(values, where), where)
-    if not set(texts.tolist()) <= set(class_names or ()):
+    if class_names is None or not set(texts.tolist()) <= set(class_names):
         texts = np.char.strip(texts)  # cells of a CSV file have spaces around their text
     names, inverse = np.unique(texts, return_inverse=True)
     index_of = name_indices(names.tolist(), n_classes, where, "labels", class_names)
