@@ -183,8 +183,7 @@ class _Drawn:
         worth = np.maximum(1, np.round(cells.count**2 / cells.squares))
         hits = rng.binomial(worth.astype(np.int64), cells.confidence, shape) * (cells.count / worth)
         fits = np.stack([pool(row / cells.count, cells.count)[0] for row in hits])
-        confidence = np.broadcast_to(cells.confidence, shape)
-        gains = [score(cells.count, hits, confidence) - score(cells.count, hits, fits) for score in _SCORES]
+        gains = [score(cells.count, hits, cells.confidence) - score(cells.count, hits, fits) for score in _SCORES]
         return cls(cells.confidence, fits, *(float(np.mean(gain)) for gain in gains))
 
     def band(self, points: Array) -> tuple[Array, Array]:
@@ -196,7 +195,7 @@ class _Drawn:
 
 
 def _log_score(count: Array, hits: Array, probability: Array) -> Array:
-    """Mean binary NLL (...) of (..., K) hits in cells of (K,) samples under (..., K) probabilities, nats."""
+    """Mean binary NLL (...) of (..., K) hits in cells of (K,) samples under (K,) or (..., K) probabilities, nats."""
     # 0 log 0 is 0: PAV gives 0 and 1 only where it is right
     with np.errstate(divide="ignore", invalid="ignore"):
         right = np.where(hits > 0, hits * np.log(probability), 0.0)

@@ -109,7 +109,7 @@ def pool(y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     value = np.asarray(y, np.float64)
     start = np.arange(len(value))
     for _ in range(_MAX_ROUNDS):
-        first = np.flatnonzero(np.r_[True, value[1:] > value[:-1]])
+        first = np.append(0, np.flatnonzero(value[1:] > value[:-1]) + 1)
         if len(first) == len(value):
             break
         total = np.add.reduceat(value * size, first)
