@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,16 @@ import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
 
 import tna_onnx
+from tests.builders import small_model, tensor_info
 from tests.conftest import Small
+from tests.support import PLAIN, TILTED, WALKED
+from tna_onnx import maps
+from tna_onnx.numerics.metrics import Metrics
+from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import GateMissed
 
 Array = NDArray[Any]
@@ -162,3 +169,162 @@ def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:
     assert report.angle == 0
     assert report.map in ("ts", "ets", "aar", "none")
     assert not any("predicted classes change" in note for note in report.notes)
+
+
+# --- Every map with every search, on heads of every kind, through the public API: one deployable file each
+
+
+MAPS = ["none", "ts", "ets", "isotonic", "aar"]
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Probabilities of logits."""
+    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return weights / weights.sum(axis=1, keepdims=True)
+
+
+def outputs(path: Path, x: np.ndarray) -> list[np.ndarray]:
+    """Run a file with ONNX Runtime."""
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("map_name", "search"),
+    [
+        ("none", "sparse"),
+        ("ts", "none"),
+        ("ts", "sparse"),
+        ("ets", "complete"),
+        ("isotonic", "none"),
+        ("aar", "complete"),
+    ],
+)
+def test_maps_and_searches_are_one_call_and_one_file(small: Small, tmp_path: Path, map_name: str, search: str) -> None:
+    output = tmp_path / "o.onnx"
+    # one map draws its members, the others take the limit, which is quick
+    settings = (WALKED if map_name == "ts" else TILTED) | {"map": map_name, "search": search}
+    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **settings)
+    onnx.checker.check_model(str(output), full_check=True)
+    data = np.load(small.test)
+    (logits,) = outputs(output, data["x"])
+    # one batch of 1,500 here, batches of 64 in the report: the last digit may differ
+    again = Metrics.of(SampleScores.of_logits(logits, data["labels"]))
+    assert again.nll == pytest.approx(report.comparison.after.nll, abs=1e-5)
+    assert np.all(np.isfinite(logits))
+    reference = ReferenceEvaluator(str(output)).run(None, {"x": data["x"][:50]})[0]
+    np.testing.assert_allclose(softmax(reference), softmax(logits[:50]), atol=1e-5)
+    if search == "complete" and map_name != "none":
+        assert all(point.parameters for point in report.curve)
+    for batch in (0, 1, 3):
+        assert outputs(output, data["x"][:batch])[0].shape == (batch, 5)
+
+
+def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(small: Small, tmp_path: Path) -> None:
+    settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu", "predictions": "change"}
+    report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
+    compared = {each.method for each in report.methods}
+    # none of them can be told from the rest at once on so few samples; a tilt that nothing chooses is not shown
+    assert compared >= {"none", "ts", "ets", "bias", "svs", "isotonic", "aar", "refit 1"}
+    assert compared.isdisjoint(name for name in maps.MAPS if maps.MAPS[name].binary)
+    assert report.method in compared
+    assert any(note.startswith(f"chosen of {len(compared)} methods, ") for note in report.notes)
+
+
+def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
+    """Write a binary classifier whose labels are drawn at temperature 3: model, calibration and test data."""
+    rng = np.random.default_rng(11)
+    hidden = rng.standard_normal((8, 32)).astype(np.float32)
+    single = rng.standard_normal((32, 1)).astype(np.float32)
+    bias = np.array([0.4], np.float32)
+    tensors, shape = {"hidden": hidden, "weight": single, "bias": bias}, ["N", 1]
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["h"]),
+        helper.make_node("Relu", ["h"], ["features"]),
+        helper.make_node("Gemm", ["features", "weight", "bias"], ["s"], name="head"),
+    ]
+    if form == "sigmoid (N, 1)":
+        nodes.append(helper.make_node("Sigmoid", ["s"], ["y"]))
+    elif form == "sigmoid (N,)":
+        tensors["flat"], shape = np.array([-1], np.int64), ["N"]
+        nodes += [helper.make_node("Reshape", ["s", "flat"], ["r"]), helper.make_node("Sigmoid", ["r"], ["y"])]
+    else:  # two logits with Softmax
+        tensors["weight"] = np.concatenate([-single / 2, single / 2], axis=1)
+        tensors["bias"], shape = np.array([-0.2, 0.2], np.float32), ["N", 2]
+        nodes.append(helper.make_node("Softmax", ["s"], ["y"], axis=1))
+    model = small_model(nodes, [tensor_info("x", ["N", 8])], [tensor_info("y", shape)], tensors)
+    onnx.save(model, folder / "b.onnx")
+    for name in ("calib", "test"):
+        x = rng.standard_normal((1500, 8)).astype(np.float32)
+        s = (np.maximum(x @ hidden, 0) @ single)[:, 0] + 0.4
+        np.savez(folder / f"{name}.npz", x=x, labels=(rng.random(1500) < 1 / (1 + np.exp(-s / 3))).astype(np.int64))
+    return folder / "b.onnx", folder / "calib.npz", folder / "test.npz"
+
+
+@pytest.mark.parametrize(
+    ("form", "map_name"),
+    [("sigmoid (N, 1)", "ts"), ("sigmoid (N, 1)", "isotonic"), ("sigmoid (N,)", "beta"), ("softmax (N, 2)", "aar")],
+)
+def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
+    model, calib, test = binary(tmp_path, form)
+    # 32 features need hundreds of members; one case walks them, the others take the limit
+    members: Any = "auto" if (form, map_name) == ("sigmoid (N, 1)", "ts") else "inf"
+    settings = tna_onnx.Settings(search="sparse", map=map_name, ensemble_size=members, angle_step=10.0)  # type: ignore[arg-type]
+    report = tna_onnx.calibrate(
+        model, calib, eval=test, output=tmp_path / "o.onnx", settings=settings, max_accuracy_drop=2.0, device="cpu"
+    )
+    before, after = report.comparison.before, report.comparison.after
+    assert report.classes == 2
+    assert after.ece < 0.6 * before.ece
+    data = np.load(test)
+    (y,) = outputs(tmp_path / "o.onnx", data["x"])
+    assert y.shape == {"sigmoid (N, 1)": (1500, 1), "sigmoid (N,)": (1500,), "softmax (N, 2)": (1500, 2)}[form]
+    positive = y[:, 1] if y.ndim == 2 and y.shape[1] == 2 else y.reshape(-1)
+    # ECE of max(p, 1 - p) from the definition
+    confidence, hit = np.maximum(positive, 1 - positive), (positive > 0.5) == (data["labels"] == 1)
+    bins = np.ceil(confidence.astype(np.float64) * 15).astype(int)
+    by_hand = sum(abs(np.sum(hit[bins == b] - confidence[bins == b].astype(np.float64))) for b in range(16)) / 1500
+    assert after.ece == pytest.approx(by_hand, abs=1e-5)
+    for batch in (0, 1):
+        assert outputs(tmp_path / "o.onnx", data["x"][:batch])[0].shape == (batch, *y.shape[1:])
+
+
+@pytest.mark.parametrize(("dtype", "opset", "lowest"), [("float32", 6, 7), ("float64", 11, 12)])
+def test_an_opset_that_is_too_old_names_the_lowest_one(
+    small: Small, tmp_path: Path, dtype: str, opset: int, lowest: int
+) -> None:
+    from tna_onnx.graph.nodes import NodeOps
+
+    with pytest.raises(tna_onnx.UnsupportedModel, match=f"convert it to opset {lowest} or newer"):
+        NodeOps(dtype, opset)
+
+
+def test_float16_heads_take_every_map(small: Small, tmp_path: Path) -> None:
+    proto = onnx.load(small.model)
+    for tensor in proto.graph.initializer:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16) / 4, tensor.name))
+    for value in (proto.graph.input[0], proto.graph.output[0]):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    onnx.save(proto, tmp_path / "half.onnx")
+    for name in ("calib", "test"):
+        arrays = dict(np.load(small.calib if name == "calib" else small.test))
+        np.savez(tmp_path / f"{name}.npz", x=arrays["x"].astype(np.float16), labels=arrays["labels"])
+    for map_name in MAPS:
+        settings = TILTED | {"map": map_name}
+        report = tna_onnx.calibrate(
+            tmp_path / "half.onnx", tmp_path / "calib.npz", eval=tmp_path / "test.npz", **settings
+        )
+        assert report.comparison.after.nll <= report.comparison.before.nll + 0.01
+        assert json.loads(json.dumps(report.parameters)) == report.parameters
+
+
+def test_an_appended_softmax_is_read_from_the_graph_not_from_the_metadata(small: Small, tmp_path: Path) -> None:
+    tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **PLAIN | {"map": "ets"})
+    before = tna_onnx.evaluate(tmp_path / "o.onnx", small.test)
+    proto = onnx.load(tmp_path / "o.onnx")
+    proto.graph.node[-1].output[0] = "raw"
+    proto.graph.node.append(helper.make_node("Softmax", ["raw"], ["logits"], axis=1))
+    onnx.save(proto, tmp_path / "p.onnx")
+    after = tna_onnx.evaluate(tmp_path / "p.onnx", small.test)
+    assert (before.output_kind, after.output_kind) == ("logits", "probabilities")
+    assert after.metrics.ece == pytest.approx(before.metrics.ece, abs=1e-5)

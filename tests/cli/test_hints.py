@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,12 @@ import onnx
 import pytest
 from onnx import helper
 
+import tna_onnx
 from tests.builders import small_model, tensor_info
-from tests.support import cli
+from tests.conftest import Small
+from tests.support import cli, ok
+from tna_onnx import UsageError, evaluate
+from tna_onnx.errors import DataError
 
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((150, 4)).astype(np.float32)
@@ -204,3 +211,189 @@ def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], hint: s
     for told in followed:
         done = cli(*words, *told)
         assert done.exit_code == 0, (told, done.output)
+
+
+# --- What people try first, also with a folder of the Hub: where it cannot work, the message names what was meant
+
+
+TABLE_RNG = np.random.default_rng(0)
+ROWS = TABLE_RNG.standard_normal((40, 2)).astype(np.float32)
+LABELS = np.arange(40) % 3
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A folder with a model of two numbers, and a table of two columns and one of text."""
+    weight = TABLE_RNG.standard_normal((2, 3)).astype(np.float32)
+    node = helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head")
+    model = small_model([node], [tensor_info("X", ["N", 2])], [tensor_info("logits", ["N", 3])], {"weight": weight})
+    onnx.save(model, tmp_path / "model.onnx")
+    names = ("cat", "dog", "emu")
+    lines = [f"{a},{b},{names[label]}" for (a, b), label in zip(ROWS, LABELS, strict=True)]
+    (tmp_path / "calib.csv").write_text("\n".join(["age,height,species", *lines]) + "\n", "utf-8")
+    return tmp_path
+
+
+def refusal(folder: Path, data: str, *flags: object, model: str = "model.onnx") -> str:
+    result = cli("evaluate", folder / model, folder / data, *flags)
+    assert result.exit_code != 0, result.output
+    return result.stderr
+
+
+def test_the_only_column_of_text_is_proposed_and_is_the_right_one(table: Path) -> None:
+    error = refusal(table, "calib.csv")
+    assert "('species', 'age', 'height'); 'species' alone holds the model's classes" in error
+    assert "add --label-column species" in error
+    assert cli("evaluate", table / "model.onnx", table / "calib.csv", "--label-column", "species").exit_code == 0
+
+
+def test_a_column_in_another_case(table: Path) -> None:
+    assert "did you mean 'species'?" in refusal(table, "calib.csv", "--label-column", "Species")
+
+
+def test_a_column_given_as_a_file_of_labels(table: Path) -> None:
+    assert "for a column of a table, use --label-column species" in refusal(table, "calib.csv", "--labels", "species")
+
+
+def test_one_cell_that_is_no_number(table: Path) -> None:
+    text = (table / "calib.csv").read_text("utf-8").replace(f"{ROWS[7, 1]}", "tall")
+    (table / "calib.csv").write_text(text, "utf-8")
+    error = refusal(table, "calib.csv", "--label-column", "species")
+    assert "the table has 1 ('age'; not all values are numbers in 'height')" in error
+
+
+def test_a_path_that_is_nearly_right(table: Path) -> None:
+    assert f"did you mean {table / 'calib.csv'}?" in refusal(table, "calibb.csv")
+    assert "docs/data.md" in refusal(table, "other.parquet")
+
+
+def test_arrays_without_names(table: Path) -> None:
+    np.savez(table / "calib.npz", ROWS, LABELS)
+    assert "numpy.savez(file, X=..., labels=...)" in refusal(table, "calib.npz")
+    np.savez(table / "calib.npz", X=ROWS, labels=LABELS.astype(str).astype(object))
+    assert "np.array(names, dtype=str)" in refusal(table, "calib.npz")
+
+
+def test_texts_in_a_folder_or_without_labels(table: Path) -> None:
+    (table / "texts").mkdir()
+    assert "write the texts into one, with a column for the label" in refusal(table, "texts", "--tokenizer", "t")
+    (table / "texts.txt").write_text("a text\n", "utf-8")
+    assert "a .txt file lists images, and the model takes none" in refusal(table, "texts.txt", "--tokenizer", "t")
+
+
+def test_model_and_data_in_the_other_order(table: Path) -> None:
+    assert "the model comes first, the data behind it" in refusal(table, "model.onnx", model="calib.csv")
+    (table / "model.pt").write_bytes(b"PK\x03\x04 no model")
+    assert "export the model to ONNX first" in refusal(table, "calib.csv", model="model.pt")
+
+
+def test_a_stray_folder_beside_numbered_ones(tmp_path: Path, small: Small) -> None:
+    pytest.importorskip("PIL")
+    node = helper.make_node("Flatten", ["image"], ["flat"])
+    head = helper.make_node("MatMul", ["flat", "weight"], ["logits"], name="head")
+    weight = {"weight": np.ones((4, 3), np.float32)}
+    model = small_model([node, head], [tensor_info("image", ["N", 1, 2, 2])], [tensor_info("logits", ["N", 3])], weight)
+    onnx.save(model, tmp_path / "model.onnx")
+    from PIL import Image
+
+    for name in ("0", "1", "2", "new"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        Image.new("L", (2, 2)).save(tmp_path / "photos" / name / "a.png")
+    assert "4 class folders for a model with 3 classes" in refusal(tmp_path, "photos")
+    assert "all but 'new' are numbers" in refusal(tmp_path, "photos")
+
+
+def test_objects_of_python(table: Path) -> None:
+    with pytest.raises(UsageError, match=r"as a tuple, \(X, y\)"):
+        evaluate(table / "model.onnx", [ROWS, LABELS])
+    with pytest.raises(UsageError, match=r"export it to ONNX first \(torch.onnx.export, skl2onnx.to_onnx\)"):
+        evaluate(object(), (ROWS, LABELS))  # type: ignore[arg-type]
+
+
+def test_columns_that_are_neither_inputs_nor_labels_are_dropped(table: Path) -> None:
+    text = (table / "calib.csv").read_text("utf-8").splitlines()
+    rows = [f"{number or 'customer'},{line}" for number, line in enumerate(text)]
+    (table / "calib.csv").write_text("\n".join(rows) + "\n", "utf-8")
+    label = ("--label-column", "species")
+    assert "takes 2 columns of numbers, the table has 3" in refusal(table, "calib.csv", *label)
+    assert "no column 'client', which --drop-columns names" in refusal(
+        table, "calib.csv", *label, "--drop-columns", "client"
+    )
+    dropped = ok("evaluate", table / "model.onnx", table / "calib.csv", *label, "--drop-columns", "customer")
+    assert "'age', 'height'" in dropped.output
+
+
+def test_errors_of_functions_name_arguments(table: Path) -> None:
+    for function in (tna_onnx.evaluate, tna_onnx.calibrate):
+        with pytest.raises(tna_onnx.DataError, match="add label_column='species'"):
+            function(table / "model.onnx", table / "calib.csv")
+        assert pickle.loads(pickle.dumps(function)) is function
+    assert "--label-column" in refusal(table, "calib.csv")
+
+
+def test_x_and_y_are_arguments(table: Path) -> None:
+    names = np.array(["cat", "dog", "emu"])[LABELS]
+    fixed = {"map": "ts", "search": "none", "dry_run": True, "bins": 5, "trust_labels": True}
+    report = tna_onnx.calibrate(table / "model.onnx", ROWS, names, **fixed)
+    same = tna_onnx.calibrate(table / "model.onnx", (ROWS, LABELS), **fixed)
+    assert report.verdict == same.verdict
+    with pytest.raises(UsageError, match="y and labels"):
+        tna_onnx.calibrate(table / "model.onnx", ROWS, names, labels=LABELS)
+
+
+# ---- A folder as the Hub keeps it: the model in it, what the classes are called, how images become inputs
+
+
+@pytest.mark.parametrize("place", ["", "onnx"])
+def test_the_folder_of_a_model_is_the_model(small: Small, place: str, tmp_path: Path) -> None:
+    hub = tmp_path / "hub"
+    (hub / place).mkdir(parents=True)
+    shutil.copy(small.model, hub / place / "model.onnx")
+    names = ["ant", "bee", "cat", "dog", "eel"]
+    (hub / "config.json").write_text(json.dumps({"id2label": dict(enumerate(names)), "model_type": "x"}))
+    done = ok("calibrate", hub, small.calib, "--search", "none", "--map", "ts", "--device", "cpu")
+    assert (hub / place / "model.tna.onnx").is_file()
+    assert f"the classes are named by {hub / 'config.json'}" in " ".join(done.output.split())
+    report = tna_onnx.calibrate(hub, small.calib, output=tmp_path / "n.onnx", search="none", map="ts", device="cpu")
+    assert [each.name for each in report.recall.classes] == names
+
+
+def test_text_is_tokenised_by_the_tokenizer_of_the_folder(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers")
+    hub = tmp_path / "hub"
+    (hub / "onnx").mkdir(parents=True)
+    words = ["good", "bad", "film", "a", "not"]
+    model = tokenizers.models.WordLevel({word: k for k, word in enumerate([*words, "[UNK]"])}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(hub / "tokenizer.json"))
+    rng = np.random.default_rng(0)
+    table = {"table": rng.standard_normal((6, 4)).astype(np.float32), "w": 3 * np.eye(4, 2, dtype=np.float32)}
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["e"]),
+        helper.make_node("ReduceMean", ["e"], ["z"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
+    ]
+    proto = small_model(nodes, [tensor_info("input_ids", ["N", 4], np.int64)], [tensor_info("logits", ["N", 2])], table)
+    onnx.save(proto, hub / "onnx/model.onnx")
+    ids = rng.integers(0, 5, (300, 4))
+    logits = table["table"][ids].mean(axis=1) @ table["w"]
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1).tolist()
+    texts = [" ".join(words[k] for k in row) for row in ids.tolist()]
+    data = tmp_path / "d.jsonl"
+    data.write_text("\n".join(json.dumps({"text": t, "label": y}) for t, y in zip(texts, labels, strict=True)))
+    stated = tna_onnx.evaluate(hub, data, tokenizer=hub, device="cpu")
+    found = tna_onnx.evaluate(hub, data, device="cpu")
+    assert found.metrics == stated.metrics
+    assert any(f"tokenised by {hub}" in note for note in found.notes)
+    assert "tokenised by" in cli("calibrate", hub, data, "--search", "none", "--map", "ts", "--device", "cpu").output
+    # ids of tokens need none
+    np.savez(tmp_path / "d.npz", input_ids=ids, labels=labels)
+    assert tna_onnx.evaluate(hub, tmp_path / "d.npz", device="cpu").metrics == found.metrics
+    parquet = pytest.importorskip("pyarrow.parquet")
+    arrow = pytest.importorskip("pyarrow")
+    parquet.write_table(arrow.table({"text": texts, "label": labels}), tmp_path / "d.parquet")
+    assert tna_onnx.evaluate(hub, tmp_path / "d.parquet", device="cpu").metrics == found.metrics
+    (hub / "tokenizer.json").unlink()
+    with pytest.raises(DataError, match="tokenizer=FOLDER"):
+        tna_onnx.evaluate(hub, data, device="cpu")

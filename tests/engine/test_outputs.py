@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 from sklearn.metrics import log_loss
 
-from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, source_of
+from tests.builders import tensor_info
+from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, inputs, opened, source_of
 from tna_onnx.data import open_source
-from tna_onnx.engine.scoring import score_model
-from tna_onnx.errors import DataError
+from tna_onnx.engine.scoring import Both, NotFinite, _Tally, run_both, score_model
+from tna_onnx.errors import DataError, UnsupportedModel
+from tna_onnx.extraction.sessions import open_model
+from tna_onnx.graph.load import load_model
 from tna_onnx.graph.outputs import ClassOutput, output_of
+from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.progress import silent
+from tna_onnx.results.inspection import OutputDifference
 
 X = inputs(50)
 LABELS = np.arange(50) % 3
@@ -85,3 +95,80 @@ def test_one_number_a_sample_is_the_second_class() -> None:
 def test_outputs_that_are_not_what_they_should_be(values: np.ndarray, kind: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         score(values, kind)
+
+
+# --- How far outputs moved: both files run by ONNX Runtime, and counts by hand
+
+
+def several() -> onnx.ModelProto:
+    """Return the dense classifier with its features and a label as outputs too."""
+    proto = dense()
+    proto.graph.node.append(helper.make_node("ArgMax", ["logits"], ["label"], axis=1, keepdims=0))
+    proto.graph.output.extend([tensor_info("z", ["N", 6]), tensor_info("label", ["N"], np.int64)])
+    return proto
+
+
+def moved(new: Any, size: int = 16, **fields: Any) -> OutputDifference:
+    model = opened(several())
+    both = Both(model.model, open_model(model.model, CPU), load_model(new), (model.readout,), output_of(model.readout))
+    return run_both(replace(both, **fields), CPU, source_of(model, X), size, silent).outputs
+
+
+def scaled(factor: float) -> onnx.ModelProto:
+    model = opened(several())
+    return rewrite(model.model, model.readout, np.float32(factor) * WEIGHT, metadata={}).proto
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits.astype(np.float64))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+@pytest.mark.parametrize("size", [1, 16, 64])
+def test_numbers_are_those_of_numpy_in_any_batches(size: int) -> None:
+    found = moved(scaled(-0.5), size)
+    z = np.maximum(X, 0)
+    p, q = softmax(z @ WEIGHT.T + BIAS), softmax(z @ (-0.5 * WEIGHT.T) + BIAS)
+    assert (found.samples, found.output, found.output_kind) == (50, "logits", "logits")
+    assert found.largest == pytest.approx(np.max(np.abs(p - q)), abs=1e-6)
+    assert found.mean == pytest.approx(np.mean(np.abs(p - q)), abs=1e-6)
+    assert found.same_class == np.sum(p.argmax(axis=1) == q.argmax(axis=1)) < 50
+    assert found.confidence_after == pytest.approx(np.mean(q.max(axis=1)), abs=1e-6)
+    assert (found.accuracy_before, found.accuracy_after) == tuple(np.mean(v.argmax(axis=1) == LABELS) for v in (p, q))
+
+
+def test_outputs_behind_the_head_are_told_from_those_in_front() -> None:
+    features, label = moved(scaled(-0.5)).others
+    assert (features.name, features.depends_on_head, features.differing, features.largest) == ("z", False, 0, 0.0)
+    assert (features.values, label.values) == (300, 50)
+    assert (label.name, label.depends_on_head) == ("label", True)
+    assert label.differing > 0
+    assert all(each.depends_on_head for each in moved(scaled(1), readouts=()).others)  # nobody knows
+
+
+def test_files_that_cannot_be_compared() -> None:
+    with pytest.raises(UnsupportedModel, match="other inputs or outputs"):
+        moved(dense())  # lacks two outputs
+    half = several()
+    half.graph.input[0].name = half.graph.node[0].input[0] = "y"
+    with pytest.raises(UnsupportedModel, match="other inputs or outputs"):
+        moved(half)
+
+
+def test_probabilities_that_are_no_numbers_name_the_samples() -> None:
+    broken = several()
+    broken.graph.node[1].attribute.append(helper.make_attribute("alpha", float("inf")))
+    with pytest.raises(NotFinite, match="output 'logits' of sample 0 holds NaN or infinite"):
+        moved(broken)
+
+
+def test_a_tally_counts_nan_text_and_shapes() -> None:
+    tally = _Tally()
+    tally.add(np.array([1.0, np.nan, np.inf]), np.array([1.5, np.nan, np.inf]))
+    assert (tally.values, tally.differing, tally.largest) == (3, 1, 0.5)
+    tally.add(np.array([1.0]), np.array([np.nan]))
+    assert (tally.differing, tally.largest) == (2, None)
+    text = _Tally()
+    text.add(np.array(["a", "b"], object), np.array(["a", "c"], object))
+    text.add(np.zeros((2, 1)), np.zeros(2))
+    assert (text.values, text.differing, text.largest) == (4, 3, None)

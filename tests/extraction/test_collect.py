@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.extraction.samples import BIAS, WEIGHT, dense, inputs, opened, source_of, tokens
-from tna_onnx.data import InputSpec, open_source
+from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
+from tna_onnx.data import InputSpec, mapped, open_source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
-from tna_onnx.extraction.collect import FeatureTable, collect_features
+from tna_onnx.extraction import collect
+from tna_onnx.extraction.collect import FeatureTable, Tensors, collect_features
 from tna_onnx.extraction.head_check import check_readout
+from tna_onnx.extraction.sessions import OpenModel, layout_of, rows_of
+from tna_onnx.graph.load import load_model
+from tna_onnx.graph.readout import Head, Layout, Readout
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import silent
 
 
@@ -95,3 +103,178 @@ def test_several_rows_a_sample_are_no_features_of_a_linear_head() -> None:
     linear = opened(dense()).readout
     with pytest.raises(UnsupportedModel, match="one vector a sample"):
         collect_features(model, linear, source_of(model, inputs(8, 4, 6)), 16, silent)
+
+
+# --- The feature table: blocks and batches give every sample once, in order, as they were collected
+
+
+N = 10
+LABELS = np.arange(N) % 3
+
+
+@pytest.mark.parametrize("in_memory", [0, 2**20])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_part_has_the_rows_in_their_order(dtype: str, in_memory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In memory, or in a temporary file that is filled some rows at a time."""
+    monkeypatch.setattr(mapped, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(collect, "_BLOCK", 3 * 6 * np.dtype(dtype).itemsize)
+    features = np.arange(N * 6).reshape(N, 6).astype(dtype)
+    rows = np.array([7, 8, 0, 1, 2, 9, 4])
+    clusters = np.arange(N) // 2
+    part = FeatureTable(features, LABELS, 4, clusters=clusters, folder=Path("store")).part(rows)
+    assert isinstance(part.features, np.memmap) == (in_memory == 0)
+    assert part.features.dtype == dtype
+    np.testing.assert_array_equal(part.features, features[rows])
+    np.testing.assert_array_equal(part.labels, LABELS[rows])
+    np.testing.assert_array_equal(part.clusters, clusters[rows])
+    # workers would find other rows there
+    assert part.folder is None
+
+
+def test_a_part_is_in_memory_where_there_is_no_room_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mapped, "_IN_MEMORY", 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
+    part = FeatureTable(np.eye(N), LABELS).part(np.array([3, 1]))
+    assert type(part.features) is np.ndarray
+    np.testing.assert_array_equal(part.features, np.eye(N)[[3, 1]])
+
+
+@pytest.mark.parametrize(
+    ("stored", "given", "n_classes", "rows"),
+    [
+        ("float16", "float32", 2, 4), ("float32", "float32", 6, 4),
+        ("float64", "float64", 8, 3), ("int8", "float32", 100, 1),
+    ],
+)  # fmt: skip
+def test_blocks_are_as_large_as_their_logits_allow(
+    stored: str, given: str, n_classes: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """24 elements a block: 24 over the larger of 6 features and the number of classes."""
+    monkeypatch.setattr(collect, "_BLOCK", 24)
+    features = np.arange(N * 6).reshape(N, 6).astype(stored)
+    blocks = list(FeatureTable(features, LABELS).chunks(n_classes))
+    assert [len(labels) for _, labels in blocks][:-1] == [rows] * ((N - 1) // rows)
+    assert {block.dtype for block, _ in blocks} == {np.dtype(given)}
+    np.testing.assert_array_equal(np.concatenate([block for block, _ in blocks]), features)
+    np.testing.assert_array_equal(np.concatenate([labels for _, labels in blocks]), LABELS)
+
+
+def test_batches_are_those_of_the_collection() -> None:
+    features = np.arange(N * 6, dtype=np.float16).reshape(N, 6)
+    mask = np.arange(N * 2).reshape(N, 2)
+    scalars = tuple({"length": np.array(k)} for k in range(3))
+    batches = list(FeatureTable(features, LABELS, 4, {"mask": mask}, scalars).batches())
+    assert len(FeatureTable(features, LABELS)) == N
+    assert [len(labels) for _, labels, _ in batches] == [4, 4, 2]
+    assert {values.dtype for values, _, _ in batches} == {np.dtype("float16")}
+    np.testing.assert_array_equal(np.concatenate([values for values, _, _ in batches]), features)
+    np.testing.assert_array_equal(np.concatenate([beside["mask"] for _, _, beside in batches]), mask)
+    assert [int(beside["length"]) for _, _, beside in batches] == [0, 1, 2]
+
+
+def test_several_rows_of_a_sample_follow_one_another() -> None:
+    """Kept as (N, rows, n), given back as (B * rows, n), the shape that the graph computes."""
+    features = np.arange(N * 3 * 2, dtype=np.float32).reshape(N, 3, 2)
+    batches = [values for values, _, _ in FeatureTable(features, LABELS, 4, rows=3).batches()]
+    assert [values.shape for values in batches] == [(12, 2), (12, 2), (6, 2)]
+    np.testing.assert_array_equal(np.concatenate(batches), features.reshape(-1, 2))
+
+
+# --- Tensors of several predictions a sample, as rows
+
+
+SIZES = st.lists(st.integers(2, 4), min_size=1, max_size=3)
+
+
+@given(SIZES, st.integers(1, 3), st.integers(5, 6))
+def test_rows_are_the_class_vectors_of_the_positions(shape: list[int], samples: int, classes: int) -> None:
+    """Classes first or last: row r of position p is the vector that NumPy's indices give."""
+    last = np.random.default_rng(0).normal(size=(samples, *shape, classes))
+    expected = np.array([last[place] for place in np.ndindex(samples, *shape)])
+    first = np.moveaxis(last, -1, 1)
+    for values, axis in ((last, -1), (first, 1), (expected, -1)):
+        layout = layout_of(values.shape, samples, tuple(shape), 0)
+        assert layout == Layout(values.ndim, axis)
+        np.testing.assert_array_equal(rows_of(values, layout), expected)
+
+
+def test_one_number_a_position() -> None:
+    values = np.arange(6).reshape(2, 3)
+    layout = layout_of(values.shape, 2, (3,), -1)
+    assert layout == Layout(2, 0)
+    assert rows_of(values, layout).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("axis", "expected"), [(1, 1), (-1, -1)])
+def test_the_graph_decides_where_shapes_do_not(axis: int, expected: int) -> None:
+    layout = layout_of((8, 5, 5), 8, (5,), axis)
+    assert layout is not None
+    assert layout.class_axis == expected
+
+
+@pytest.mark.parametrize("shape", [(8, 4), (8, 7, 3), (7, 5, 3), (8, 5, 3, 1), ()])
+def test_other_positions_have_no_layout(shape: tuple[int, ...]) -> None:
+    assert layout_of(shape, 8, (5,), -1) is None
+
+
+# --- One session for everything that a run reads, and sessions on parts of a model
+
+
+def test_the_session_is_opened_once_and_gives_all_that_a_run_reads() -> None:
+    model = opened(divided())
+    session = model.session
+    assert model.session is session
+    assert model.is_whole(session)
+    assert set(session.outputs) == {"z", "scale", "logits"}
+    x = inputs(4)
+    z, scale, logits = session.run(["z", "scale", "logits"], {"x": x})
+    np.testing.assert_array_equal(z, np.maximum(x, 0))
+    np.testing.assert_allclose(scale, 1 + np.abs(x).mean(axis=1, keepdims=True), rtol=1e-6)
+    np.testing.assert_allclose(logits, (z @ WEIGHT.T + BIAS) / scale, atol=1e-5)
+
+
+def test_a_session_starts_where_the_samples_enter() -> None:
+    model = opened(dense())
+    float32 = np.dtype(np.float32)
+    part = model.session_from({"z": float32})
+    assert part is not None
+    assert [each.name for each in part.inputs] == ["z"]
+    z = inputs(3)  # of any sign: nothing in front of the head is run
+    np.testing.assert_allclose(part.run(["logits"], {"z": z})[0], z @ WEIGHT.T + BIAS, atol=1e-5)
+    assert not model.is_whole(part)
+    assert model.session_from({"logits": float32}) is None
+    assert model.session_from({}) is model.session_from({"x": float32}) is model.session
+
+
+def test_only_what_nodes_compute_is_asked_for_and_once() -> None:
+    assert opened(dense()).computed(["logits", "x", "weight", "z", "logits", "nowhere"]) == ["logits", "z"]
+
+
+# ---- Which tensors of a batch are kept, by the form of the head
+
+
+def of(model: OpenModel, readout: Readout | None = None, *given: str, keep_logits: bool = False) -> Tensors:
+    return Tensors.of(model, readout or model.readout, given, keep_logits=keep_logits)
+
+
+def test_a_linear_head_needs_its_features_alone() -> None:
+    model = opened(dense())
+    assert of(model) == Tensors("z", (), None, ("z",))
+    assert of(model, None, keep_logits=True) == Tensors("z", (), "logits", ("z", "logits"))
+
+
+def test_a_tail_needs_what_it_reads_beside_the_features() -> None:
+    model = opened(divided())
+    assert isinstance(model.readout, Head)
+    assert not model.readout.linear
+    assert of(model) == Tensors("z", ("scale",), None, ("z", "scale"))
+    assert of(model, replace(model.readout, linear=True)).beside == ()
+
+
+def test_without_a_head_the_logits_are_all() -> None:
+    proto = dense()
+    del proto.graph.node[1:]
+    proto.graph.node[0].output[0] = "logits"
+    model = load_model(proto)
+    model_opened = OpenModel(model, find_readout(model, None, None, "logits"), CPU)
+    assert of(model_opened, keep_logits=True) == Tensors("logits", (), "logits", ("logits",))

@@ -13,8 +13,11 @@ Where the others differ, and what the data below do about it:
   a sample. No two confidences are equal: these libraries keep ties together in one bin.
 """
 
+from __future__ import annotations
+
 import itertools
 import math
+import typing
 import warnings
 from collections.abc import Callable
 from types import ModuleType
@@ -26,11 +29,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import special
+from scipy.special import log_softmax
 from sklearn.calibration import calibration_curve
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
-from tests.support import ada_ece, ece
-from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.scores import SampleScores
+from tests.support import ada_ece, ece, pairwise
+from tna_onnx.numerics.metric import METRICS, OBJECTIVES, Objective
+from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
+from tna_onnx.numerics.reliability import ClassCounts
+from tna_onnx.numerics.scores import SampleScores, numpy_terms
 
 Array = NDArray[Any]
 N = 1500  # a multiple of 10 and 15
@@ -389,3 +396,136 @@ def test_chunks_give_the_scores_of_the_whole(n: int, classes: int, cuts: list[in
     assert equal(added, whole)
     rows = np.array([SampleScores.of_logits(logits[k : k + 1], labels[k : k + 1]).nll[0] for k in range(n)])
     np.testing.assert_array_equal(rows, whole.nll)
+
+
+# --- Counts per class, against scikit-learn, and any split gives the same
+
+
+@pytest.mark.parametrize("classes", [2, 7, 1000])
+def test_counts_are_those_of_scikit_learn(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    labels = rng.integers(0, classes, 400)
+    predicted = np.where(rng.uniform(size=400) < 0.7, labels, rng.integers(0, classes, 400))
+    found = ClassCounts.of(predicted, labels, classes)
+    precision, recall, _, samples = precision_recall_fscore_support(
+        labels, predicted, labels=range(classes), zero_division=0
+    )
+    np.testing.assert_allclose(found.right, recall * samples, atol=1e-9)
+    np.testing.assert_allclose(found.right, precision * found.predicted, atol=1e-9)
+    matrix = confusion_matrix(labels, predicted, labels=range(classes))
+    assert dict(found.errors) == {(int(a), int(b)): int(matrix[a, b]) for a, b in np.argwhere(matrix) if a != b}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=40), st.integers(0, 40))
+def test_any_split_gives_the_same(pairs: list[tuple[int, int]], at: int) -> None:
+    labels, predicted = np.array(pairs).T
+    whole = ClassCounts.of(predicted, labels, 5)
+    parts = ClassCounts.of(predicted[:at], labels[:at], 5) + ClassCounts.of(predicted[at:], labels[at:], 5)
+    np.testing.assert_array_equal(whole.predicted, parts.predicted)
+    np.testing.assert_array_equal(whole.right, parts.right)
+    assert whole.errors == parts.errors
+    assert whole.confused(2) == parts.confused(2)
+
+
+# --- Losses of single samples: their mean is the metric, whatever the order of the samples, and ties
+
+
+# sums of up to 300 terms of at most 2, in float64
+ROUNDING = 1e-12
+
+
+def drawn(seed: int, n: int, levels: int) -> SampleScores:
+    """Scores whose confidences take so many levels at most, 0 and 1 among them."""
+    rng = np.random.default_rng(seed)
+    confidence = np.float32(rng.integers(0, levels + 1, n) / levels)
+    return SampleScores(confidence, rng.random(n) < 0.6, np.float32(rng.gamma(1, 1, n)), np.float32(2 * rng.random(n)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(20, 300), st.sampled_from([1, 2, 7, 15, 10**6]), st.integers(1, 20))
+def test_their_mean_is_the_metric(seed: int, n: int, levels: int, bins: int) -> None:
+    scores = drawn(seed, n, levels)
+    for objective in OBJECTIVES:
+        losses = sample_losses(scores, objective, bins)
+        assert (losses.shape, losses.dtype) == ((n,), np.float64)
+        assert np.mean(losses) == pytest.approx(metric_value(scores, objective, bins), abs=ROUNDING)
+
+
+@pytest.mark.parametrize("objective", ["ece", "adaece"])
+def test_a_bin_errs_to_one_side(objective: Any) -> None:
+    """Two bins: the lower one is too modest, the upper one too sure."""
+    confidence = np.float32([0.2, 0.2, 0.3, 0.8, 0.8, 0.9])
+    hit = np.array([True, False, True, False, False, True])
+    scores = SampleScores(confidence, hit, confidence, confidence)
+    expected = np.where(confidence < 0.5, hit - confidence, confidence - hit)
+    np.testing.assert_allclose(sample_losses(scores, objective, 2), expected, rtol=0, atol=1e-7)  # float32 confidences
+
+
+def test_samples_of_one_confidence_on_two_sides_of_a_border_share_their_sides() -> None:
+    """Ranks 3 and 4 of 6 have one confidence: one lies in each of two bins of three, which err to opposite sides."""
+    confidence = np.float32([0.1, 0.2, 0.5, 0.5, 0.8, 0.9])
+    hit = np.array([True, True, True, False, False, False])
+    scores = SampleScores(confidence, hit, confidence, confidence)
+    losses = sample_losses(scores, "adaece", 2)
+    np.testing.assert_allclose(losses, [0.9, 0.8, 0, 0, 0.8, 0.9], rtol=0, atol=1e-7)  # float32 confidences
+
+
+# --- Rows of metrics: one for every formula, and what they write
+
+
+def scores(seed: int) -> SampleScores:
+    logits = np.random.default_rng(seed).normal(size=(60, 3))
+    return SampleScores.of_logits(logits, np.arange(60) % 3)
+
+
+def test_objectives_are_the_rows_that_say_so() -> None:
+    assert typing.get_args(Objective) == OBJECTIVES
+    for name in typing.get_args(Objective):
+        assert metric_value(scores(0), name) == getattr(Metrics.of(scores(0)), name)
+
+
+@pytest.mark.parametrize("row", METRICS.values(), ids=METRICS)
+def test_standing_follows_the_better_side(row: typing.Any) -> None:
+    assert row.standing(0.1, 0.2) == row.better
+    assert row.standing(-0.2, -0.1) == -row.better
+    assert row.standing(-0.1, 0.1) == 0
+
+
+# --- What a sample's scores are made of, against the definition in float64
+
+
+@pytest.mark.parametrize(
+    ("dtype", "spread", "classes"), pairwise(["float32", "float64"], [1.0, 20.0, 300.0], [3, 64, 65, 256, 700])
+)
+def test_terms_are_the_definition_where_most_exponentials_are_tiny(dtype: str, spread: float, classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    logits = (spread * rng.standard_normal((50, classes))).astype(dtype)
+    labels = rng.integers(0, classes, 50)
+    confidence, hits, nll, brier = numpy_terms(logits, labels)
+    log_p = log_softmax(logits.astype(np.float64), axis=1)
+    p = np.exp(log_p)
+    rtol = 1e-5 if dtype == "float32" else 3e-7  # of float32 results
+    np.testing.assert_allclose(confidence, p.max(axis=1), rtol=rtol)
+    np.testing.assert_array_equal(hits, p.argmax(axis=1) == labels)
+    np.testing.assert_allclose(nll, -log_p[np.arange(50), labels], rtol=rtol, atol=1e-6)
+    expected = np.sum((p - np.eye(classes)[labels]) ** 2, axis=1)
+    np.testing.assert_allclose(brier, expected, rtol=rtol, atol=1e-6)
+
+
+def test_a_class_that_is_masked_out_is_no_exception() -> None:
+    logits = np.full((1, 70), -np.inf, np.float32)
+    logits[0, :2] = 1.0, 0.0
+    confidence, hits, nll, _ = numpy_terms(logits, np.array([0]))
+    assert hits[0]
+    assert nll[0] == pytest.approx(np.log1p(np.exp(-1)), rel=1e-6)
+    assert confidence[0] == pytest.approx(1 / (1 + np.exp(-1)), rel=1e-6)
+
+
+@pytest.mark.parametrize("classes", [3, 70])
+def test_an_infinite_logit_has_no_scores(classes: int) -> None:
+    logits = np.zeros((2, classes), np.float32)
+    logits[0, 1] = np.inf
+    with np.errstate(invalid="ignore"):
+        confidence, _, nll, brier = numpy_terms(logits, np.zeros(2, np.int64))
+    assert np.isnan([confidence[0], nll[0], brier[0]]).all()
+    assert np.isfinite([confidence[1], nll[1], brier[1]]).all()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
 import os
 import re
 import shlex
@@ -348,3 +349,22 @@ def test_the_table_of_data_names_every_format() -> None:
     page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     table = page[page.index("| `--format` |") : page.index("If a library is missing")]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == set(FORMATS)
+
+
+# --- The notebook has the cells of its page, and ran to its end
+
+
+FOLDER = ROOT / "docs/how-to"
+
+
+def test_the_notebook_has_the_cells_of_the_page() -> None:
+    cells = json.loads((FOLDER / "notebook.ipynb").read_text("utf-8"))["cells"]
+    code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    assert code == [block.text.strip() for block in blocks(FOLDER / "notebook.md") if block.language == "python"]
+
+
+def test_every_cell_ran() -> None:
+    cells = json.loads((FOLDER / "notebook.ipynb").read_text("utf-8"))["cells"]
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    assert {output["output_type"] for cell in code for output in cell["outputs"]} == {"stream"}

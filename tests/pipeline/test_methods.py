@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,9 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.metrics import metric_value
+from tna_onnx.engine.logits import HeadLogits
+from tna_onnx.extraction.collect import FeatureTable
+from tna_onnx.maps.bias import Bias
+from tna_onnx.numerics.metrics import metric_value, sample_losses
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.methods import INPUT, Method, Rule
+from tna_onnx.pipeline.crossfit import Fit, cross_scores
+from tna_onnx.pipeline.methods import FOLDS, INPUT, Method, Rule
 
 Array = NDArray[Any]
 
@@ -177,3 +183,50 @@ def test_where_every_method_raises_the_error_the_best_is_kept() -> None:
     before = scores(1.0, 0.9)
     several = {Method(tilted=False, map="refit", step=k): scores(nll, 0.75) for k, nll in enumerate((0.7, 0.6, 2.0))}
     assert Rule(max_accuracy_drop=1.0).choose(several, before).step == 1
+
+
+# --- Methods that lose clearly on the first fold are not fitted again
+
+
+SEED = 4
+
+
+class Shifts:
+    """Biases on calibrated logits: none is best, and the larger, the worse."""
+
+    def __init__(self, samples: int, shifts: dict[Method, float]) -> None:
+        rng = np.random.default_rng(0)
+        logits = 2 * rng.normal(size=(samples, 3)).astype(np.float32)
+        labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+        self.logits = HeadLogits(FeatureTable(logits, labels), np.eye(3, dtype=np.float32), np.zeros(3, np.float32))
+        self.shifts = shifts
+        self.fits = dict.fromkeys(shifts, 0)
+
+    def __call__(self, _: int, __: NDArray[Any]) -> Iterator[tuple[Method, Iterator[Fit]]]:
+        yield INPUT, iter([(INPUT, self.logits, None)])
+        for method in self.shifts:
+            yield method, self._one(method)
+
+    def _one(self, method: Method) -> Iterator[Fit]:
+        self.fits[method] += 1
+        yield method, self.logits, Bias(1.0, np.array([self.shifts[method], 0.0, 0.0]))
+
+
+def test_what_loses_clearly_is_fitted_once_and_left_out() -> None:
+    shifts = Shifts(2000, {BIAS: 0.001, SVS: 3.0})
+    scores = cross_scores(2000, SEED, shifts)
+    assert shifts.fits == {BIAS: FOLDS, SVS: 1}
+    assert list(scores) == [INPUT, BIAS]
+
+
+def test_what_keeps_predictions_stays() -> None:
+    shifts = Shifts(2000, {TS: 3.0})
+    assert list(cross_scores(2000, SEED, shifts)) == [INPUT, TS]
+
+
+@pytest.mark.parametrize(("objective", "left"), [("nll", [INPUT]), ("brier", [INPUT]), ("adaece", [INPUT, SVS])])
+def test_the_loss_is_that_of_the_objective(objective: Any, left: list[Method]) -> None:
+    """The NLL of few samples tells what their error of calibration leaves to chance."""
+    shifts = Shifts(2000, {SVS: 1.5})
+    loss = functools.partial(sample_losses, objective=objective, bins=1)
+    assert list(cross_scores(2000, SEED, shifts, loss)) == left

@@ -14,6 +14,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from click.testing import Result
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tna_onnx
 from tests.conftest import Small
@@ -218,3 +220,24 @@ def test_bins_have_the_intervals_of_the_page() -> None:
         ends = corners[np.isclose(corners[:, 0], bar.confidence), 1]
         assert (ends.min(), ends.max()) == pytest.approx(bar.consistent)
     assert "bins, 95 % interval" in diagram.get_legend_handles_labels()[1]
+
+
+# --- The bars of a reliability diagram against the samples that they stand for
+
+
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_bars_have_the_samples_between_their_sides(bins: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    confidence = draw.uniform(size=100)
+    hit = draw.uniform(size=100) < confidence
+    drawn = bars(Bins.of(confidence, hit, bins))
+    assert len(drawn) == bins
+    assert drawn[0].left == 0
+    assert drawn[-1].right == 1
+    for bar in drawn:
+        inside = (confidence > bar.left) & (confidence <= bar.right)
+        assert bar.count == inside.sum()
+        if bar.count:
+            # the same float64 sums, in another order
+            assert bar.confidence == pytest.approx(confidence[inside].mean(), abs=1e-12)
+            assert bar.height == pytest.approx(hit[inside].mean(), abs=1e-12)

@@ -9,6 +9,7 @@ import re
 import socket
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -37,31 +38,18 @@ def run(words: list[object], folder: Path, **env: str) -> subprocess.CompletedPr
     return support.run(*words, cwd=folder, env=settings)
 
 
-QUERY = """
-import json, sys, mlflow
-client = mlflow.MlflowClient()
-[experiment] = [e for e in client.search_experiments() if e.name == sys.argv[1]]
-[found] = client.search_runs([experiment.experiment_id])
-id = found.info.run_id
-def walk(path=None):
-    for f in client.list_artifacts(id, path):
-        yield from walk(f.path) if f.is_dir else [f.path]
-history = {name: [(m.step, m.value) for m in client.get_metric_history(id, name)] for name in found.data.metrics}
-print(json.dumps({"id": id, "status": found.info.status, "name": found.info.run_name, "params": found.data.params,
-    "metrics": found.data.metrics, "tags": found.data.tags, "history": history, "files": sorted(walk()),
-    "data": {i.tags[0].value: i.dataset.name for i in found.inputs.dataset_inputs},
-    "folder": client.download_artifacts(id, "", dst_path=sys.argv[2])}))
-"""
+def stored(folder: Path, experiment: str = "Default") -> tuple[Any, dict[str, Any], list[str], Path]:
+    """Read the only run of an experiment back: itself, the histories of its metrics, its files, and a copy of them."""
+    import mlflow
 
-
-def stored(folder: Path, experiment: str = "Default") -> dict[str, Any]:
-    """Read the only run of an experiment back through MLflow, and download its files."""
+    warnings.simplefilter("ignore")  # pytest sets the filters back
+    client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder}/runs.db")
+    (found,) = client.search_runs([client.get_experiment_by_name(experiment).experiment_id])
+    history = {name: client.get_metric_history(found.info.run_id, name) for name in found.data.metrics}
     (folder / "back").mkdir()
-    env = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/runs.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    start = [sys.executable, "-c", QUERY, experiment, str(folder / "back")]
-    done = subprocess.run(start, capture_output=True, text=True, cwd=folder, env=env, check=True)
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    copy = Path(client.download_artifacts(found.info.run_id, "", dst_path=folder / "back"))
+    files = sorted(path.relative_to(copy).as_posix() for path in copy.rglob("*") if path.is_file())
+    return found, history, files, copy
 
 
 @needs_mlflow
@@ -69,20 +57,20 @@ def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
     flags = ["--mlflow", "--json", "j.json", "--report", "r.html", "--seed", 3]
     done = run(command(small, tmp_path, *flags), tmp_path, MLFLOW_EXPERIMENT_NAME="digits")
     assert done.returncode == 0, done.stderr
-    found, report = stored(tmp_path, "digits"), json.loads((tmp_path / "j.json").read_text("utf-8"))
-    assert f"mlflow   run {found['id']} in sqlite:///" in done.stdout
+    (found, history, files, folder), report = stored(tmp_path, "digits"), json.loads((tmp_path / "j.json").read_text())
+    assert f"mlflow   run {found.info.run_id} in sqlite:///" in done.stdout
     assert done.stdout.startswith("The new model's probabilities")  # MLflow's own words are not on stdout
     assert not re.search("INFO|database|alembic", done.stderr), done.stderr  # nor what it does to a new database
-    assert (found["status"], found["name"]) == ("FINISHED", "model")
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "model")
 
-    parameters = found["params"]
+    parameters = found.data.params
     assert parameters["settings.seed"] == "3"
     assert parameters["settings.tilt.theta_s"] == "0.9"
     assert parameters["map"] == "ts"
     assert json.loads(parameters["fitted.temperature"]) == report["parameters"]["temperature"]
     assert parameters["model_sha256"] == report["model_sha256"]
 
-    metrics = found["metrics"]
+    metrics = found.data.metrics
     for name, interval in report["comparison"]["differences"].items():
         assert metrics[f"before.{name}"] == report["comparison"]["before"][name]
         assert metrics[f"after.{name}"] == report["comparison"]["after"][name]
@@ -94,14 +82,15 @@ def test_a_run_holds_everything(small: Small, tmp_path: Path) -> None:
         assert metrics[f"{stage}.kuiper"] == cumulative["kuiper"]
         assert metrics[f"{stage}.kuiper_p"] == cumulative["kuiper_p"]
     for name in ("angle", "objective", "accuracy"):
-        assert found["history"][f"curve.{name}"] == [[k, point[name]] for k, point in enumerate(report["curve"])]
+        steps = [(each.step, each.value) for each in history[f"curve.{name}"]]
+        assert steps == [*enumerate(point[name] for point in report["curve"])]
 
-    assert found["tags"]["tna_onnx.verdict"] == report["verdict"]
-    assert found["tags"]["tna_onnx.version.onnxruntime"] == report["versions"]["onnxruntime"]
+    assert found.data.tags["tna_onnx.verdict"] == report["verdict"]
+    assert found.data.tags["tna_onnx.version.onnxruntime"] == report["versions"]["onnxruntime"]
     described = ["model/MLmodel", "model/o.onnx", "model/python_env.yaml", "model/requirements.txt"]
-    assert found["files"] == [*described, "r.html", "report.json"]
-    assert found["data"] == {"calibration": report["calibration"]["data"], "evaluation": report["comparison"]["data"]}
-    folder = Path(found["folder"])
+    assert files == [*described, "r.html", "report.json"]
+    data = {each.tags[0].value: each.dataset.name for each in found.inputs.dataset_inputs}
+    assert data == {"calibration": report["calibration"]["data"], "evaluation": report["comparison"]["data"]}
     assert (folder / "model/o.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
     assert json.loads((folder / "report.json").read_text("utf-8"))["comparison"] == report["comparison"]
 
@@ -126,9 +115,9 @@ def test_the_model_can_be_loaded_and_registered(small: Small, tmp_path: Path) ->
     pytest.importorskip("pandas")  # what loads models of MLflow needs it
     done = run(command(small, tmp_path, "--mlflow"), tmp_path)
     assert done.returncode == 0, done.stderr
-    found = stored(tmp_path)
+    found, *_ = stored(tmp_path)
     env = {**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{tmp_path}/runs.db", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    words = [sys.executable, "-c", LOAD, found["id"], small.test, tmp_path / "o.onnx"]
+    words = [sys.executable, "-c", LOAD, found.info.run_id, small.test, tmp_path / "o.onnx"]
     loaded = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=env, check=False)
     assert loaded.returncode == 0, loaded.stderr
 
@@ -144,7 +133,7 @@ def test_external_data_go_with_the_model_and_figures_with_the_run(small: Small, 
     figures = ["--figures", "f"] if importlib.util.find_spec("matplotlib") else []
     done = run(["calibrate", source / "m.onnx", *flags, *figures], tmp_path)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    files = stored(tmp_path)["files"]
+    _, _, files, _ = stored(tmp_path)
     assert {"model/o.onnx", "report.json"} <= set(files)
     # called by what it holds
     assert [file for file in files if re.fullmatch(r"model/o\.onnx\.[0-9a-f]+\.data", file)]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
+from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.results.verdict import Standing, changed
+from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.results.gates import Gates
+from tna_onnx.results.recall import Recall
+from tna_onnx.results.verdict import Standing, changed, result_sentence
 
 BEFORE = Metrics(5000, 15, accuracy=0.811, ece=0.021, adaece=0.02, nll=0.5529, brier=0.27)
 AFTER = Metrics(5000, 15, accuracy=0.83, ece=0.012, adaece=0.011, nll=0.4873, brier=0.25)
@@ -108,3 +115,166 @@ def test_the_sentence_has_values_and_intervals_in_the_units_of_the_table() -> No
         "improved: NLL 0.5529 -> 0.4873 (-0.0712 to -0.0598); worse: ECE 2.10 % -> 1.20 % (+0.40 to +1.40 points); "
         "no significant change: accuracy 81.10 % -> 83.00 % (-0.10 to +0.13 points)"
     )
+
+
+# --- Recall in a report: intervals, the class that loses, and the gates that limit it
+
+
+Array = NDArray[Any]
+
+LABELS = np.repeat([0, 1, 2], [500, 300, 200])
+NAMES = ("cat", "dog", "fox")
+COUNTS = Metrics(1000, 15, 0.9, 0.1, 0.1, 0.3, 0.1)
+
+
+def scored(hit: Array, labels: Array | None = None) -> SampleScores:
+    values = np.zeros(len(hit), np.float32)
+    return SampleScores(values, hit, values, values, labels=labels)
+
+
+def hits(*right: int) -> Array:
+    """Hits of so many samples of each class, its first ones."""
+    starts = np.searchsorted(LABELS, LABELS)
+    return np.arange(1000) - starts < np.array(right)[LABELS]
+
+
+def recall(before: Array, after: Array, **fields: Any) -> Recall:
+    return Recall.of(scored(before, LABELS), scored(after), NAMES, **fields)
+
+
+SILENT = recall(hits(400, 200, 100), hits(480, 200, 20))
+
+
+def test_the_class_that_loses_is_named_with_its_interval() -> None:
+    worst = SILENT.worst
+    assert worst is not None
+    assert worst.name == "fox"
+    assert worst.text().startswith("fox: recall 50.0 % -> 10.0 % (-4")
+    assert worst.difference.low < worst.difference.difference == -0.4 < worst.difference.high < 0
+    assert SILENT.balanced_before == pytest.approx((0.8 + 2 / 3 + 0.5) / 3)
+    assert SILENT.balanced.difference == pytest.approx((0.96 + 2 / 3 + 0.1) / 3 - SILENT.balanced_before)
+
+
+def test_a_loss_that_may_be_chance_is_not_named_as_one() -> None:
+    """Three of 200: the interval of an adjusted Wald test holds zero."""
+    found = recall(hits(400, 200, 100), hits(400, 200, 97))
+    assert found.worst is None
+    assert found.lowest.name == "fox"
+
+
+def test_of_many_classes_the_worst_of_chance_is_not_named() -> None:
+    """Nothing changes on average in 60 classes: the worst of them loses by chance, in one interval of 40 or so."""
+    named = plain = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 60, 3000)
+        before, after = (rng.random(3000) < 0.7 for _ in range(2))
+        names = [str(c) for c in range(60)]
+        found = Recall.of(scored(before, labels), scored(after), names)
+        named += found.worst is not None
+        plain += any(each.difference.high < 0 for each in found.classes)
+    assert plain > 20
+    assert named <= 4
+
+
+def test_an_interval_that_holds_another_keeps_its_values_and_names_a_class_that_loses_in_both() -> None:
+    before = hits(400, 200, 100)
+    one, other = recall(before, hits(480, 200, 20)), recall(before, before)
+    assert one.worst is not None
+    both = one.holding(other)
+    assert both.worst is None
+    for mine, each, also in zip(both.classes, one.classes, other.classes, strict=True):
+        assert (mine.after, mine.difference.difference) == (each.after, each.difference.difference)
+        assert mine.difference.low == min(each.difference.low, also.difference.low)
+        assert mine.difference.high == max(each.difference.high, also.difference.high)
+    assert both.balanced.low == one.balanced.low
+
+
+@pytest.mark.parametrize(("limit", "missed"), [(20, True), (38, False), (45, False)])
+def test_the_whole_interval_is_beyond_the_limit(limit: float, *, missed: bool) -> None:
+    """The loss is 40 points, 33 to 47."""
+    lines = Gates(max_recall_drop=limit).recall_missed(SILENT, COUNTS, "held-out")
+    assert bool(lines) is missed
+    if missed:
+        assert lines[0].startswith("--max-recall-drop 20 missed: class fox: recall 50.0 % -> 10.0 %")
+
+
+def test_the_balanced_accuracy_has_a_limit() -> None:
+    value = 100 * SILENT.balanced_after
+    assert Gates(min_balanced_accuracy=value - 0.01).recall_missed(SILENT, COUNTS, "") == ()
+    (line,) = Gates(min_balanced_accuracy=value + 0.01).recall_missed(SILENT, COUNTS, "")
+    assert f"balanced accuracy is {value:.6g} % on 1,000 samples" in line
+
+
+@pytest.mark.parametrize("name", ["max_recall_drop", "min_balanced_accuracy"])
+@pytest.mark.parametrize("value", [-1, 101])
+def test_limits_are_per_cent(name: str, value: float) -> None:
+    with pytest.raises(UsageError, match=name):
+        Gates(**{name: value})
+
+
+# --- The sentence for readers who know no metric says what the verdict says
+
+
+CLEAR = 0.05
+
+
+def metrics(accuracy: float = 0.9, ece: float = 0.05) -> Metrics:
+    return Metrics(1000, 15, accuracy, ece, ece, 0.3, 0.1)
+
+
+def differences_of(**sides: float) -> dict[str, Interval]:
+    """Clear changes where a side is given, else none."""
+    found = {}
+    for name in ("accuracy", "ece", "nll"):
+        change = CLEAR * sides.get(name, 0)
+        found[name] = Interval(change, change - 0.01, change + 0.01, 0.95)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("sides", "after", "expected"),
+    [
+        (
+            {"ece": -1, "nll": -1},
+            metrics(0.9, 0.01),
+            "better: confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %",
+        ),
+        (
+            {"nll": -1},
+            metrics(0.901, 0.055),
+            "better: they fit the labels more closely; the average distance of confidence and accuracy, 5.0 points, "
+            "shows no clear change; accuracy moves from 90.0 % to 90.1 %, which may be chance",
+        ),
+        (
+            {"ece": 1, "nll": 1, "accuracy": -1},
+            metrics(0.85, 0.1),
+            "worse than the original: the average distance of confidence and accuracy grows from 5.0 to 10.0 points; "
+            "accuracy falls from 90.0 % to 85.0 %",
+        ),
+        (
+            {"nll": 1},
+            metrics(0.9, 0.05),
+            "worse than the original: its probabilities fit the labels less closely; the average distance of "
+            "confidence and accuracy, 5.0 points, shows no clear change; accuracy stays at 90.0 %",
+        ),
+        (
+            {"accuracy": 1},
+            metrics(0.95),
+            "better: the average distance of confidence and accuracy, 5.0 points, shows no clear change; accuracy "
+            "rises from 90.0 % to 95.0 %",
+        ),
+    ],
+)
+def test_the_sentence(sides: dict[str, float], after: Metrics, expected: str) -> None:
+    found = differences_of(**sides)
+    assert result_sentence(Standing.of(found).word, metrics(), after, found).endswith(expected)
+
+
+def test_a_metric_that_is_worse_is_named_though_the_others_are_better() -> None:
+    found = differences_of(ece=-1, nll=-1) | {"brier": Interval(0.0014, 0.0004, 0.0024, 0.95)}
+    sentence = result_sentence("improved", metrics(), metrics(0.9, 0.01), found, chance=0.012)
+    assert "Brier 0.1000 -> 0.1000 (+0.0004 to +0.0024) is worse" in sentence
+    assert "now 1.0 (by chance alone 1.2)" in sentence
+    better = differences_of(ece=-1, nll=-1) | {"brier": Interval(-0.0014, -0.0024, -0.0004, 0.95)}
+    assert "is worse" not in result_sentence("improved", metrics(), metrics(0.9, 0.01), better)

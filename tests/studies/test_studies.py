@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import integrate, stats
 
 from tests.studies.problems import problem
+from tests.support import ece
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
@@ -21,14 +23,15 @@ from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.study import Study
-from tna_onnx.search.candidates import candidate_of
+from tna_onnx.search.candidates import SearchSettings, candidate_of
 from tna_onnx.studies import curves, main_table, recalibrations
 from tna_onnx.studies.curves import narrowed
-from tna_onnx.studies.geometry import feature_angles
+from tna_onnx.studies.geometry import expected_angle, feature_angles
 from tna_onnx.studies.main_table import mean_interval, paired_interval
+from tna_onnx.studies.recalibrations import MEMBERS, search_printed, walk
 from tna_onnx.studies.run import EXPERIMENTS
 from tna_onnx.studies.settings import STUDIES, StudySettings
-from tna_onnx.studies.study_data import StudyData
+from tna_onnx.studies.study_data import StudyData, stratified
 
 SETTINGS = StudySettings(repeats=2)
 
@@ -326,3 +329,107 @@ def test_members_and_rotations_are_those_that_were_asked_for() -> None:
     for wrong in ({"theta_s": -1.0}, {"n_t": 0}, {"ensemble_size": 0}):
         with pytest.raises(UsageError):
             StudySettings(**wrong)  # type: ignore[arg-type]
+
+
+# --- Splits and subsets of samples: sizes, classes, and what they leave alone
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_stratified_draw_has_its_size_and_each_class_its_share(seed: int) -> None:
+    draws = np.random.default_rng(seed)
+    counts = draws.integers(1, 40, draws.integers(1, 7))
+    share = draws.random()
+    labels = np.repeat(np.arange(len(counts)), counts)
+    wanted = round(share * len(labels))
+    rows = stratified(labels, wanted, np.random.default_rng(seed))
+    assert len(rows) == wanted
+    assert list(rows) == sorted(set(rows.tolist()))
+    for label, count in enumerate(counts):
+        # place k of a class of m lies within one step of k / m
+        assert abs((labels[rows] == label).sum() - count * wanted / len(labels)) <= 2
+
+
+def test_splits_hold_all_samples_once_and_differ_between_repeats() -> None:
+    data = problem()
+    both = np.concatenate([data.calibration.features, data.held_out.features])
+    splits = [data.split(repeat, 0) for repeat in (0, 0, 1)]
+    for each in splits:
+        assert len(each.calibration) == len(data.calibration)
+        joined = np.concatenate([each.calibration.features, each.held_out.features])
+        assert np.array_equal(np.sort(joined, axis=0), np.sort(both, axis=0))
+    assert np.array_equal(splits[0].calibration.features, splits[1].calibration.features)
+    assert not np.array_equal(splits[0].calibration.features, splits[2].calibration.features)
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+def test_the_bias_follows_the_weight_only_where_it_should(scaled: bool) -> None:
+    base = problem()
+    data = StudyData(base.weight, base.bias, base.calibration, base.held_out, tilt_bias=scaled)
+    logits = np.concatenate([chunk for chunk, _, _ in data.logits(data.held_out, 0.5 * data.weight).chunks()])
+    bias = data.bias * (0.5 if scaled else 1)
+    assert np.allclose(logits, data.held_out.features @ (0.5 * data.weight).T + bias, atol=1e-5)
+
+
+# --- Algorithm 1 as printed: against explicit n x n matrices, and the search against all of its candidates
+
+
+def test_a_walk_is_a_product_of_rotation_matrices() -> None:
+    weight = np.random.default_rng(0).standard_normal((3, 6))
+    walked = walk(weight, 2, TiltParameters(), np.random.default_rng(7), 12, every=4)
+    stops = [(s.rotations, s.tilted.copy(), s.angles) for s in walked]
+    assert [rotations for rotations, _, _ in stops] == [4, 8, 12]
+    rng = np.random.default_rng(7)
+    matrices = [np.eye(6), np.eye(6)]
+    for _, tilted, angles in stops:
+        first = rng.integers(0, 6, (4, 2))
+        second = (first + rng.integers(1, 6, (4, 2))) % 6
+        turn = 0.9 * rng.beta(5, 1, (4, 2))
+        for k in range(4):
+            for d in range(2):
+                i, j, t = first[k, d], second[k, d], turn[k, d]
+                rotation = np.eye(6)
+                rotation[[i, j], [i, j]] = math.cos(t)
+                rotation[i, j] = -math.sin(t)
+                rotation[j, i] = math.sin(t)
+                matrices[d] = rotation @ matrices[d]
+        for d in range(2):
+            expected = matrices[d] @ weight.T
+            assert np.allclose(tilted[d], expected, atol=1e-12)
+            cosines = np.sum(weight.T * expected, axis=0) / np.sum(weight.T**2, axis=0)
+            assert np.allclose(angles[d], np.arccos(cosines), atol=1e-6)
+
+
+@pytest.mark.parametrize(("theta_s", "alpha", "beta"), [(0.9, 5, 1), (1.5, 1, 1), (0.5, 2, 3)])
+def test_the_expectation_is_that_of_the_integral(theta_s: float, alpha: float, beta: float) -> None:
+    cosine = integrate.quad(lambda tau: math.cos(theta_s * tau) * stats.beta.pdf(tau, alpha, beta), 0, 1)[0]
+    expected = math.degrees(math.acos((1 - 2 / 50 * (1 - cosine)) ** 40))
+    assert expected_angle(50, 40, TiltParameters(alpha, beta, theta_s)) == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_search_takes_the_least_ece_of_all_stops_and_the_original() -> None:
+    data = problem(n=40)
+    seen: list[float] = []
+
+    def score(weight: np.ndarray) -> SampleScores | None:
+        scores = data.logits(data.calibration, weight).scores()
+        seen.append(ece(scores))
+        # one that cannot be scored is never taken
+        return None if len(seen) == 3 else scores
+
+    settings = SearchSettings(seed=3, tilt=TiltParameters(n_t=50))
+    found, index = search_printed(data.weight, score, settings)
+    assert found.candidates == len(seen) == 1 + settings.tilt.max_rotations(40) // 50
+    seen[2] = math.inf
+    assert seen[index] == min(seen)
+    # the average of the members at that stop, made again
+    stops = walk(data.weight, MEMBERS, settings.tilt, np.random.default_rng(3), 50 * index, 50)
+    last = [stop.tilted.copy() for stop in stops][-1]
+    assert np.allclose(found.weight, last.mean(axis=0).T, atol=1e-5)
+
+
+def test_zero_vectors_have_no_angle() -> None:
+    weight = np.zeros((3, 8))
+    weight[1:] = np.random.default_rng(0).standard_normal((2, 8))
+    (stop,) = walk(weight, 1, TiltParameters(), np.random.default_rng(0), 5, 5)
+    assert np.isnan(stop.angles[0, 0])
+    assert 0 < stop.mrc[0] < 90

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
 from xml.etree import ElementTree
 
 import pytest
 
+import tna_onnx
+from tests.conftest import Small
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import MarkedChart
+from tna_onnx.render.html.pages import to_html
 from tna_onnx.render.html.svg import Frame, confidence_histogram, line_chart, reliability_diagram, ticks
 from tna_onnx.results.study import Chart, Line
 
@@ -83,3 +89,24 @@ def test_lines_of_one_point_and_marked_values() -> None:
     [ring] = drawing.iter("circle")
     assert line.get("x1") == line.get("x2") == ring.get("cx")
     assert [node.find("title").text for node in drawing.iter("path")] == ["<s>: x 1, y 2", "<s>: x 3, y 4"]
+
+
+# --- The Content-Security-Policy of a page lets its own style and script in, and nothing else
+
+
+def test_a_page_allows_its_own_style_and_script_alone(small: Small) -> None:
+    words = {"map": "ts", "search": "none", "dry_run": True, "details": True, "device": "cpu"}
+    page = to_html(tna_onnx.calibrate(small.model, small.calib, **words))  # type: ignore[arg-type]
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    assert policy is not None
+    # before anything that it is about
+    assert policy.start() < page.index("<style>")
+    rules = dict(rule.strip().split(" ", 1) for rule in policy[1].replace("&#39;", "'").split(";"))
+    assert rules["default-src"] == rules["base-uri"] == rules["form-action"] == "'none'"
+    for element in ("style", "script"):
+        (content,) = re.findall(f"<{element}>(.*?)</{element}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+        assert rules[f"{element}-src"] == f"'sha256-{digest}'"
+    # what the policy would stop is not there: styles and handlers in attributes, sources elsewhere
+    assert not re.search(r'<[^>]*\s(style|on\w+)="', page)
+    assert not re.search(r'(src|href)="(?!#|data:)', page.replace('href="data:,"', ""))

@@ -1,0 +1,317 @@
+"""What is asked of data: formats, options, requests; what a table does not say; samples without labels."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+import tarfile
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.samples import gather, spec
+from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS, Row
+from tna_onnx.data.labelfile import find_label_column
+from tna_onnx.data.options import Data
+from tna_onnx.data.request import Request
+from tna_onnx.data.source import NO_LABELS, InputSpec, Source
+from tna_onnx.data.sources.columns import ArraySource, open_columns
+from tna_onnx.data.sources.inmemory import read_columns
+from tna_onnx.errors import CheckFailed, DataError, UsageError
+
+# --- The rows of the formats: complete, loadable, light; and a new source is its file and its row
+
+
+def open_text(path: Path, request: Request) -> ArraySource:
+    """Read a table of numbers, the label last."""
+    rows = np.loadtxt(path, dtype=np.float32)
+    columns = {request.inputs[0].name: rows[:, :-1]}
+    return open_columns(f"text {path.name}", str(path), request, columns, rows[:, -1], hashed=lambda _: "digest")
+
+
+def test_a_new_source_is_its_file_and_its_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("tna_onnx.data.sources.text")
+    module.open_text = open_text  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setitem(ROWS, "text", Row("text:open_text", files=(".dat",)))  # type: ignore[misc]
+    rows = np.random.default_rng(0).random((5, 4)).astype(np.float32)
+    np.savetxt(tmp_path / "calib.dat", np.column_stack([rows, [0, 1, 2, 0, 1]]))
+    source: Source = open_source(tmp_path / "calib.dat", [spec()], 3)
+    np.testing.assert_allclose(gather(source, 2)["x"], rows, rtol=1e-6)
+    assert source.labels.tolist() == [0, 1, 2, 0, 1]
+
+
+# ---- `open_source` chooses by what the path is, and refuses what it cannot choose for
+
+
+def test_a_path_that_does_not_exist(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.npz: no such file or folder"):
+        open_source(tmp_path / "gone.npz", [spec()], 2)
+
+
+@pytest.mark.parametrize(("name", "found"), [("calib.docx", r"\.docx"), ("calib", "no suffix")])
+def test_other_files(tmp_path: Path, name: str, found: str) -> None:
+    (tmp_path / name).write_text("0,1\n")
+    with pytest.raises(DataError, match=rf"{name}: expected .* \.npz .* found {found}\. .* --format"):
+        open_source(tmp_path / name, [spec()], 2)
+
+
+def test_a_format_that_is_not_known(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="format 'zip' is not known; expected folder, "):
+        open_source(tmp_path, [spec()], 2, format="zip")  # type: ignore[arg-type]
+
+
+# --- `Data`: class names from where they are known, the checks of labels, and that `open` passes everything on
+
+
+X = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+
+def test_class_names_by_precedence(tmp_path: Path) -> None:
+    metadata = {"names": "['cat', 'cow', 'dog']"}
+    (tmp_path / "names.txt").write_text("a\nb\nc\n")
+    assert Data(X, classes=tmp_path / "names.txt").class_names(metadata, [], 3) == ("a", "b", "c")
+    assert Data(X, classes=["x", "y", "z"]).class_names(metadata, ["p", "q", "r"], 3) == ("x", "y", "z")
+    assert Data(X).class_names(metadata, ["p", "q", "r"], 3) == ("cat", "cow", "dog")
+    assert Data(X).class_names({}, ["p", "q", "r"], 3) == ("p", "q", "r")
+    assert Data(X).class_names(metadata, [0, 1], 2) is None, "other numbers of names, and labels that are indices"
+
+
+def test_stated_names_must_be_as_many_as_the_classes() -> None:
+    with pytest.raises(UsageError, match=r"classes: 9 class names \(0, 1, .* 7, \.\.\.\) for a model with 3"):
+        Data(X, classes=[str(index) for index in range(9)]).class_names({}, [], 3)
+
+
+@pytest.mark.parametrize("expected", [-1, 100.5, "76"])
+def test_an_expected_accuracy_is_a_percentage(expected: object) -> None:
+    with pytest.raises(UsageError, match="expected accuracy must lie in 0 to 100 per cent"):
+        Data(X, expect_accuracy=expected)  # type: ignore[arg-type]
+
+
+def test_the_expected_accuracy_is_checked_with_its_standard_error() -> None:
+    data = Data(X, expect_accuracy=76)
+    data.check_accuracy(0.752, 10_000)
+    with pytest.raises(CheckFailed, match=r"accuracy is 75\.00 % .*; check the preprocessing"):
+        data.check_accuracy(0.75, 10_000)
+    with pytest.raises(CheckFailed, match="; look there"):
+        data.check_accuracy(0.75, 10_000, "look there")
+    Data(X).check_accuracy(0.0, 10_000)
+
+
+def test_open_passes_everything_on(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.bin", X)
+    (tmp_path / "x.bin.npy").rename(tmp_path / "x.bin")
+    (tmp_path / "labels.csv").write_text("class,label\n0,dog\n0,cat\n0,dog\n")
+    data = Data(tmp_path / "x.bin", tmp_path / "labels.csv", "npy", label_column="label")
+    source = data.open([spec()], 2, ("cat", "dog"))
+    assert source.labels.tolist() == [1, 0, 1]
+    np.testing.assert_array_equal(gather(source, 2)["x"], X)
+
+
+# --- What a request refuses before anything is read
+
+
+IMAGE = spec("image", (None, 3, 8, 8))
+
+
+def test_the_only_input_takes_images() -> None:
+    name, resolved = Request([IMAGE], 3, Recipe(scale=1.0)).image_input("calib")
+    assert (name, resolved.layout, resolved.scale) == ("image", "NCHW", 1.0)
+    with pytest.raises(DataError, match="calib: images need a model with one input"):
+        Request([IMAGE, spec()], 3).image_input("calib")
+
+
+def test_arrays_take_no_recipe_and_need_an_input() -> None:
+    Request([spec()], 3, Recipe()).check_arrays("calib.npz")
+    with pytest.raises(UsageError, match=r"calib\.npz: preprocessing applies to images only"):
+        Request([spec()], 3, Recipe(crop=3)).check_arrays("calib.npz")
+    with pytest.raises(DataError, match=r"calib\.npz: the model has no inputs"):
+        Request([], 3).check_arrays("calib.npz")
+
+
+# --- What a table does not say is refused, and what is asked for is never ignored
+
+
+LABELS = [0, 1, 2, 0, 1]
+TWO = [spec("X", (None, 2))]
+
+
+def columns(**more: Any) -> dict[str, Any]:
+    return {"a": [0.1, 0.2, 0.3, 0.4, 0.5], "b": [5.0, 6.0, 7.0, 8.0, 9.0], **more, "label": LABELS}
+
+
+def values(source: Any) -> np.ndarray:
+    (batch,) = source.batches(len(source))
+    return np.asarray(batch["X"])
+
+
+def csv(path: Path, table: dict[str, Any]) -> Path:
+    rows = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("option", [{"columns": ["a"]}, {"tokenizer": "folder"}], ids=["columns", "tokenizer"])
+def test_what_only_tables_have_is_refused_elsewhere(tmp_path: Path, option: dict[str, Any]) -> None:
+    x = np.zeros((5, 2), np.float32)
+    np.savez(tmp_path / "d.npz", X=x, labels=LABELS)
+    np.save(tmp_path / "X.npy", x)
+    np.save(tmp_path / "labels.npy", LABELS)
+    for data in (tmp_path / "d.npz", tmp_path, (x, LABELS), {"X": x, "labels": LABELS}, [(x, LABELS)]):
+        with pytest.raises(UsageError, match="a table"):
+            open_source(data, TWO, 3, **option)
+
+
+def test_a_column_is_named_once() -> None:
+    with pytest.raises(DataError, match="--columns names 'a' several times"):
+        open_source(columns(), TWO, 3, columns=["a", "a"])
+
+
+@pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64 - 1, -(2**63)])
+def test_whole_numbers_keep_their_digits(tmp_path: Path, number: int) -> None:
+    path = csv(tmp_path / "d.csv", {"id": [number, 1]})
+    assert read_columns(path, DEFAULT_LIMITS)["id"].tolist() == [number, 1]
+    (tmp_path / "d.json").write_text(json.dumps([{"id": number}, {"id": 1}]), encoding="utf-8")
+    assert read_columns(tmp_path / "d.json", DEFAULT_LIMITS)["id"].tolist() == [number, 1]
+
+
+@pytest.mark.parametrize("power", [63, 70, 2000])
+def test_numbers_too_large_for_any_dtype_are_features_or_refused_labels(power: int) -> None:
+    large = np.array([2**power + k for k in range(5)], object)
+    source = open_source(columns(id=large), TWO, 3, columns=["a", "b"])
+    np.testing.assert_allclose(values(source)[0], [0.1, 5.0])
+    with pytest.raises(DataError, match="label"):
+        open_source({**columns(), "label": large}, TWO, 3)
+
+
+def test_labels_too_large_in_a_parquet_file(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    table = pa.table({**columns(), "label": pa.array([0, 1, 2**63, 0, 1], pa.uint64())})
+    pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "d.parquet")
+    with pytest.raises(DataError, match="9223372036854775808 in row 2 is no class index"):
+        open_source(tmp_path / "d.parquet", TWO, 3)
+
+
+def test_rows_of_columns_in_dictionaries_are_matched_by_their_keys(tmp_path: Path) -> None:
+    table = {name: dict(enumerate(cells)) for name, cells in columns().items()}
+    shuffled = {**table, "label": dict(reversed(table["label"].items()))}
+    (tmp_path / "d.json").write_text(json.dumps(shuffled), encoding="utf-8")
+    for data in (shuffled, tmp_path / "d.json"):
+        source = open_source(data, TWO, 3)
+        assert source.labels.tolist() == LABELS
+        np.testing.assert_allclose(values(source)[4], [0.5, 9.0])
+    del shuffled["label"][2]
+    with pytest.raises(DataError, match=r"column 'label' has other rows than 'a' \(4 and 5\)"):
+        open_source(shuffled, TWO, 3)
+
+
+@pytest.mark.parametrize("names", [["x", "y", "kind"], ["x0", "y", "x1"], ["y", "x", "z"]])
+def test_y_may_be_a_feature(names: list[str]) -> None:
+    with pytest.raises(DataError, match="'y' may be the label or a feature"):
+        find_label_column(names, None, "d.csv")
+    assert find_label_column(names, "y", "d.csv") == "y"
+
+
+@pytest.mark.parametrize("names", [["x", "y"], ["x0", "x1", "y"], ["y", "x0", "x1"]])
+def test_y_at_an_end_is_the_label(names: list[str]) -> None:
+    assert find_label_column(names, None, "d.csv") == "y"
+
+
+def test_a_column_like_the_input_is_not_the_input_of_several() -> None:
+    """`x` and `X` are one name, but one number a row does not fill two."""
+    source = open_source({"x": [0.1, 0.2], "w": [1.0, 2.0], "label": [0, 1]}, TWO, 3)
+    np.testing.assert_allclose(values(source), [[0.1, 1.0], [0.2, 2.0]])
+
+
+@pytest.mark.parametrize("name", ["id", "ID", "user_id", "index", "row"])
+def test_row_numbers_are_no_features_where_any_number_of_columns_fits(name: str) -> None:
+    table = columns(**{name: range(5)})
+    with pytest.raises(DataError, match=f"'{name}' may not be a feature"):
+        open_source(table, [spec("X", (None, None))], 3)
+    source = open_source(table, [spec("X", (None, None))], 3, columns=["a", "b"])
+    assert values(source).shape == (5, 2)
+    # the model says how many it takes: so many it gets
+    assert values(open_source(table, [spec("X", (None, 3))], 3)).shape == (5, 3)
+
+
+# --- Samples without labels, from every kind of source; labels that they bring are not read
+
+
+MATRIX = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
+WRONG = np.array([99, -4, 7, 7, 7, 7])
+
+
+def opened(data: Any, **words: Any) -> Source:
+    return open_source(data, (InputSpec("x", (None, 3), np.dtype(np.float32)),), 4, labels=NO_LABELS, **words)
+
+
+def check(source: Source) -> None:
+    np.testing.assert_array_equal(source.labels, np.full(6, -1))
+    assert "(6 samples, without labels)" in source.describe()
+    np.testing.assert_array_equal(np.concatenate([batch["x"] for batch in source.batches(4)]), MATRIX)
+
+
+@pytest.mark.parametrize("labelled", [False, True], ids=["without", "with labels that are none"])
+def test_arrays_and_tables(labelled: bool, tmp_path: Path) -> None:
+    extra: dict[str, Any] = {"labels": WRONG} if labelled else {}
+    np.savez(tmp_path / "a.npz", x=MATRIX, **extra)
+    check(opened(tmp_path / "a.npz"))
+    check(opened({"x": MATRIX, **extra}))
+    check(
+        opened(
+            [
+                {"x": MATRIX[:4], **({"labels": WRONG[:4]} if labelled else {})},
+                {"x": MATRIX[4:], "labels": WRONG[4:]},
+            ]
+        )
+    )
+    lines = ["a,b,c" + (",label" if labelled else "")]
+    lines += [",".join(map(repr, row.tolist())) + (",no such class" if labelled else "") for row in MATRIX]
+    (tmp_path / "a.csv").write_text("\n".join(lines))
+    check(opened(tmp_path / "a.csv"))
+
+
+@pytest.mark.parametrize("kind", ["flat", "folders", "manifest", "tar"])
+def test_images(kind: str, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    buffer = io.BytesIO()
+    image.new("RGB", (8, 8)).save(buffer, "PNG")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for k in range(3):
+        place = folder
+        if kind == "folders":
+            place = folder / f"no class {k}"
+            place.mkdir()
+        (place / f"{k}.png").write_bytes(buffer.getvalue())
+    data = folder
+    if kind == "manifest":
+        data = folder / "list.csv"
+        data.write_text("path,label\n" + "".join(f"{k}.png,no class\n" for k in range(3)))
+    if kind == "tar":
+        data = tmp_path / "a.tar"
+        with tarfile.open(data, "w") as archive:
+            for k in range(3):
+                for name, content in ((f"{k}.png", buffer.getvalue()), (f"{k}.cls", b"no class")):
+                    member = tarfile.TarInfo(name)
+                    member.size = len(content)
+                    archive.addfile(member, io.BytesIO(content))
+    source = open_source(data, (InputSpec("x", (None, 3, 8, 8), np.dtype(np.float32)),), 4, labels=NO_LABELS)
+    assert "(3 images, without labels)" in source.describe()
+    assert len(source) == sum(len(batch["x"]) for batch in source.batches(2)) == 3
+
+
+@pytest.mark.parametrize(("name", "column"), [("target", None), ("class", None), ("species", "species")])
+def test_a_column_of_labels_is_no_feature(tmp_path: Path, name: str, column: str | None) -> None:
+    rows = [f"a,b,c,{name}", *(f"{k},{k + 1},{k + 2},{k % 2}" for k in range(4))]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(rows))
+    source = Data(path, labels=NO_LABELS, label_column=column).open([spec("x", (None, 3))], 2, None)
+    np.testing.assert_array_equal(next(source.batches(4))["x"][0], [0, 1, 2])
+    with pytest.raises(DataError, match="4"):  # and is none that fills up an input
+        Data(path, labels=NO_LABELS, label_column=column).open([spec("x", (None, 4))], 2, None)
