@@ -216,8 +216,7 @@ def _setting(head: dict[str, Any], pairs: int) -> Iterator[str]:
 
 
 def _short(cells: Cells, with_gain: Sequence[str], calibrated: Sequence[str], every: Sequence[str]) -> Iterator[str]:
-    for key, title in (("nll_worse", "log loss"), ("accuracy_worse", "accuracy")):
-        yield f"Significantly worse {title} than the input: {_both(cells, with_gain, key)}."
+    yield f"Significantly worse log loss than the input: {_both(cells, with_gain, 'nll_worse')}."
     best = share_of_best_peer(cells, with_gain)
     if "peer" in best:
         yield (

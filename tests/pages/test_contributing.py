@@ -11,11 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from scipy.io import savemat
 
-from tests.conftest import ROOT, Demo
+from tests.conftest import ROOT
 from tests.pages.documents import Block, blocks, commands
 from tests.support import run
 
@@ -102,17 +100,6 @@ def test_a_new_map(copy: Path) -> None:
     methods = json.loads((copy / "default.json").read_text(encoding="utf-8"))["methods"]
     assert "shrinkage" in [method["method"] for method in methods]
     tool(copy, "tna-onnx verify models/digits/model.onnx shrunk.onnx")
-    lint(copy)
-
-
-@pytest.mark.slow
-def test_a_new_source(copy: Path, demo: Demo) -> None:
-    commands = added(copy, "a source")
-    savemat(copy / "test.mat", dict(np.load(demo.test)))
-    printed = "".join(tool(copy, line) for line in commands)
-    plain = tool(copy, "tna-onnx evaluate models/digits/model.onnx --data models/digits/test.npz")
-    assert "arrays test.mat" in printed
-    assert printed.replace("test.mat", "test.npz") == plain
     lint(copy)
 
 
