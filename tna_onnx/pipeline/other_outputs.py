@@ -20,14 +20,18 @@ from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner, in_rows, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.outputs import tensor_outputs
+from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.results.report import MovedOutput
 
 # |difference| of probabilities up to which two outputs say the same.
 _SAME = 1e-3
-# Labels may differ from the first class where the first two are this close.
+# Samples on which an output is compared with the labels, before anything is fitted.
+_SAMPLES = 512
+# Labels may differ from the first class where rounding makes the first two tie; bounds of this distance.
 _TIE = 1e-2
+_LEAST_TIE = 1e-4
 # Share of samples on which labels must be the first class to be taken for it: ties may go either way.
 _MIN_AGREEMENT = 0.99
 
@@ -61,7 +65,9 @@ def check_other_outputs(
             holds = label_relation(new[name], q, allowed) == kind
         else:
             kind = relation(old[name], p, _SAME)
-            holds = not kind or _holds(kind, old[name], p, new[name], q, allowed)
+            holds = not kind or relation(new[name], q, allowed) == kind
+            if kind == "labels":
+                holds = _labels_hold(old[name], p, new[name], q, tie=min(_TIE, max(_LEAST_TIE, 2 * tolerance)))
         if kind and not holds:
             raise CheckFailed(
                 f"verification: output '{name}' gives the {kind} of '{names[0]}' in {task.model.name}, and would not "
@@ -93,12 +99,39 @@ def _moved(name: str, old: NDArray[Any], new: NDArray[Any]) -> MovedOutput:
 def _computed_from(task: Task, compared: Collection[str]) -> Iterator[MovedOutput]:
     """Yield the outputs that were not compared and are computed from the logits, or from the head's own node."""
     model = task.model
-    changed = {model.producers.get(task.readout.logits)} - {None}
+    for name in model.outputs:
+        if name not in (task.opened.output.name, *compared) and _changed_nodes(task) & ancestors(model, name):
+            yield MovedOutput(name)
+
+
+def _changed_nodes(task: Task) -> set[int]:
+    """Return the nodes that make the logits, and those of the head: what follows them follows a new file."""
+    changed = {task.model.producers.get(task.readout.logits, -1)}
     if task.head is not None:
         changed.update(task.head.readers)
-    for name in model.outputs:
-        if name not in (task.opened.output.name, *compared) and changed & set(ancestors(model, name)):
-            yield MovedOutput(name)
+    return changed
+
+
+def labels_around(task: Task) -> str:
+    """Return the output that gives the labels and is not computed from the logits; empty if there is none.
+
+    It stays as it is where a map changes which class comes first.
+    """
+    source = task.calibration.source
+    changed = _changed_nodes(task)
+    numbers = {info.name for info in task.model.proto.graph.output if info.type.tensor_type.elem_type in FLOAT_TYPES}
+    names = [
+        name
+        for name in outputs_beside(task, task.calibration)
+        if name not in numbers and not changed & ancestors(task.model, name)
+    ]
+    if not names or task.opened.output.multi_label:
+        return ""
+    rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
+    runner = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
+    values = _outputs(runner, [task.opened.output.name, *names], source.batches(task.batch_size, rows))
+    p = task.opened.output.probabilities(values.pop(task.opened.output.name))
+    return next((name for name in values if relation(values[name], p, _SAME) == "labels"), "")
 
 
 def outputs_beside(task: Task, checked: Collected) -> list[str]:
@@ -150,25 +183,21 @@ def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: floa
     return ""
 
 
-def _holds(
-    kind: str,
-    old: NDArray[Any],
-    p: NDArray[np.float64],
-    new: NDArray[Any],
-    q: NDArray[np.float64],
-    tolerance: float,
+def _labels_hold(
+    old: NDArray[Any], p: NDArray[np.float64], new: NDArray[Any], q: NDArray[np.float64], tie: float
 ) -> bool:
-    if kind != "labels":
-        return relation(new, q, tolerance) == kind
+    """Whether labels are the first class of q wherever the old ones were that of p.
+
+    `tie`: distance of the first two classes of q up to which either may be the label.
+    """
     names = _labels_of(old, p) or {}
     top = np.sort(q, axis=1)
-    # near a tie rounding decides which class comes first
-    clear = top[:, -1] - top[:, -2] > _TIE
-    first = q.argmax(axis=1)
-    labels = new.reshape(len(q))
-    labelled = np.array([c in names for c in first.tolist()])
-    rows = np.flatnonzero(clear & labelled)
-    return all(names[int(first[row])] == labels[row] for row in rows)
+    first, second = p.argmax(axis=1).tolist(), q.argmax(axis=1).tolist()
+    before, after = old.reshape(len(p)), new.reshape(len(q))
+    rows = [k for k in np.flatnonzero(top[:, -1] - top[:, -2] > tie).tolist() if before[k] == names.get(first[k])]
+    if any(second[k] != first[k] and after[k] == before[k] for k in rows):
+        return False
+    return all(names.get(second[k], after[k]) == after[k] for k in rows)
 
 
 def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] | None:

@@ -31,6 +31,7 @@ from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
+from tna_onnx.pipeline.other_outputs import labels_around
 from tna_onnx.pipeline.stated import quantization_advice
 from tna_onnx.pipeline.steps import Change, OriginalClass
 from tna_onnx.pipeline.strategy import Outcome
@@ -90,7 +91,13 @@ class Writing:
             affordable = (name for name in affordable if name == "none" or MAPS[name].soft)
         if self._weighted:
             affordable = (name for name in affordable if name == "none" or MAPS[name].weighted)
-        return tuple(name for name in affordable if name == "none" or self._always_folds(name) or self._inserts(name))
+        insertable = (name for name in affordable if name == "none" or self._always_folds(name) or self._inserts(name))
+        return tuple(name for name in insertable if _keeps_order(name) or not self.labels_around)
+
+    @functools.cached_property
+    def labels_around(self) -> str:
+        """The output with the labels that no map reaches, which a map that changes their order would contradict."""
+        return labels_around(self.task)
 
     @property
     def _weighted(self) -> bool:
@@ -108,10 +115,16 @@ class Writing:
                 name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].weighted
             )
             raise UnsupportedModel(f"map {name} is fitted to samples that all count the same; use --map {those}")
-        # `auto` takes from `choices`, all of which can be written
-        if name == "auto" or name in self.maps:
-            return
         task = self.task
+        # `auto` takes from `choices`, all of which can be written
+        if name == "auto" or (name in self.maps and (_keeps_order(name) or not self.labels_around)):
+            return
+        if name in self.maps:
+            raise UnsupportedModel(
+                f"{task.model.name}: output '{self.labels_around}' gives the labels and is computed around "
+                f"'{task.readout.logits}', so it would not follow map {name}; use --map ts, ets or none, which never "
+                "change the order of the classes"
+            )
         if name not in self._all:
             raise UnsupportedModel(f"{task.model.name}: map {name} {self._against(name)}")
         if not self._appends:
