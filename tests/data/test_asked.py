@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec
-from tna_onnx.data import Recipe, Source, open_source
+from tna_onnx.data import Recipe, open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS, Row
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data
