@@ -42,41 +42,19 @@ from numpy.typing import NDArray
 from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, Step, Turns
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """What sums over paths have in common, whichever classes they are for.
+class _Sums:
+    """Sums of `members` turned class vectors at each of A stops, for a block of c classes, at most `width`."""
 
-    Attributes:
-        stops: A, how many.
-        n: features.
-        width: most classes at a time.
-        members: how many class vectors are added up at a stop.
-        rounding: what rounds a float64 number by being added and taken away again.
-    """
-
-    stops: int
-    n: int
-    width: int
-    members: int
-    rounding: float
-
-    @classmethod
-    def of(cls, start: ClassVectors, stops: int, width: int, members: int) -> _Layout:
-        """Lay out sums of class vectors that have been turned."""
+    def __init__(self, start: ClassVectors, stops: int, width: int, members: int) -> None:
         # no element of a turned class vector exceeds its length
         largest = math.sqrt(0.5 / float(np.min(start.half[start.half > 0])))
         exponent = math.frexp(largest * members)[1]
-        # sums are below 2^exponent; numbers near this one are multiples of 2^(exponent - 51)
-        return cls(stops, start.shape[0], width, members, 1.5 * 2.0 ** (exponent + 1))
-
-
-class _Sums:
-    """Sums over paths at each stop, for a block of c classes."""
-
-    def __init__(self, layout: _Layout) -> None:
-        self._layout = layout
+        # what rounds a float64 number by being added and taken away again: sums are below 2^exponent, and numbers near
+        # this one are multiples of 2^(exponent - 51)
+        self._rounding = 1.5 * 2.0 ** (exponent + 1)
+        self._members = members
         # used again for block after block: memory that is new has to be cleared by the system
-        self._memory = np.empty(layout.stops * layout.n * layout.width)
+        self._memory = np.empty((stops, start.shape[0], width))
         # the sum at the first stop, and what it gains from each stop to the next
         self._gains = np.empty((0, 0, 0))
         # sums over counterparts, which share no turns from stop to stop
@@ -84,8 +62,8 @@ class _Sums:
 
     def begin(self, classes: int) -> None:
         """Set all sums to zero, for so many classes."""
-        shape = self._layout.stops, self._layout.n, classes
-        self._gains = self._memory[: math.prod(shape)].reshape(shape)
+        shape = (*self._memory.shape[:2], classes)
+        self._gains = self._memory.reshape(-1)[: math.prod(shape)].reshape(shape)
         self._gains.fill(0)
         self._counterparts.clear()
 
@@ -96,8 +74,8 @@ class _Sums:
     def change(self, stop: int, rows: NDArray[np.int64], before: FloatArray, after: FloatArray) -> None:
         """Take in what (k, c) different rows of one path have become since the stop before."""
         # what rounds cancels: both are near it, and their difference is exact
-        gains = np.add(after, self._layout.rounding, dtype=np.float64)
-        gains -= np.add(before, self._layout.rounding, dtype=np.float64)
+        gains = np.add(after, self._rounding, dtype=np.float64)
+        gains -= np.add(before, self._rounding, dtype=np.float64)
         self._gains[stop][rows] += gains
 
     def add_counterpart(self, stop: int, vectors: FloatArray) -> None:
@@ -110,7 +88,7 @@ class _Sums:
         """Write the means into A arrays (n, C), from a first class on. This ends the sums."""
         columns = slice(first, first + self._gains.shape[2])
         for mean, total in zip(means, self._totals(), strict=True):
-            mean[:, columns] = total / self._layout.members
+            mean[:, columns] = total / self._members
 
     def _totals(self) -> Iterator[NDArray[np.float64]]:
         total = self._gains[0]
@@ -121,8 +99,8 @@ class _Sums:
 
     def _rounded(self, vectors: FloatArray) -> NDArray[np.float64]:
         # in float64 whatever the version: NumPy 1 would add a scalar in the dtype of the vectors
-        rounded = np.add(vectors, self._layout.rounding, dtype=np.float64)
-        rounded -= self._layout.rounding
+        rounded = np.add(vectors, self._rounding, dtype=np.float64)
+        rounded -= self._rounding
         return rounded
 
 
@@ -151,8 +129,7 @@ def tilted_means(
     # with the stops known, classes have nothing to do with each other: a block of them stays in the cache
     blocks = [slice(begin, begin + width) for begin in range(0, classes, width)]
     groups = _groups(stops, together, alone=len(blocks) == 1)
-    layout = _Layout.of(start, stops.shape[1], width, len(stops) + paired)
-    means = [np.empty(start.shape, start.weight.dtype) for _ in range(layout.stops)]
+    means = [np.empty(start.shape, start.weight.dtype) for _ in range(stops.shape[1])]
     sums: dict[int, _Sums] = {}
     # what is done with is used again: memory that is new has to be cleared by the system
     done: list[_Sums] = []
@@ -161,7 +138,7 @@ def tilted_means(
         for k, columns in enumerate(blocks):
             block = start.block(columns)
             if k not in sums:
-                sums[k] = done.pop() if done else _Sums(layout)
+                sums[k] = done.pop() if done else _Sums(start, len(means), width, len(stops) + paired)
                 sums[k].begin(block.shape[1])
             for leg in legs:
                 leg.walk(block, sums[k])
@@ -267,11 +244,15 @@ class _Paths:
 
     Args:
         start: class vectors.
+        rotations: of all paths.
+        angles: (A,) ascending mRC targets in radians.
         paths: at most so many are walked side by side.
     """
 
-    def __init__(self, start: ClassVectors, paths: int) -> None:
+    def __init__(self, start: ClassVectors, rotations: Rotations, angles: NDArray[np.float64], paths: int) -> None:
         self._start = start
+        self._rotations = rotations
+        self._angles = angles
         classes = start.shape[1]
         self._blocks = [slice(k, k + _CLASSES) for k in range(0, classes, _CLASSES)]
         # cut once for all paths: with many classes that takes as long as a tenth of a path
@@ -279,13 +260,24 @@ class _Paths:
         self._tilted = [np.empty((paths, *block.shape), block.dtype) for block in self._vectors]
         self._last = np.zeros((paths, classes))
 
-    def begin(self, paths: int) -> None:
-        """Set out along so many paths."""
+    def stops(self, paths: NDArray[np.int64]) -> Stops:
+        """Walk in windows of rotations until all angles are passed, or the paths end."""
         for tilted, vectors in zip(self._tilted, self._vectors, strict=True):
-            tilted[:paths] = vectors
+            tilted[: len(paths)] = vectors
         self._last[:] = 0
+        shape = len(paths), len(self._angles)
+        stops = Stops(np.zeros(shape, np.int64), np.zeros(shape))
+        done = 0
+        # positions of the paths that have not passed all angles
+        going = np.arange(len(paths))
+        while going.size and done < self._rotations.last:
+            end = min(done + _WINDOW, self._rotations.last)
+            self._look(stops, going, self._walk(going, *self._rotations.of(paths[going], done, end)), done)
+            done = end
+            going = going[stops.rotations[going, -1] == 0]
+        return stops
 
-    def walk(
+    def _walk(
         self, going: NDArray[np.int64], pairs: NDArray[np.int64], turn: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Go on along P of the paths by (P, K) rotations of (P, K, 2) coordinates; return the (K, P, C) deficits."""
@@ -305,6 +297,35 @@ class _Paths:
             after[k] += after[k - 1]
         self._last[going] = after[-1]
         return after
+
+    def _look(self, stops: Stops, going: NDArray[np.int64], after: NDArray[np.float64], done: int) -> None:
+        """Find which angles are passed, and after which rotations of a window, of (K, P, C) deficits."""
+        # Algorithm 1 with n_t: between two looks nothing stops
+        looks = np.flatnonzero(np.arange(done + 1, done + len(after) + 1) % self._rotations.parameters.n_t == 0)
+        if not looks.size:
+            return
+        mrc = self._mrc(after[looks].reshape(-1, after.shape[2])).reshape(len(looks), len(going))
+        for at, angle in enumerate(self._angles):
+            passed = mrc > angle
+            path = np.flatnonzero(passed.any(axis=0) & (stops.rotations[going, at] == 0))
+            first = np.argmax(passed[:, path], axis=0)
+            stops.rotations[going[path], at] = done + looks[first] + 1
+            stops.reached[going[path], at] = mrc[first, path]
+
+    def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
+        """MRC per row of (k, C) deficits, which are overwritten."""
+        mean = np.empty(len(deficits))
+        rows = max(1, _ANGLES // deficits.shape[1])
+        for k in range(0, len(deficits), rows):
+            half_angles = deficits[k : k + rows]
+            half_angles *= self._start.half
+            # rounding takes a deficit slightly out of the range of a squared sine
+            np.clip(half_angles, 0.0, 1.0, out=half_angles)
+            np.sqrt(half_angles, out=half_angles)
+            np.arcsin(half_angles, out=half_angles)
+            mean[k : k + rows] = np.sum(half_angles, axis=1)
+        mean *= 2 * self._start.share
+        return mean
 
 
 def _gains(step: Step, coordinates: NDArray[np.int64], vectors: FloatArray, tilted: FloatArray) -> FloatArray:
@@ -351,73 +372,6 @@ def find_stops(
     n, classes = start.shape
     size = n * classes * start.weight.itemsize
     together = max(1, min(len(paths), _LOSSES // (_WINDOW * classes), _SIDE_BY_SIDE // size))
-    windows = _Paths(start, together)
-    stops = []
-    for k in range(0, len(paths), together):
-        part = paths[k : k + together]
-        windows.begin(len(part))
-        stops.append(_Walk(start, rotations, part, angles, windows).run())
+    walked = _Paths(start, rotations, angles, together)
+    stops = [walked.stops(paths[k : k + together]) for k in range(0, len(paths), together)]
     return Stops(np.concatenate([f.rotations for f in stops]), np.concatenate([f.reached for f in stops]))
-
-
-class _Walk:
-    """Paths walked side by side, in windows of rotations."""
-
-    def __init__(
-        self,
-        start: ClassVectors,
-        rotations: Rotations,
-        paths: NDArray[np.int64],
-        angles: NDArray[np.float64],
-        windows: _Paths,
-    ) -> None:
-        self._start = start
-        self._rotations = rotations
-        self._paths = paths
-        self._angles = angles
-        self._windows = windows
-        self._found = Stops(
-            np.zeros((len(paths), len(angles)), np.int64), np.zeros((len(paths), len(angles)), np.float64)
-        )
-
-    def run(self) -> Stops:
-        """Walk until all angles are passed, or the paths end."""
-        done = 0
-        # positions of the paths that have not passed all angles
-        going = np.arange(len(self._paths))
-        while going.size and done < self._rotations.last:
-            stop = min(done + _WINDOW, self._rotations.last)
-            pairs, turn = self._rotations.of(self._paths[going], done, stop)
-            self._look(going, self._windows.walk(going, pairs, turn), done)
-            done = stop
-            going = going[self._found.rotations[going, -1] == 0]
-        return self._found
-
-    def _look(self, going: NDArray[np.int64], after: NDArray[np.float64], done: int) -> None:
-        """Find which angles are passed, and after which rotations of a window, of (K, P, C) deficits."""
-        # Algorithm 1 with n_t: between two looks nothing stops
-        looks = np.flatnonzero(np.arange(done + 1, done + len(after) + 1) % self._rotations.parameters.n_t == 0)
-        if not looks.size:
-            return
-        mrc = self._mrc(after[looks].reshape(-1, after.shape[2])).reshape(len(looks), len(going))
-        for at, angle in enumerate(self._angles):
-            passed = mrc > angle
-            path = np.flatnonzero(passed.any(axis=0) & (self._found.rotations[going, at] == 0))
-            first = np.argmax(passed[:, path], axis=0)
-            self._found.rotations[going[path], at] = done + looks[first] + 1
-            self._found.reached[going[path], at] = mrc[first, path]
-
-    def _mrc(self, deficits: NDArray[np.float64]) -> NDArray[np.float64]:
-        """MRC per row of (k, C) deficits, which are overwritten."""
-        mean = np.empty(len(deficits))
-        rows = max(1, _ANGLES // deficits.shape[1])
-        for k in range(0, len(deficits), rows):
-            half_angles = deficits[k : k + rows]
-            half_angles *= self._start.half
-            # rounding takes a deficit slightly out of the range of a squared sine
-            np.clip(half_angles, 0.0, 1.0, out=half_angles)
-            np.sqrt(half_angles, out=half_angles)
-            np.arcsin(half_angles, out=half_angles)
-            mean[k : k + rows] = np.sum(half_angles, axis=1)
-        mean *= 2 * self._start.share
-        return mean
