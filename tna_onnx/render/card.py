@@ -18,7 +18,7 @@ from typing import Any
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval
+from tna_onnx.render.rows import change_rows, change_text
 from tna_onnx.results.report import Report
 
 MARK = "<!-- written by tna-onnx card -->"
@@ -209,19 +209,12 @@ def _table(report: Report) -> Iterator[str]:
     if report.labels:
         yield "A sample has several labels; each metric is the mean over the labels.\n"
     yield f"| metric | before | after | difference ({level:g}% interval) |\n|---|---|---|---|"
-    for name in _finite_metrics(report):
-        title = METRICS[name].title
-        yield _row(name, title, getattr(c.before, name), getattr(c.after, name), c.differences[name])
-        if name == "accuracy":
-            recall = report.recall
-            yield _row(name, "balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced)
+    finite = _finite_metrics(report)
+    for name, title, *sides, d in change_rows(c, report.recall):
+        if name in finite:
+            before, after = map(METRICS[name].number, sides)
+            yield f"| {title} | {before} | {after} | {change_text(name, d)} |"
     yield ""
-
-
-def _row(name: str, title: str, before: float, after: float, d: Interval) -> str:
-    metric = METRICS[name]
-    interval = f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
-    return f"| {title} | {metric.number(before)} | {metric.number(after)} | {interval} |"
 
 
 def _snippet(name: str) -> Iterator[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.render.lines import count_text
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.measured import Estimate, Subgroup
+from tna_onnx.results.measured import ComparedModel, Estimate, Subgroup
 from tna_onnx.results.outcomes import (
     ClassDecision,
     ConfidenceCalibration,
@@ -17,7 +18,8 @@ from tna_onnx.results.outcomes import (
     LevelDecision,
     OperatingPoint,
 )
-from tna_onnx.results.report import MethodScores, Report, Verification
+from tna_onnx.results.recall import Recall
+from tna_onnx.results.report import Comparison, MethodScores, Report, Verification
 
 
 def size_text(metrics: Metrics) -> str:
@@ -43,54 +45,56 @@ def change_text(name: str, d: Interval) -> str:
     return f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
 
 
-_SHOWN = ("accuracy", "ece", "nll", "brier")
+def change_rows(comparison: Comparison, recall: Recall) -> Iterator[tuple[str, str, float, float, Interval]]:
+    """Yield name, title, values before and after, and difference of each metric; balanced accuracy is one of them."""
+    for name, metric in METRICS.items():
+        sides = (getattr(comparison.before, name), getattr(comparison.after, name))
+        yield name, metric.title, *sides, comparison.differences[name]
+        if name == "accuracy":
+            yield name, "balanced accuracy, %", recall.balanced_before, recall.balanced_after, recall.balanced
 
 
-# Whether a map by label shares its numbers for a label.
-_FITS = {True: "shared", False: "own"}
+def metric_cells(model: ComparedModel, baseline: str) -> tuple[str, ...]:
+    """Return the metrics of one of several models, and for how many samples it agrees with the baseline."""
+    agreement = f"{100 * model.agreement:.2f}"
+    if model.name == baseline:
+        agreement = "baseline"
+    return *(metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items()), agreement
 
 
-def label_heads(labels: Sequence[LabelMetrics]) -> tuple[str, ...]:
-    """Return the heads of the columns."""
+TextTable = tuple[str, tuple[str, ...], list[tuple[str, ...]]]
+"""Title, heads and rows."""
+
+
+def label_table(labels: Sequence[LabelMetrics], max_rows: int) -> TextTable:
+    """Return the metrics of each label; of more than `max_rows` those with the largest ECE before."""
+    columns: list[tuple[str, Callable[[LabelMetrics], str]]] = [
+        ("label", lambda label: label.label),
+        ("N with it", lambda label: f"{label.positives:,} of {label.before.n:,}"),
+    ]
     if labels[0].after is None:
-        return ("label", "N with it", *(METRICS[name].title for name in _SHOWN))
-    pairs = (f"{METRICS[name].title}: {when}" for name in _SHOWN[1:3] for when in ("before", "after"))
-    heads = ("label", "N with it", *pairs)
-    if _some_shared(labels):
-        return (*heads, "fit")
-    return heads
-
-
-def label_rows(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> list[tuple[str, ...]]:
-    """Return a row for each label; of more than `max_rows` those with the largest ECE before, in the model's order."""
-    rows = list(range(len(labels)))
-    if max_rows is not None and len(labels) > max_rows:
-        rows = sorted(sorted(rows, key=lambda c: -labels[c].before.ece)[:max_rows])
-    shared = _some_shared(labels)
-    return [_row(labels[c], shared=shared) for c in rows]
-
-
-def label_title(labels: Sequence[LabelMetrics], max_rows: int | None = None) -> str:
-    """Return what stands over the table."""
+        columns += [
+            (METRICS[name].title, functools.partial(_label_metric, name, "before"))
+            for name in ("accuracy", "ece", "nll", "brier")
+        ]
+    else:
+        columns += [
+            (f"{METRICS[name].title}: {side}", functools.partial(_label_metric, name, side))
+            for name in ("ece", "nll")
+            for side in ("before", "after")
+        ]
+    if any(label.shared for label in labels):
+        columns.append(("fit", lambda label: "shared" if label.shared else "own"))
     title = f"each label, {labels[0].before.bins} bins"
-    if max_rows is not None and len(labels) > max_rows:
+    if len(labels) > max_rows:
         title += f"; the {max_rows} of {len(labels):,} with the largest ECE before"
-    return title
+    # in the model's order
+    listed = sorted(sorted(range(len(labels)), key=lambda c: -labels[c].before.ece)[:max_rows])
+    return title, tuple(head for head, _ in columns), [tuple(cell(labels[c]) for _, cell in columns) for c in listed]
 
 
-def _some_shared(labels: Sequence[LabelMetrics]) -> bool:
-    return any(label.shared for label in labels)
-
-
-def _row(label: LabelMetrics, *, shared: bool) -> tuple[str, ...]:
-    cells = [label.label, f"{label.positives:,} of {label.before.n:,}"]
-    if label.after is None:
-        return (*cells, *(METRICS[name].number(getattr(label.before, name)) for name in _SHOWN))
-    for name in _SHOWN[1:3]:
-        cells += [METRICS[name].number(getattr(side, name)) for side in (label.before, label.after)]
-    if shared:
-        cells.append(_FITS[label.shared])
-    return tuple(cells)
+def _label_metric(name: str, side: str, label: LabelMetrics) -> str:
+    return METRICS[name].number(getattr(getattr(label, side), name))
 
 
 # p-values below it are called more than chance.
@@ -279,64 +283,77 @@ def _parameter(value: float | list[float]) -> str:
     return ", ".join(f"{v:.4g}" for v in value)
 
 
-SUBGROUP_COLUMNS = {name: METRICS[name].title for name in ("accuracy", "ece", "nll")} | {
+_SUBGROUP_COLUMNS = {name: METRICS[name].title for name in ("accuracy", "ece", "nll")} | {
     "slope": "slope",
     "intercept": "intercept",
 }
-"""Columns of a table of subgroups: what each holds, and its head."""
 
 
-def subgroup_row(part: Subgroup, kind: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the cells of a subgroup: its name and size, and each estimate or difference with its interval."""
-    size = f"{part.metrics.n:,}" + (f" in {part.metrics.groups:,}" if part.metrics.groups else "")
-    cells = [part.name, size]
-    for name in names:
-        if kind == "differences":
-            cells.append(change_text(name, part.differences[name]))
-            continue
-        estimate = part.estimates.get(name)
-        write = METRICS[name].number if name in METRICS else "{:.2f}".format
-        cells.append("-" if estimate is None else estimate_text(estimate, write))
-    return tuple(cells)
+def subgroup_tables(
+    subgroups: Sequence[Subgroup], difference: str = "differences to the baseline"
+) -> Iterator[TextTable]:
+    """Yield a table of the estimates of subgroups, and one of their differences if there are any; none for none."""
+    if not subgroups:
+        return
+    heads = ("", "N", *_SUBGROUP_COLUMNS.values())
+    rows = []
+    for part in subgroups:
+        estimates = (_estimate_cell(part.estimates.get(name), name) for name in _SUBGROUP_COLUMNS)
+        rows.append((part.name, _size_cell(part), *estimates))
+    yield "the worst ECE first", heads, rows
+    if any(part.differences for part in subgroups):
+        names = [name for name in _SUBGROUP_COLUMNS if name in METRICS]
+        rows = []
+        for part in subgroups:
+            changes = (change_text(name, part.differences[name]) for name in names)
+            rows.append((part.name, _size_cell(part), *changes))
+        yield difference, heads[: 2 + len(names)], rows
 
 
-def estimate_text(estimate: Estimate, write: Callable[[float], str]) -> str:
+def _size_cell(part: Subgroup) -> str:
+    if part.metrics.groups:
+        return f"{part.metrics.n:,} in {part.metrics.groups:,}"
+    return f"{part.metrics.n:,}"
+
+
+def _estimate_cell(estimate: Estimate | None, name: str) -> str:
     """Write a value and the ends of its interval."""
-    return f"{write(estimate.value)} {_ends(write, estimate.low, estimate.high)}"
+    if estimate is None:
+        return "-"
+    write = METRICS[name].number if name in METRICS else "{:.2f}".format
+    if estimate.low is None or estimate.high is None:
+        return f"{write(estimate.value)} (no interval)"
+    return f"{write(estimate.value)} ({write(estimate.low)} to {write(estimate.high)})"
 
 
 def slope_text(estimates: Mapping[str, Estimate]) -> str:
     """Write slope and intercept of calibration with their intervals."""
-    words = {"slope": "of calibration", "intercept": "intercept"}
-    parts = [f"{word} {estimate_text(estimates[name], '{:.2f}'.format)}" for name, word in words.items()]
-    return f"{', '.join(parts)}; calibrated: 1 and 0"
-
-
-def _ends(write: Callable[[float], str], low: float | None, high: float | None) -> str:
-    if low is None or high is None:
-        return "(no interval)"
-    return f"({write(low)} to {write(high)})"
+    slope, intercept = (_estimate_cell(estimates[name], name) for name in ("slope", "intercept"))
+    return f"of calibration {slope}, intercept {intercept}; calibrated: 1 and 0"
 
 
 def cost_lines(point: OperatingPoint) -> Iterator[str]:
     """What thresholds by counting and by probability cost, and whether they disagree."""
     if point.probability_cost is None or point.cost_gain is None or point.lowest_cost is None:
         return
-    places = ("", "")
-    if point.by_probability is not None and point.by_counting is not None:
-        places = (f" (threshold {point.by_probability:.4g})", f" (threshold {point.by_counting:.4g})")
-    for name, cost, place in (
-        ("probability", point.probability_cost, places[0]),
-        ("counting, cross-fitted,", point.counting_cost, places[1]),
+    for name, cost, threshold in (
+        ("probability", point.probability_cost, point.by_probability),
+        ("counting, cross-fitted,", point.counting_cost, point.by_counting),
     ):
-        if cost is not None:
-            regret = max(0.0, cost - point.lowest_cost)
-            yield f"by {name}{place}: {cost:.4g} a sample, {regret:.4g} above the lowest that thresholds reach here"
+        if cost is None:
+            continue
+        place = "" if threshold is None else f" (threshold {threshold:.4g})"
+        regret = max(0.0, cost - point.lowest_cost)
+        yield f"by {name}{place}: {cost:.4g} a sample, {regret:.4g} above the lowest that thresholds reach here"
     low, high = point.cost_gain
-    words = "disagree" if low > 0 else "counting is worse" if high < 0 else "agree"
     if low == high == 0:
         yield "no test of the probabilities: counting finds no other decisions than theirs"
         return
+    words = "agree"
+    if low > 0:
+        words = "disagree"
+    if high < 0:
+        words = "counting is worse"
     yield f"both {words}: counting costs {low:.3g} to {high:.3g} less"
 
 

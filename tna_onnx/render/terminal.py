@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -14,22 +14,22 @@ from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.render.lines import lines_text, note_lines
 from tna_onnx.render.rows import (
-    SUBGROUP_COLUMNS,
+    between,
     bin_free_lines,
+    change_rows,
     change_text,
     cost_lines,
     decision_parts,
     head_text,
-    label_heads,
-    label_rows,
-    label_title,
+    label_table,
     map_text,
     method_table,
+    metric_cells,
     per_cent,
     recall_words,
     size_text,
     slope_text,
-    subgroup_row,
+    subgroup_tables,
     tied,
     weight_text,
 )
@@ -67,21 +67,34 @@ _WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "
 
 
 class _Table(Table):
-    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads."""
+    """A table with a rule below its head on a terminal; never squeezed, since half a number misleads.
 
-    least = _MIN_WIDTH
+    Args:
+        heads: of the columns.
+        rows: texts, which may come out of a file.
+        left: columns of texts; the others are numbers.
+        room: characters that it needs beyond what every table fits into.
+    """
 
-    def __init__(self, heads: Sequence[str], right: Sequence[int] | None = None) -> None:
-        """Make the columns; those of `right` are numbers, or all but the first."""
+    def __init__(
+        self,
+        heads: Sequence[str],
+        rows: Iterable[Sequence[str]] = (),
+        *,
+        left: Sequence[int] = (0,),
+        room: int = 0,
+    ) -> None:
         super().__init__(pad_edge=False)
+        self._least = _MIN_WIDTH + room
         for k, head in enumerate(heads):
-            numbers = k > 0 if right is None else k in right
-            self.add_column(head, justify="right" if numbers else "left", no_wrap=True)
+            self.add_column(head, justify="left" if k in left else "right", no_wrap=True)
+        for row in rows:
+            self.add_row(*map(printable, row))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         # no rule in a pipe, where other programs read
         self.box = box.SIMPLE_HEAD if console.is_terminal else None
-        yield from super().__rich_console__(console, options.update_width(max(options.max_width, self.least)))
+        yield from super().__rich_console__(console, options.update_width(max(options.max_width, self._least)))
 
 
 def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
@@ -175,7 +188,7 @@ def _next_step(report: Report) -> str:
 def _methods_table(report: Report) -> tuple[RenderableType, ...]:
     """Title and table of the methods that were compared."""
     heads, rows = method_table(report)
-    table = _Table(heads, right=(1, 2))
+    table = _Table(heads, left=(0, 3, 4, 5))
     for row in rows:
         table.add_row(*map(printable, row), style="bold" if "(chosen)" in row[0] else "")
     return lines_text(["methods, cross-validated; the error is that of the difference to the lowest NLL"]), table
@@ -187,30 +200,19 @@ def _comparison_table(c: Comparison, recall: Recall) -> tuple[Text, Table]:
     # N and bins beside every ECE: without them it means nothing
     title = f"{c.data}, {c.how}: {size_text(c.before)}"
     table = _Table(("", "before", "after", f"difference ({100 * level:g}% interval)"))
-    for name, metric in METRICS.items():
-        sides = (getattr(c.before, name), getattr(c.after, name))
-        table.add_row(*_change_row(metric.title, name, *sides, c.differences[name]))
-        if name == "accuracy":
-            sides = (recall.balanced_before, recall.balanced_after)
-            table.add_row(*_change_row("balanced accuracy, %", name, *sides, recall.balanced))
+    for name, row_title, *sides, d in change_rows(c, recall):
+        # by the rule of the verdict, so that both have one colour
+        change = Text(change_text(name, d), style=_STYLES[changed(name, d)])
+        table.add_row(row_title, *map(METRICS[name].number, sides), change)
     return lines_text([title]), table
-
-
-def _change_row(title: str, name: str, before: float, after: float, d: Interval) -> tuple[str | Text, ...]:
-    metric = METRICS[name]
-    change = change_text(name, d)
-    # by the rule of the verdict, so that both have one colour
-    return title, metric.number(before), metric.number(after), Text(change, style=_STYLES[changed(name, d)])
 
 
 def _label_table(labels: Sequence[LabelMetrics]) -> tuple[RenderableType, ...]:
     """Title and table of each label; nothing for one class a sample."""
     if not labels:
         return ()
-    table = _Table(label_heads(labels))
-    for row in label_rows(labels, _MAX_ROWS):
-        table.add_row(*map(printable, row))
-    return Text(), lines_text([label_title(labels, _MAX_ROWS)]), table
+    title, heads, rows = label_table(labels, _MAX_ROWS)
+    return Text(), lines_text([title]), _Table(heads, rows)
 
 
 def evaluation_text(evaluation: Evaluation) -> RenderableType:
@@ -237,19 +239,9 @@ def evaluation_text(evaluation: Evaluation) -> RenderableType:
 def _subgroup_tables(
     title: str, subgroups: Sequence[Subgroup], difference: str = "differences to the baseline"
 ) -> list[RenderableType]:
-    """Title and table of the subgroups with their estimates, and of their differences to a baseline; none for none."""
-    if not subgroups:
-        return []
-    kinds = {"estimates": "the worst ECE first"}
-    if any(part.differences for part in subgroups):
-        kinds["differences"] = difference
     blocks: list[RenderableType] = []
-    for kind, what in kinds.items():
-        names = [name for name in SUBGROUP_COLUMNS if kind == "estimates" or name in METRICS]
-        table = _Table(("", "N", *(SUBGROUP_COLUMNS[name] for name in names)))
-        table.least = _MIN_WIDTH + max(len(part.name) for part in subgroups) + 80
-        for part in subgroups:
-            table.add_row(*map(printable, subgroup_row(part, kind, names)))
+    for what, heads, rows in subgroup_tables(subgroups, difference):
+        table = _Table(heads, rows, room=max(len(name) for name, *_ in rows) + 80)
         blocks += [Text(), lines_text([f"{title}: {what}"]), table]
     return blocks
 
@@ -275,7 +267,9 @@ def collection_text(collection: Collection) -> RenderableType:
 def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     """Metrics of every model, paired differences to the baseline, notes, one verdict a model."""
     size = size_text(comparison.models[0].metrics)
-    blocks: list[RenderableType] = [lines_text([f"{comparison.data}: {size}"]), _metrics_table(comparison)]
+    heads = ("", *(metric.title for metric in METRICS.values()), "agree, %")
+    rows = [(model.name, *metric_cells(model, comparison.baseline)) for model in comparison.models]
+    blocks: list[RenderableType] = [lines_text([f"{comparison.data}: {size}"]), _Table(heads, rows)]
     for model in comparison.others:
         title = f"{model.name} minus {comparison.baseline}"
         blocks += [Text(), lines_text([title]), _difference_table(model, comparison)]
@@ -293,17 +287,6 @@ def model_comparison_text(comparison: ModelComparison) -> RenderableType:
     verdicts = lines_text([f"{model.name}: {model.verdict}" for model in comparison.others])
     verdicts.stylize("bold")
     return Group(*blocks, verdicts)
-
-
-def _metrics_table(comparison: ModelComparison) -> Table:
-    table = _Table(("", *(metric.title for metric in METRICS.values()), "agree, %"))
-    for model in comparison.models:
-        values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
-        agreement = f"{100 * model.agreement:.2f}"
-        if model.name == comparison.baseline:
-            agreement = "baseline"
-        table.add_row(printable(model.name), *values, agreement)
-    return table
 
 
 def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Table:
@@ -446,7 +429,7 @@ def _class_lines(frequencies: tuple[ClassFrequency, ...]) -> Iterator[str]:
     for frequency in listed:
         text = f"{frequency.name:{width}}  {per_cent(frequency.source)} -> {per_cent(frequency.target)}"
         if frequency.interval is not None:
-            text += f" ({100 * frequency.interval[0]:.2f} to {100 * frequency.interval[1]:.2f})"
+            text += f" {between(frequency.interval)}"
         yield text
 
 

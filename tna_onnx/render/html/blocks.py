@@ -16,7 +16,7 @@ from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, OF_CLASSES, DiagramWords, bars
 from tna_onnx.render.html.svg import element, interval_bar, line_chart, line_look, line_marker, marker_path
-from tna_onnx.render.rows import SUBGROUP_COLUMNS, subgroup_row
+from tna_onnx.render.rows import subgroup_tables
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.study import Chart, Line
 from tna_onnx.results.verdict import Word, changed
@@ -66,21 +66,12 @@ def table(
     return Table(heads, tuple(map(tuple, rows)), caption, look, chosen)
 
 
-def subgroup_tables(
+def subgroup_blocks(
     subgroups: Sequence[Subgroup], title: str = "", difference: str = "differences to the baseline"
 ) -> tuple[Table, ...]:
     """Return tables of subgroups with their estimates, and with differences if there are any; none for none."""
-    if not subgroups:
-        return ()
-    kinds = {"estimates": "the worst ECE first, with intervals"}
-    if any(part.differences for part in subgroups):
-        kinds["differences"] = difference
-    tables = []
-    for kind, what in kinds.items():
-        names = [name for name in SUBGROUP_COLUMNS if kind == "estimates" or name in METRICS]
-        rows = [subgroup_row(part, kind, names) for part in subgroups]
-        tables.append(table(("", "N", *(SUBGROUP_COLUMNS[name] for name in names)), rows, f"{title}{what}"))
-    return tuple(tables)
+    tables = subgroup_tables(subgroups, difference)
+    return tuple(table(heads, cells, f"{title}{what}") for what, heads, cells in tables)
 
 
 def _column(head: str | Column) -> Column:

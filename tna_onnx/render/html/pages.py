@@ -34,7 +34,7 @@ from tna_onnx.render.html.blocks import (
     plain,
     reach_of,
     strong,
-    subgroup_tables,
+    subgroup_blocks,
     table,
     versions_text,
 )
@@ -50,7 +50,7 @@ from tna_onnx.render.html.predictions import (
 )
 from tna_onnx.render.html.programs import use
 from tna_onnx.render.html.summary import changes, choice, measured, measured_run, model_terms, result, run
-from tna_onnx.render.rows import size_text
+from tna_onnx.render.rows import metric_cells, size_text
 from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Studies, Study
@@ -223,7 +223,7 @@ def _result(comparison: ModelComparison) -> SimpleNamespace:
     metrics = comparison.models[0].metrics
     heads = ("model", *map(metric_title, METRICS), "Agreement, %")
     caption = f"{comparison.data}: {size_text(metrics)}"
-    rows = [_metrics_row(model, comparison.baseline) for model in comparison.models]
+    rows = [(model.name, *metric_cells(model, comparison.baseline)) for model in comparison.models]
     return SimpleNamespace(
         verdicts=tuple(
             SimpleNamespace(name=model.name, text=model.verdict, look=LOOKS[model.word]) for model in comparison.others
@@ -232,14 +232,6 @@ def _result(comparison: ModelComparison) -> SimpleNamespace:
         baseline=comparison.baseline,
         notes=comparison.notes,
     )
-
-
-def _metrics_row(model: ComparedModel, baseline: str) -> tuple[str, ...]:
-    values = (metric.number(getattr(model.metrics, name)) for name, metric in METRICS.items())
-    agreement = f"{100 * model.agreement:.2f}"
-    if model.name == baseline:
-        agreement = "baseline"
-    return model.name, *values, agreement
 
 
 def _differences(comparison: ModelComparison) -> SimpleNamespace:
@@ -252,7 +244,7 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
     interval = f"{comparison.confidence_level:g}% interval"
     heads = ("metric", Column("model", wraps=True), "difference", interval, "better | worse")
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
-    parts = [subgroup_tables(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
+    parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(
         baseline=comparison.baseline, intervals=intervals, subgroups=tuple(part for model in parts for part in model)
     )

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval
 from tna_onnx.render.html.blocks import (
     LOOKS,
     Column,
@@ -23,17 +22,17 @@ from tna_onnx.render.html.blocks import (
     plain,
     reach_of,
     recipe_text,
-    subgroup_tables,
+    subgroup_blocks,
     table,
     versions_text,
 )
 from tna_onnx.render.html.svg import interval_bar
 from tna_onnx.render.rows import (
     best_methods,
+    change_rows,
     change_text,
     head_text,
-    label_heads,
-    label_rows,
+    label_table,
     map_text,
     method_table,
     size_text,
@@ -71,7 +70,7 @@ def result(report: Report) -> SimpleNamespace:
         metrics=_metrics(c, report.recall),
         recalls=_recalls(report),
         labels=_labels(report),
-        subgroups=subgroup_tables(report.subgroups, "Subgroups: ", "after minus before"),
+        subgroups=subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
         notes=report.notes,
     )
 
@@ -81,11 +80,10 @@ def _metrics(c: Comparison, recall: Recall) -> Table:
     heads = ("", "before", "after", f"difference ({100 * level:g}% interval)", "better | worse")
     caption = f"{c.data}: {size_text(c.before)}"
     rows = []
-    for name, d in ((name, c.differences[name]) for name in METRICS):
-        rows.append(_row(metric_title(name), name, getattr(c.before, name), getattr(c.after, name), d))
-        if name == "accuracy":
-            sides = (recall.balanced_before, recall.balanced_after)
-            rows.append(_row("Balanced accuracy, %", name, *sides, recall.balanced))
+    for name, title, *sides, d in change_rows(c, recall):
+        # a scale of its own in each row: metrics have different units
+        bar = interval_cell(name, d, reach_of(d), "no significant change")
+        rows.append((capital(title), *map(METRICS[name].number, sides), change_text(name, d), bar))
     return table(heads, rows, caption, "metrics")
 
 
@@ -133,25 +131,13 @@ def choice(report: Report) -> Table:
     return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
 
 
-def _row(title: str, name: str, before: float, after: float, d: Interval) -> tuple[str, ...]:
-    """Return a row of a metric, or of what is measured as it is."""
-    metric = METRICS[name]
-    return (
-        title,
-        metric.number(before),
-        metric.number(after),
-        change_text(name, d),
-        # a scale of its own in each row: metrics have different units
-        interval_cell(name, d, reach_of(d), "no significant change"),
-    )
-
-
 def _labels(report: Report) -> Table | None:
     labels = report.labels
     if not labels:
         return None
     caption = f"Each label: N = {report.comparison.before.n:,}, {report.comparison.before.bins} bins"
-    return table(label_heads(labels), label_rows(labels), caption, "sortable numbers")
+    _, heads, rows = label_table(labels, len(labels))
+    return table(heads, rows, caption, "sortable numbers")
 
 
 def data_text(details: Details) -> str:
@@ -384,7 +370,7 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
         data=data,
         metrics=numbers,
         notes=evaluation.notes,
-        subgroups=subgroup_tables(evaluation.subgroups, "Subgroups: "),
+        subgroups=subgroup_blocks(evaluation.subgroups, "Subgroups: "),
     )
 
 
