@@ -109,7 +109,7 @@ class Extras:
         files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
         # Standard output is for results, and MLflow prints a greeting there.
         with contextlib.redirect_stdout(sys.stderr):
-            return [f"mlflow   {log_report(report, None, files)}"]
+            return [f"mlflow   {log_report(report, files)}"]
 
 
 _file_options = together(

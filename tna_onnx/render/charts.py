@@ -83,11 +83,11 @@ def curve(
     title: str,
     labels: tuple[str, str],
     points: tuple[Sequence[float], Sequence[float]],
-    ring: tuple[float, float] | None,
+    ring: tuple[float | None, float | None],
     y_range: tuple[float, float] | None = (0, 100),
 ) -> MarkedChart:
-    """Return shares along all thresholds, in per cent, with the chosen point (x, y) in a ring."""
-    rings = () if ring is None else ((100 * ring[0], 100 * ring[1]),)
+    """Return shares along all thresholds, in per cent, with the chosen point (x, y) in a ring, where it is known."""
+    rings = tuple((100 * x, 100 * y) for x, y in (ring,) if x is not None and y is not None)
     lines = (plain_line("all thresholds", *points, rank=2),)
     title = f"{title}, the chosen point in a ring"
     return MarkedChart(title, *labels, lines, y_range=y_range, x_range=(0, 100), rings=rings)
@@ -322,25 +322,6 @@ class Bar:
         return (self.left + self.right) / 2
 
     @property
-    def gap(self) -> float:
-        """Mean confidence - accuracy."""
-        return self.confidence - self.height
-
-    @property
-    def sign(self) -> int:
-        """1 if confidence is too high, -1 if it is too low, 0 if it is the accuracy.
-
-        >>> Bar(0.5, 1.0, 10, 0.9, 0.7).sign
-        1
-        """
-        return (self.confidence > self.height) - (self.confidence < self.height)
-
-    @property
-    def weak(self) -> bool:
-        """Whether there are few samples."""
-        return self.count < FEW
-
-    @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval of the accuracy; there is a sample."""
         return wilson_interval(self.height, self.count)
@@ -350,11 +331,6 @@ class Bar:
         """Where the accuracy is in 95 % of cases if confidences are right; there is a sample."""
         # a mean of rounded probabilities may end above 1
         return consistent_range(min(1.0, self.confidence), self.count)
-
-    @property
-    def span(self) -> tuple[float, float]:
-        """Ends of the gap, the lower one first."""
-        return min(self.confidence, self.height), max(self.confidence, self.height)
 
 
 def bars(bins: Bins) -> tuple[Bar, ...]:
@@ -377,7 +353,7 @@ def bins_line(name: str, bins: Bins, rank: int, *, least: int = 1, dashed: bool 
 
 
 def reliability_chart(
-    title: str, bins: Bins, ece: float, words: DiagramWords = OF_CLASSES, curve: Curve | None = None
+    title: str, bins: Bins, ece: float, words: DiagramWords, curve: Curve | None = None
 ) -> MarkedChart:
     """Return a reliability diagram as lines: bins with their intervals, the fit without bins, and where both would lie.
 
@@ -401,27 +377,28 @@ def confidence_charts(details: Details, words: DiagramWords) -> tuple[MarkedChar
     # one axis for both, so that their heights can be compared
     sides = {"before": details.before, "after": details.after}
     highest = max(max(bins.count) / max(1, sum(bins.count)) for bins in sides.values())
+    axes = (words.against, f"{words.counted}, %")
+    ends = (0, 108 * highest or 1.0)
     before, after = (
-        MarkedChart(
-            title,
-            words.against,
-            f"{words.counted}, %",
-            tuple(
-                Line(name, middles, tuple(100 * share for share in shares), rank=rank, dashed=rank == 1)
-                for name, middles, shares, rank in _confidence_lines(bins, words)
-            ),
-            y_range=(0, 108 * highest or 1.0),
-            x_range=(0, 1),
-        )
+        MarkedChart(title, *axes, _confidence_lines(bins, words), y_range=ends, x_range=(0, 1))
         for title, bins in sides.items()
     )
     return before, after
 
 
-def _confidence_lines(bins: Bins, words: DiagramWords) -> Iterable[tuple[str, tuple[float, ...], list[float], int]]:
-    """Yield name, middles of the bins, shares and rank of what is right and of what is wrong."""
+def _confidence_lines(bins: Bins, words: DiagramWords) -> tuple[Line, Line]:
+    """Return the shares of what is right and of what is wrong, per cent."""
     total = max(1, sum(bins.count))
     middles = tuple(bar.middle for bar in bars(bins))
-    for name, rank in zip(words.sides, (2, 1), strict=True):
-        hits = [bar.height if rank == 2 else 1 - bar.height for bar in bars(bins)]
-        yield name, middles, [bar.count * hit / total for bar, hit in zip(bars(bins), hits, strict=True)], rank
+    right = tuple(100 * (bar.count * bar.height / total) for bar in bars(bins))
+    wrong = tuple(100 * (bar.count * (1 - bar.height) / total) for bar in bars(bins))
+    return Line(words.sides[0], middles, right, rank=2), Line(words.sides[1], middles, wrong, rank=1, dashed=True)
+
+
+def reliability_charts(report: Report) -> tuple[MarkedChart, MarkedChart]:
+    """Return the reliability diagrams before and after."""
+    words, c, bins = words_of(report.labels), report.comparison, report.reliability
+    return (
+        reliability_chart("before", bins.before, c.before.ece, words, report.bin_free_before.corp.curve),
+        reliability_chart("after", bins.after, c.after.ece, words, report.bin_free_after.corp.curve),
+    )

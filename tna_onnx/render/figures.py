@@ -22,7 +22,7 @@ from tna_onnx.render.charts import (
     confidence_charts,
     log_ticks,
     members_chart,
-    reliability_chart,
+    reliability_charts,
     risk_chart,
     search_charts,
     words_of,
@@ -103,14 +103,9 @@ def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg",
 
 def _figures(report: Report, details: Details) -> dict[str, Sequence[Chart]]:
     """File name -> charts beside each other."""
-    words = words_of(report.labels)
-    c = report.comparison
     charts: dict[str, Sequence[Chart]] = {
-        "reliability": (
-            reliability_chart("before", details.before, c.before.ece, words, report.bin_free_before.corp.curve),
-            reliability_chart("after", details.after, c.after.ece, words, report.bin_free_after.corp.curve),
-        ),
-        "confidence": confidence_charts(details, words),
+        "reliability": reliability_charts(report),
+        "confidence": confidence_charts(details, words_of(report.labels)),
         "risk-coverage": (risk_chart(details),),
     }
     if len(details.steps) > 1:

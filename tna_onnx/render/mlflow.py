@@ -210,11 +210,7 @@ def require_mlflow() -> str:
     return ""
 
 
-def log_report(
-    report: Report,
-    experiment: str | None = None,
-    artifacts: Mapping[str, Sequence[str | Path]] | None = None,
-) -> str:
+def log_report(report: Report, artifacts: Mapping[str, Sequence[str | Path]]) -> str:
     """Log a report as a run, and return the run's id and the tracking URI in one line.
 
     `report`: of a calibration; its model file is logged if one was written. Raises TrackingError: MLflow or its server
@@ -228,11 +224,14 @@ def log_report(
         silence = _silence(mlflow)
         if silence:
             raise ConnectionError(silence)
-        _patience()
-        experiment_id = _experiment_id(mlflow, experiment)
-        with mlflow.start_run(experiment_id=experiment_id, run_name=Path(report.model).stem) as run:
+        # a lost request is tried again for a minute, unless the user says otherwise; MLflow's own default is five
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
+        with mlflow.start_run(run_name=Path(report.model).stem) as run:
             _log_values(mlflow, run.info.run_id, report, tags_of(report))
-            _log_files(mlflow, artifacts or {})
+            for folder, files in artifacts.items():
+                for file in files:
+                    mlflow.log_artifact(str(file), folder or None)
             model = log_model(mlflow, run.info.run_id, report)
             log_data_sets(mlflow, run.info.run_id, report, model)
         return f"run {run.info.run_id} in {mlflow.get_tracking_uri()}"
@@ -265,23 +264,6 @@ def _silence(mlflow: Any) -> str:
     return ""
 
 
-def _patience() -> None:
-    """Let MLflow try a lost request for a minute, unless the user says otherwise; its own default is five."""
-    for name, value in _PATIENCE.items():
-        os.environ.setdefault(name, value)
-
-
-def _experiment_id(mlflow: Any, name: str | None) -> str | None:
-    """Return the id of an experiment, which is created if there is none of that name; None leaves it to MLflow."""
-    if name is None:
-        return None
-    # looked up and not set: MLflow's active experiment is the whole process's
-    experiment = mlflow.get_experiment_by_name(name)
-    if experiment is None:
-        return str(mlflow.create_experiment(name))
-    return str(experiment.experiment_id)
-
-
 def _log_values(mlflow: Any, run_id: str, report: Report, named: Mapping[str, str]) -> None:
     """Log tags, parameters and metrics in as few requests as MLflow allows, and the report as JSON."""
     entities = mlflow.entities
@@ -297,12 +279,6 @@ def _log_values(mlflow: Any, run_id: str, report: Report, named: Mapping[str, st
     for start in range(0, len(metrics), _MAX_METRICS):
         client.log_batch(run_id, metrics=metrics[start : start + _MAX_METRICS])
     mlflow.log_text(to_json(report, details=True), "report.json")
-
-
-def _log_files(mlflow: Any, artifacts: Mapping[str, Sequence[str | Path]]) -> None:
-    for folder, files in artifacts.items():
-        for file in files:
-            mlflow.log_artifact(str(file), folder or None)
 
 
 def _first_line(error: Exception) -> str:

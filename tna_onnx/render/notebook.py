@@ -9,7 +9,7 @@ from markupsafe import escape
 
 from tna_onnx.errors import UsageError
 from tna_onnx.files import write_file
-from tna_onnx.render.charts import MarkedChart, reliability_chart, words_of
+from tna_onnx.render.charts import reliability_chart, reliability_charts, words_of
 from tna_onnx.render.figures import figure_of
 from tna_onnx.render.html.pages import comparison_page, evaluation_page, study_page, to_html
 from tna_onnx.results.measured import Evaluation, ModelComparison
@@ -30,23 +30,18 @@ def figure(result: Any) -> Any:
         return {study.name: figure_of(study.charts) for study in result.studies if study.charts}
     if isinstance(result, Study):
         return figure_of(result.charts)
-    return figure_of(_reliability_charts(result))
-
-
-def _reliability_charts(result: Report | Evaluation | ModelComparison) -> list[MarkedChart]:
     if isinstance(result, Report):
-        words = words_of(result.labels)
-        c, bins = result.comparison, result.reliability
-        return [
-            reliability_chart("before", bins.before, c.before.ece, words, result.bin_free_before.corp.curve),
-            reliability_chart("after", bins.after, c.after.ece, words, result.bin_free_after.corp.curve),
-        ]
+        return figure_of(reliability_charts(result))
     if isinstance(result, Evaluation):
         name = PurePath(result.model).name
         curve = result.bin_free.corp.curve
-        return [reliability_chart(name, result.reliability, result.metrics.ece, words_of(result.labels), curve)]
+        return figure_of(
+            [reliability_chart(name, result.reliability, result.metrics.ece, words_of(result.labels), curve)]
+        )
     words = words_of(result.models[0].output_kind.startswith("label_"))
-    return [reliability_chart(model.name, model.reliability, model.metrics.ece, words) for model in result.models]
+    return figure_of(
+        [reliability_chart(model.name, model.reliability, model.metrics.ece, words) for model in result.models]
+    )
 
 
 def page(result: Any) -> str:

@@ -300,7 +300,7 @@ def subgroup_tables(
     for part in subgroups:
         estimates = (_estimate_cell(part.estimates.get(name), name) for name in _SUBGROUP_COLUMNS)
         rows.append((part.name, _size_cell(part), *estimates))
-    yield "the worst ECE first", heads, rows
+    yield "the worst ECE first, with intervals", heads, rows
     if any(part.differences for part in subgroups):
         names = [name for name in _SUBGROUP_COLUMNS if name in METRICS]
         rows = []

@@ -14,8 +14,8 @@ from tna_onnx.numerics.corp import BAND_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.charts import FEW, OF_CLASSES, DiagramWords, bars
-from tna_onnx.render.html.svg import element, interval_bar, line_chart, line_look, line_marker, marker_path
+from tna_onnx.render.charts import FEW, DiagramWords, bars
+from tna_onnx.render.html.svg import interval_bar, line_chart, line_look, line_marker, marker_path
 from tna_onnx.render.rows import subgroup_tables
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.study import Chart, Line
@@ -30,18 +30,13 @@ class Column:
     wraps: bool = False
 
 
-def strong(text: str) -> Markup:
-    """Return a cell that stands out."""
-    return element("strong", text)
-
-
 @dataclass(frozen=True)
 class Table:
     """A table whose first column names the rows; it scrolls sideways on its own.
 
     Attributes:
         columns: their heads.
-        rows: cells of each row: text, or markup of `strong` or `interval_cell`.
+        rows: cells of each row: text, or markup.
         caption: also the name of the region that scrolls.
         look: class of the style sheet.
         chosen: index of the row that stands out; None for none.
@@ -62,7 +57,7 @@ def table(
     chosen: int | None = None,
 ) -> Table:
     """Return a table; a column can be given as the text of its head."""
-    heads = tuple(map(_column, columns))
+    heads = tuple(head if isinstance(head, Column) else Column(head) for head in columns)
     return Table(heads, tuple(map(tuple, rows)), caption, look, chosen)
 
 
@@ -72,12 +67,6 @@ def subgroup_blocks(
     """Return tables of subgroups with their estimates, and with differences if there are any; none for none."""
     tables = subgroup_tables(subgroups, difference)
     return tuple(table(heads, cells, f"{title}{what}") for what, heads, cells in tables)
-
-
-def _column(head: str | Column) -> Column:
-    if isinstance(head, str):
-        return Column(head)
-    return head
 
 
 @dataclass(frozen=True)
@@ -112,11 +101,6 @@ class Key:
         return self.look in ("over", "under", "whisker", "fit", "accuracy weak")
 
 
-def interval_key(look: str, text: str) -> Key:
-    """Explain an interval."""
-    return Key(look, text, line=True, capped=True)
-
-
 def area_key(look: str, text: str) -> Key:
     """Explain an area."""
     return Key(look, text, line=False)
@@ -149,9 +133,6 @@ class Term:
     code: bool = False
 
 
-CONSISTENT_KEY = area_key("consistent", "consistent with calibration (95 %)")
-"""Further entry for diagrams whose bars show where calibrated ones would end."""
-
 LOOKS: dict[Word, str] = {"improved": "better", "no significant change": "open", "worse": "worse"}
 """Class of the style sheet for a verdict, by what a result comes to."""
 
@@ -176,7 +157,7 @@ def gap_keys(words: DiagramWords) -> tuple[Key, ...]:
         area_key("accuracy", words.what),
         area_key("over", f"{words.against} too high"),
         area_key("under", "too low"),
-        interval_key("whisker", "95 % interval"),
+        Key("whisker", "95 % interval", line=True, capped=True),
         area_key("accuracy weak", f"fewer than {FEW} {words.counted}"),
     )
 
@@ -190,7 +171,7 @@ def diagram_keys(words: DiagramWords) -> tuple[Key, ...]:
     )
 
 
-def bins_table(bins: Bins, caption: str, words: DiagramWords = OF_CLASSES) -> Table:
+def bins_table(bins: Bins, caption: str, words: DiagramWords) -> Table:
     """Return the numbers of a reliability diagram."""
     rows = []
     for bar in bars(bins):

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 from tna_onnx.render.charts import MarkedChart, curve
 from tna_onnx.render.html.blocks import Column, Table, chart_figure, key_of, table
 from tna_onnx.render.rows import between, cost_lines, decision_parts, per_cent
-from tna_onnx.results.details import RiskCoverage
-from tna_onnx.results.outcomes import (
-    ClassDecision,
-    DecisionCurve,
-    Decisions,
-    DecisionScores,
-    Detection,
-    Guard,
-    GuardInput,
-)
+from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard, GuardInput
 
 # Classes in the table without a click; models may have thousands.
 _MAX_CLASSES = 1000
@@ -53,14 +45,7 @@ def decided(decisions: Decisions, title: str, promises: tuple[Table, ...] = ()) 
     """Return what a section shows of the decisions of one file."""
     fresh = {True: ", held-out samples", False: ", from which the thresholds come: no test of the promises", None: ""}
     measured = [(name.rstrip(":,"), text) for name, text in decision_parts(decisions)]
-    curves = []
-    if decisions.risk_coverage is not None:
-        curves.append(_risk_curve(decisions, decisions.risk_coverage))
-    if decisions.decision is not None:
-        points = {point.name: point for point in decisions.decision.classes}
-        curves += [_recall_curve(line, points[line.name]) for line in decisions.decision.curves]
-    if decisions.detection is not None:
-        curves.append(_roc(decisions.detection, decisions.alarms))
+    curves = list(_curves(decisions))
     return SimpleNamespace(
         title=title,
         data=f"{decisions.data}: {decisions.n:,} samples{fresh[decisions.fresh]}.",
@@ -104,7 +89,8 @@ def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
             point.name,
             f"{point.samples:,}",
             f"{point.decided:,}",
-            *(_share(*pair) for pair in _pairs(point)),
+            _share(point.recall, point.recall_interval),
+            _share(point.precision, point.precision_interval),
         )
         for point in scores.classes[:_MAX_CLASSES]
     ]
@@ -116,37 +102,28 @@ def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
     return tuple(tables)
 
 
-def _pairs(point: ClassDecision) -> tuple[tuple[float | None, tuple[float, float] | None], ...]:
-    return (point.recall, point.recall_interval), (
-        point.precision,
-        point.precision_interval,
-    )
-
-
 def _share(share: float | None, interval: tuple[float, float] | None) -> str:
     if interval is None:
         return per_cent(share)
     return f"{per_cent(share)} {between(interval)}"
 
 
-def _recall_curve(line: DecisionCurve, point: ClassDecision) -> MarkedChart:
-    ring = None if point.recall is None or point.precision is None else (point.recall, point.precision)
-    return curve(
-        f"Recall and precision of {line.name}", ("recall, %", "precision, %"), (line.recall, line.precision), ring
-    )
-
-
-def _risk_curve(decisions: Decisions, risks: RiskCoverage) -> MarkedChart:
-    ring = None if decisions.accepted is None or decisions.risk is None else (decisions.accepted, decisions.risk)
-    labels = ("accepted, %", "wrong among them, %")
-    return curve("Risk and coverage", labels, (risks.coverage, risks.risk), ring, y_range=None)
-
-
-def _roc(detection: Detection, alarms: float | None) -> MarkedChart:
-    labels = ("alarms for known samples, %", "alarms for unknown samples, %")
-    points = (detection.roc_false_alarms, detection.roc_detected)
-    ring = None if alarms is None else (alarms, detection.detected)
-    return curve(f"ROC of the alarm: AUROC {detection.auroc:.4f}", labels, points, ring)
+def _curves(decisions: Decisions) -> Iterator[MarkedChart]:
+    """Yield what other thresholds would give, with the chosen point in a ring."""
+    if (risks := decisions.risk_coverage) is not None:
+        points, chosen = (risks.coverage, risks.risk), (decisions.accepted, decisions.risk)
+        yield curve("Risk and coverage", ("accepted, %", "wrong among them, %"), points, chosen, y_range=None)
+    if decisions.decision is not None:
+        classes = {point.name: point for point in decisions.decision.classes}
+        for line in decisions.decision.curves:
+            chosen = (classes[line.name].recall, classes[line.name].precision)
+            title = f"Recall and precision of {line.name}"
+            yield curve(title, ("recall, %", "precision, %"), (line.recall, line.precision), chosen)
+    if (detection := decisions.detection) is not None:
+        labels = ("alarms for known samples, %", "alarms for unknown samples, %")
+        points = (detection.roc_false_alarms, detection.roc_detected)
+        title = f"ROC of the alarm: AUROC {detection.auroc:.4f}"
+        yield curve(title, labels, points, (decisions.alarms, detection.detected))
 
 
 def _limit(threshold: tuple[float | None, ...]) -> str:

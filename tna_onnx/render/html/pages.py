@@ -33,7 +33,6 @@ from tna_onnx.render.html.blocks import (
     metric_title,
     plain,
     reach_of,
-    strong,
     subgroup_blocks,
     table,
     versions_text,
@@ -50,8 +49,9 @@ from tna_onnx.render.html.predictions import (
 )
 from tna_onnx.render.html.programs import use
 from tna_onnx.render.html.summary import changes, choice, measured, measured_run, model_terms, result, run
+from tna_onnx.render.html.svg import element
 from tna_onnx.render.rows import metric_cells, size_text
-from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
+from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Chart, Studies, Study
 
@@ -236,29 +236,21 @@ def _result(comparison: ModelComparison) -> SimpleNamespace:
 
 def _differences(comparison: ModelComparison) -> SimpleNamespace:
     """One table, the models of a metric below each other and on one scale."""
-    rows = []
-    for name in METRICS:
+    rows: list[tuple[str, ...]] = []
+    for name, metric in METRICS.items():
         # one scale a metric, so that models can be compared by eye
         reach = reach_of(*(model.differences[name] for model in comparison.others))
-        rows += [_difference_row(name, model, reach) for model in comparison.others]
+        for model in comparison.others:
+            d = model.differences[name]
+            ends = f"{metric.change(d.low)} to {metric.change(d.high)}"
+            bar = interval_cell(name, d, reach, "no significant difference")
+            rows.append((metric_title(name), model.name, metric.change(d.difference), ends, bar))
     interval = f"{comparison.confidence_level:g}% interval"
     heads = ("metric", Column("model", wraps=True), "difference", interval, "better | worse")
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
     parts = [subgroup_blocks(model.subgroups, f"Subgroups, {model.name}: ") for model in comparison.models]
     return SimpleNamespace(
         baseline=comparison.baseline, intervals=intervals, subgroups=tuple(part for model in parts for part in model)
-    )
-
-
-def _difference_row(name: str, model: ComparedModel, reach: float) -> tuple[str, ...]:
-    metric = METRICS[name]
-    d = model.differences[name]
-    return (
-        metric_title(name),
-        model.name,
-        metric.change(d.difference),
-        f"{metric.change(d.low)} to {metric.change(d.high)}",
-        interval_cell(name, d, reach, "no significant difference"),
     )
 
 
@@ -328,14 +320,11 @@ def _numbers(study: Study) -> Table:
             text = study.text(k, column)
             if column is columns[0] and (marks := study.marks(k)):
                 text += f" {marks}"
-            cells.append(strong(text) if k in best[column.name] else text)
+            cells.append(element("strong", text) if k in best[column.name] else text)
         rows.append(cells)
-    heads = [Column(column.title, wraps=k > 0 and _is_text(study, column.name)) for k, column in enumerate(columns)]
+    texts = {column.name for column in columns if any(isinstance(value, str) for value in study.values(column.name))}
+    heads = [Column(column.title, wraps=k > 0 and column.name in texts) for k, column in enumerate(columns)]
     return table(heads, rows, f"{study.title}: {len(rows):,} rows", "numbers")
-
-
-def _is_text(study: Study, name: str) -> bool:
-    return any(isinstance(value, str) for value in study.values(name))
 
 
 def _drawn(chart: Chart) -> SimpleNamespace:

@@ -33,7 +33,6 @@ from tna_onnx.render.charts import (
     words_of,
 )
 from tna_onnx.render.html.blocks import (
-    CONSISTENT_KEY,
     Column,
     Figure,
     Key,
@@ -52,7 +51,7 @@ from tna_onnx.render.html.summary import data_text
 from tna_onnx.render.html.svg import MARKERS, confidence_histogram, line_chart, reliability_diagram
 from tna_onnx.render.rows import bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Sample, Step
-from tna_onnx.results.measured import ComparedModel, Evaluation, ModelComparison
+from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Line
 
@@ -81,7 +80,7 @@ def classes_table(classes: Sequence[ClassBins]) -> Table:
 def _row(c: ClassBins, total: int, moved: bool) -> tuple[str, ...]:
     before: tuple[str, ...] = ()
     if moved:
-        before = (_precision(c.result_before), _recall(c.result_before, c.samples))
+        before = _precision_and_recall(c.result_before, c.samples)
     after = c.result_after
     # "this class or not": neither missed nor predicted in vain
     wrong = c.samples + after.predicted - 2 * after.right
@@ -89,8 +88,7 @@ def _row(c: ClassBins, total: int, moved: bool) -> tuple[str, ...]:
         c.name,
         f"{c.samples:,}",
         _per_cent(total - wrong, total),
-        _precision(after),
-        _recall(after, c.samples),
+        *_precision_and_recall(after, c.samples),
         *before,
         _mean(c.before),
         _mean(c.after),
@@ -100,12 +98,8 @@ def _row(c: ClassBins, total: int, moved: bool) -> tuple[str, ...]:
     )
 
 
-def _precision(result: ClassResult) -> str:
-    return _per_cent(result.right, result.predicted)
-
-
-def _recall(result: ClassResult, samples: int) -> str:
-    return _per_cent(result.right, samples)
+def _precision_and_recall(result: ClassResult, samples: int) -> tuple[str, str]:
+    return _per_cent(result.right, result.predicted), _per_cent(result.right, samples)
 
 
 def _per_cent(part: int, total: int) -> str:
@@ -180,18 +174,14 @@ def confidence(report: Report, details: Details) -> SimpleNamespace:
             Figure(confidence_histogram(details.before, "Confidences before", highest, words), "Before"),
             Figure(confidence_histogram(details.after, "Confidences after", highest, words), "After"),
         ),
-        tied=tuple(text for word, curve in curves.items() for text in _tied(word, curve)),
+        tied=tuple(
+            f"{word.capitalize()}, {100 * curve.coverage[0]:.0f} % of samples share the highest confidence: the curve "
+            "begins there."
+            for word, curve in curves.items()
+            if curve.coverage[0] > _MIN_TIED
+        ),
         risk=chart_figure(risk),
         risks=_risk_table(curves),
-    )
-
-
-def _tied(word: str, curve: RiskCoverage) -> tuple[str, ...]:
-    share = curve.coverage[0]
-    if share <= _MIN_TIED:
-        return ()
-    return (
-        f"{word.capitalize()}, {100 * share:.0f} % of samples share the highest confidence: the curve begins there.",
     )
 
 
@@ -217,8 +207,6 @@ _MAX_DRAWN = 10
 
 # Longer tables are folded away until they are asked for.
 _MAX_ROWS = 20
-
-Pair = tuple[Figure, Figure]
 
 
 def reliability(report: Report, details: Details | None) -> SimpleNamespace:
@@ -250,7 +238,12 @@ def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
     parts = {f"of {model.name}": (model.reliability, model.bin_free, model.metrics.ece) for model in comparison.models}
     # colours, then colours with dashes: further lines could not be told apart
     drawn = comparison.models[: 2 * RANKS]
-    lines = [line for k, model in enumerate(drawn) if (line := _bins_line(k, model)).x]
+    bins_lines = (
+        bins_line(model.name, model.reliability, k % RANKS, least=_MIN_SAMPLES, dashed=k >= RANKS)
+        for k, model in enumerate(drawn)
+    )
+    # intervals of all models would hide each other
+    lines = [replace(line, low=(), high=()) for line in bins_lines if line.x]
     diagonal = Line(f"{words.against} is {words.what}", (0.0, 1.0), (0.0, 1.0), rank=RANKS, dashed=True, marked=False)
     labels = (f"mean {words.against}", words.what)
     chart = MarkedChart("All in one", *labels, (diagonal, *lines), y_range=(0.0, 1.0), x_range=(0.0, 1.0))
@@ -263,12 +256,6 @@ def compared_reliability(comparison: ModelComparison) -> SimpleNamespace:
         left_out=len(comparison.models) - len(drawn),
     )
     return _diagrams(parts, words, comparison.data, overlay=overlay)
-
-
-def _bins_line(place: int, model: ComparedModel) -> Line:
-    """Return the bins of a model as a line; intervals of all models would hide each other."""
-    line = bins_line(model.name, model.reliability, place % RANKS, least=_MIN_SAMPLES, dashed=place >= RANKS)
-    return replace(line, low=(), high=())
 
 
 def _diagrams(
@@ -315,7 +302,7 @@ def _classes(details: Details) -> SimpleNamespace:
         summary = f"Diagrams of the {_MAX_DRAWN} classes with the largest gap before"
     return SimpleNamespace(
         shown_data=data_text(details),
-        keys=(*gap_keys(OF_ONE_CLASS), CONSISTENT_KEY),
+        keys=(*gap_keys(OF_ONE_CLASS), area_key("consistent", "consistent with calibration (95 %)")),
         summary=summary,
         drawn=tuple(map(_pair, drawn)),
         numbers=classes_table(classes),
@@ -323,18 +310,14 @@ def _classes(details: Details) -> SimpleNamespace:
     )
 
 
-def _pair(c: ClassBins) -> Pair:
-    return _class_figure(c.name, "before", c.before), _class_figure(c.name, "after", c.after)
-
-
-def _class_figure(name: str, word: str, bins: Bins) -> Figure:
-    drawing = reliability_diagram(bins, f"Class {name}, {word}", OF_ONE_CLASS)
-    return Figure(drawing, f"Class {name} {word}: gap {_gap(bins)} %")
-
-
-def _gap(bins: Bins) -> str:
-    """Mean gap in per cent."""
-    return f"{100 * bins.ece:.2f}"
+def _pair(c: ClassBins) -> tuple[Figure, ...]:
+    return tuple(
+        Figure(
+            reliability_diagram(bins, f"Class {c.name}, {word}", OF_ONE_CLASS),
+            f"Class {c.name} {word}: gap {100 * bins.ece:.2f} %",
+        )
+        for word, bins in (("before", c.before), ("after", c.after))
+    )
 
 
 def search(report: Report, details: Details) -> SimpleNamespace | None:

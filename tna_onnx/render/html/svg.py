@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from tna_onnx.files import printable
 from tna_onnx.numerics.corp import Curve
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.charts import OF_CLASSES, Bar, DiagramWords, MarkedChart, bars, log_ticks
+from tna_onnx.render.charts import FEW, Bar, DiagramWords, MarkedChart, bars, log_ticks
 from tna_onnx.results.study import Chart, Line
 
 MARKERS = ("circle", "square", "triangle", "diamond", "cross")
@@ -215,7 +215,11 @@ def line_chart(chart: Chart) -> Markup:
         named = [(math.log10(value), f"{value:,g}") for value in log_ticks(chart)]
     frame = _frame(marks)
     labels = (chart.x_label, chart.y_label)
-    guides = [_horizontal_guide(frame, value, text) for value, text in marks.horizontal]
+    guides = [
+        frame.segment("limit", (frame.x[0], value), (frame.x[1], value))
+        + _text("note", frame.left + 4, frame.at_y(value) + 15, "start", text)
+        for value, text in marks.horizontal
+    ]
     if marks.vertical is not None:
         guides.insert(0, _vertical_guide(frame, *marks.vertical, marks.text_on_top))
     lines = [_polyline(frame, line, drawn, labels) for line, drawn in zip(chart.lines, marks.lines, strict=True)]
@@ -279,11 +283,6 @@ def _vertical_guide(frame: Frame, value: float, text: str, on_top: bool) -> Mark
     return line + _text("note", frame.at_x(value) + 5, y, "start", text)
 
 
-def _horizontal_guide(frame: Frame, value: float, text: str) -> Markup:
-    line = frame.segment("limit", (frame.x[0], value), (frame.x[1], value))
-    return line + _text("note", frame.left + 4, frame.at_y(value) + 15, "start", text)
-
-
 def _clipped(frame: Frame, *parts: Markup) -> Markup:
     x, y = frame.left - _DOT_MARGIN, frame.top - _DOT_MARGIN
     width, height = frame.right - frame.left + 2 * _DOT_MARGIN, frame.bottom - frame.top + 2 * _DOT_MARGIN
@@ -324,7 +323,7 @@ _COUNTS = 257
 _CAP = 2.5
 
 
-def reliability_diagram(bins: Bins, title: str, words: DiagramWords = OF_CLASSES, curve: Curve | None = None) -> Markup:
+def reliability_diagram(bins: Bins, title: str, words: DiagramWords, curve: Curve | None = None) -> Markup:
     """Draw the share that came true against confidence, per bin, with gap, interval and number of samples."""
     frame = Frame((0, 1), (0, 1), bottom=236)
     # Without any samples the strip still needs a scale. Above it there is a line of counts.
@@ -352,7 +351,7 @@ def reliability_diagram(bins: Bins, title: str, words: DiagramWords = OF_CLASSES
 
 
 def _mark(hover: str, *parts: Markup, weak: bool = False) -> Markup:
-    """Return parts that share a text on hover; `weak` ones stand for few samples."""
+    """Return parts that share a text on hover; `weak` where they stand for few samples."""
     look = "mark weak" if weak else "mark"
     return element("g", element("title", hover), *parts, class_=look)
 
@@ -369,7 +368,7 @@ def _reliability_mark(
         parts.append(frame.rect("consistent", sides, *bar.consistent))
     parts += [
         frame.rect("accuracy", sides, 0, bar.height),
-        frame.rect("over" if bar.sign > 0 else "under", sides, *bar.span),
+        frame.rect("over" if bar.confidence > bar.height else "under", sides, *sorted((bar.confidence, bar.height))),
         strip.rect("count", sides, 0, bar.count),
     ]
     if consistent:
@@ -382,7 +381,7 @@ def _reliability_mark(
         f"{words.against} {_range(bar)}: {bar.count:,} {words.counted} ({bar.count / total:.1%}), "
         f"mean {words.against} {bar.confidence:.3f}, {words.what} {bar.height:.3f} ({low:.3f} to {high:.3f})"
     )
-    return _mark(hover, *parts, weak=bar.weak)
+    return _mark(hover, *parts, weak=bar.count < FEW)
 
 
 def short_count(number: int) -> str:
@@ -414,7 +413,7 @@ def _whisker(frame: Frame, bar: Bar) -> tuple[Markup, ...]:
     return (_line("whisker", x, low, x, high), *ends)
 
 
-def confidence_histogram(bins: Bins, title: str, highest: float, words: DiagramWords = OF_CLASSES) -> Markup:
+def confidence_histogram(bins: Bins, title: str, highest: float, words: DiagramWords) -> Markup:
     """Draw the share of the samples in each bin of confidence: right predictions below, wrong ones on top.
 
     `highest`: percentage up to which the axis goes, so that two drawings can have the same.
