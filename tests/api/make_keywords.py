@@ -15,7 +15,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from tna_onnx.data.data_settings import DataFields, EngineFields
+from tna_onnx.data.data_settings import DataFields, EngineFields, FeatureFields
 from tna_onnx.fields import settings_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -30,7 +30,8 @@ LIMITS = ("max_ece", "max_nll", "min_accuracy")
 # Name of the type -> the settings, what it is, and which of them; all, if that is not said.
 KINDS: dict[str, tuple[type, str, tuple[str, ...]]] = {
     "DataWords": (DataFields, "Settings of `Data`.", ()),
-    "EngineWords": (EngineFields, "Which samples `features` takes, and what computes their features.", ()),
+    "EngineWords": (EngineFields, "Settings of `EngineFields`.", ()),
+    "SampleWords": (FeatureFields, "Which samples `features` takes.", ("max_samples", "stratify")),
     "FitWords": (Settings, "Settings of `Settings` that scores alone need.", FIT_SETTINGS),
     "ModelWords": (ModelOptions, "Settings of `ModelOptions`.", ()),
     "SettingsWords": (Settings, "Settings of `Settings`.", ()),

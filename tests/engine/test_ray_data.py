@@ -56,6 +56,43 @@ def test_features_are_those_of_a_local_run(
     assert measured[0].estimates == measured[1].estimates
 
 
+def test_scores_are_those_of_a_local_run(cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+    data, samples = expected
+    here = evaluate(MODEL, data, device="cpu")
+    there = evaluate(MODEL, data, engine="ray", ray_options={"concurrency": 2})
+    assert there.metrics.n == here.metrics.n == len(samples)
+    for name in ("accuracy", "ece", "adaece", "nll", "brier"):
+        assert getattr(there.metrics, name) == pytest.approx(getattr(here.metrics, name), abs=1e-6), name
+    assert there.estimates["nll"].value == pytest.approx(here.estimates["nll"].value, abs=1e-6)
+
+
+def test_scores_of_named_labels_in_groups_and_subgroups(cluster: None, tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = rows()
+    names = [f"digit {label}" for label in table["label"].to_pylist()]
+    table = table.set_column(1, "label", pa.array(names))
+    table = table.append_column("clip", pa.array([f"c{row // 6}" for row in range(len(table))]))
+    pq.write_table(
+        table.append_column("half", pa.array([row % 2 for row in range(len(table))])), tmp_path / "a.parquet"
+    )
+    words: dict[str, Any] = {"classes": [f"digit {k}" for k in range(10)], "group_column": "clip", "by": "half"}
+    here = evaluate(MODEL, tmp_path / "a.parquet", device="cpu", **words)
+    there = evaluate(MODEL, tmp_path / "a.parquet", engine="ray", **words)
+    for value in ("value", "low", "high"):
+        expected = getattr(here.estimates["nll"], value)
+        assert getattr(there.estimates["nll"], value) == pytest.approx(expected, abs=1e-6)
+    assert [part.metrics.nll for part in there.subgroups] == pytest.approx([p.metrics.nll for p in here.subgroups])
+
+
+def test_what_ray_does_not_measure(cluster: None, tmp_path: Path) -> None:
+    write_files(tmp_path / "data", 2)
+    for words in ({"ood_data": tmp_path}, {"class_prior": [0.1] * 10}, {"batch_size": "auto"}, {"expect_accuracy": 90}):
+        with pytest.raises(UsageError, match=r"engine ray|expect_accuracy"):
+            evaluate(MODEL, tmp_path / "data", engine="ray", **words)
+
+
 def test_images(cluster: None, tmp_path: Path) -> None:
     pytest.importorskip("PIL")
     words = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
@@ -63,6 +100,9 @@ def test_images(cluster: None, tmp_path: Path) -> None:
     features(MODEL, images, output=tmp_path / "a", **words)
     features(MODEL, images, output=tmp_path / "b", engine="ray", **words)
     assert by_key(tmp_path / "a") == by_key(tmp_path / "b")
+    here, there = (evaluate(MODEL, images, engine=engine, **words) for engine in ("local", "ray"))
+    assert there.metrics.nll == pytest.approx(here.metrics.nll, abs=1e-6)
+    assert there.preprocessing == here.preprocessing
 
 
 def test_a_killed_worker_costs_nothing(cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
@@ -116,14 +156,14 @@ def test_a_cluster_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(ray_data, "_PATIENCE", 2.0)
     start = time.monotonic()
     with pytest.raises(DeviceError, match=r"127\.0\.0\.1:1: cannot be used"):
-        ray_data.check_ray("127.0.0.1:1", {})
+        ray_data.check_ray("ray:127.0.0.1:1", {})
     assert time.monotonic() - start < 10
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:2")
     with pytest.raises(DeviceError, match=r"127\.0\.0\.1:2"):
-        ray_data.check_ray(None, {})
+        ray_data.check_ray("ray", {})
     monkeypatch.delenv("RAY_ADDRESS")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
-    assert ray_data.check_ray(None, {}) == "local"
+    assert ray_data.check_ray("ray", {}) == "local"
     (tmp_path / "ray_current_cluster").write_text("127.0.0.1:3")
     with pytest.raises(DeviceError, match="ray stop"):
-        ray_data.check_ray(None, {})
+        ray_data.check_ray("ray", {})

@@ -21,6 +21,7 @@ from tna_onnx.api.keywords import (
     EngineWords,
     LimitWords,
     ModelWords,
+    SampleWords,
     SettingsWords,
     ShiftSettingsWords,
 )
@@ -43,7 +44,7 @@ class DataModelWords(DataWords, ModelWords, total=False):
     """Fields of `Data` and `ModelOptions`."""
 
 
-class FeatureWords(DataModelWords, EngineWords, total=False):
+class FeatureWords(DataModelWords, EngineWords, SampleWords, total=False):
     """Which samples, and what computes their features."""
 
 
@@ -57,8 +58,8 @@ class StudyWords(_WithHeldOut, total=False):
     """Fields of `Data` and `ModelOptions`, and the labels of the held-out data."""
 
 
-class EvaluateWords(DataModelWords, LimitWords, total=False):
-    """Limits of `Gates` too."""
+class EvaluateWords(DataModelWords, EngineWords, LimitWords, total=False):
+    """What runs the model, and limits of `Gates`, too."""
 
 
 class ShiftWords(_WithHeldOut, ShiftSettingsWords, total=False):

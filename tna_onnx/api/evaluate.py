@@ -23,12 +23,19 @@ from tna_onnx.api.arguments import (
     save_json,
     with_words,
 )
-from tna_onnx.data import Source
+from tna_onnx.api.features import Choice, on_ray, open_run
+from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
+from tna_onnx.data.data_settings import EngineFields
 from tna_onnx.data.images.recipes import source_search
+from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data
+from tna_onnx.data.positions import clusters_of, weights_of
+from tna_onnx.data.request import Request
 from tna_onnx.data.source import group_notes, require_samples, source_beside
+from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
+from tna_onnx.engine.scoring import OutputExtractor, TableScorer
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.isolation import read_classifier
@@ -81,9 +88,9 @@ def evaluate(
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, and the limits `max_ece`,
-            `max_nll` and `min_accuracy` of `tna_onnx.Gates`. `by`, a column or values (N,), splits the samples into
-            subgroups.
+        **keywords: single fields by name: of `tna_onnx.Data`, of `tna_onnx.ModelOptions`, the limits `max_ece`,
+            `max_nll` and `min_accuracy` of `tna_onnx.Gates`, and `engine` and `ray_options`, by which Ray Data run the
+            model and each sample's scores come back. `by`, a column or values (N,), splits the samples into subgroups.
 
     Raises:
         TypeError: a keyword that none of these has.
@@ -101,15 +108,18 @@ def evaluate(
     check_batch_size(batch_size)
     check_targets(json)
     labelled = data_of(data, keywords)
-    opened = _open(model, labelled, model_options_of(keywords), parse_device(device), batch_size, bins)
-    unknown_data = beside_of(ood_data, opened.data, {})
-    if unknown_data is not None:
-        require_outlier_score([opened.model])
-        if opened.form:
-            raise UsageError("--ood-data need a run of the network: give data for the model's inputs, not features")
-    unknown = None if unknown_data is None else open_unknown(opened.classifier, unknown_data, opened.source)
+    engine = with_words(EngineFields(), keywords)
+    options = model_options_of(keywords)
+    if on_ray(engine) and ood_data is not None:
+        raise UsageError("--engine ray takes no --ood-data; leave one of them out")
     with progress_callback(progress) as advance:
-        scores, predicted, decisions = _scored(opened, unknown, advance)
+        if on_ray(engine):
+            opened, scores, predicted = _scored_by_ray(model, labelled, options, engine, device, batch_size, advance)
+            decisions = None
+            require_samples(opened.source, bins)
+        else:
+            opened = _open(model, labelled, options, parse_device(device), batch_size, bins)
+            scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
     evaluation = _evaluation(opened, scores, decisions, bins, gates, notes)
     recall = _recall(opened, scores, decisions) if min_recall else {}
@@ -148,7 +158,75 @@ def _open(
     require_samples(source, bins)
     outlier_outputs = outlier_scores(classifier.model, classifier.output)
     size, notes = checked_batch_size(classifier, batch_size, source, outlier_outputs)
-    return Opened(classifier, data, source, None, size, (*notes, *group_notes(source)), form=form)
+    about_images = preprocessing_notes(source, classifier.inputs, data.preprocessing)
+    notes = (*notes, *group_notes(source), *about_images)
+    return Opened(classifier, data, source, None, size, notes, form=form)
+
+
+def _unknown(opened: Opened, ood_data: Any) -> Source | None:
+    """Return the samples that the model should not know; None without any."""
+    data = beside_of(ood_data, opened.data, {})
+    if data is None:
+        return None
+    require_outlier_score([opened.model])
+    if opened.form:
+        raise UsageError("--ood-data need a run of the network: give data for the model's inputs, not features")
+    return open_unknown(opened.classifier, data, opened.source)
+
+
+def _scored_by_ray(
+    model: ModelSource,
+    data: Data,
+    options: ModelOptions,
+    engine: EngineFields,
+    device: str,
+    batch_size: BatchSize,
+    progress: Progress,
+) -> tuple[Opened, SampleScores, NDArray[np.int64]]:
+    """Score the samples by Ray Data. The first ones run here, which says what is wrong before anything is started."""
+    from tna_onnx.engine.ray_data import check_ray, scores_by_ray  # noqa: PLC0415 - optional
+
+    if not isinstance(batch_size, int):
+        raise UsageError("--engine ray takes no --batch-size auto; give a number")
+    loaded, output = read_classifier(model, options)
+    if guards_about(loaded, output):
+        raise UsageError(f"{loaded.name}: makes decisions, which --engine ray does not measure; leave --engine out")
+    if data.class_prior is not None:
+        raise UsageError("--engine ray takes no --class-prior; leave one of them out")
+    classifier = Classifier(loaded, output, parse_device("cpu"), data)
+    run = open_run(
+        classifier,
+        model,
+        options,
+        data,
+        Choice(),
+        device=device,
+        batch_size=batch_size,
+        apart=True,
+        kind=OutputExtractor,
+    )
+    classes = None
+    if run.read_labels is not None:
+        stored = run.read_labels()
+        labels = label_indices(stored, len(stored), output.n_classes, f"{run.title}: labels", classifier.names)
+        classes = dict(zip(stored.tolist(), labels.tolist(), strict=True))
+    extractor, first = run.first()
+    TableScorer(extractor, output, classes)(first)
+    address = check_ray(engine.engine, engine.ray_options)
+    scorer = TableScorer(run.extractor, output, classes)
+    columns = scores_by_ray(run.slices, scorer, address, engine.ray_options, progress)
+    request = Request(
+        [InputSpec("confidence", (None,), np.dtype(np.float32))],
+        output.n_classes,
+        beside={role: columns[role] for role in data.beside},
+    )
+    title = run.title.partition(" (")[0]
+    source = open_columns(title, title, request, columns, columns["label"], hashed=lambda _: "")
+    source = replace(source, preprocessing=run.recipe)
+    scores = SampleScores(*(columns[name] for name in ("confidence", "hit", "nll", "brier")))
+    scores = scores.clustered(clusters_of(source), weights_of(source))
+    notes = (*run.notes, *loaded.class_notes(classifier.names), *group_notes(source))
+    return Opened(classifier, data, source, None, batch_size, notes), scores, columns["predicted"]
 
 
 def _scored(
@@ -197,7 +275,6 @@ def _evaluation(
         provider=opened.session.provider,
         notes=(
             *notes,
-            *preprocessing_notes(source, opened.classifier.inputs, opened.data.preprocessing),
             *decided_on(opened.model, opened.digested, opened.data.limits),
             *(() if parts is None else subgroup_notes(parts, subgroups)),
         ),

@@ -9,8 +9,9 @@ Features of data into files: what `features -o` does, on this machine or by Ray 
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -30,7 +31,7 @@ from tna_onnx.api.arguments import (
 )
 from tna_onnx.data import Recipe, Source, open_precomputed
 from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.data_settings import EngineFields
+from tna_onnx.data.data_settings import EngineFields, FeatureFields
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.labelfile import find_label_column
@@ -55,8 +56,9 @@ from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import open_samples
-from tna_onnx.extraction.sessions import OpenModel
+from tna_onnx.extraction.sessions import Classifier, OpenModel
 from tna_onnx.fields import check_settings
+from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import find_readout
@@ -94,7 +96,7 @@ def features(
         batch_size: samples per run; `auto` finds them by a short probe.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`; and of `EngineFields`:
+        **keywords: single fields by name, of `tna_onnx.Data` and `tna_onnx.ModelOptions`; and of `FeatureFields`:
             `engine`, `ray_options`, `max_samples`, `stratify`. Groups and weights are kept as columns `group` and
             `weight`.
 
@@ -109,7 +111,7 @@ def features(
     refuse_unknown("features", keywords, FeatureWords)
     check_batch_size(batch_size)
     check_targets(json)
-    fields = _engine_fields(keywords)
+    fields = _feature_fields(keywords)
     if (cache is None) == (output is None):
         raise UsageError("expected either --cache, a folder of stores on this machine, or --output, a new one of files")
     if output is not None:
@@ -117,7 +119,7 @@ def features(
             collection = _into_files(model, data, output, fields, device, batch_size, advance, keywords)
         return save_json(json, collection)
     assert cache is not None  # noqa: S101 - for the type checker: one of the two
-    if fields != EngineFields():
+    if fields != FeatureFields():
         raise UsageError("--engine, --ray-option, --max-samples and --stratify need --output, a new folder of files")
     options = model_options_of(keywords)
     labelled = data_of(data, keywords)
@@ -157,9 +159,9 @@ def _check_beside(labelled: Data) -> None:
         raise UsageError("features does not take --class-prior into account; give it to what fits on the features")
 
 
-def _engine_fields(keywords: FeatureWords) -> EngineFields:
+def _feature_fields(keywords: FeatureWords) -> FeatureFields:
     """Make the settings on what computes features, and of which samples."""
-    fields = with_words(EngineFields(), keywords)
+    fields = with_words(FeatureFields(), keywords)
     check_settings(fields)
     if fields.max_samples is not None and fields.max_samples < 1:
         raise UsageError(f"max_samples must be at least 1, got {fields.max_samples}")
@@ -168,11 +170,21 @@ def _engine_fields(keywords: FeatureWords) -> EngineFields:
     return replace(fields, ray_options=fields.ray_options or None)
 
 
+def on_ray(fields: EngineFields) -> bool:
+    """Return whether Ray runs the model; words for Ray without it are refused."""
+    ray = fields.engine.partition(":")[0] == "ray"
+    if not ray and (fields.engine != "local" or fields.ray_options):
+        raise UsageError(
+            f"engine '{fields.engine}' is not known, or takes no --ray-option; expected local, ray[:ADDRESS]"
+        )
+    return ray
+
+
 def _into_files(
     model: ModelSource,
     data: Any,
     output: str | Path,
-    fields: EngineFields,
+    fields: FeatureFields,
     device: str,
     batch_size: BatchSize,
     advance: Progress,
@@ -181,12 +193,7 @@ def _into_files(
     """Compute features here or by Ray Data, and write them as Parquet files."""
     if not isinstance(batch_size, int):
         raise UsageError("--batch-size auto is for --cache; give a number")
-    ray = fields.engine.partition(":")[0] == "ray"
-    if not ray and (fields.engine != "local" or fields.ray_options):
-        raise UsageError(
-            f"engine '{fields.engine}' is not known, or takes no --ray-option; expected local, ray[:ADDRESS]"
-        )
-    ray_options = dict(fields.ray_options or {})
+    ray = on_ray(fields)
     options = model_options_of(keywords)
     labelled = data_of(data, keywords)
     _check_beside(labelled)
@@ -197,13 +204,13 @@ def _into_files(
     run = open_run(opened, model, options, labelled, choice, device=device, batch_size=batch_size, apart=ray)
     writer = run.check()
     if ray:
-        from tna_onnx.engine.ray_data import check_ray, features_by_ray, ray_address  # noqa: PLC0415 - optional
+        from tna_onnx.engine.ray_data import check_ray, features_by_ray  # noqa: PLC0415 - optional
 
-        address = check_ray(ray_address(fields.engine), ray_options)
+        address = check_ray(fields.engine, fields.ray_options)
         folder = FeatureFolder(output)
         extractor = TableExtractor(run.extractor, writer)
         advance("features on Ray", 0, max(1, sum(map(len, run.slices))))
-        features_by_ray(run.slices, extractor, folder, address, ray_options)
+        features_by_ray(run.slices, extractor, folder, address, fields.ray_options)
         provider = f"Ray ({address})"
     else:
         folder = FeatureFolder(output)
@@ -280,23 +287,32 @@ class FeatureRun:
         extractor: the model.
         title: what the data are, in one line.
         recipe: what is done to images; None for values that are used as they are.
+        read_labels: reads the labels of all samples as they are stored; None where slices have class indices.
+        notes: on how the data are read.
     """
 
     slices: Sequence[Slice]
     extractor: FeatureExtractor
     title: str
     recipe: dict[str, object] | None
+    read_labels: Callable[[], NDArray[Any]] | None = None
+    notes: tuple[str, ...] = ()
 
     def check(self) -> dict[str, Any]:
         """Run the first samples on this machine's CPU, and return what the files will say of the features."""
         writer = self.extractor.describe()
+        extractor, first = self.first()
+        TableExtractor(extractor, writer)(first)
+        return writer
+
+    def first(self) -> tuple[FeatureExtractor, Any]:
+        """Return an extractor for this machine's CPU, and the table of the first samples."""
         first = next((table for part in self.slices for table in part.tables()), None)
         if first is None:
             raise DataError(f"{self.title}: no samples; give data with samples")
-        here = FeatureExtractor.__new__(FeatureExtractor)
-        here.__dict__.update(self.extractor.__getstate__(), device="cpu")
-        TableExtractor(here, writer)(first.slice(0, self.extractor.batch_size))
-        return writer
+        here = copy.copy(self.extractor)
+        here.device = "cpu"
+        return here, first.slice(0, here.batch_size)
 
     def here(self, folder: FeatureFolder, writer: dict[str, Any], progress: Progress) -> None:
         """Compute the features in this process, and write them."""
@@ -313,7 +329,7 @@ class FeatureRun:
 
 
 def open_run(
-    opened: OpenModel,
+    opened: Classifier,
     model: ModelSource,
     options: ModelOptions,
     data: Data,
@@ -322,18 +338,21 @@ def open_run(
     device: str,
     batch_size: int,
     apart: bool,
+    kind: type[FeatureExtractor] = FeatureExtractor,
 ) -> FeatureRun:
-    """List data, choose samples, and cut them into slices."""
-    readout = opened.readout
-    if readout.several or readout.multi_label:
-        raise UsageError(f"{opened.model.name}: several predictions a sample are kept with --cache, not --output")
+    """List data, choose samples, and cut them into slices. `kind`: of what they go through."""
+    output = opened.output
+    if output.several or output.multi_label:
+        raise UsageError(
+            f"{opened.model.name}: has several predictions a sample, which neither --output nor --engine ray takes"
+        )
     if data.expect_accuracy is not None:
-        raise UsageError("--expect-accuracy needs logits, which are not computed here; give it to `calibrate`")
-    request = data.request(opened.inputs, readout.n_classes, opened.names, model_file=opened.model.path)
+        raise UsageError("--expect-accuracy needs all scores at once; give it to `calibrate`, or leave --engine out")
+    request = data.request(opened.inputs, output.n_classes, opened.names, model_file=opened.model.path)
     files = _table_files(data)
     if files is not None:
-        return _of_tables(opened, model, options, data, request, files, choice, device, batch_size)
-    source, recipe = _source(opened, data, request)
+        return _of_tables(opened, model, options, data, request, files, choice, device, batch_size, kind)
+    source = _source(opened, data, request)
     if apart and not (isinstance(source, ImageSource) and source_slices(source, np.arange(1))[0].source is not source):
         raise UsageError(
             f"{source.describe()}: --engine ray reads Parquet and Arrow files, and images in folders or manifests; "
@@ -342,11 +361,13 @@ def open_run(
     count = len(source)
     rows = chosen_rows(count, source.labels if choice.stratify else None, choice.size or count)
     slices = source_slices(source, rows)
-    extractor = _extractor(opened, model, options, device, batch_size, tuple(spec.name for spec in opened.inputs), None)
-    return FeatureRun(slices, extractor, source.describe(), recipe)
+    columns = tuple(spec.name for spec in opened.inputs)
+    extractor = _extractor(opened.model, model, options, device, batch_size, columns, None, kind)
+    notes = tuple(preprocessing_notes(source, opened.inputs, data.preprocessing))
+    return FeatureRun(slices, extractor, source.describe(), source.recipe(), notes=notes)
 
 
-def _source(opened: OpenModel, data: Data, request: Request) -> tuple[Any, dict[str, object] | None]:
+def _source(opened: Classifier, data: Data, request: Request) -> Any:
     """Return the samples with their preprocessing settled."""
     place = data.samples
     if isinstance(place, str) and is_url(local_path(place)) and request.takes_images and place.endswith("/"):
@@ -355,8 +376,7 @@ def _source(opened: OpenModel, data: Data, request: Request) -> tuple[Any, dict[
         if data.format in (None, "npz", "npy") and open_precomputed(place, request):
             raise UsageError(f"{place}: holds computed features or logits already")
         source = open_request(place, request, data.format)
-    _, source = opened.preparation.settle(data, source)
-    return source, source.recipe()
+    return opened.preparation.settle(data, source)[1]
 
 
 def _table_files(data: Data) -> TableFiles | None:
@@ -373,7 +393,7 @@ def _table_files(data: Data) -> TableFiles | None:
 
 
 def _of_tables(
-    opened: OpenModel,
+    opened: Classifier,
     model: ModelSource,
     options: ModelOptions,
     data: Data,
@@ -382,6 +402,7 @@ def _of_tables(
     choice: Choice,
     device: str,
     batch_size: int,
+    kind: type[FeatureExtractor],
 ) -> FeatureRun:
     where = str(data.samples)
     known = {"features", "logits"} & set(files.schema.names)
@@ -403,9 +424,10 @@ def _of_tables(
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, choice.size)
     slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where))
-    extractor = _extractor(opened, model, options, device, batch_size, columns, recipe)
+    extractor = _extractor(opened.model, model, options, device, batch_size, columns, recipe, kind)
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
-    return FeatureRun(slices, extractor, title, None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict())
+    resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
+    return FeatureRun(slices, extractor, title, resolved, lambda: table_labels(files, label))
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:
@@ -419,19 +441,20 @@ def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str
 
 
 def _extractor(
-    opened: OpenModel,
+    loaded: Model,
     model: ModelSource,
     options: ModelOptions,
     device: str,
     batch_size: int,
     columns: tuple[str, ...],
     recipe: Recipe | None,
+    kind: type[FeatureExtractor],
 ) -> FeatureExtractor:
     """Return what travels to other processes: with the bytes of the model, unless it is in several files."""
     if isinstance(model, (str, os.PathLike)):
         path = Path(model).absolute()
-        model = path if opened.model.external_files else path.read_bytes()
-    return FeatureExtractor(
+        model = path if loaded.external_files else path.read_bytes()
+    return kind(
         model,
         head=options.head,
         output_name=options.output_name,

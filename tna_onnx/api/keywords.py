@@ -41,10 +41,15 @@ class DataWords(TypedDict, total=False):
 
 
 class EngineWords(TypedDict, total=False):
-    """Which samples `features` takes, and what computes their features."""
+    """Settings of `EngineFields`."""
 
     engine: str
     ray_options: Mapping[str, Any] | None
+
+
+class SampleWords(TypedDict, total=False):
+    """Which samples `features` takes."""
+
     max_samples: int | None
     stratify: bool
 

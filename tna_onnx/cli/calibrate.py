@@ -22,7 +22,7 @@ from tna_onnx.cli.options import (
     calibration_data_options,
     data_argument,
     data_options,
-    engine_options,
+    feature_options,
     field_options,
     labelled_data_options,
     model_argument,
@@ -296,7 +296,7 @@ def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
     type=click.Path(),
     help="New folder or URL of Parquet files, for every machine and engine; or --cache.",
 )
-@engine_options
+@feature_options
 @data_options
 @preprocessing_options
 @model_options  # and no --bins: no metric is computed

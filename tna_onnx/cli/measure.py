@@ -15,6 +15,7 @@ from tna_onnx.cli.options import (
     confidence_option,
     data_argument,
     data_options,
+    engine_options,
     field_options,
     labelled_data_options,
     labels_option,
@@ -39,6 +40,7 @@ from tna_onnx.results.gates import Gates
 @field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
 @data_options
 @by_option
+@engine_options
 @preprocessing_options
 @bins_option
 @model_options

@@ -17,7 +17,7 @@ import click
 from click.core import ParameterSource
 
 from tna_onnx.data.choices import PRESET_FIELDS, Color, Interpolation, Layout
-from tna_onnx.data.data_settings import DataFields, EngineFields
+from tna_onnx.data.data_settings import DataFields, EngineFields, FeatureFields
 from tna_onnx.fields import Setting, hints_of, plain_type, settings_of
 from tna_onnx.files import model_file, name_problem
 from tna_onnx.graph.options import ModelOptions
@@ -397,6 +397,7 @@ labelled_data_options = together(
 data_options = field_options(DataFields)
 by_option = field_options(DataFields, "by")
 engine_options = field_options(EngineFields)
+feature_options = field_options(FeatureFields)
 model_options = field_options(ModelOptions)
 
 ood_data_option = click.option(

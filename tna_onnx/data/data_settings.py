@@ -1,4 +1,4 @@
-"""What there is to say of labelled samples (`DataFields`), and of `features` (`EngineFields`), as settings.
+"""What there is to say of labelled samples (`DataFields`), and of what runs a model over them, as settings.
 
 The command line makes its options of them, so this file loads without NumPy.
 """
@@ -135,11 +135,11 @@ class DataFields:
 
 @dataclass(frozen=True)
 class EngineFields:
-    """Which samples `features` takes, and what computes their features; the words of Ray Data are passed on."""
+    """What runs a model over samples; the words of Ray Data are passed on."""
 
     engine: str = setting(
         "local",
-        "What computes the features: local, or ray[:ADDRESS] for Ray Data on a cluster or this machine. With --output.",
+        "What runs the model: this process (local), or Ray Data on a cluster or on this machine.",
         section="Running",
         unit="local|ray[:ADDRESS]",
     )
@@ -151,6 +151,12 @@ class EngineFields:
         unit="NAME=VALUE",
         parse="options",
     )
+
+
+@dataclass(frozen=True)
+class FeatureFields(EngineFields):
+    """What computes the features of which samples."""
+
     max_samples: int | None = setting(
         None,
         "Choose this many samples at random, before the network runs. With --output.",

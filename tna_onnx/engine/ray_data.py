@@ -1,6 +1,7 @@
-"""`--engine ray`: features by a pipeline of Ray Data, on a cluster or on this machine.
+"""`--engine ray`: features, or scores, by a pipeline of Ray Data, on a cluster or on this machine.
 
     read tasks (slices) -> map_batches(TableExtractor) in actors -> write_parquet
+    read tasks (slices) -> map_batches(TableScorer) in actors -> arrays (N,) here
 
 Scheduling, autoscaling, retries and back-pressure are Ray's, and so are the words that are passed on (`OPTIONS`). A
 cluster is tried first by another process, which can be ended: `ray.init` would wait for one that is gone, or wants a
@@ -9,6 +10,7 @@ token, for minutes and hear no signal.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -21,11 +23,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tna_onnx.data.foreign import optional
 from tna_onnx.data.sources.feature_files import FeatureFolder
-from tna_onnx.data.sources.slices import Slice
+from tna_onnx.data.sources.slices import KEY, Slice
+from tna_onnx.engine.scoring import TableScorer
 from tna_onnx.errors import DeviceError, TnaError, UsageError
 from tna_onnx.extraction.extractor import TableExtractor
+from tna_onnx.progress import Progress
 
 OPTIONS = ("accelerator_type", "concurrency", "memory", "num_cpus", "num_gpus")
 """Words of `Dataset.map_batches` that can be passed on."""
@@ -49,23 +56,16 @@ os._exit(0)
 """
 
 
-def ray_address(engine: str) -> str | None:
-    """Return the address in `ray` or `ray:ADDRESS`; None for Ray's own choice.
-
-    >>> ray_address("ray"), ray_address("ray:10.0.0.5:6379"), ray_address("ray:local")
-    (None, '10.0.0.5:6379', 'local')
-    """
-    return engine.partition(":")[2] or None
-
-
-def check_ray(address: str | None, options: Mapping[str, Any]) -> str:
+def check_ray(engine: str, options: Mapping[str, Any] | None) -> str:
     """Return the address to connect to, of a cluster that answers; `local` where a Ray of our own is to be started.
 
-    `address`: None takes that of RAY_ADDRESS, else of the Ray that runs on this machine, else starts one.
+    `engine`: `ray:ADDRESS`; `ray` takes the cluster of RAY_ADDRESS, else the Ray that runs on this machine, else starts
+    one. `options`: words for `map_batches`.
     """
+    address = engine.partition(":")[2] or None
     ray = optional("ray", "ray", _PURPOSE)
     optional("ray.data", "ray", _PURPOSE)
-    unknown = sorted(set(options) - set(OPTIONS))
+    unknown = sorted(set(options or {}) - set(OPTIONS))
     if unknown:
         raise UsageError(f"ray option '{unknown[0]}' is not known; expected {', '.join(OPTIONS)}")
     if ray.is_initialized():
@@ -124,9 +124,38 @@ def features_by_ray(
     extractor: TableExtractor,
     folder: FeatureFolder,
     address: str,
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] | None,
 ) -> None:
     """Compute features of slices, and write them."""
+    with _pipeline(slices, extractor, address, options) as features:
+        # a CPU that is kept for writing is one that no network runs on
+        features.write_parquet(
+            folder.root, filesystem=folder.arrow_system(), min_rows_per_file=_FILE_ROWS, ray_remote_args={"num_cpus": 0}
+        )
+
+
+def scores_by_ray(
+    slices: Sequence[Slice], scorer: TableScorer, address: str, options: Mapping[str, Any] | None, progress: Progress
+) -> dict[str, NDArray[Any]]:
+    """Return what the scorer gives of all samples, arrays (N,), in the order of their keys."""
+    parts: list[Mapping[str, NDArray[Any]]] = []
+    total = sum(map(len, slices))
+    done = 0
+    with _pipeline(slices, scorer, address, options) as scores:
+        for part in scores.iter_batches(batch_size=None, batch_format="numpy"):
+            parts.append(part)
+            done += len(part[KEY])
+            progress("evaluate on Ray", done, max(total, done))
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.lexsort((columns["nll"], columns[KEY]))
+    return {name: values[order] for name, values in columns.items()}
+
+
+@contextmanager
+def _pipeline(
+    slices: Sequence[Slice], function: TableExtractor | TableScorer, address: str, options: Mapping[str, Any] | None
+) -> Iterator[Any]:
+    """Connect to Ray, and give the data set that a function of tables makes of slices, not yet computed."""
     import ray  # noqa: PLC0415 - optional
 
     with _connected(address):
@@ -137,7 +166,7 @@ def features_by_ray(
         context.raise_original_map_exception = True
         ray.data.DataContext._set_current(context)
         try:
-            _run(slices, extractor, folder, options)
+            yield _mapped(slices, function, options or {})
         except TnaError as error:
             raise _plain(error) from None
         except ray.exceptions.RayError as error:
@@ -146,32 +175,30 @@ def features_by_ray(
             ray.data.DataContext._set_current(before)
 
 
-def _run(slices: Sequence[Slice], extractor: TableExtractor, folder: FeatureFolder, options: Mapping[str, Any]) -> None:
+def _mapped(slices: Sequence[Slice], function: TableExtractor | TableScorer, options: Mapping[str, Any]) -> Any:
     import ray  # noqa: PLC0415 - optional
 
     words = {"num_cpus": 1, **options} if "num_gpus" not in options else dict(options)
     if "concurrency" not in words:  # as many actors as the cluster has room for, now and later
         words["compute"] = ray.data.ActorPoolStrategy(min_size=1)
     # without a GPU both are one step of one worker; with other shares of a CPU, workers would leave none to read with
-    reading = {} if "num_gpus" in options else {"num_cpus": words["num_cpus"]}
-    samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices), ray_remote_args=reading)
-    features = samples.map_batches(
-        _InActor, fn_constructor_args=[extractor], batch_size=None, batch_format="pyarrow", **words
-    )
-    # a CPU that is kept for writing is one that no network runs on
-    features.write_parquet(
-        folder.root, filesystem=folder.arrow_system(), min_rows_per_file=_FILE_ROWS, ray_remote_args={"num_cpus": 0}
+    reading: dict[str, Any] = {} if "num_gpus" in options else {"num_cpus": words["num_cpus"]}
+    if "num_cpus" not in inspect.signature(ray.data.read_datasource).parameters:  # before Ray 2.60
+        reading = {"ray_remote_args": reading}
+    samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices), **reading)
+    return samples.map_batches(
+        _InActor, fn_constructor_args=[function], batch_size=None, batch_format="pyarrow", **words
     )
 
 
 class _InActor:
-    """The extractor of one actor, whose session stays open."""
+    """The function of tables of one actor, whose session stays open."""
 
-    def __init__(self, extractor: TableExtractor) -> None:
-        self._extractor = extractor
+    def __init__(self, function: TableExtractor | TableScorer) -> None:
+        self._function = function
 
     def __call__(self, table: Any) -> Any:
-        return self._extractor(table)
+        return self._function(table)
 
 
 def _slices_source(slices: Sequence[Slice]) -> Any:
@@ -204,6 +231,7 @@ def _connected(address: str) -> Iterator[None]:
         yield
         return
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # warns that its bars are off
     in_main = threading.current_thread() is threading.main_thread()
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if in_main else {}
     # of C++: an error line says for each pool of actors what its driver should keep, which it does

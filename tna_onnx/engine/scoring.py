@@ -1,9 +1,10 @@
 """Scores of whole models: a file is run over samples and reduced to scores (`score_model`), or two files over the same
-samples, to see how far their outputs differ (`run_both`).
+samples, to see how far their outputs differ (`run_both`). `TableScorer` does the first in slices, on any machine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,9 +13,14 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.positions import clusters_of, weights_of
+from tna_onnx.data.request import BESIDE
+from tna_onnx.data.sources.columns import ArraySource
+from tna_onnx.data.sources.slices import KEY, LABEL, arrays_of
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
+from tna_onnx.extraction.extractor import FeatureExtractor, Network, filled_up
 from tna_onnx.extraction.independence import require_independence
-from tna_onnx.extraction.sessions import in_rows, input_specs, open_model
+from tna_onnx.extraction.isolation import read_classifier
+from tna_onnx.extraction.sessions import Classifier, in_rows, input_specs, open_model
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
@@ -23,7 +29,7 @@ from tna_onnx.graph.scores import UNTOLD
 from tna_onnx.numerics.scores import SampleScores, distributions
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import OtherOutput, OutputDifference
-from tna_onnx.runtime import Device, Session
+from tna_onnx.runtime import Device, Session, parse_device
 
 
 class Runs(Protocol):
@@ -111,6 +117,70 @@ def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:
     if output.kind == "positive_probability":
         return np.concatenate([1 - values, values], axis=1)
     return values
+
+
+class OutputExtractor(FeatureExtractor):
+    """Replaces the columns that a model reads by the values of its output that classifies, as `output`."""
+
+    def _open(self) -> Network:
+        model, output = read_classifier(self.model, self.options)
+        classifier = Classifier(model, output, parse_device(self.device))
+        return Network(classifier.inputs, output.n_classes, "output", _Outputs(classifier).values)
+
+
+@dataclass(eq=False)
+class _Outputs:
+    """An opened model, whose first batch shows whether samples depend on their batch."""
+
+    classifier: Classifier
+    checked: bool = False
+
+    def values(self, source: ArraySource, size: int) -> NDArray[Any]:
+        """Run samples in batches of one size, and return the values of the output, (B, ...)."""
+        output, session = self.classifier.output, self.classifier.session
+        if not self.checked:
+            require_independence(self.classifier.model, session, output, source, size)
+            self.checked = True
+        parts = []
+        for batch in source.batches(size):
+            count = len(next(iter(batch.values())))
+            values = session.run([output.name], filled_up(batch, size))[0]
+            _require_shape(values, output, size, source.title)
+            parts.append(values[:count])
+        return np.concatenate(parts)
+
+
+class TableScorer:
+    """Scores of the samples in Arrow tables (`tna_onnx.data.sources.slices`), which keep their keys.
+
+    Args:
+        extractor: the model; an `OutputExtractor`.
+        output: its output that classifies.
+        classes: class index by label as it is stored; None where the tables have class indices.
+    """
+
+    def __init__(
+        self, extractor: FeatureExtractor, output: ClassOutput, classes: Mapping[Any, int] | None = None
+    ) -> None:
+        self.extractor = extractor
+        self.output = output
+        self.classes = classes
+
+    def __call__(self, table: Any) -> dict[str, NDArray[Any]]:
+        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, `key` and what else is."""
+        values = self.extractor(arrays_of(table))["output"]
+        stored = table.column(LABEL).to_pylist()
+        labels = np.array(stored if self.classes is None else [self.classes[label] for label in stored], np.int64)
+        keys = table.column(KEY).to_pylist()
+        # a slice does not know the numbers of its samples
+        scores = _score(values, labels, self.output, f"the samples from {keys[0]!r} on", 0)
+        names = [name for name in (KEY, *BESIDE) if name in table.column_names]
+        return {
+            **{name: getattr(scores, name) for name in ("confidence", "hit", "nll", "brier")},
+            **{name: np.array(table.column(name).to_pylist()) for name in names},
+            "predicted": self.output.predicted(values),
+            "label": labels,
+        }
 
 
 @dataclass(frozen=True, eq=False)

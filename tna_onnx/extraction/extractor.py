@@ -13,7 +13,7 @@ the first call in each process.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class FeatureExtractor:
         self.columns = tuple(columns)
         self.device = device
         self.batch_size = batch_size
-        self._network: _Network | None = None
+        self._network: Network | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels: no session."""
@@ -114,11 +114,9 @@ class FeatureExtractor:
         """
         with _OPENING:
             if self._network is None:
-                model, readout = self._loaded()
-                opened = OpenModel(model, readout, parse_device(self.device))
-                self._network = _Network(opened, self.kind or _kind_of(readout))
+                self._network = self._open()
         network = self._network
-        used = _columns_of(network.opened.inputs, self.columns, batch)
+        used = _columns_of(network.inputs, self.columns, batch)
         passed = {name: column for name, column in batch.items() if name not in {*sum(used.values(), ())}}
         if network.kind in passed:
             raise DataError(f"batch: has a column {network.kind!r} already, which the model does not read; rename it")
@@ -151,9 +149,15 @@ class FeatureExtractor:
             raise UnsupportedModel(f"{model.name}: has no linear head that reads features; use kind='logits'")
         return model, readout
 
-    def _samples(self, network: _Network, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]) -> ArraySource:
+    def _open(self) -> Network:
+        model, readout = self._loaded()
+        opened = OpenModel(model, readout, parse_device(self.device))
+        kind = self.kind or _kind_of(readout)
+        return Network(opened.inputs, readout.n_classes, kind, _Features(opened, kind).values)
+
+    def _samples(self, network: Network, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]) -> ArraySource:
         """Return the samples of a batch as the model's inputs."""
-        inputs = network.opened.inputs
+        inputs = network.inputs
         images = [spec for spec in inputs if len(spec.shape) == 4]
         if self.preprocessing is not None and len(images) != 1:
             raise UsageError(
@@ -169,7 +173,7 @@ class FeatureExtractor:
                 arrays[spec.name] = _array(parts[0], spec)
             else:
                 arrays[spec.name] = stack("batch", spec, used[spec.name], [np.asarray(part) for part in parts])
-        request = Request(inputs, network.opened.readout.n_classes, labels=NO_LABELS)
+        request = Request(inputs, network.n_classes, labels=NO_LABELS)
         return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
 
 
@@ -194,8 +198,25 @@ class TableExtractor:
         return features_table(kind, batch[kind], passed, self.writer)
 
 
+@dataclass(frozen=True, eq=False)
+class Network:
+    """An opened model that makes a row of numbers of each sample.
+
+    Attributes:
+        inputs: what samples have to fill.
+        n_classes: number of classes C.
+        kind: the column that holds these rows.
+        values: runs samples in batches of one size, and returns their rows, (B, n).
+    """
+
+    inputs: tuple[InputSpec, ...]
+    n_classes: int
+    kind: str
+    values: Callable[[ArraySource, int], NDArray[Any]]
+
+
 @dataclass(eq=False)
-class _Network:
+class _Features:
     """An opened model, and what keeps the rows of its batches; the head is checked with the first of them."""
 
     opened: OpenModel
@@ -203,14 +224,13 @@ class _Network:
     collector: Collector | None = None
 
     def values(self, source: ArraySource, size: int) -> NDArray[Any]:
-        """Run the samples and return their features or logits, a row for each."""
         with _OPENING:
             if self.collector is None:
                 self.collector = self._checked(source, size)
         parts = []
         for batch in source.batches(size):
             count = len(next(iter(batch.values())))
-            rows = self.collector.rows(_filled_up(batch, size)).arrays["features"]
+            rows = self.collector.rows(filled_up(batch, size)).arrays["features"]
             parts.append(rows[:count].reshape(count, -1))
         values = np.concatenate(parts)
         require_finite(source, self.kind, values, 0)
@@ -270,7 +290,7 @@ def _array(column: Any, spec: InputSpec) -> NDArray[Any]:
     return array
 
 
-def _filled_up(batch: Batch, size: int) -> Batch:
+def filled_up(batch: Batch, size: int) -> Batch:
     """Return a batch of `size` samples: copies of the last one behind the others (rule 2)."""
     count = len(next(iter(batch.values())))
     if count == size:

@@ -72,6 +72,7 @@ class ArraySource:
         placed: labels by position, (N, P...), or by label, (N, C), where a sample has several; `labels` then only tell
             samples apart.
         beside: what belongs to each sample beside inputs and labels, by its role: `group` -> texts (N,).
+        preprocessing: what was done to the samples where they were read; None for values that are used as they are.
     """
 
     title: str
@@ -84,6 +85,7 @@ class ArraySource:
     notes: tuple[str, ...] = ()
     placed: IntArray | None = field(default=None, repr=False)
     beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
+    preprocessing: dict[str, object] | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,8 +94,8 @@ class ArraySource:
         return f"{self.title} ({len(self):,} samples, {classes_text(self.labels)})"
 
     def recipe(self) -> dict[str, object] | None:
-        """Return None: stored values are used as they are."""
-        return None
+        """Return what was done to the samples where they were read; None for values that are used as they are."""
+        return self.preprocessing
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
         """Yield input name -> array (B, ...) in the input's dtype; see `Source.batches`.
