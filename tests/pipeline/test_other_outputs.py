@@ -292,3 +292,23 @@ def test_rounding_of_the_output_is_no_error(form: str, weight: np.ndarray, data:
         found = tna_onnx.calibrate(model, data, dry_run=True, map=name, search="none", device="cpu").verification
         assert found.max_difference <= found.bound <= most
     tna_onnx.shift(model, data, target_prior="uniform", dry_run=True, device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["Softmax", "LogSoftmax", "Sigmoid"])
+def test_rounding_of_an_activation_in_half_precision_is_no_error(kind: str, tmp_path: Path) -> None:
+    """Where features of a sample are nearly zero its logits are exact, and its probabilities are rounded."""
+    rng = np.random.default_rng(0)
+    classes = 1 if kind == "Sigmoid" else 3
+    weight = (3 * rng.standard_normal((6, classes))).astype(np.float16)
+    x = rng.standard_normal((2000, 6)).astype(np.float16)
+    x[::2] *= np.float16(1e-4)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["s"]), helper.make_node(kind, ["s"], ["o"])]
+    infos = [tensor_info("x", ["N", 6], np.float16)], [tensor_info("o", ["N", classes], np.float16)]
+    logits = x.astype(np.float64) @ weight / 3
+    labels = np.argmax(logits + rng.gumbel(size=logits.shape), axis=1)
+    if kind == "Sigmoid":
+        labels = (logits[:, 0] > rng.logistic(size=2000)).astype(np.int64)
+    onnx.save(small_model(nodes, *infos, {"w": weight}), tmp_path / "m.onnx")
+    words: dict[str, Any] = {"search": "none", "map": "ts", "trust_labels": True, "device": "cpu", "dry_run": True}
+    found = tna_onnx.calibrate(tmp_path / "m.onnx", {"x": x, "labels": labels}, **words).verification
+    assert 1e-4 < found.max_difference <= found.bound

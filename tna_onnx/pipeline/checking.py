@@ -24,7 +24,7 @@ order of summation, and a softmax moves by at most half of what its logits move.
 4. A feature that is quantised may fall on the other side of a step where the runtime fuses other nodes. Each of the n
    features by a step d, with random signs, moves a logit by d |w_c|: that is added to what a logit moves.
 5. A Cast of the probabilities to a type of unit e rounds each by e / 2 at most; of log-probabilities, or of logits up
-   to s, moves a probability by e (1 + log C) / 2, or e s / 2.
+   to s, moves a probability by e (1 + log C) / 2, or e s / 2. An activation rounds its own result as a Cast does.
 6. The bound is never above 0.05.
 """
 
@@ -131,9 +131,14 @@ def _cast_moves(task: Task, logits: FloatArray) -> FloatArray:
 
 
 def casts_behind(model: Model, readout: Readout) -> list[tuple[float, bool]]:
-    """Return the unit of rounding of each cast between logits and output, and whether it is behind the activation."""
+    """Return the unit of rounding of each cast between logits and output, and whether it is behind the activation.
+
+    The activation itself is one of them: it rounds what it gives.
+    """
     before = ancestors(model, readout.logits)
     casts = []
+    if readout.activation != "none":
+        casts.append((epsilon(readout.logits_type), True))
     for k in ancestors(model, readout.output) - before:
         node = model.proto.graph.node[k]
         types = [FLOAT_TYPES.get(a.i) for a in node.attribute if a.name == "to"] if node.op_type == "Cast" else []
