@@ -164,13 +164,13 @@ def test_features_of_another_model_are_refused(small: Small, computed: Path, tmp
     for form in ("files", "store"):
         with pytest.raises(DataError, match="computed with another model"):
             evaluate(tmp_path / "other.onnx", computed / form, device="cpu")
-    with pytest.raises(UsageError, match="the whole model is run"):
+    with pytest.raises(UsageError, match="runs the whole model"):
         compare([small.model, tmp_path / "other.onnx"], computed / "files", device="cpu")
 
 
 @pytest.mark.parametrize("form", ["store", "files", "arrays", "npz.npz"])
 def test_features_are_no_inputs(small: Small, computed: Path, tmp_path: Path, form: str) -> None:
-    """Refused where the whole model is run, also if they are as wide as its input and would be taken for it."""
+    """Refused where runs the whole model, also if they are as wide as its input and would be taken for it."""
     values = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
     labels = np.arange(200) % 5
     data: Any = computed / form
@@ -181,13 +181,13 @@ def test_features_are_no_inputs(small: Small, computed: Path, tmp_path: Path, fo
         np.savez(data, features=values, labels=labels)
     elif form == "files":
         data = write_parts(tmp_path / "features", "features", values, labels, 1)
-    with pytest.raises(UsageError, match="the whole model is run"):
+    with pytest.raises(UsageError, match="runs the whole model"):
         guard(small.model, data, output=tmp_path / "g.onnx", device="cpu")
-    with pytest.raises(UsageError, match="the whole model is run"):
+    with pytest.raises(UsageError, match="runs the whole model"):
         shift(small.model, data, target_prior="uniform", output=tmp_path / "s.onnx", device="cpu")
-    with pytest.raises(UsageError, match="the whole model is run"):
+    with pytest.raises(UsageError, match="runs the whole model"):
         shift(small.model, small.calib, data, output=tmp_path / "s.onnx", device="cpu")
-    with pytest.raises(UsageError, match="the whole model is run"):
+    with pytest.raises(UsageError, match="runs the whole model"):
         compare([small.model, small.model], data, device="cpu")
 
 

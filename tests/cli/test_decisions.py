@@ -112,7 +112,7 @@ def test_what_cannot_be_added(small: Small, flags: list[str], code: int, said: s
 def test_features_are_refused(small: Small, tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", features=np.ones((60, 32), np.float32), labels=np.arange(60) % 5)
     done = cli("calibrate", small.model, "--calib", tmp_path / "f.npz", *FAST, "--add", "set", "-q")
-    assert (done.exit_code, "needs the data themselves" in done.output) == (2, True), done.output
+    assert (done.exit_code, "needs samples for its inputs" in done.output) == (2, True), done.output
 
 
 def test_evaluate_and_compare_measure_decisions(
@@ -159,7 +159,7 @@ def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) ->
     ok("evaluate", tmp_path / "m.onnx", *words, "--json", tmp_path / "e.json")
     assert valid((tmp_path / "e.json").read_text())["decisions"] is None
     done = cli("evaluate", tmp_path / "m.onnx", *words, "--ood-data", small.test)
-    assert (done.exit_code, "--ood-data are for a model with the output ood" in done.output) == (2, True), done.output
+    assert (done.exit_code, "--ood-data measures the output ood" in done.output) == (2, True), done.output
 
 
 @pytest.mark.parametrize("asked", ["accept,set", "accept"])
@@ -211,4 +211,4 @@ def test_unknown_images_beside_arrays(demo: Demo, tmp_path: Path) -> None:
     image.new("L", (28, 28)).save(tmp_path / "far/a.png")
     words = ["--add", "ood", "--ood-data", tmp_path / "far", "-o", tmp_path / "g.onnx"]
     done = cli("guard", demo.model, demo.calib, *words)
-    assert (done.exit_code, "give arrays, or images for both" in done.output) == (2, True), done.output
+    assert (done.exit_code, "use arrays or images for both" in done.output) == (2, True), done.output

@@ -159,7 +159,7 @@ def test_thresholds_are_an_input(small: Small, data: dict[str, np.ndarray], tmp_
         ({"decide": "recall=0.9"}, UsageError, r"expected f1, macro-f1.*recall=0\.9"),
         ({"decide": "recall>=1.5"}, UsageError, "between 0 and 1"),
         ({"decide": "f1"}, UsageError, "name it with positive"),
-        ({"decide": "recall>=0.9", "per_class": True}, UsageError, "keep the recall of all classes"),
+        ({"decide": "recall>=0.9", "per_class": True}, UsageError, "recall of all classes cannot be guaranteed"),
         ({"decide": "f1", "positive": "spam"}, UsageError, "expected .0., .1., .2., .3., .4."),
         ({"positive": "1"}, UsageError, "decide"),
         ({"decide": "cost=missing.csv"}, UsageError, "no such file"),

@@ -111,9 +111,9 @@ def test_a_text_of_a_person_is_kept(result: Path, tmp_path: Path) -> None:
     ("change", "expected"),
     [
         (lambda v: v.update(schema="tna-onnx/evaluation/1"), "expected the JSON of a calibration"),
-        (lambda v: v.pop("comparison"), "not a whole report"),
-        (lambda v: v.update(model=3), "not a whole report"),
-        (lambda v: v.update(comparison=[]), "not a whole report"),
+        (lambda v: v.pop("comparison"), "not a complete report"),
+        (lambda v: v.update(model=3), "not a complete report"),
+        (lambda v: v.update(comparison=[]), "not a complete report"),
         (lambda v: v["comparison"]["before"].pop("nll"), "'nll' is missing"),
         (lambda v: v["comparison"].update(before={"n": "many"}), "Report.comparison.before.n: expected int"),
         (lambda v: v.update(dry_run=True), "wrote no model"),

@@ -72,7 +72,9 @@ def apply(
             inputs = tuple(replace(difference, explained="with a default") for difference in result.differences)
             result = replace(result, differences=inputs, intact=True, reason="", notes=())
         if not result.intact:
-            raise CheckFailed(f"{name}: the file that it gives is not {source.name} and a change: {result.reason}")
+            raise CheckFailed(
+                f"{name}: the patched file is not {source.name} with the recorded change: {result.reason}"
+            )
     if checkpoint is not None and target is not None:
         write_bytes(target, recalibrated_checkpoint(source, file, Path(checkpoint)))
     return save_json(json, replace(result, recalibrated=str(target)))

@@ -144,7 +144,7 @@ def calibrate(
     job = replace(job, training=beside_of(train_features, job.calib, keywords))
     unknown = beside_of(ood_data, job.calib, keywords)
     if unknown is not None and decisions is None:
-        raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
+        raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     check_targets(report, patch)
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415

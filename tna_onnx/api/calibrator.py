@@ -188,7 +188,9 @@ class Calibrator:
         """
         try:
             if state["form"] != _FORM:
-                raise DataError(f"state of form {state['form']!r}; expected {_FORM}: it is of another version")
+                raise DataError(
+                    f"state of form {state['form']!r}; expected {_FORM}: another version of tna-onnx wrote it"
+                )
             restored = cls(**state["settings"])
             restored.classes_ = np.array(state["classes"])
             restored.scores_ = state["scores"]
@@ -198,7 +200,7 @@ class Calibrator:
             restored.report_ = None
             restored._model = base64.b64decode(state["model"], validate=True)
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"no state of a Calibrator ({error!r}); give what to_dict returned") from error
+            raise DataError(f"not the state of a Calibrator ({error!r}); pass what to_dict returned") from error
         return restored
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:  # noqa: ARG002 - scikit-learn's word

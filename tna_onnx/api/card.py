@@ -53,7 +53,7 @@ def card(
         if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", dataset):
             raise UsageError(f"dataset '{dataset}': expected the name of a data set on the Hub, such as ORG/NAME")
         if output is None:
-            raise UsageError("dataset: its results lie beside the card; give the card a path")
+            raise UsageError("dataset: its results are written beside the card, so the card needs a path")
     check_targets(output)
     target = Path(output) if output is not None else None
     if target is not None and not overwrite:
@@ -99,7 +99,7 @@ def _read_report(path: Path) -> Report:
     try:
         return from_json(Report, values)
     except ValueError as error:
-        raise UsageError(f"{path}: is not a whole report ({error}); {_ADVICE}") from error
+        raise UsageError(f"{path}: is not a complete report ({error}); {_ADVICE}") from error
 
 
 def _keep(path: Path) -> None:

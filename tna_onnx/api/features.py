@@ -156,7 +156,7 @@ def _check_beside(labelled: Data) -> None:
     """Refuse what is not kept beside features: groups and weights are."""
     labelled.refuse_beside("features", "by")
     if labelled.class_prior is not None:
-        raise UsageError("features does not take --class-prior into account; give it to what fits on the features")
+        raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
 
 
 def _feature_fields(keywords: FeatureWords) -> FeatureFields:
@@ -192,7 +192,7 @@ def _into_files(
 ) -> Collection:
     """Compute features here or by Ray Data, and write them as Parquet files."""
     if not isinstance(batch_size, int):
-        raise UsageError("--batch-size auto is for --cache; give a number")
+        raise UsageError("--batch-size auto works only with --cache; choose a number")
     ray = on_ray(fields)
     options = model_options_of(keywords)
     labelled = data_of(data, keywords)
@@ -347,7 +347,7 @@ def open_run(
             f"{opened.model.name}: has several predictions a sample, which neither --output nor --engine ray takes"
         )
     if data.expect_accuracy is not None:
-        raise UsageError("--expect-accuracy needs all scores at once; give it to `calibrate`, or leave --engine out")
+        raise UsageError("--expect-accuracy needs all scores at once; add it to `calibrate`, or leave --engine out")
     request = data.request(opened.inputs, output.n_classes, opened.names, model_file=opened.model.path)
     files = _table_files(data)
     if files is not None:
@@ -414,9 +414,7 @@ def _of_tables(
     if image:
         stated = opened.preparation.stated(data, opened.inputs[0])
         if stated is None:
-            raise UsageError(
-                f"{where}: nothing says how its images are prepared; say it with --preset, or --mean and --std"
-            )
+            raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
         recipe = stated
     rows = None
     if choice.size is not None:
@@ -436,7 +434,7 @@ def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str
     for role, column in request.beside.items():
         if not isinstance(column, str):
             noun, flag = BESIDE[role]
-            raise UsageError(f"{where}: {noun} of table files are a column of these; name it with {flag}")
+            raise UsageError(f"{where}: {noun} of table files are a column of them; name it with {flag}")
     return dict(request.beside)
 
 

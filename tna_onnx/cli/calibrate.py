@@ -121,7 +121,7 @@ _file_options = together(
         "--teacher",
         metavar="MODEL",
         type=click.Path(),
-        help="Fit the probabilities of this model in place of labels: of the float model, for a quantised one.",
+        help="Fit to the probabilities of this model instead of labels, such as the float model of a quantised one.",
     ),
     click.option(
         "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
@@ -133,7 +133,8 @@ _file_options = together(
         "--patch",
         metavar="FILE",
         type=click.Path(),
-        help="Write the change alone too, .npz or .safetensors; `tna-onnx apply MODEL FILE` makes the new file of it.",
+        help="Also write the change alone, as .npz or .safetensors; `tna-onnx apply MODEL FILE` makes the new file "
+        "from it.",
     ),
     # An earlier output is replaced without asking; only the model itself needs this.
     click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
@@ -221,7 +222,7 @@ def _page(report: Any) -> str:
 @click.option(
     "--scores",
     type=click.Choice(("logits", "probabilities"), case_sensitive=False),
-    help="Which column or array to use, where the data have both.",
+    help="Which column or array to use, if the data have both.",
 )
 @field_options(DataFields, "label_column", "group_column", "weight_column", "class_prior")
 @field_options(Settings, *FIT_SETTINGS)
@@ -235,7 +236,7 @@ def _page(report: Any) -> str:
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table.")
 @config_options
 def fit(**arguments: Any) -> None:
-    """Write a model by itself that calibrates scores, from logits or probabilities with labels in DATA.
+    """Fit on logits or probabilities with labels in DATA, and write a model that calibrates such scores.
 
     \b
     Example:
@@ -248,7 +249,7 @@ def fit(**arguments: Any) -> None:
     carry_out(run, report_text, arguments, ".onnx")
 
 
-@click.command(cls=Command, short_help="Write the file that a patch of MODEL stands for.")
+@click.command(cls=Command, short_help="Write the file that a patch makes of MODEL.")
 @model_argument
 @click.argument("patch", type=click.Path())
 @click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]")
@@ -262,9 +263,9 @@ def fit(**arguments: Any) -> None:
 @click.option("--json", "json_file", metavar="FILE", type=click.Path(), help="Write the result as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
-    """Write the file that `calibrate --patch` made PATCH of, byte for byte.
+    """Write the recalibrated file, byte for byte, from MODEL and the PATCH of `calibrate --patch`.
 
-    MODEL is the model that was calibrated. Another one, and a patch that is damaged, are refused.
+    MODEL must be the model that was calibrated. Another model, or a damaged patch, is refused.
 
     \b
     Example:
@@ -294,7 +295,7 @@ def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
     "-o",
     "--output",
     type=click.Path(),
-    help="New folder or URL of Parquet files, for every machine and engine; or --cache.",
+    help="New folder or URL for Parquet files, which every machine can read. The alternative is --cache.",
 )
 @feature_options
 @data_options
@@ -305,7 +306,7 @@ def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
 def features(**arguments: Any) -> None:
     """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.
 
-    Into a cache an interrupted run resumes where it stopped.
+    With --cache, an interrupted run resumes where it stopped.
 
     \b
     Example:

@@ -31,7 +31,7 @@ from tna_onnx.shifting.shift_settings import ShiftSettings
 
 _guard_options = together(
     calibration_data_options(
-        "Labelled data that neither the model nor its calibration has seen",
+        "Labelled data that neither training nor calibration used",
         "Further labelled data, to measure what the file decides.",
         calib_required=False,
     ),
@@ -43,8 +43,7 @@ _guard_options = together(
         multiple=True,
         metavar="CLASS=NUMBER",
         callback=options,
-        help="Give the output decision of MODEL another threshold of a class, without samples; nothing is promised of "
-        "it.",
+        help="Set the threshold of a class in the output decision of MODEL, without samples and without a guarantee.",
     ),
     click.option(
         "--remove", type=choice(("decision",)), help="Take the output decision out of MODEL, without samples."
@@ -140,8 +139,8 @@ _shift_options = together(
 def shift(**arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.
 
-    The new class frequencies are given, or estimated on data without labels. Both ways assume that samples of a class
-    look the same as before. If data are given, this is tested.
+    Name the new class frequencies, or have them estimated on data without labels. Both assume that samples of a class
+    look the same as before; with data, this is tested.
 
     \b
     Example:

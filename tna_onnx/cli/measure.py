@@ -126,7 +126,7 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
     if model is None:
         raise click.MissingParameter(ctx=click.get_current_context(), param_type="argument", param_hint="'MODEL'")
     if json_file is not None and json_file.lower().endswith(".onnx"):
-        raise UsageError(f"{json_file}: expected the name of a file for the JSON, found that of a model")
+        raise UsageError(f"{json_file}: is the name of a model; expected the name of a file for the JSON")
     check_result_file(json_file, model)
     loaded()  # the runtime is not needed here, so nothing else loads
     inspection = run(model, **arguments)
@@ -156,10 +156,11 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
 @run_options
 @config_options
 def verify(**arguments: Any) -> None:
-    """Prove that RECALIBRATED was made of ORIGINAL.
+    """Prove that RECALIBRATED was made from ORIGINAL.
 
-    It is made again, of ORIGINAL and of what it says of its making, and all of it is compared. With --data, both are
-    run and compared, too. The exit code is 0 if it is intact and, with --data, no gate is missed; and 1 otherwise.
+    RECALIBRATED is rebuilt from ORIGINAL and its own record of the change, and compared byte by byte. With --data, both
+    files are run and compared too. The exit code is 0 if the file is intact and, with --data, no gate is missed, and 1
+    otherwise.
 
     \b
     Example:

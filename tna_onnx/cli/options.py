@@ -413,8 +413,8 @@ run_options = together(
         default="auto",
         show_default=True,
         metavar="DEVICE",
-        help="auto, cpu, cuda (or gpu) or cuda:INDEX. Behind it, ,tf32=off keeps float32 products in float32, and "
-        ",memory=8 takes 8 GiB of the device at most.",
+        help="auto, cpu, cuda (or gpu) or cuda:INDEX. Append ,tf32=off to keep float32 products in float32, and "
+        ",memory=8 to use at most 8 GiB of the device.",
     ),
     click.option(
         "--batch-size",

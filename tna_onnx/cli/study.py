@@ -66,7 +66,7 @@ _study_options = together(
         type=click.Choice(["page", "paper"]),
         default="page",
         show_default=True,
-        help="page: as on the page; paper: of a column's width, with symbols, one legend and no line cut off.",
+        help="page: as in the report; paper: one column wide, with symbols, one legend and no clipped lines.",
     ),
     click.option("--split-panels", is_flag=True, help="A file for each panel of a figure: NAME-1, NAME-2, ..."),
 )
@@ -83,9 +83,9 @@ _study_options = together(
 @run_options
 @config_options
 def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
-    """Make the paper's experiments on MODEL: tables, curves, and one page that shows them all.
+    """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.
 
-    Each study writes NAME.csv, NAME.json, NAME.tex and figures into --out; index.html shows all of them.
+    Each study writes NAME.csv, NAME.json, NAME.tex and figures into --out, and index.html shows them.
 
     \b
     Example:

@@ -40,31 +40,30 @@ class DataFields:
     )
     group_column: str | None = setting(
         None,
-        "Column that says which samples belong together, as those of one patient, video or query do: folds, intervals "
-        "and thresholds are of groups. For image files also a regular expression on their paths.",
+        "Column with the group of each sample, such as its patient, video or query: folds, intervals and thresholds "
+        "are then computed over groups. For image files also a regular expression on their paths.",
         section=_SECTION,
         unit="NAME",
     )
     groups: Any = setting(None, "The group of each sample in place of a column: values (N,).")
     weight_column: str | None = setting(
         None,
-        "Column with the weight of each sample, as of a set that is enriched or stratified: how many samples of the "
-        "population it stands for.",
+        "Column with the weight of each sample: how many samples of the population it stands for, in an enriched or "
+        "stratified set.",
         section=_SECTION,
         unit="NAME",
     )
     weights: Any = setting(None, "The weight of each sample in place of a column: values (N,).")
     class_prior: Frequencies | None = setting(
         None,
-        "Class frequencies of the population, where a set has others: samples get the weights that give classes these.",
+        "Class frequencies of the population, if those of the data differ: samples are weighted to match them.",
         section=_SECTION,
         unit="FILE|uniform",
         parse="text",
     )
     by: Any = setting(
         None,
-        "Column whose values split the samples into subgroups (sites, devices, ages): calibration of each, the worst "
-        "first.",
+        "Column that splits the samples into subgroups (sites, devices, ages): metrics of each, the worst first.",
         unit="COLUMN",
     )
     columns: Sequence[str] = setting(
@@ -145,7 +144,7 @@ class EngineFields:
     )
     ray_options: Mapping[str, Any] | None = setting(
         None,
-        "Pass a word on to Ray's map_batches: num_cpus, num_gpus, memory, concurrency, accelerator_type. Repeatable.",
+        "Pass an option to Ray's map_batches: num_cpus, num_gpus, memory, concurrency, accelerator_type. Repeatable.",
         section="Running",
         flag="ray-option",
         unit="NAME=VALUE",
@@ -166,5 +165,7 @@ class FeatureFields(EngineFields):
         note="all",
     )
     stratify: bool = setting(
-        False, "Choose them class by class, so that each keeps its share, and at least one.", section="Data"
+        False,
+        "With --max-samples: choose class by class, so that each keeps its share, and at least one sample.",
+        section="Data",
     )

@@ -138,7 +138,7 @@ class Data(DataFields):
                 "this one gives one; leave them out"
             )
         if self.expect_accuracy is not None and "weight" in self.beside:
-            raise UsageError(f"--expect-accuracy counts every sample once; leave it or {self._flag('weight')} out")
+            raise UsageError(f"--expect-accuracy does not use sample weights; leave it or {self._flag('weight')} out")
         if self.class_prior is not None and (several or multi_label):
             raise UsageError("--class-prior is for models that predict one class a sample; give weights instead")
         ignore_label = IGNORED if self.ignore_label is None else self.ignore_label

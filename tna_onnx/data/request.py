@@ -159,8 +159,9 @@ class Request:
         """Check that samples need exactly one class each, for sources that can give no more."""
         if self.multi_label:
             raise DataError(
-                f"{where}: gives each sample one class, and the model {self.n_classes} labels, each by itself; store "
-                f"the samples as arrays (.npz, .npy, HDF5), with labels of 0 and 1 of shape (N, {self.n_classes})"
+                f"{where}: each sample has one class, but the model predicts {self.n_classes} independent labels; "
+                "store the samples as arrays (.npz, .npy, HDF5), with labels of 0 and 1 of shape (N, "
+                f"{self.n_classes})"
             )
 
     @property
@@ -187,7 +188,7 @@ class Request:
                 f"{where}: preprocessing applies to images only; stored arrays are used as they are, leave it out"
             )
         if not self.inputs:
-            raise DataError(f"{where}: the model has no inputs, so samples cannot be given to it; check the file")
+            raise DataError(f"{where}: the model has no inputs, so it cannot run on samples; check the model file")
 
     def check_no_table(self, where: str) -> None:
         """Refuse options that apply only to tables, which would be ignored."""
@@ -217,7 +218,7 @@ class Request:
     def no_labels_apart(self, where: str) -> None:
         """Refuse separate labels for samples that contain their own."""
         if self.labels is not None and self.labels is not NO_LABELS:
-            raise UsageError(f"{where}: brings its own labels; leave --labels out")
+            raise UsageError(f"{where}: contains its labels; leave --labels out")
 
 
 def _names(names: Sequence[str]) -> tuple[str, ...]:

@@ -94,7 +94,7 @@ def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
     if owners is not None and len(owners) < _MIN_OWNERS:
         raise DataError(
             f"{source.describe()}: {len(owners)} samples with labels, fewer than {_MIN_OWNERS}; positions of one "
-            "sample are not independent, so intervals and folds are of samples; give more of them"
+            "sample are not independent, so folds and intervals need that many samples; add more"
         )
     if n_samples < bins:
         rest = f" outside a fold of {held_out}" if held_out else ""
@@ -109,8 +109,8 @@ def require_groups(source: Source, least: int) -> None:
     count = len(np.unique(source_beside(source).get("group", np.arange(least))))
     if count < least:
         raise DataError(
-            f"{source.describe()}: expected at least {least} groups of samples, found {count}; give samples of more, "
-            "and check the column of the groups"
+            f"{source.describe()}: expected at least {least} groups of samples, found {count}; add samples of more "
+            "groups, and check the group column"
         )
 
 
@@ -352,8 +352,7 @@ def halves(source: Source, seed: int, purposes: tuple[str, str], share: float = 
     first = place <= middle
     if first.all():
         raise DataError(
-            f"{source.describe()}: cannot be split into two parts, as the samples are equal, or of one group; give "
-            "others"
+            f"{source.describe()}: cannot be split into two parts: all samples are equal, or belong to one group"
         )
     rows = (np.flatnonzero(first), np.flatnonzero(~first))
     one, two = (Part(source, part_rows, purpose, digests) for part_rows, purpose in zip(rows, purposes, strict=True))

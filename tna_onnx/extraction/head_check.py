@@ -163,8 +163,8 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
     rest_moved = np.abs(np.delete(moved, k, axis=1)).max(initial=0)
     if rest_moved > _TAIL_TOLERANCE * max(own_moved, _largest(original)) + 2 * head.step:
         raise UnsupportedModel(
-            f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is "
-            "not the classifier's own layer"
+            f"{model.name}: class vector {k} of head '{head.node}' moves the logits of other classes too: it is not "
+            "the last layer of the classifier"
         )
     # a change within one step may be the quantisation's
     return bool(own_moved > head.step)

@@ -175,8 +175,9 @@ def read_inputs(model: Classifier, data: Data) -> Source:
         holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
         where = "arrays" if isinstance(data.samples, Mapping) else data.samples
         raise UsageError(
-            f"{where}: {holds}, as calibrate and evaluate take them, and here the whole model is run; give samples "
-            "for its inputs. If this is one of them, rename it to that input, or name it with --columns"
+            f"{where}: {holds}, which only calibrate and evaluate accept; this command runs the whole model, so give "
+            "samples for its inputs. If this array is an input, give it the name of that input, or name it with "
+            "--columns"
         )
     return data.open(
         model.inputs,
@@ -196,8 +197,8 @@ def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
     opened = replace(data, classes=None, labels=NO_LABELS).open(model.inputs, _CLASSES, None)
     if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
         raise UsageError(
-            f"--ood-data: {opened.describe()}: are images, and {known.describe()}: hold values as the model takes "
-            "them, so how these images become such values is not known; give arrays, or images for both"
+            f"--ood-data: {opened.describe()} are images, but {known.describe()} holds arrays as the model takes "
+            "them, so the preprocessing of the images is unknown; use arrays or images for both"
         )
     return model.preparation.settle(data, opened)[1]
 

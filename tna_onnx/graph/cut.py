@@ -65,8 +65,8 @@ def cut_between(
     missing = sorted({i.name for i in proto.graph.input} & read - stored - feeds.keys())
     if missing:
         raise UnsupportedModel(
-            f"'{outputs[0]}' is not computed from '{', '.join(feeds)}' alone: the nodes between read the model's input "
-            f"'{missing[0]}' too; give the data for the inputs instead of what was computed before"
+            f"'{outputs[0]}' is not computed from '{', '.join(feeds)}' alone: the nodes between read the model's "
+            f"input '{missing[0]}' too; give samples for the inputs instead of computed features"
         )
     for name, dtype in feeds.items():
         cut.graph.input.append(onnx.helper.make_tensor_value_info(name, code_of(dtype), None))

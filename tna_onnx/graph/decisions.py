@@ -273,8 +273,8 @@ def _require_opset(model: Model, guarded: Guarded, dials: Dials) -> None:
         )
     if [*dials] and model.proto.ir_version < MIN_IR_OF_INITIALIZERS:
         raise UnsupportedModel(
-            f"{model.name}: has IR version {model.proto.ir_version}, in which an input with a default is a constant, "
-            f"so that a dial could not be turned; convert it to IR version {MIN_IR_OF_INITIALIZERS} or newer"
+            f"{model.name}: has IR version {model.proto.ir_version}, in which inputs cannot have defaults, which "
+            f"dials need; convert it to IR version {MIN_IR_OF_INITIALIZERS} or newer"
         )
 
 

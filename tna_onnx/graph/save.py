@@ -177,7 +177,7 @@ def file_beside(
     elif dry_run:
         return None
     else:
-        raise UsageError("a model that is no file needs an output: the path of the file to write")
+        raise UsageError("a model in memory needs output, the path of the file to write")
     if output is not None or not dry_run:
         check_output(model, target, overwrite=overwrite)
     return target

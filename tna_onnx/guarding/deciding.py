@@ -52,7 +52,9 @@ def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) 
     if settings.positive:
         positive = _class_called(settings.positive, names)
     if settings.positive and (of_all or settings.per_class):
-        raise UsageError("--positive names the class of a goal; leave it out beside --per-class, cost= and roll-up=")
+        raise UsageError(
+            "--positive names one class; leave it out with --per-class, cost= and roll-up=, which decide on all"
+        )
     if output.multi_label:
         if settings.positive or of_all:
             raise UsageError(
@@ -67,14 +69,16 @@ def rule_of(settings: GuardSettings, output: ClassOutput, names: Sequence[str]) 
     elif settings.per_class and goal in BOUNDS:
         if goal == "recall":
             raise UsageError(
-                "one class a sample cannot keep the recall of all classes; use --add set --per-class --coverage, or "
-                "name one with --positive"
+                "with one class a sample, the recall of all classes cannot be guaranteed at once; use --add set "
+                "--per-class --coverage, or name one with --positive"
             )
         kind = "sure"
     elif not settings.per_class and (settings.positive or output.n_classes == 2):
         kind = "positive"
     elif goal in ("f1", *BOUNDS) and not settings.per_class:
-        raise UsageError(f"{goal} is of one class: name it with --positive, or decide on each with --per-class")
+        raise UsageError(
+            f"{goal} is about one class: name it with --positive, or decide on each class with --per-class"
+        )
     return DecisionRule(kind, positive, np.zeros((0, 0), np.float32))
 
 

@@ -249,7 +249,7 @@ _PURPOSES = ("fit weight and map", "give thresholds")
 def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | None, progress: Progress) -> Report:
     """Recalibrate a model, add decisions, and write one file."""
     if unknown is not None and "ood" not in settings.add:
-        raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
+        raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     gates = job.gates
     if gates.min_recall and settings.decide:
         if job.held_out is None:
@@ -266,7 +266,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     refuse_finished(model, job.options)
     target = target_of(job, model, ".tna.onnx", in_memory=True)
     if target is None:
-        raise UsageError("a model that is no file needs an output where decisions are added: the path of a file")
+        raise UsageError("a model in memory needs output if decisions are added: the path of the file to write")
     options = job.options
     readout = find_readout(model, options.head, options.output_name, options.output_kind)
     check_output(model, readout, settings)
@@ -274,8 +274,8 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
     samples = open_samples(opened, job.calib)
     if samples.given:
         raise UsageError(
-            f"{samples.source.describe()}: holds what the model computed before; --add runs the new file, and needs "
-            "the data themselves"
+            f"{samples.source.describe()}: contains computed features or logits; --add runs the new file, and needs "
+            "samples for its inputs"
         )
     fit, decide = halves(samples.source, settings.seed, _PURPOSES)
     # before the search, which may take minutes

@@ -146,8 +146,8 @@ def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSet
         require_one_prediction(model, output, PROMISES)
     elif settings.add or not settings.decide:
         raise UnsupportedModel(
-            f"{model.name}: gives several labels a sample, each by itself, so there is no confidence and no set; use "
-            "--decide GOAL and no --add"
+            f"{model.name}: predicts several labels a sample, so there is no confidence and no set; use --decide "
+            "GOAL without --add"
         )
 
 
@@ -220,7 +220,7 @@ def _unknown(job: GuardJob, classifier: Classifier, familiar: Source) -> Source 
     if job.unknown is None:
         return None
     if "ood" not in job.settings.add:
-        raise UsageError("--ood-data are for the output ood; add it with --add ood, or leave them out")
+        raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     return open_unknown(classifier, job.unknown, familiar)
 
 

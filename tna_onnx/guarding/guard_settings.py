@@ -51,11 +51,11 @@ class GuardSettings:
     )
     decide: str = setting(
         "",
-        "Add the output decision: the class of a sample, or its labels, at thresholds that serve a goal. f1, macro-f1, "
-        "balanced-accuracy and mcc are maximised; recall>=0.95, precision>=0.9 and fpr<=0.01 hold with certainty (see "
-        "--delta); cost=FILE names a CSV of costs, with a row a true class and a column a decision. roll-up=FILE names "
-        "one of groups, with a row a class and a column a level: where no class is sure enough, its group is decided "
-        "(see --risk).",
+        "Add the output decision: the class of a sample, or its labels, by thresholds that serve a goal. f1, "
+        "macro-f1, balanced-accuracy and mcc are maximised; recall>=0.95, precision>=0.9 and fpr<=0.01 are "
+        "guaranteed (see --delta). cost=FILE names a CSV of costs, with a row for each true class and a column for "
+        "each decision. roll-up=FILE names a CSV of groups, with a row for each class and a column for each level: "
+        "a sample whose class is not certain enough gets its group (see --risk).",
         section=_SECTION,
         unit="GOAL",
         note="none",
@@ -87,34 +87,33 @@ class GuardSettings:
     )
     per_class: bool = setting(
         False,
-        "set: reach the coverage in each class, not only on average. decide: a threshold for each class; where none is "
+        "set: reach the coverage in each class, not only on average. decide: a threshold for each class; if none is "
         "reached, the decision is -1.",
         section=_SECTION,
     )
     if_unreachable: Literal["omit", "fail"] = setting(
         "omit",
-        "accept, decide: what to do where no threshold reaches the level. omit writes everything else; fail ends the "
-        "run.",
+        "accept, decide: what to do if no threshold reaches the level. omit writes everything else; fail ends the run.",
         section=_SECTION,
     )
     risk: float = _per_cent(
         2.0, "accept, roll-up: at most this share of the accepted samples, or of the answers of a level, is wrong."
     )
-    delta: float = _per_cent(5.0, "accept, decide: probability that the share is beyond its level all the same.")
+    delta: float = _per_cent(5.0, "accept, decide: probability that the guarantee does not hold.")
     ood_score: OodScore = setting(
         "mahalanobis", "ood: how to measure the distance from known samples.", section=_SECTION
     )
     false_alarm: float = _per_cent(5.0, "ood: at most this share of known samples raises the alarm.")
     dials: bool = setting(
         False,
-        "Also make coverage, risk and class_prior inputs of the model. Callers may leave them out: then the levels "
-        "given here hold, with the class frequencies of the samples.",
+        "Also make coverage, risk and class_prior optional inputs of the model. By default they are the levels set "
+        "here and the class frequencies of the samples.",
         section=_SECTION,
     )
     prefix: str = setting(
         "", "Prefix for the names of the new outputs and inputs.", section=_SECTION, unit="TEXT", note="none"
     )
-    seed: int = setting(0, "Seed of the split of the data where they serve two purposes.", section="The search", low=0)
+    seed: int = setting(0, "Seed of the split of the data, if they serve two purposes.", section="The search", low=0)
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
     def __post_init__(self) -> None:
@@ -127,7 +126,7 @@ class GuardSettings:
                 f"cost=FILE or roll-up=FILE, with a bound between 0 and 1; got {self.decide!r}"
             )
         if self.positive and not self.decide:
-            raise UsageError("positive is for a decision; say its goal with --decide")
+            raise UsageError("positive needs a decision; name its goal with --decide")
         for name in self.add:
             check_choice("output", name, ADDITIONS)
         levels = {name: getattr(self, name) for name in ("coverage", "risk", "delta", "false_alarm")}

@@ -300,7 +300,9 @@ def with_thresholds(file: Model, wanted: Mapping[str, float]) -> tuple[Model, An
     by_hand = set(words.get("by_hand", []))
     for name, value in wanted.items():
         if name not in places:
-            raise UsageError(f"--set-threshold {name}: no threshold of such a class; expected {listed(classes)}")
+            raise UsageError(
+                f"--set-threshold {name}: no class of this name has a threshold; expected {listed(classes)}"
+            )
         _require_threshold(name, value, math.inf if words["rule"] == "ratio" else 1.0)
         limits.reshape(-1)[places[name]] = value
         by_hand.add(classes[places[name]])

@@ -179,8 +179,8 @@ def require_outlier_score(models: Iterable[Model]) -> None:
     """Refuse out-of-distribution samples where no model has an outlier score."""
     if not any({"ood", "ood_alarm"} <= {*guards_of(model)} for model in models):
         raise UsageError(
-            "--ood-data are for a model with the output ood, as guard --add ood makes it; give such a model, or leave "
-            "them out"
+            "--ood-data measures the output ood, which guard --add ood adds to a model; use such a model, or leave "
+            "--ood-data out"
         )
 
 

@@ -404,7 +404,7 @@ def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) ->
     if spread <= _ROUNDING * max(1.0, float(np.max(np.abs(scores), initial=0.0))):
         raise DataError(
             f"{where}: the {settings.ood_score} score is the same for all samples, up to rounding ({spread:.1g}), so "
-            "it tells nothing; log-probabilities have no energy; use another --ood-score"
+            "it cannot tell samples apart; log-probabilities have no energy; use another --ood-score"
         )
     return scores
 

@@ -141,8 +141,8 @@ def open_computed(
     opened.close()
     if samples.form == "logits" and (calibrations(model) or "shift" in provenance(model)):
         raise UsageError(
-            f"{samples.source.describe()}: {model.name} is a recalibrated file, and logits do not say whether they "
-            "are from before or behind what was changed; give features, or samples for its inputs"
+            f"{samples.source.describe()}: {model.name} is a recalibrated file, and logits may be those before or "
+            "after recalibration; give features, or samples for its inputs"
         )
     cut = cut_between(model.proto, samples.given, [output.name, *further], readout.joined)
     session = open_part(model, cut, device)

@@ -198,8 +198,8 @@ def adapter_tensors(model: Model, readout: Readout) -> tuple[str, ...]:
         plain = place.overwritten and place.quantized is None
         if tensor is None or not plain or numpy_name(tensor.data_type) not in _DTYPES:
             raise UnsupportedModel(
-                f"{model.name}: '{place.name}' of head '{readout.node}' is no initializer of its own in float, which "
-                "an adapter could replace; write a patch as .npz"
+                f"{model.name}: '{place.name}' of head '{readout.node}' is not a float initializer that only the "
+                "head reads, which an adapter needs; write a patch as .npz"
             )
     return tuple(place.name for place in readout.places)
 
@@ -224,7 +224,7 @@ def adaptable(source: Model, path: Path) -> Model:
     for name, array in values.items():
         tensor = source.initializers.get(name)
         if tensor is None or (list(tensor.dims), numpy_name(tensor.data_type)) != ([*array.shape], array.dtype.name):
-            raise DataError(f"{path}: {source.name} has no initializer '{name}' of type and shape of the adapter's")
+            raise DataError(f"{path}: {source.name} has no initializer '{name}' of the adapter's type and shape")
         if not np.all(np.isfinite(array)):
             raise DataError(f"{path}: '{name}' holds NaN or infinite values, which are never written")
     if not any(set(values) == names for names in _adaptable_names(source)):

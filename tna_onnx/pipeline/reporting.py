@@ -140,9 +140,10 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
         return
     raise DataError(
         f"{calib}: cross-fitted accuracy rises from {before:.2%} to {after:.2%} with {outcome.label}, while "
-        f"{compared.changed_predictions:.1%} of the predictions change: that is implausible for a new last layer, and "
-        "what samples look like that are alike in groups (frames of one video, images of one patient, augmentations). "
-        "Expected independent samples; give others with --eval, which the result is then held against"
+        f"{compared.changed_predictions:.1%} of the predictions change: that is implausible for a new last layer, "
+        "and typical of samples that are alike in groups (frames of one video, images of one patient, "
+        "augmentations). Expected independent samples; add samples of other groups as --eval, to measure the result "
+        "on them"
     )
 
 

@@ -52,26 +52,25 @@ class Settings:
 
     method: Method = setting(
         "auto",
-        "What the search and the map are if they are not given. auto: cross-validation chooses, and keeps the input "
-        "model if nothing is better; tna: the paper's method, a sparse search followed by ts.",
+        "How search and map are chosen if you name neither. auto: by cross-validation, which keeps the input model "
+        "if nothing is better; tna: the paper's method, a sparse search followed by ts.",
         section=_FITTED,
     )
     search: Search = setting(
         "auto",
-        "How the weight of the last layer may change. none: it stays; sparse: its class vectors are turned by small "
-        "random rotations and averaged, then the map is fitted; complete: each such weight is tried with a map of its "
-        "own; auto: as the method says.",
+        "How the weight of the last layer may change. none: it stays; sparse: copies of it, rotated at random, are "
+        "averaged, then the map is fitted; complete: each such average is tried with its own map; auto: as --method "
+        "says.",
         section=_FITTED,
     )
     map: MapChoice = setting(
         "auto",
         "Calibration map: none, temperature (ts), ensemble temperature (ets), temperature and class biases (bias), "
-        "bias above a floor, for labels of which some are wrong (bias-floor), the same without its floor (bias-"
-        "robust; not in auto), structured vector and matrix scaling (svs, sms), smoothed isotonic (isotonic), "
-        "isotonic one-vs-all as published (irova; not in auto), atypicality-aware (aar), a refit of the last layer "
-        "near the trained one (refit); for two classes platt and beta; for several labels a sample ts, and label-ts,"
-        " label-platt and label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a "
-        "complete search.",
+        "bias above a floor, if some labels are wrong (bias-floor), the same without its floor (bias-robust; not in "
+        "auto), structured vector and matrix scaling (svs, sms), smoothed isotonic (isotonic), isotonic one-vs-all "
+        "as published (irova; not in auto), atypicality-aware (aar), a refit of the last layer near the trained one "
+        "(refit); for two classes platt and beta; for several labels a sample ts, and label-ts, label-platt and "
+        "label-isotonic for each label by itself. auto: chosen by cross-validation; ts for a complete search.",
         section=_FITTED,
     )
     predictions: Predictions = setting(
@@ -82,8 +81,8 @@ class Settings:
     )
     keep_decision: bool = setting(
         False,
-        "Where predicted classes may change, also write the class that the input predicts, as output original_class. "
-        "The map is appended as nodes, and no weight is tilted.",
+        "If predicted classes may change, also write the class that the input model predicts, as output "
+        "original_class. The map is appended as nodes, and no weight is tilted.",
         section=_FITTED,
     )
     fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.")
@@ -91,7 +90,7 @@ class Settings:
         "auto", "Loss that the weights of ETS minimise. auto: nll where that is the objective, else squared."
     )
     map_objective: MapObjective = setting(
-        "auto", "Metric that the temperature of ts minimises. auto: the objective; the source of ts has nll."
+        "auto", "Metric that the temperature of ts minimises. auto: the objective; the paper on ts uses nll."
     )
     objective: Objective = setting(
         "nll", "Metric for choosing the angle, the method and the temperature of ts.", section=_FITTED
@@ -144,8 +143,8 @@ class Settings:
     )
     interval: Literal["debiased", "bootstrap"] = setting(
         "debiased",
-        "Interval of the differences of ECE and AdaECE, which verdict and gates go by. debiased: without the bias of "
-        "binned errors; bootstrap: BCa, as other tools have it, which is too narrow.",
+        "Interval of the differences of ECE and AdaECE, for the verdict and the gates. debiased: corrected for the "
+        "bias of binned errors; bootstrap: BCa, as in other tools, which is too narrow.",
         section="Results",
     )
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
@@ -161,8 +160,8 @@ class Settings:
             self._check_kept()
         if self.keep_decision and self.resolved_search not in ("auto", "none"):
             raise UsageError(
-                f"--keep-decision: a tilted weight (--search {self.resolved_search}) does not give the input's classes "
-                "any more; leave one of the two out"
+                f"--keep-decision: a tilted weight (--search {self.resolved_search}) cannot keep the classes of the "
+                "input; leave one of the two out"
             )
         _ = self.for_search  # ranges are checked there
         check_level(self.confidence_level)

@@ -53,7 +53,7 @@ def open_unlabelled(opened: OpenModel, data: Data) -> Samples:
     """Open the samples that a teacher labels."""
     require_one_prediction(opened.model, opened.readout, "a teacher stands for one label a sample")
     if data.labels is not None:
-        raise UsageError("the labels of the calibration data are not read with --teacher; leave --labels out")
+        raise UsageError("--teacher takes the place of the labels of the calibration data; leave --labels out")
     return open_samples(opened, replace(data, labels=NO_LABELS))
 
 
@@ -62,8 +62,8 @@ def require_inputs(opened: OpenModel, *sets: Samples) -> None:
     for samples in sets:
         if samples.given:
             raise UsageError(
-                f"{samples.source.describe()}: holds what {opened.model.name} computed before, which the teacher "
-                "cannot read; give the data themselves"
+                f"{samples.source.describe()}: contains features or logits of {opened.model.name}, which the teacher "
+                "cannot read; give samples for its inputs"
             )
 
 
@@ -89,7 +89,7 @@ def taught(
     require_one_prediction(model, output, "a teacher stands for one label a sample")
     if output.n_classes != opened.readout.n_classes:
         raise UnsupportedModel(
-            f"{model.name}: has {output.n_classes} classes, and {opened.model.name} has {opened.readout.n_classes}; "
+            f"{model.name}: has {output.n_classes} classes, but {opened.model.name} has {opened.readout.n_classes}; "
             "expected a teacher with the same classes in the same order"
         )
     classifier = Classifier(model, output, opened.device, job.calib)
@@ -135,7 +135,7 @@ def _as_inputs_of(classifier: Classifier, collected: Collected, inputs: Sequence
         classifier.inputs = (replace(classifier.inputs[0], name=inputs[0].name),)
     _, opened = open_inputs(classifier, data, labels=False)
     if len(opened) != len(whole):
-        raise DataError(f"{opened.describe()}: the student has read {len(whole):,} samples; expected the same ones")
+        raise DataError(f"{opened.describe()}: expected the same samples as for the student, which are {len(whole):,}")
     if isinstance(source, Part):
         return Part(opened, source.rows, source.purpose, source.digests)
     return opened

@@ -109,12 +109,12 @@ class Writing:
             soft = ", ".join(
                 name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].soft
             )
-            raise UnsupportedModel(f"map {name} is fitted to labels, not to those of a teacher; use --map {soft}")
+            raise UnsupportedModel(f"map {name} needs labels, and a teacher gives probabilities; use --map {soft}")
         if self._weighted and name not in ("auto", "none") and not MAPS[name].weighted:
             those = ", ".join(
                 name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].weighted
             )
-            raise UnsupportedModel(f"map {name} is fitted to samples that all count the same; use --map {those}")
+            raise UnsupportedModel(f"map {name} cannot be fitted with sample weights; use --map {those}")
         task = self.task
         # `auto` takes from `choices`, all of which can be written
         if name == "auto" or (name in self.maps and (_keeps_order(name) or not self.labels_around)):

@@ -96,8 +96,8 @@ class Gates:
     )
     min_recall: Mapping[str, float] | None = setting(
         None,
-        "Gate: exit with code 1 and write no model if less than this share of the samples of a class is found: by the "
-        "output decision where the file has it, else as the likeliest class.",
+        "Gate: exit with code 1 and write no model if the recall of a class, a fraction, is below this: that of the "
+        "output decision if the file has it, else of the likeliest class.",
         section=_SECTION,
         unit="CLASS=SHARE",
         parse="options",

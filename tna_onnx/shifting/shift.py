@@ -184,7 +184,7 @@ def write(model: Model, probed: Probed, change: FloatArray, metadata: dict[str, 
     except UnsupportedModel as error:
         # the advice there is on maps
         reason = error.reason if isinstance(error, CannotInsert) else error
-        raise UnsupportedModel(f"{reason}; shift the class frequencies in the program instead") from error
+        raise UnsupportedModel(f"{reason}; shift the class frequencies in your program instead") from error
     return written, "nodes"
 
 
@@ -219,8 +219,9 @@ def check_result(
     remaining = float(np.max(actual[:, ruled_out], initial=0))
     if remaining > _NOTHING:
         raise CheckFailed(
-            f"verification: a class that cannot occur has a probability of up to {remaining:.3g} in the written file, "
-            "as what follows its scores cannot hold numbers so far apart; take its probability out in the program"
+            f"verification: a class that cannot occur has a probability of up to {remaining:.3g} in the written "
+            "file, because the nodes behind its scores cannot represent numbers so far apart; remove its "
+            "probability in your program"
         )
     readout = rewritten.readout
     casts = casts_behind(opened.model, readout)

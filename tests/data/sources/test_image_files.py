@@ -242,7 +242,7 @@ def test_a_manifest(tmp_path: Path) -> None:
 
 
 def test_missing_images(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"list\.csv: 1 of 2 files are not there \('x\.png'\); paths count from"):
+    with pytest.raises(DataError, match=r"list\.csv: 1 of 2 files are not there \('x\.png'\); paths are relative to"):
         opened(tmp_path, "list.csv", "path,label\nx.png,0\nb.png,1\n")
 
 
@@ -254,7 +254,7 @@ def test_a_manifest_without_paths(tmp_path: Path) -> None:
 
 
 def test_a_manifest_takes_no_labels_apart(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="brings its own labels; leave --labels out"):
+    with pytest.raises(UsageError, match="contains its labels; leave --labels out"):
         opened(tmp_path, "list.csv", "b.png,0\nsub/a.png,1\n", labels=[0, 1])
 
 

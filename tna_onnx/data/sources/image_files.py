@@ -294,8 +294,8 @@ def require_files(root: Path, names: Sequence[str], where: str) -> None:
     missing = [name for name in names if not _is_file(root, name)]
     if missing:
         raise DataError(
-            f"{where}: {len(missing):,} of {len(names):,} files are not there ({listed(missing)}); paths count from "
-            f"{root}"
+            f"{where}: {len(missing):,} of {len(names):,} files are not there ({listed(missing)}); paths are "
+            f"relative to {root}"
         )
 
 

@@ -179,7 +179,9 @@ def _joined(where: str, cells: AnyArray) -> AnyArray:
     try:
         arrays = [np.asarray(cell) for cell in cells]
     except ValueError as error:  # a list whose parts differ in length
-        raise DataError(f"{where}: holds lists that are no arrays ({error}); pad or cut them to one length") from error
+        raise DataError(
+            f"{where}: holds lists that do not form an array ({error}); pad or cut them to one length"
+        ) from error
     shapes = [array.shape for array in arrays]
     odd_row = next((row for row, shape in enumerate(shapes) if shape != shapes[0]), None)
     if odd_row is not None:
