@@ -22,7 +22,7 @@ from tests.conftest import Small
 from tests.support import TILTED, WALKED, cli, words_of
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render import figures
-from tna_onnx.render.charts import bars, reliability_chart
+from tna_onnx.render.charts import OF_CLASSES, bars, reliability_chart
 from tna_onnx.render.figures import write_figures
 from tna_onnx.results.report import Report
 
@@ -210,7 +210,7 @@ def test_a_missing_matplotlib_is_said_before_any_work(
 def test_bins_have_the_intervals_of_the_page() -> None:
     bins = Bins((0, 4, 250, 1000), (0.0, 0.4, 0.7, 0.95), (0.0, 0.5, 0.5, 0.9))
     figure = pytest.importorskip("matplotlib.figure").Figure()
-    figures._draw_abreast(figure, [reliability_chart("model", bins, bins.ece)])
+    figures._draw_abreast(figure, [reliability_chart("model", bins, bins.ece, OF_CLASSES)])
     diagram = figure.axes[0]
     strokes, band = diagram.collections
     filled = [bar for bar in bars(bins) if bar.count]

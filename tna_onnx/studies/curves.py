@@ -29,16 +29,23 @@ from tna_onnx.numerics.metrics import Metrics, metric_value
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
 from tna_onnx.search.candidates import SearchSettings
-from tna_onnx.studies.main_table import LABELS, deviation, mean, mean_interval, measured
+from tna_onnx.studies.main_table import (
+    LABELS,
+    Repeat,
+    deviation,
+    mean,
+    mean_cells,
+    mean_interval,
+    measured,
+    numbers,
+    with_hidden,
+)
 from tna_onnx.studies.recalibrations import MEMBERS, PAPER_MAPS, Recalibration, fit, maps_for, plain, scored, sparse
 from tna_onnx.studies.settings import StudySettings
 from tna_onnx.studies.study_data import StudyData, rows_of, stratified
 
 NAMES = ("accuracy", "ece", "nll")
 """Metrics of each repeat."""
-
-Repeat = dict[str, float]
-"""What one repeat measured, by name; NaN for what could not be."""
 
 Tell = Callable[[int, int], None]
 
@@ -65,27 +72,11 @@ def _metrics(data: StudyData, weight: NDArray[Any], settings: StudySettings) -> 
     return {name: float(getattr(metrics, name)) for name in NAMES}
 
 
-def _numbers(repeats: Sequence[Repeat], name: str) -> list[float]:
-    return [repeat[name] for repeat in repeats if not math.isnan(repeat[name])]
-
-
 def _columns(names: Sequence[str], *ends: str) -> Iterator[Column]:
     """Yield the columns of metrics, and hidden ones of what is shown beside: `sd`, or `low` and `high`."""
     for name in names:
         metric = METRICS[name]
-        beside = tuple(f"{name}_{end}" for end in ends)
-        yield Column(name, metric.title, metric.factor, metric.digits, beside=beside)
-        for column in beside:
-            title = f"SD of {metric.title}" if ends == ("sd",) else column
-            yield Column(column, title, metric.factor, metric.digits, hidden=True)
-
-
-def _cells(repeats: Sequence[Repeat], names: Sequence[str]) -> Iterator[Cell]:
-    """Yield mean and deviation of each value; None where no repeat has it."""
-    for name in names:
-        numbers = _numbers(repeats, name)
-        yield mean(numbers) if numbers else None
-        yield deviation(numbers) if numbers else None
+        yield from with_hidden(Column(name, metric.title, metric.factor, metric.digits), *ends)
 
 
 def _line(
@@ -119,11 +110,19 @@ _POINTS = 12.0
 _ROOM = 0.06
 
 
-def _axis_range(name: str, level: float, lines: Sequence[Line]) -> tuple[float, float]:
-    """Return the range of a metric's axis, in its displayed unit: values that matter fit in, outliers are cut off.
+def _metric_chart(
+    name: str, title: str, x_label: str, lines: Sequence[Line], level: float, *, log_x: bool = False
+) -> Chart:
+    """Return a chart of a metric; values that matter fit into its axis, outliers are cut off.
 
     `level`: value of the input, in the shown unit; it is always in the range.
     """
+    metric = METRICS[name]
+    title = f"{metric.label}{title}"
+    return Chart(title, x_label, metric.title, tuple(lines), log_x=log_x, y_range=_axis_range(name, level, lines))
+
+
+def _axis_range(name: str, level: float, lines: Sequence[Line]) -> tuple[float, float]:
     values = [value for line in lines for value in (*line.y, *line.low, *line.high)]
     if METRICS[name].better > 0:
         low = max(min([level, *values]), level - _POINTS)
@@ -187,8 +186,7 @@ def _angle_chart(name: str, rows: list[tuple[Cell, ...]], columns: tuple[Column,
             x = tuple(float(row[2] or 0) for row in curve)
             y = tuple(metric.factor * float(row[k] or 0) for row in curve)
             lines.append(Line(f"{part}, {size}", x, y, rank=rank, dashed=part == "calibration", marked=False))
-    reach = _axis_range(name, lines[0].y[0], lines)
-    return Chart(f"{metric.label} against the angle", "angle, degrees", metric.title, tuple(lines), y_range=reach)
+    return _metric_chart(name, " against the angle", "angle, degrees", lines, lines[0].y[0])
 
 
 # The members
@@ -215,17 +213,17 @@ def members(data: StudyData, settings: StudySettings, progress: Tell) -> Study:
     for average in averages(data.weight, _ANGLES, LIMIT, Draws(settings.seed)):
         values[average.angle, LIMIT] = [_metrics(data, average.weight, settings)]
     untilted = _metrics(data, data.weight, settings)
-    rows: list[tuple[Cell, ...]] = [(0.0, "not tilted", *_cells([untilted], NAMES))]
+    rows: list[tuple[Cell, ...]] = [(0.0, "not tilted", *mean_cells([untilted], NAMES))]
     for degrees, size in sorted(values, key=lambda key: (key[0], key[1] or math.inf)):
         words = str(size) if size else "limit of many"
-        rows.append((degrees, words, *_cells(values[degrees, size], NAMES)))
+        rows.append((degrees, words, *mean_cells(values[degrees, size], NAMES)))
     columns = (Column("angle", "Angle, degrees", 1, 0), Column("members", "Members"), *_columns(NAMES, "sd"))
     charts = tuple(_members_chart(name, values, untilted, most) for name in NAMES)
     ends = []
     for size in (1, 10, max(size for _, size in values)):
         at_size = values.get((30.0, size))
         if at_size:
-            change = METRICS["accuracy"].change(mean(_numbers(at_size, "accuracy")) - untilted["accuracy"])
+            change = METRICS["accuracy"].change(mean(numbers(at_size, "accuracy")) - untilted["accuracy"])
             ends.append(f"{change} points with {size}")
     sentence = f"At 30 degrees the accuracy changes by {', '.join(ends)} members averaged."
     return Study("members", "Members averaged", "accuracy against n_e", sentence, columns, tuple(rows), charts)
@@ -254,7 +252,7 @@ def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> 
     ends = (1.0, float(most))
     lines = []
     for rank, degrees in enumerate(_ANGLES):
-        points = {size: _numbers(values[a, size], name) for a, size in sorted(values) if a == degrees and size}
+        points = {size: numbers(values[a, size], name) for a, size in sorted(values) if a == degrees and size}
         if points:
             lines.append(_line(f"{degrees:g} degrees", points, metric.factor, rank))
     level = metric.factor * untilted[name]
@@ -264,9 +262,7 @@ def _members_chart(name: str, values: _Members, untilted: Repeat, most: int) -> 
         if limit != level:
             lines.append(_level(f"{degrees:g} degrees, limit", ends, limit, rank, dashed=True))
     lines.append(_level("not tilted", ends, level))
-    title = f"{metric.label} against members"
-    reach = _axis_range(name, level, lines)
-    return Chart(title, "members averaged", metric.title, tuple(lines), log_x=True, y_range=reach)
+    return _metric_chart(name, " against members", "members averaged", lines, level, log_x=True)
 
 
 # The calibration samples
@@ -333,10 +329,10 @@ def sizes_of(samples: int, bins: int) -> list[int]:
 
 def _interval_cells(repeats: Sequence[Repeat], all_samples: bool) -> Iterator[Cell]:
     for name in NAMES:
-        numbers = _numbers(repeats, name)
+        values = numbers(repeats, name)
         # repeats on all samples have the same samples: they say nothing of others
-        ends = None if all_samples else mean_interval(numbers)
-        yield from (mean(numbers), *(ends or (None, None)))
+        ends = None if all_samples else mean_interval(values)
+        yield from (mean(values), *(ends or (None, None)))
 
 
 def _samples_charts(
@@ -351,14 +347,12 @@ def _samples_charts(
             metric = METRICS[name]
             lines = []
             for rank, method in enumerate(group):
-                points = {size: _numbers(values[method, size], name) for size in sizes if (method, size) in values}
+                points = {size: numbers(values[method, size], name) for size in sizes if (method, size) in values}
                 if points:
                     lines.append(_line(_label(method), points, metric.factor, rank, interval=True))
             input_level = metric.factor * level[name]
             lines.append(_level("None", (float(sizes[0]), float(sizes[-1])), input_level, dashed=True))
-            reach = _axis_range(name, input_level, lines)
-            title = f"{metric.label}, {word}"
-            yield Chart(title, "calibration samples", metric.title, tuple(lines), log_x=True, y_range=reach)
+            yield _metric_chart(name, f", {word}", "calibration samples", lines, input_level, log_x=True)
 
 
 def _label(method: str) -> str:
@@ -371,7 +365,7 @@ def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Sampl
     """Say which method has the least ECE on the fewest samples and on all."""
     parts = []
     for size in (sizes[0], sizes[-1]):
-        errors = {method: mean(_numbers(values[method, size], "ece")) for method in methods if (method, size) in values}
+        errors = {method: mean(numbers(values[method, size], "ece")) for method in methods if (method, size) in values}
         if errors:
             best = min(errors, key=lambda method: errors[method])
             parts.append(f"with {size:,} samples {_label(best)} ({METRICS['ece'].number(errors[best])} %)")
@@ -424,7 +418,7 @@ def dimension(data: StudyData, settings: StudySettings, progress: Tell) -> Study
         "table and figure on the dimension n",
         _dimension_sentence(dimensions, values),
         (Column("n", "n"), *_dimension_columns(names)),
-        tuple((size, *_cells(values[size], names)) for size in dimensions),
+        tuple((size, *mean_cells(values[size], names)) for size in dimensions),
         tuple(_dimension_charts(dimensions, values)),
         (
             "Features and class vectors are projected at random: with the largest n the head is the model's own. The "
@@ -464,20 +458,19 @@ def _dimension_columns(names: list[str]) -> Iterator[Column]:
         elif name.startswith("change_"):
             _, size, degrees = name.split("_")
             title = f"accuracy change at {degrees} degrees, n_e = {size}, points"
-        yield Column(name, title, 100, 2, 0, (f"{name}_sd",), hidden=name.startswith("change_"))
-        yield Column(f"{name}_sd", f"SD of {title}", 100, 2, hidden=True)
+        yield from with_hidden(Column(name, title, 100, 2, hidden=name.startswith("change_")), "sd")
 
 
 def _dimension_charts(dimensions: list[int], values: dict[int, list[Repeat]]) -> Iterator[Chart]:
     lines = []
     for rank, (name, label) in enumerate(_METHODS.items()):
-        lines.append(_line(label, {n: _numbers(values[n], f"ece_{name}") for n in dimensions}, 100, rank))
+        lines.append(_line(label, {n: numbers(values[n], f"ece_{name}") for n in dimensions}, 100, rank))
     yield Chart("ECE against the dimension", "dimension n", METRICS["ece"].title, tuple(lines), log_x=True)
     for size, words in _TILTED.items():
         lines = []
         for rank, n in enumerate(dimensions):
-            drops = {degrees: _numbers(values[n], f"change_{size}_{degrees:g}") for degrees in _TILTS}
-            points = {0.0: 0.0, **{degrees: 100 * mean(numbers) for degrees, numbers in drops.items() if numbers}}
+            drops = {degrees: numbers(values[n], f"change_{size}_{degrees:g}") for degrees in _TILTS}
+            points = {0.0: 0.0, **{degrees: 100 * mean(drop) for degrees, drop in drops.items() if drop}}
             lines.append(Line(f"n = {n}", tuple(points), tuple(points.values()), rank=rank))
         reach = (1.06 * min(min(line.y) for line in lines) - 0.5, 1.0)
         title = f"Accuracy change, {words}"
@@ -488,9 +481,9 @@ def _dimension_sentence(dimensions: list[int], values: dict[int, list[Repeat]]) 
     degrees = f"{_TILTS[1]:g}"
     costs = []
     for n in (dimensions[0], dimensions[-1]):
-        change = 100 * mean(_numbers(values[n], f"change_1_{degrees}"))
+        change = 100 * mean(numbers(values[n], f"change_1_{degrees}"))
         costs.append(f"{change:+.2f} points with n = {n:,}")
-    before, after = (100 * mean(_numbers(values[dimensions[-1]], f"ece_{name}")) for name in ("none", "tna"))
+    before, after = (100 * mean(numbers(values[dimensions[-1]], f"ece_{name}")) for name in ("none", "tna"))
     return (
         f"One weight tilted by {degrees} degrees changes the accuracy by {' and '.join(costs)}. TNA alone changes the "
         f"mean ECE of the whole head from {before:.2f} to {after:.2f} %."
@@ -583,7 +576,7 @@ def parameters(data: StudyData, settings: StudySettings, progress: Tell) -> Stud
     )
     rows = []
     for key, repeats in values.items():
-        degrees, spread, rotations, _, *metrics = _cells(repeats, ("angle", "rotations", *NAMES))
+        degrees, spread, rotations, _, *metrics = mean_cells(repeats, ("angle", "rotations", *NAMES))
         rows.append((*key, degrees, spread, rotations, *metrics))
     columns = (
         Column("parameter", "Parameter"),
@@ -618,8 +611,8 @@ def _cases(settings: StudySettings) -> Iterator[tuple[str, str, _Case]]:
 
 def _of_parameter(values: Mapping[tuple[str, str], list[Repeat]], parameter: str, name: str) -> dict[str, list[float]]:
     """Return what the repeats measured, by the value of a parameter; values that none reached are left out."""
-    by_value = {value: _numbers(repeats, name) for (varied, value), repeats in values.items() if varied == parameter}
-    return {value: numbers for value, numbers in by_value.items() if numbers}
+    by_value = {value: numbers(repeats, name) for (varied, value), repeats in values.items() if varied == parameter}
+    return {value: measured for value, measured in by_value.items() if measured}
 
 
 def _parameter_chart(parameter: str, values: Mapping[tuple[str, str], list[Repeat]]) -> Chart:
@@ -644,7 +637,7 @@ def _overshoot_chart(values: Mapping[tuple[str, str], list[Repeat]]) -> Chart:
 def _parameters_sentence(values: Mapping[tuple[str, str], list[Repeat]]) -> str:
     parts = []
     for parameter in _ON_AXIS:
-        errors = [100 * mean(numbers) for numbers in _of_parameter(values, parameter, "ece").values()]
+        errors = [100 * mean(measured) for measured in _of_parameter(values, parameter, "ece").values()]
         parts.append(f"{parameter} {min(errors):.2f} to {max(errors):.2f} %")
     over = {value: mean(degrees) - _TARGET for value, degrees in _of_parameter(values, "n_t", "angle").items()}
     past = ", ".join(f"{degrees:.1f} with {value}" for value, degrees in over.items())

@@ -11,16 +11,18 @@ Source: Nadeau & Bengio (2003), "Inference for the generalization error", sectio
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
 from tna_onnx.errors import DataError
-from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metric import METRICS, Metric
 from tna_onnx.numerics.metrics import Metrics, debiased_ece
 from tna_onnx.numerics.reliability import CumulativeTest
 from tna_onnx.numerics.scores import SampleScores
@@ -28,7 +30,6 @@ from tna_onnx.results.study import Cell, Column, Footnote, Study
 from tna_onnx.studies.recalibrations import (
     PAPER_MAPS,
     Recalibration,
-    Tick,
     chosen,
     complete,
     fit,
@@ -82,6 +83,23 @@ def paired_interval(
     return mean(differences), mean_interval(differences, scored / fitted)
 
 
+Repeat = dict[str, float]
+"""What one repeat measured, by name; NaN for what could not be."""
+
+
+def numbers(repeats: Sequence[Repeat], name: str) -> list[float]:
+    """Return what the repeats measured under a name."""
+    return [repeat[name] for repeat in repeats if not math.isnan(repeat[name])]
+
+
+def mean_cells(repeats: Sequence[Repeat], names: Sequence[str]) -> Iterator[Cell]:
+    """Yield mean and deviation of each value; None where no repeat has it."""
+    for name in names:
+        values = numbers(repeats, name)
+        yield mean(values) if values else None
+        yield deviation(values)
+
+
 LABELS = {"none": "None", "irova": "IROvA", "ts": "TS", "ets": "ETS", "aar": "AAR"}
 
 # Besides `METRICS`: name -> title. Both are fractions, of which smaller ones are better.
@@ -122,51 +140,52 @@ _LAST = tuple(name for name in (*METRICS, *_BIN_FREE) if name not in _FIRST)
 
 def columns() -> tuple[Column, ...]:
     """Return the columns of the table."""
-    listed = [Column("method", "Method")]
-    for name in _FIRST:
-        listed += _with_deviation(name)
-    listed.append(Column("verdict", "Verdict"))
-    for name in ("ece", "nll"):
-        metric = METRICS[name]
-        ends = (f"{name}_change_low", f"{name}_change_high")
-        title = f"{metric.label} change, {metric.change_unit}"
-        listed.append(Column(f"{name}_change", title, metric.factor, metric.digits, beside=ends))
-        listed += [Column(end, end, metric.factor, metric.digits, hidden=True) for end in ends]
-    for name in _LAST:
-        listed += _with_deviation(name)
-    return (*listed, Column("angle", "Angle, degrees", 1, 1), Column("members", "Members"))
+    return (
+        Column("method", "Method"),
+        *(column for name in _FIRST for column in _compared(name)),
+        Column("verdict", "Verdict"),
+        *(column for name in ("ece", "nll") for column in _changed(METRICS[name])),
+        *(column for name in _LAST for column in _compared(name)),
+        Column("angle", "Angle, degrees", 1, 1),
+        Column("members", "Members"),
+    )
 
 
-def _with_deviation(name: str) -> tuple[Column, Column]:
-    spread = f"{name}_sd"
+def _compared(name: str) -> Iterator[Column]:
+    """Yield the columns of a metric whose best row stands out."""
     if name in _BIN_FREE:
-        title = _BIN_FREE[name]
-        return Column(name, title, 100, 2, -1, (spread,)), Column(spread, f"SD of {title}", 100, 2, hidden=True)
+        return with_hidden(Column(name, _BIN_FREE[name], 100, 2, -1), "sd")
     metric = METRICS[name]
-    spread_column = Column(name, metric.title, metric.factor, metric.digits, metric.better, (spread,))
-    return spread_column, Column(spread, f"SD of {metric.title}", metric.factor, metric.digits, hidden=True)
+    return with_hidden(Column(name, metric.title, metric.factor, metric.digits, metric.better), "sd")
+
+
+def _changed(metric: Metric) -> Iterator[Column]:
+    title = f"{metric.label} change, {metric.change_unit}"
+    return with_hidden(Column(f"{metric.name}_change", title, metric.factor, metric.digits), "low", "high")
+
+
+def with_hidden(column: Column, *ends: str) -> Iterator[Column]:
+    """Yield a column, and hidden ones of what is shown beside its values: `sd`, or `low` and `high`."""
+    beside = tuple(f"{column.name}_{end}" for end in ends)
+    yield replace(column, beside=beside)
+    for name in beside:
+        title = f"SD of {column.title}" if ends == ("sd",) else name
+        yield Column(name, title, column.factor, column.digits, hidden=True)
 
 
 def cells_of(row: Row, runs: Runs, sizes: tuple[int, int]) -> Iterator[Cell]:
     """Yield the cells of a row; `sizes` are numbers of samples to fit on and to score."""
     yield label(row)
-    yield from _means(row, runs, _FIRST)
+    yield from mean_cells(runs.values[row], _FIRST)
     base = _base_of(row)
     yield _verdict(runs, base, row, sizes)
     for name in ("ece", "nll"):
         yield from _change(runs, base, row, name, sizes)
-    yield from _means(row, runs, _LAST)
+    yield from mean_cells(runs.values[row], _LAST)
     results = runs.results[row]
     tilted = [result for result in results if result.angle > 0]
     yield mean([result.angle for result in results]) if tilted else None
     yield _counted(tilted)
-
-
-def _means(row: Row, runs: Runs, names: tuple[str, ...]) -> Iterator[Cell]:
-    for name in names:
-        values = runs.of(row, name)
-        yield mean(values)
-        yield deviation(values)
 
 
 def _counted(tilted: list[Recalibration]) -> str:
@@ -280,13 +299,17 @@ def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     for repeat in range(settings.repeats):
         split = data.split(repeat, settings.seed)
         seed = settings.seed + repeat
-        report = _RepeatProgress(progress, repeat, settings.repeats)
-        report(0.0)
-        tilted = sparse(split, settings, seed, report.part(*_SPARSE))
-        pairs = complete(split, PAPER_MAPS, settings, seed, report.part(*_COMPLETE))
-        for k, row in enumerate(rows):
+
+        def report(share: float, start: float, end: float, repeat: int = repeat) -> None:
+            done = repeat + start + share * (end - start)
+            progress(round(_UNITS * done), settings.repeats * _UNITS)
+
+        # shares of a repeat, roughly as long as they take: both searches, and behind them the rows
+        tilted = sparse(split, settings, seed, functools.partial(report, start=0.0, end=0.2))
+        pairs = complete(split, PAPER_MAPS, settings, seed, functools.partial(report, start=0.2, end=0.7))
+        for k, row in enumerate(rows, start=1):
             _run(row, split, settings, seed, tilted, pairs, runs)
-            report(_COMPLETE[1] + (1 - _COMPLETE[1]) * (k + 1) / len(rows))
+            report(k / len(rows), 0.7, 1.0)
     complete_rows = [row for row in rows if row not in runs.failed]
     sizes = (len(data.calibration), len(data.held_out))
     cells = tuple(tuple(cells_of(row, runs, sizes)) for row in complete_rows)
@@ -307,26 +330,8 @@ def table(data: StudyData, settings: StudySettings, progress: Callable[[int, int
     )
 
 
-# Shares of a repeat, roughly as long as they take: both searches, and behind them the rows.
-_SPARSE = (0.0, 0.2)
-_COMPLETE = (0.2, 0.7)
+# Steps of the progress of a repeat.
 _UNITS = 1000
-
-
-@dataclass(frozen=True)
-class _RepeatProgress:
-    """Progress of one repeat, as a share of it."""
-
-    progress: Callable[[int, int], None]
-    repeat: int
-    repeats: int
-
-    def __call__(self, share: float) -> None:
-        self.progress(self.repeat * _UNITS + round(_UNITS * share), self.repeats * _UNITS)
-
-    def part(self, start: float, end: float) -> Tick:
-        """Return what a search calls with its own share."""
-        return lambda share: self(start + (end - start) * share)
 
 
 def _rows(names: tuple[str, ...]) -> Iterator[Row]:
@@ -359,9 +364,7 @@ def _run(
             data = replace(data, tilt_bias=True)
             result = chosen(data, settings.by_default, seed)
         elif search == "complete":
-            if name not in pairs:
-                raise DataError("it cannot be fitted on the original weight")
-            result = pairs[name]
+            result = _fitted_pair(pairs, name)
         elif search == "sparse":
             fitted = fit(name, data.logits(data.calibration, tilted.weight), settings)
             result = Recalibration(tilted.weight, fitted, tilted.angle, tilted.members)
@@ -388,7 +391,7 @@ def time(data: StudyData, settings: StudySettings, progress: Callable[[int, int]
     Seconds differ from run to run; the number of candidates does not. Each time is the shortest of a few runs.
     Source: the paper, section "Experimental Details", on computation.
     """
-    product = min(_seconds(lambda: _product(data))[0] for _ in range(_PRODUCTS))
+    product = min(_seconds(lambda: data.logits(data.calibration).scores())[0] for _ in range(_PRODUCTS))
     rows: list[tuple[Cell, ...]] = [("one product with all features, and scores", product, 1.0, 1)]
     steps = list(_timed_steps(data, settings))
     for k, (name, make, runs) in enumerate(steps):
@@ -409,27 +412,25 @@ def time(data: StudyData, settings: StudySettings, progress: Callable[[int, int]
 
 def _timed_steps(data: StudyData, settings: StudySettings) -> Iterator[tuple[str, Callable[[], Recalibration], int]]:
     seed = settings.seed
-    yield "sparse search", lambda: sparse(data, settings, seed), _RUNS
+    yield "sparse search", functools.partial(sparse, data, settings, seed), _RUNS
     for name in PAPER_MAPS:
-        yield f"fit of {name}", lambda name=name: plain(data, name, settings, seed), _RUNS  # type: ignore[misc]
+        yield f"fit of {name}", functools.partial(plain, data, name, settings, seed), _RUNS
     for name in PAPER_MAPS:
-        yield f"complete search with {name}", lambda name=name: _complete_with(data, name, settings), 1  # type: ignore[misc]
+        yield f"complete search with {name}", functools.partial(_complete_with, data, name, settings), 1
 
 
 def _complete_with(data: StudyData, name: str, settings: StudySettings) -> Recalibration:
     """Search pairs with one map."""
-    result = complete(data, [name], settings, settings.seed)
-    if name not in result:
-        raise DataError(f"{name}: it cannot be fitted on the original weight")
-    return result[name]
+    return _fitted_pair(complete(data, [name], settings, settings.seed), name)
 
 
-def _product(data: StudyData) -> Recalibration:
-    data.logits(data.calibration).scores()
-    return Recalibration(data.weight)
+def _fitted_pair(pairs: Mapping[str, Recalibration], name: str) -> Recalibration:
+    if name not in pairs:
+        raise DataError("it cannot be fitted on the original weight")
+    return pairs[name]
 
 
-def _seconds(make: Callable[[], Recalibration]) -> tuple[float, Recalibration]:
+def _seconds(make: Callable[[], Any]) -> tuple[float, Any]:
     start = perf_counter()
     result = make()
     return perf_counter() - start, result

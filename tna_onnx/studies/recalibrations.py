@@ -67,7 +67,6 @@ class Recalibration:
         angle: mRC in degrees.
         members: averaged; 0 for the limit of many.
         candidates: weights that were scored.
-        label: what was chosen, where there was a choice of methods.
     """
 
     weight: NDArray[Any]
@@ -75,7 +74,6 @@ class Recalibration:
     angle: float = 0.0
     members: int = 1
     candidates: int = 1
-    label: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,16 +141,21 @@ def search_printed(
     `weight`: (C, n) class vectors. `score`: scores all calibration samples with a weight; None where that cannot be
     done, and it is no candidate. `tick`: called with the share of the search that is done.
     """
+
+    def value_of(candidate: NDArray[Any]) -> float:
+        scores = score(candidate)
+        return math.inf if scores is None else metric_value(scores, settings.objective, settings.bins)
+
     best = weight
     angle = 0.0
     index = 0
-    least = _value(score(weight), settings)
+    least = value_of(weight)
     count = 1
     rng = np.random.default_rng(settings.seed)
     last = settings.tilt.max_rotations(weight.shape[1])
     for stop in walk(weight, settings.ensemble_size, settings.tilt, rng, last, settings.tilt.n_t):
         average = np.ascontiguousarray(stop.tilted.mean(axis=0, dtype=np.float64).T, weight.dtype)
-        value = _value(score(average), settings)
+        value = value_of(average)
         if value < least:
             least = value
             best = average
@@ -161,12 +164,6 @@ def search_printed(
         count += 1
         tick(stop.rotations / last)
     return Recalibration(best, None, angle, settings.ensemble_size, count), index
-
-
-def _value(scores: SampleScores | None, settings: SearchSettings) -> float:
-    if scores is None:
-        return math.inf
-    return metric_value(scores, settings.objective, settings.bins)
 
 
 def maps_for(classes: int) -> tuple[str, ...]:
@@ -221,11 +218,6 @@ def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = _un
     return _from_candidate(best, candidate_weight(data.weight, best, search), len(candidates))
 
 
-def _within(tick: Tick, k: int, parts: int, share: float) -> None:
-    """Report the share of part k that is done as a share of all parts."""
-    tick((k + share) / parts)
-
-
 def complete(
     data: StudyData, names: Sequence[str], settings: StudySettings, seed: int, tick: Tick = _unseen
 ) -> dict[str, Recalibration]:
@@ -237,10 +229,14 @@ def complete(
     if settings.printed:
         pairs = {}
         for k, name in enumerate(names):
-            pairs[name] = _complete_printed(
-                data, name, settings, search, functools.partial(_within, tick, k, len(names))
-            )
-        return {name: result for name, result in pairs.items() if result is not None}
+
+            def tick_part(share: float, k: int = k) -> None:
+                tick((k + share) / len(names))
+
+            result = _complete_printed(data, name, settings, search, tick_part)
+            if result is not None:
+                pairs[name] = result
+        return pairs
     # of all weights, a walk keeps the best
     walks: dict[str, Walk] = {}
     members = search.ensemble_size
@@ -307,9 +303,7 @@ def chosen(data: StudyData, settings: StudySettings, seed: int, **words: Any) ->
     outcome = strategy.run(silent)
     assert outcome.weight is not None  # noqa: S101 - there is a head
     best = outcome.chosen
-    return Recalibration(
-        outcome.weight, outcome.fitted, best.angle, best.ensemble_size, len(outcome.candidates), outcome.method.label
-    )
+    return Recalibration(outcome.weight, outcome.fitted, best.angle, best.ensemble_size, len(outcome.candidates))
 
 
 def _from_candidate(candidate: Candidate, weight: Any, candidates: int) -> Recalibration:

@@ -12,7 +12,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Small
 from tna_onnx.numerics.reliability import Bins
-from tna_onnx.render.charts import MarkedChart
+from tna_onnx.render.charts import OF_CLASSES, MarkedChart
 from tna_onnx.render.html.pages import to_html
 from tna_onnx.render.html.svg import Frame, confidence_histogram, line_chart, reliability_diagram, ticks
 from tna_onnx.results.study import Chart, Line
@@ -23,14 +23,17 @@ from tna_onnx.results.study import Chart, Line
     [Bins((0, 3), (0.0, 0.9), (0.0, 1.0)), Bins((1,), (1.0,), (0.0,)), Bins((0,) * 50, (0.0,) * 50, (0.0,) * 50)],
 )
 def test_diagrams_are_well_formed(bins: Bins) -> None:
-    for value in (reliability_diagram(bins, "<a & b>"), confidence_histogram(bins, "<a & b>", 100.0)):
+    for value in (
+        reliability_diagram(bins, "<a & b>", OF_CLASSES),
+        confidence_histogram(bins, "<a & b>", 100.0, OF_CLASSES),
+    ):
         drawing = ElementTree.fromstring(value)
         assert drawing.find("title").text == "<a & b>"
         assert drawing.find("desc").text
 
 
 def test_heights_are_the_numbers() -> None:
-    drawing = ElementTree.fromstring(reliability_diagram(Bins((10, 30), (0.4, 0.9), (0.3, 0.95)), "t"))
+    drawing = ElementTree.fromstring(reliability_diagram(Bins((10, 30), (0.4, 0.9), (0.3, 0.95)), "t", OF_CLASSES))
     bars: dict[str, list[float]] = {}
     for bar in drawing.iter("rect"):
         bars.setdefault(bar.get("class", ""), []).append(float(bar.get("height", "nan")))
