@@ -6,17 +6,14 @@ there is something to repair.
 
 from __future__ import annotations
 
-import functools
 from pathlib import Path
 
 import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
 from tests.corpus import ALL
 from tests.corpus.case import Case, Unavailable, quiet
 from tests.support import WALKED, saturates
@@ -32,12 +29,12 @@ from tna_onnx.runtime import Device, open_session
 FOUND = [c for c in ALL if c.weight is not None and c.feeds is not None and c.route != "several"]
 # graphs of our own, each another form; of what exporters write, where forms come again and again, every third
 OURS = {"form", "ml", "qdq", "quantized", "summed", "two-stage"}
-THIRD = [case for k, case in enumerate(FOUND) if case.route in OURS or k % 3 == 0]
+CASES = [
+    pytest.param(case, marks=[pytest.mark.slow] if k % 25 else [], id=case.name)
+    for k, case in enumerate(FOUND)
+    if case.route in OURS or k % 3 == 0 or k % 25 == 0
+]
 SAMPLES = 600
-
-
-def _id(case: Case) -> str:
-    return case.name
 
 
 def _head(path: Path, case: Case) -> Head:
@@ -111,31 +108,11 @@ def _check(case: Case, folder: Path) -> None:
     onnxruntime.InferenceSession(str(new), providers=["CPUExecutionProvider"])  # as a user would load it
 
 
-@pytest.mark.parametrize("case", FOUND[::25], ids=_id)
-def test_some(case: Case, tmp_path: Path) -> None:
-    _check(case, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", THIRD, ids=_id)
+@pytest.mark.parametrize("case", CASES)
 def test_every_form_of_a_head_is_recalibrated(case: Case, tmp_path: Path) -> None:
     try:
         _check(case, tmp_path)
     except (CheckFailed, UnsupportedModel):
-        if case.route in ("qdq", "quantized") and sums_overflow():
+        if case.route in ("qdq", "quantized") and saturates():
             pytest.skip("ONNX Runtime's 8-bit sums overflow on this processor, so the file is refused, rightly")
         raise
-
-
-@functools.cache
-def sums_overflow() -> bool:
-    """Return whether ONNX Runtime adds products of 8 bits in 16 on this processor, which saturates."""
-    proto = small_model(
-        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])],
-        inputs=[tensor_info("x", [1, 64], np.uint8)],
-        outputs=[tensor_info("y", [1, 64], np.int32)],
-        tensors={"w": np.full((64, 64), 127, np.int8)},
-    )
-    session = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
-    y = np.asarray(session.run(None, {"x": np.full((1, 64), 255, np.uint8)})[0])
-    return bool(np.any(y != 64 * 255 * 127))

@@ -26,6 +26,8 @@ PIXEL_BYTES = 8
 def test_a_model(name: str) -> None:
     found = growth(name)
     assert found.grown <= max(MODEL_FLOOR, MODEL_MULTIPLE * found.size), found
+    # the measure can fail: what is within the limits does take memory
+    assert name != "ConstantOfShape, allowed" or found.grown > 2**27
 
 
 @pytest.mark.parametrize("name", DATA)
@@ -41,9 +43,4 @@ def test_data(name: str) -> None:
         assert found.grown < FLOOR, found
     if name.endswith("allowed"):
         assert found.end == "read", found
-
-
-def test_the_measure_can_fail() -> None:
-    """What is within the limits does take memory, and the measure sees it."""
-    assert growth("ConstantOfShape, allowed").grown > 2**27
-    assert growth("npz, allowed").grown > FLOOR // 2
+    assert name != "npz, allowed" or found.grown > FLOOR // 2
