@@ -441,15 +441,21 @@ ADAPTERS: dict[str, Callable[[Arrays], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def adapter(small: Small, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An adapter that is applied."""
+    folder = tmp_path_factory.mktemp("adapter")
+    path = folder / "a.onnx_adapter"
+    tna_onnx.calibrate(small.model, small.calib, output=folder / "c.onnx", patch=path, **PLAIN | {"map": "bias"})
+    tna_onnx.apply(small.model, path, output=folder / "honest.onnx")
+    return path
+
+
 @pytest.mark.parametrize("kind", ADAPTERS)
-def test_no_tampered_adapter_is_applied(small: Small, tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "a.onnx_adapter"
-    tna_onnx.calibrate(
-        small.model, small.calib, output=tmp_path / "c.onnx", patch=path, map="bias", search="none", device="cpu"
-    )
-    values, version = read_adapter(path)
-    tna_onnx.apply(small.model, path, output=tmp_path / "honest.onnx")
+def test_no_tampered_adapter_is_applied(small: Small, adapter: Path, tmp_path: Path, kind: str) -> None:
+    values, version = read_adapter(adapter)
     ADAPTERS[kind](values)
+    path = tmp_path / "a.onnx_adapter"
     path.write_bytes(adapter_bytes(values, version))
     with pytest.raises(tna_onnx.DataError, match=r"a\.onnx_adapter: "):
         tna_onnx.apply(small.model, path, output=tmp_path / "o.onnx")

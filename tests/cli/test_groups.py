@@ -106,11 +106,8 @@ def test_a_column_says_which_samples_belong_together(
     assert metrics["design_effect"] == pytest.approx(expected.metrics.design_effect, rel=1e-6)
 
 
-@pytest.mark.parametrize("write", [csv])
-def test_a_column_that_is_not_there_is_named(
-    small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path]
-) -> None:
-    done = cli("evaluate", small.model, write(tmp_path / "data", arrays), "--group-column", "patiant")
+def test_a_column_that_is_not_there_is_named(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    done = cli("evaluate", small.model, csv(tmp_path / "data", arrays), "--group-column", "patiant")
     assert done.exit_code == 4
     assert "no column 'patiant' for --group-column" in done.output
     assert "'patient'" in done.output
@@ -293,8 +290,7 @@ def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arr
     assert "of each group one" in refused.output
 
 
-@pytest.mark.parametrize("write", [npz, parquet])
-@pytest.mark.parametrize("kept", ["--cache", "--output"])
+@pytest.mark.parametrize(("write", "kept"), [(npz, "--cache"), (parquet, "--output")])
 def test_features_keep_groups_and_weights(
     small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path], kept: str
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -705,37 +707,46 @@ READ_OTHERWISE: dict[str, Callable[[TensorProto], object]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def placed(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[bool, bool], Path]:
+    """Folders with `source.onnx` and `out.onnx`, by whether data are external and whether the checker refuses them."""
+    folders = {}
+    for external, refused in itertools.product([True, False], repeat=2):
+        folder = tmp_path_factory.mktemp("placed")
+        model = onnx.load(small.model)
+        if refused:  # the checker finds nothing then
+            model.graph.value_info.add(name="no type")
+        words = {"save_as_external_data": external, "size_threshold": 0, "location": "source.bin"}
+        onnx.save(model, folder / "source.onnx", **words)
+        settings = {"output": folder / "out.onnx", "map": "ts", "search": "none", "device": "cpu"}
+        tna_onnx.calibrate(folder / "source.onnx", small.calib, **settings)
+        assert tna_onnx.verify(folder / "source.onnx", folder / "out.onnx", device="cpu").passed
+        folders[external, refused] = folder
+    return folders
+
+
 @pytest.mark.parametrize("how", READ_OTHERWISE)
-@pytest.mark.parametrize("refused", [False, True])  # a source that the checker refuses: it finds nothing then
+@pytest.mark.parametrize("refused", [False, True])
 def test_tensors_that_another_reader_might_read_otherwise(
-    how: str, refused: bool, small: Small, tmp_path: Path
+    placed: dict[tuple[bool, bool], Path], how: str, refused: bool, tmp_path: Path
 ) -> None:
     external = how != "place of data in the file"
-    model = onnx.load(small.model)
-    if refused:
-        model.graph.value_info.add(name="no type")
-    source, output = tmp_path / "source.onnx", tmp_path / "out.onnx"
-    onnx.save(model, source, save_as_external_data=external, size_threshold=0, location="source.bin")
-    tna_onnx.calibrate(source, small.calib, output=output, map="ts", search="none", device="cpu")
-    assert tna_onnx.verify(source, output, device="cpu").passed
-    model = onnx.load(output, load_external_data=False)
+    folder = shutil.copytree(placed[external, refused], tmp_path / "copy")
+    model = onnx.load(folder / "out.onnx", load_external_data=False)
     READ_OTHERWISE[how](
         next(t for t in model.graph.initializer if (t.data_location == TensorProto.EXTERNAL) == external)
     )
-    output.write_bytes(model.SerializeToString())
+    (folder / "out.onnx").write_bytes(model.SerializeToString())
     with contextlib.suppress(tna_onnx.UnsupportedModel):  # refused as damaged
-        assert not tna_onnx.verify(source, output, device="cpu").intact
+        assert not tna_onnx.verify(folder / "source.onnx", folder / "out.onnx", device="cpu").intact
 
 
-def test_external_data_of_another_file(small: Small, tmp_path: Path) -> None:
+def test_external_data_of_another_file(placed: dict[tuple[bool, bool], Path], tmp_path: Path) -> None:
     """A file of external data that was swapped, shortened, or named by another tensor."""
     rng = np.random.default_rng(0)
-    source = tmp_path / "source.onnx"
-    onnx.save(onnx.load(small.model), source, save_as_external_data=True, size_threshold=0, location="source.bin")
-    output = tmp_path / "out.onnx"
-    tna_onnx.calibrate(source, small.calib, output=output, map="ts", search="none", device="cpu")
-    assert tna_onnx.verify(source, output, device="cpu").passed
-    (data,) = tmp_path.glob("out.onnx.*.data")
+    folder = shutil.copytree(placed[True, False], tmp_path / "copy")
+    source, output = folder / "source.onnx", folder / "out.onnx"
+    (data,) = folder.glob("out.onnx.*.data")
     content = data.read_bytes()
     for at in rng.choice(len(content), 8, replace=False):
         if content[at]:
