@@ -100,3 +100,21 @@ def test_what_works_comes_before_what_was_refused(tmp_path: Path) -> None:
     assert shown.exit_code == 0  # rows that add up to 1 can be calibrated as they are
     works = shown.output.index("where rows add up to 1; else say what it is")
     assert works < shown.output.index("no head  output 'y', at sine: Sin is neither")
+
+
+def test_grids_of_one_width_may_be_those_of_a_detector(tmp_path: Path) -> None:
+    """The scales of a YOLO end in convolutions of one width, as the outputs of a segmentation may."""
+    images = tensor_info("x", ["N", 3, 8, 8])
+    grids = [tensor_info("large", ["N", 24, 8, 8]), tensor_info("small", ["N", 24, 4, 4])]
+    nodes = [
+        helper.make_node("Conv", ["x", "a"], ["large"]),
+        helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["half", "b"], ["small"]),
+    ]
+    rng = np.random.default_rng(0)
+    weights = [onnx.numpy_helper.from_array(rng.normal(size=(24, 3, 1, 1)).astype("f4"), name) for name in "ab"]
+    graph = helper.make_graph(nodes, "grids", [images], grids, weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    text = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")]).output
+    assert "--head large" in text
+    assert "detector" in text

@@ -164,7 +164,11 @@ def _labels_line(count: int) -> str:
 
 def _several_heads(inspection: Inspection) -> str:
     names = " or ".join(f"--head {head.output}" for head in reversed(inspection.heads))
-    return f"heads    {len(inspection.heads)}: choose one with {names}; a second run on the new file takes another"
+    text = f"heads    {len(inspection.heads)}: choose one with {names}; a second run on the new file takes another"
+    # three scales of a YOLO, say, which look like those of a segmentation
+    if all(head.several for head in inspection.heads) and len({head.classes for head in inspection.heads}) == 1:
+        text += "; none of them, if these are the grids of a detector, which mix boxes and classes"
+    return text
 
 
 _ENDS = {"softmax": "probabilities", "log_softmax": "log-probabilities", "sigmoid": "probabilities"}
