@@ -341,9 +341,15 @@ def read_class_names(path: Path, limits: Limits = DEFAULT_LIMITS) -> tuple[str, 
     if not path.is_file():
         raise UsageError(f"{path}: no such file; give a text file with one class name per line, or JSON")
     text = read_text(path, limits)
-    if path.suffix.lower() != ".json":
-        return _from_lines(text, str(path))
-    return _name_list(parse_json(text, str(path), "write a list of class names"), str(path))
+    if path.suffix.lower() == ".json":
+        return _name_list(parse_json(text, str(path), "write a list of class names"), str(path))
+    lines = [line.strip() for line in text_lines(text.rstrip())]
+    if "" in lines:  # left out, it would shift every name below it by one class
+        raise DataError(
+            f"{path}: line {lines.index('') + 1} is empty, so the names below it have no certain index; write one "
+            "class name per line"
+        )
+    return _name_list(lines, str(path))
 
 
 def metadata_class_names(metadata: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -374,16 +380,6 @@ def _parsed(text: str) -> Any:
         if separator in text.strip():
             return [name.strip() for name in text.strip().split(separator)]
     return text
-
-
-def _from_lines(text: str, where: str) -> tuple[str, ...]:
-    lines = [line.strip() for line in text_lines(text.rstrip())]
-    if "" in lines:  # left out, it would shift every name below it by one class
-        raise DataError(
-            f"{where}: line {lines.index('') + 1} is empty, so the names below it have no certain index; write one "
-            "class name per line"
-        )
-    return _name_list(lines, where)
 
 
 def _name_list(value: Any, where: str) -> tuple[str, ...]:

@@ -356,7 +356,9 @@ def preprocessing_warnings(
             "WARNING: nothing says how the model's images are normalised, so pixels went in as 0 to 1, without mean "
             "and std; give --preset, --preprocessing or --mean and --std, or --scale 0.00392157 if this is right"
         ]
-    low, high = _range(recipe)
+    # what pixels of 0 and 255 become, over all channels
+    ends = (np.array([[0.0], [_MAX_PIXEL]]) * recipe["scale"] - np.array(recipe["mean"])) / np.array(recipe["std"])
+    low, high = float(ends.min()), float(ends.max())
     if max(-low, high) > _MAX_PIXEL:
         return [
             f"WARNING: preprocessing takes pixels to {low:.4g} to {high:.4g}, which no usual recipe does; --mean and "
@@ -395,13 +397,6 @@ def _says_nothing(stated: Recipe | str | Path | None) -> bool:
     if isinstance(stated, (str, Path)):
         return False
     return stated is None or (stated.mean, stated.std, stated.scale) == (None, None, None)
-
-
-def _range(recipe: Mapping[str, Any]) -> tuple[float, float]:
-    """Return what pixels of 0 and 255 become, over all channels."""
-    ends = np.array([[0.0], [_MAX_PIXEL]]) * recipe["scale"]
-    values = (ends - np.array(recipe["mean"])) / np.array(recipe["std"])
-    return float(values.min()), float(values.max())
 
 
 def _array_warnings(source: Source, inputs: Sequence[InputSpec]) -> list[str]:

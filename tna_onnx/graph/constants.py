@@ -11,7 +11,7 @@ the scale that integer kernels assume, scale of the features times scale of the 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -117,23 +117,20 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
         factor = factor.reshape(())
     shifted = integers.astype(np.int64) - _along(zero, axis, integers.ndim)
     dtype = INTEGER_TYPES[stored.data_type]
+    # how far from the zero point a new value may lie
+    limit = int(2 ** (8 * dtype.itemsize - 1)) - 1
+    if dtype.itemsize == 1 and np.max(np.abs(shifted), initial=0) <= _LIMIT_7_BITS:
+        limit = _LIMIT_7_BITS
     quantized = Quantized(
         node=index,
         dtype=dtype,
         scale=factor,
         zero_point=input_at(node, 2),
-        limit=_limit(dtype, int(np.max(np.abs(shifted), initial=0))),
+        limit=limit,
         axis=axis,
     )
     value = shifted * _along(factor.astype(np.float64), axis, integers.ndim)
     return quantized, np.asarray(value, factor.dtype)
-
-
-def _limit(dtype: np.dtype[Any], largest: int) -> int:
-    """Return how far from the zero point a new value may lie, if the stored ones go as far as `largest`."""
-    if dtype.itemsize == 1 and largest <= _LIMIT_7_BITS:
-        return _LIMIT_7_BITS
-    return int(2 ** (8 * dtype.itemsize - 1)) - 1
 
 
 def _along(array: NDArray[Any], axis: int | None, rank: int) -> NDArray[Any]:
@@ -230,7 +227,10 @@ def _results(graph: onnx.GraphProto, outer: Mapping[str, int]) -> Iterator[tuple
     """Yield each node and the elements of each of its results, None if unknown; those in sub-graphs too."""
     sizes = dict(outer)
     sizes |= {tensor.name: math.prod(tensor.dims) for tensor in graph.initializer}
-    sizes |= _known_sizes((*graph.input, *graph.value_info, *graph.output))
+    for info in (*graph.input, *graph.value_info, *graph.output):
+        shape = info.type.tensor_type
+        if shape.HasField("shape") and all(d.HasField("dim_value") for d in shape.shape.dim):
+            sizes[info.name] = math.prod(d.dim_value for d in shape.shape.dim)
     for node in graph.node:
         for inner in subgraphs_of(node):
             yield from _results(inner, sizes)
@@ -238,16 +238,6 @@ def _results(graph: onnx.GraphProto, outer: Mapping[str, int]) -> Iterator[tuple
             if name not in sizes and node.op_type in _NOT_LARGER:
                 sizes[name] = max((sizes.get(n, 0) for n in node.input), default=0)
             yield node, sizes.get(name)
-
-
-def _known_sizes(infos: Iterable[onnx.ValueInfoProto]) -> dict[str, int]:
-    """Return name -> number of elements, of the tensors whose shapes are known."""
-    sizes = {}
-    for info in infos:
-        shape = info.type.tensor_type
-        if shape.HasField("shape") and all(d.HasField("dim_value") for d in shape.shape.dim):
-            sizes[info.name] = math.prod(d.dim_value for d in shape.shape.dim)
-    return sizes
 
 
 def _without_weights(closed: onnx.ModelProto) -> onnx.ModelProto:

@@ -137,12 +137,9 @@ def read_beside(model: Model, head: Head) -> list[str]:
     read = dict.fromkeys(name for node in tail for name in node.input if name)  # once each, in order
     side_inputs = [name for name in read if name not in inside and made_from_constants(model, name) is None]
     # A weight that is the left operand reads the features transposed.
-    return [name for name in side_inputs if not _transposed(model, name, head.features)]
-
-
-def _transposed(model: Model, tensor: str, features: str) -> bool:
-    node = model.producer(tensor)
-    return node is not None and node.op_type == "Transpose" and node.input[0] == features
+    transposes = (node for node in model.proto.graph.node if node.op_type == "Transpose")
+    transposed = {node.output[0] for node in transposes if node.input[0] == head.features}
+    return [name for name in side_inputs if name not in transposed]
 
 
 def _part(proto: onnx.ModelProto, outputs: Sequence[str], fed: frozenset[str]) -> onnx.ModelProto:

@@ -136,7 +136,11 @@ def add_decisions(
     there.
     """
     dials = dials or Dials()
-    _refuse_names(model, [*names.values(), *(dial.name for dial in dials)])
+    existing = {*model.producers, *model.initializers, *model.inputs, *model.outputs}
+    if clash := existing & {*names.values(), *(dial.name for dial in dials)}:
+        raise UnsupportedModel(
+            f"{model.name}: has a tensor called '{min(clash)}' already; give the new outputs another --prefix"
+        )
     ops, results = _block(model, guarded, dials, None if from_file is None else WrittenValues(from_file, rename=_ours))
     if "accept" in names:
         limit = ops.const(below(thresholds["accept"])) if dials.accept is None else ops.accepted_above(dials.accept)
@@ -354,15 +358,6 @@ def _extended(model: Model, ops: DecisionOps, outputs: Sequence[onnx.ValueInfoPr
         copy.output[:] = [renamed[name] for name in node.output]
     proto.graph.output.extend(outputs)
     return proto
-
-
-def _refuse_names(model: Model, names: Sequence[str]) -> None:
-    existing = {*model.producers, *model.initializers, *model.inputs, *model.outputs}
-    clash = sorted(existing & set(names))
-    if clash:
-        raise UnsupportedModel(
-            f"{model.name}: has a tensor called '{clash[0]}' already; give the new outputs another --prefix"
-        )
 
 
 def _batch_axis(model: Model, output: str) -> str | int:

@@ -80,7 +80,12 @@ def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
     """Check rule 6 of `graph.bounds`, and that no function is there twice."""
-    functions = _by_key(model, name)
+    functions: dict[_Key, onnx.FunctionProto] = {}
+    for function in model.functions:
+        key = _key(function.domain, function.name, function)
+        if key in functions:
+            raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
+        functions[key] = function
     calls = {key: [k for k in map(_called, _nodes(f)) if k in functions] for key, f in functions.items()}
     try:
         order = list(graphlib.TopologicalSorter(calls).static_order())  # those that are called come first
@@ -105,16 +110,6 @@ def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None
             f"at most {limits.inlined_nodes:,.0f} nodes in {limit:,} bytes, {_MAX_DEPTH} deep; if that is right, raise "
             "--model-limit inlined-nodes=NUMBER,inlined-bytes=NUMBER"
         )
-
-
-def _by_key(model: onnx.ModelProto, name: str) -> dict[_Key, onnx.FunctionProto]:
-    functions: dict[_Key, onnx.FunctionProto] = {}
-    for function in model.functions:
-        key = _key(function.domain, function.name, function)
-        if key in functions:
-            raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
-        functions[key] = function
-    return functions
 
 
 def _key(domain: str, name: str, item: onnx.FunctionProto | onnx.NodeProto) -> _Key:

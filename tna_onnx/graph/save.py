@@ -12,8 +12,8 @@ A run that is killed between two steps leaves a data file that nothing refers to
 Steps 1 and 2, and removal, are exclusive to one run at a time: an unreferenced file may be the data of a model that
 another run is about to rename.
 
-Of each file that the source keeps data in, the ranges that tensors name are copied and nothing else, in order. A range
-keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two ranges is zeros. A new value
+Of each file that the source keeps data in, the places that tensors name are copied and nothing else, in order. A place
+keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two places is zeros. A new value
 of the same size takes the place of the old one, unless another tensor has some of the same bytes.
 
 The new file is named after its contents: `NAME.onnx.DIGEST.data`. So it never has the name of an older one with other
@@ -25,13 +25,12 @@ from __future__ import annotations
 import contextlib
 import filecmp
 import hashlib
+import itertools
 import mmap
 import os
 import re
 import tempfile
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -261,35 +260,32 @@ def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
     it; `output`: path of the model that will be written, in a folder of its own. Raises OSError: the target cannot be
     written.
     """
-    replaced = _moved_out(model, proto)
+    new_values = _moved_out(model, proto)
     tensors = [tensor for tensor in all_tensors(proto.graph) if is_external(tensor)]
-    ranges = _ranges(map(place_of, tensors))
+    by_place = {place_of(tensor): tensor for tensor in tensors}
+    ordered = sorted(by_place, key=lambda place: (place.location, place.offset))
+    copied_to: dict[Place, int] = {}
     draft = output.with_name("data")
     with draft.open("xb") as stream:
         out = _Output(stream)
-        for location, parts in ranges.items():
-            _check_lengths(model, location, tensors)
+        for location, places in itertools.groupby(ordered, key=lambda place: place.location):
             with model.open_data(location) as source:
-                for part in parts:
-                    part.copied_to = out.align(part.start)
-                    _copy(source, part, replaced.get(location, {}), out)
+                size = source.seek(0, 2)
+                for place in places:
+                    require_bytes(model.path or Path(), by_place[place], place, size)
+                    copied_to[place] = out.align(place.offset)
+                    if place in new_values:
+                        out.write(new_values[place])
+                    else:
+                        _copy(source, place, out)
         stream.flush()
         os.fsync(stream.fileno())  # a rename may reach the disk before the data do
     data = output.with_name(f"{output.name}.{out.digest.hexdigest()[:_DIGITS]}.data")
     draft.rename(data)
     # Last: above, places are still those of the source.
     for tensor in tensors:
-        _move(tensor, ranges, data.name)
+        _move(tensor, copied_to[place_of(tensor)], data.name)
     return data
-
-
-@dataclass
-class _Range:
-    """Bytes of a source file that belong together, and where they are in the new one."""
-
-    start: int
-    end: int
-    copied_to: int = 0
 
 
 class _Output:
@@ -312,21 +308,21 @@ class _Output:
         self._end += len(data)
 
 
-def _moved_out(model: Model, proto: onnx.ModelProto) -> dict[str, dict[int, bytes]]:
-    """Let new values of the old size refer to the place of the old ones; returns location -> offset -> value."""
-    replaced: dict[str, dict[int, bytes]] = {}
+def _moved_out(model: Model, proto: onnx.ModelProto) -> dict[Place, bytes]:
+    """Let new values of the old size refer to the place of the old ones; returns place -> value."""
+    new_values: dict[Place, bytes] = {}
     for before, after in zip(model.proto.graph.initializer, proto.graph.initializer, strict=False):
         if not is_external(before) or is_external(after):
             continue
         place = place_of(before)
         if len(after.raw_data) != place.length or _overlapped(model, before):
             continue  # the new value stays inside the model
-        replaced.setdefault(place.location, {})[place.offset] = after.raw_data
+        new_values[place] = after.raw_data
         # Back to where it was: the model stays small enough for one protobuf.
         after.ClearField("raw_data")
         after.data_location = onnx.TensorProto.EXTERNAL
         after.external_data.extend(before.external_data)
-    return replaced
+    return new_values
 
 
 def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
@@ -338,58 +334,23 @@ def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
     return any(place_of(neighbour).overlaps(place) for neighbour in neighbours)
 
 
-def _ranges(places: Iterable[Place]) -> dict[str, list[_Range]]:
-    """Join places that touch or overlap; returns location -> ranges, in order."""
-    ranges: dict[str, list[_Range]] = {}
-    for place in sorted(places, key=lambda p: (p.location, p.offset)):
-        in_file = ranges.setdefault(place.location, [])
-        if in_file and place.offset <= in_file[-1].end:
-            in_file[-1].end = max(in_file[-1].end, place.end)
-        else:
-            in_file.append(_Range(place.offset, place.end))
-    return ranges
-
-
-def _check_lengths(model: Model, location: str, tensors: Iterable[onnx.TensorProto]) -> None:
-    """Refuse a file that ends too early before anything is copied."""
-    with model.open_data(location) as stream:
-        size = stream.seek(0, 2)
-    for tensor in tensors:
-        place = place_of(tensor)
-        if place.location == location:
-            require_bytes(model.path or Path(), tensor, place, size)
-
-
-def _copy(source: BinaryIO, part: _Range, replaced: Mapping[int, bytes], out: _Output) -> None:
-    """Copy a range, with new values in the places of the old ones."""
-    position = part.start
-    for offset in sorted(offset for offset in replaced if part.start <= offset < part.end):
-        _copy_bytes(source, position, offset, out)
-        out.write(replaced[offset])
-        position = offset + len(replaced[offset])
-    _copy_bytes(source, position, part.end, out)
-
-
-def _copy_bytes(source: BinaryIO, start: int, end: int, out: _Output) -> None:
-    source.seek(start)
-    while start < end:
-        block = source.read(min(end - start, _BLOCK))
+def _copy(source: BinaryIO, place: Place, out: _Output) -> None:
+    source.seek(place.offset)
+    remaining = place.length
+    while remaining:
+        block = source.read(min(remaining, _BLOCK))
         if not block:  # it was checked: someone else is at work on it
             raise OSError(0, "a file with external data became shorter while it was read")
         out.write(block)
-        start += len(block)
+        remaining -= len(block)
 
 
-def _move(tensor: onnx.TensorProto, ranges: Mapping[str, list[_Range]], name: str) -> None:
+def _move(tensor: onnx.TensorProto, offset: int, name: str) -> None:
     """Refer to the new file, which may go on behind the tensor where the old one ended."""
-    place = place_of(tensor)
-    parts = ranges[place.location]
-    part = parts[bisect_right(parts, place.offset, key=lambda r: r.start) - 1]
+    length = place_of(tensor).length
     entries = {entry.key: entry.value for entry in tensor.external_data}
     entries.pop("checksum", None)  # of the old file as a whole
-    entries["location"] = name
-    entries["offset"] = str(part.copied_to + place.offset - part.start)
-    entries["length"] = str(place.length)
+    entries |= {"location": name, "offset": str(offset), "length": str(length)}
     del tensor.external_data[:]
     for key, value in entries.items():
         tensor.external_data.add(key=key, value=value)

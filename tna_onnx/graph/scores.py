@@ -412,19 +412,15 @@ def _holds(model: Model, walked: State, kind: str | None, columns: int, options:
                 f"a tree ensemble ({walked.where}), which has no linear layer, but a map can go behind it; its leaves "
                 f"hold shares from 0 to 1: say so with {options} probabilities"
             )
+        source = walked.where
+        if walked.node is not None and is_quantized(walked.node):
+            source += f", a {walked.node.op_type}, whose quantised weight cannot be replaced"
         raise _Untold(
-            f"the graph does not tell whether it holds logits or probabilities (it comes from {_from(walked)}); say "
+            f"the graph does not tell whether it holds logits or probabilities (it comes from {source}); say "
             f"so with {options} logits or {options} probabilities. If it holds neither (but an image, say), "
             "the model is no classifier"
         )
     return holds
-
-
-def _from(walked: State) -> str:
-    """Describe the node that makes an output, and why a quantised one is no head."""
-    if walked.node is None or not is_quantized(walked.node):
-        return walked.where
-    return f"{walked.where}, a {walked.node.op_type}, whose quantised weight cannot be replaced"
 
 
 def _columns(sizes: list[int | None], class_axis: int, walked: State, labels: tuple[int | str, ...]) -> int:

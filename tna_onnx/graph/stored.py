@@ -195,15 +195,10 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
             raise Refused(str(error) or str(reason)) from error  # the reason nearer to the constant
     if value.dtype.name not in FLOAT_TYPES.values():
         raise Refused(f"'{tensor}' is a constant of type {value.dtype.name}; expected {_listed()}")
-    packed = _reads_small_integers(model, tensor)
-    return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True, packed=packed)
-
-
-def _reads_small_integers(model: Model, tensor: str) -> bool:
-    """Whether nodes make a constant tensor of integers of at most 8 bits."""
     nodes = (model.proto.graph.node[k] for k in made_from_constants(model, tensor) or ())
     constants = (model.constant_tensor(name) for node in nodes for name in node.input)
-    return any(each is not None and each.data_type in _SMALL_INTEGERS for each in constants)
+    packed = any(constant is not None and constant.data_type in _SMALL_INTEGERS for constant in constants)
+    return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True, packed=packed)
 
 
 def _dense(model: Model, sparse: onnx.SparseTensorProto) -> NDArray[Any]:

@@ -267,8 +267,10 @@ class NamedRecipe:
     @property
     def flags(self) -> str:
         """The command-line options that select it."""
+        recipe = replace(self.recipe, color=self.recipe.color or "RGB")
         for name, preset in PRESETS.items():
-            if _same(preset, self.recipe):
+            # on an input with as many channels
+            if replace(preset, scale=_UNIT, color=preset.color or "RGB") == recipe:
                 return f"--preset {name}"
         words = []
         for field in fields(Recipe):
@@ -395,12 +397,6 @@ def recipe_beside(path: Path, limits: Limits) -> tuple[Path, Recipe] | None:
         except (DataError, UsageError):
             continue
     return None
-
-
-def _same(preset: Recipe, recipe: Recipe) -> bool:
-    """Tell whether a preset gives this recipe on an input with as many channels."""
-    color = preset.color or "RGB"
-    return replace(preset, scale=_UNIT, color=color) == replace(recipe, color=recipe.color or "RGB")
 
 
 def _typed(value: Any) -> str:

@@ -83,7 +83,9 @@ class NpzArrays(StoredArrays):
     def column(self, name: str) -> AnyArray:
         """Return an array, loaded once."""
         if name not in self._arrays:
-            self._sha256 = self._sha256 or _sha256(self.stream)
+            if not self._sha256:
+                self.stream.seek(0)
+                self._sha256 = stream_sha256(self.stream).hex()
             self._check_size(name)
             advice = "expected a plain array of numbers; store it again, or as .npy files in a folder"
             with parsing(self.where, f"array {name!r} cannot be read", advice):
@@ -128,11 +130,6 @@ def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
             raise DataError(f"{path}: {problem}")
         size = os.fstat(stream.fileno()).st_size
         yield NpzArrays(str(path), path.name, archive.files, archive, stream, limits.expanded_bytes(size))
-
-
-def _sha256(stream: Any) -> str:
-    stream.seek(0)
-    return stream_sha256(stream).hex()
 
 
 @dataclass(eq=False)

@@ -153,19 +153,14 @@ def _filled(
     if values.dtype.kind == "O":
         values = _joined(f"{where}: column {names[0]!r}", values)
     if values.dtype.kind == spec.dtype.kind == "f" or (values.dtype.kind in "iu" and spec.dtype.kind in "iuf"):
-        return _cast(where, spec, names[0], values)  # text and lists of Python know no dtypes of the model
+        cast = values.astype(spec.dtype)  # text and lists of Python know no dtypes of the model
+        if values.dtype.kind in "iu" and not np.array_equal(cast, values):
+            wrong = values[cast != values][0]
+            raise DataError(
+                f"{where}: column {names[0]!r}: {wrong} does not fit into {spec.dtype}, the input's dtype; correct it"
+            )
+        return cast
     return values
-
-
-def _cast(where: str, spec: InputSpec, name: str, values: AnyArray) -> AnyArray:
-    """Convert values to the input's dtype."""
-    cast = values.astype(spec.dtype)
-    if values.dtype.kind in "iu" and not np.array_equal(cast, values):
-        wrong = values[cast != values][0]
-        raise DataError(
-            f"{where}: column {name!r}: {wrong} does not fit into {spec.dtype}, the input's dtype; correct it"
-        )
-    return cast
 
 
 def _length(cell: Any) -> int:

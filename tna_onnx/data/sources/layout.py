@@ -183,7 +183,12 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
     if len(numbers) == 1 and len(spec.shape) == 1:
         return {spec.name: tuple(numbers)}
     if len(spec.shape) == 2 and numbers and spec.shape[1] in (None, len(numbers)):
-        _check_ids(where, numbers, spec)
+        rows = [name for name in numbers if _ID.fullmatch(name.strip())]
+        if rows and spec.shape[1] is None:
+            raise DataError(
+                f"{where}: the model's input {spec.name!r} does not say how many columns it takes, and {listed(rows)} "
+                "may not be a feature; name the features, in the order of the training, with --columns"
+            )
         return {spec.name: tuple(numbers)}
     rest = [name for name in data_columns if name not in numbers]
     without = f"; not all values are numbers in {listed(rest)}" if rest else ""
@@ -198,16 +203,6 @@ def _for_one_input(where: str, data_columns: Mapping[str, Kind], spec: InputSpec
         f"{len(numbers)} ({listed(numbers)}{without}); name those {spec.shape[1]}, in the order of the training, with "
         "--columns"
     )
-
-
-def _check_ids(where: str, numbers: Sequence[str], spec: InputSpec) -> None:
-    """Refuse columns named like row numbers as features of an input that accepts any number of columns."""
-    rows = [name for name in numbers if _ID.fullmatch(name.strip())]
-    if rows and spec.shape[1] is None:
-        raise DataError(
-            f"{where}: the model's input {spec.name!r} does not say how many columns it takes, and {listed(rows)} may "
-            "not be a feature; name the features, in the order of the training, with --columns"
-        )
 
 
 def _missing(

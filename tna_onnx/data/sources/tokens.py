@@ -77,7 +77,13 @@ def tokenized(
     where: str, columns: Sequence[tuple[str, Sequence[Any]]], request: Request
 ) -> tuple[dict[str, AnyArray], str]:
     """Tokenise one column of text, or two as pairs. Gives the array (N, T) of each input, and a line for reports."""
-    roles = _roles(where, request)
+    roles = roles_of(request)
+    if not roles:
+        inputs = listed(spec.name for spec in request.inputs)
+        raise DataError(
+            f"{where}: text needs a model that takes token ids (N, T) of integers, and a mask or token types beside "
+            f"them; found inputs {inputs}; leave --tokenizer out, or store what the model takes as arrays"
+        )
     for name, cells in columns:
         wrong = next((row for row, cell in enumerate(cells) if not isinstance(cell, str)), None)
         if wrong is not None:
@@ -132,17 +138,6 @@ def roles_of(request: Request) -> dict[str, str]:
     wrong = [spec.name for spec in request.inputs if len(spec.shape) != 2 or spec.dtype.kind not in "iu"]
     if wrong or list(roles.values()).count("ids") != 1:
         return {}
-    return roles
-
-
-def _roles(where: str, request: Request) -> dict[str, str]:
-    roles = roles_of(request)
-    if not roles:
-        inputs = listed(spec.name for spec in request.inputs)
-        raise DataError(
-            f"{where}: text needs a model that takes token ids (N, T) of integers, and a mask or token types beside "
-            f"them; found inputs {inputs}; leave --tokenizer out, or store what the model takes as arrays"
-        )
     return roles
 
 

@@ -20,6 +20,7 @@ A constant may be expanded to the shape of the batch first.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -326,9 +327,10 @@ def distance(model: Model, tensor: str) -> str:
     if kind == "CDist" and _one_constant(model, node):
         metric = attribute_of(node, "metric", b"sqeuclidean")
         return _CDIST.get(metric, "")
-    if _root_of(model, node) and _holds_squares(model, data):
+    if (kind == "Sqrt" or (kind == "Pow" and _power(model, node) == 0.5)) and _holds_squares(model, data):
         return EUCLIDEAN
-    if _square_of(model, node) and distance(model, _unsigned(model, data)) == EUCLIDEAN:
+    # a square does not see the sign
+    if _square_of(model, node) and distance(model, _negated(model, data) or data) == EUCLIDEAN:
         return SQUARED
     if kind in ("ReduceL2", "ReduceSumSquare", "ReduceL1") and _is_difference(model, data):
         return {"ReduceL2": EUCLIDEAN, "ReduceSumSquare": SQUARED}.get(kind, CITY_BLOCK)
@@ -388,11 +390,6 @@ def _is_norm(model: Model, tensor: str) -> bool:
     return node.op_type == "ReduceSumSquare"
 
 
-def _root_of(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether a node takes the square root of its first input."""
-    return node.op_type == "Sqrt" or (node.op_type == "Pow" and _power(model, node) == 0.5)
-
-
 def _square_of(model: Model, node: onnx.NodeProto) -> bool:
     """Whether a node squares its first input."""
     if len(node.input) < 2:
@@ -400,14 +397,6 @@ def _square_of(model: Model, node: onnx.NodeProto) -> bool:
     if node.op_type == "Mul":
         return bool(node.input[0] == node.input[1])
     return node.op_type == "Pow" and _power(model, node) == 2
-
-
-def _unsigned(model: Model, tensor: str) -> str:
-    """Return what a tensor is without its sign, which a square does not see."""
-    node = model.producer(tensor)
-    if node is None or node.op_type != "Neg" or not node.input:
-        return tensor
-    return str(node.input[0])
 
 
 def _power(model: Model, node: onnx.NodeProto) -> float | None:
@@ -461,23 +450,15 @@ def one_a_sample(model: Model, tensor: str) -> bool:
         if node is None or not node.input:
             return False
         if node.op_type in _REDUCED:
-            return _over_last(model, node)
-        computed = [name for name in node.input if name and model.constant_tensor(name) is None]
-        scalars = all(_is_scalar(model, name) for name in node.input if name not in computed)
+            # of a matrix, over the last axis, which stays
+            return bool(attribute_of(node, "keepdims", 1)) and reduced_axes(model, node) in ([1], [-1])
+        constants = {name: model.constant_tensor(name) for name in node.input if name}
+        computed = [name for name in node.input if name and constants[name] is None]
+        scalars = all(constant is None or math.prod(constant.dims) == 1 for constant in constants.values())
         if node.op_type not in _UNARY or len(computed) != 1 or not scalars:
             return False
         tensor = computed[0]
     return False
-
-
-def _is_scalar(model: Model, tensor: str) -> bool:
-    constant = model.constant_tensor(tensor)
-    return constant is None or int(np.prod(constant.dims)) == 1
-
-
-def _over_last(model: Model, node: onnx.NodeProto) -> bool:
-    """Whether a reduction of a matrix keeps its axis, and goes over the last one."""
-    return bool(attribute_of(node, "keepdims", 1)) and reduced_axes(model, node) in ([1], [-1])
 
 
 def reduced_axes(model: Model, node: onnx.NodeProto) -> list[int]:
