@@ -19,14 +19,13 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-from google.protobuf.unknown_fields import UnknownFieldSet
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
@@ -197,9 +196,7 @@ def rewrite(
     written: list[tuple[Head, NDArray[Any] | None, NDArray[Any] | None]] = []
     if isinstance(readout, Head) and not (weight is None and bias is None):
         written = list(readout.written(weight, bias))
-    places = [layer.stored_weight for layer, new, _ in written if new is not None]
-    left_out = [place.name for place in places if place.overwritten]
-    proto = hollow_copy(model.proto, left_out)
+    proto = whole_copy(model.proto)
     result = Rewritten(proto, readout, large_values={**model.large_values}, aside=aside, from_file=from_file)
     if from_file is not None:
         result.large_values |= from_file.model.large_values
@@ -476,56 +473,6 @@ def new_floats(written: Rewritten) -> dict[str, NDArray[Any]]:
     if written.constants or len(tensors) < len(new) or any(tensor.data_type not in fed for tensor in tensors):
         return {}
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in tensors}
-
-
-def hollow_copy(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
-    """Return a copy of a model, without the values of the initializers of these names.
-
-    A protobuf does not free a replaced value until the message goes: a full copy of a model that is one large weight
-    would hold that weight twice.
-
-    Ensures: everything else is equal, fields unknown to this version of ONNX too, but for those inside of the tensors
-    that are left out. Where there are such fields beside the initializers, the copy is a whole one.
-    """
-    names = [tensor.name for tensor in model.graph.initializer]
-    # of a name that stands there twice, only the first is written anew
-    if any(names.count(name) > 1 for name in left_out):
-        return whole_copy(model)
-    # what is unknown cannot be copied field by field
-    if not left_out or len(UnknownFieldSet(model)) or len(UnknownFieldSet(model.graph)):
-        return whole_copy(model)
-    try:
-        return _copy_without(model, left_out)
-    except (UnicodeDecodeError, ValueError):  # a text of a damaged file, which only a whole message can take over
-        return whole_copy(model)
-
-
-def _copy_without(model: onnx.ModelProto, left_out: Collection[str]) -> onnx.ModelProto:
-    copy = onnx.ModelProto()
-    _copy_fields(model, copy, skipped="graph")
-    copy.graph.SetInParent()
-    _copy_fields(model.graph, copy.graph, skipped="initializer")
-    for tensor in model.graph.initializer:
-        if tensor.name in left_out:
-            keep_words(tensor, copy.graph.initializer.add(name=tensor.name))
-        else:
-            copy.graph.initializer.add().CopyFrom(tensor)
-    return copy
-
-
-def _copy_fields(source: Any, target: Any, skipped: str) -> None:
-    """Copy all fields of a message but one."""
-    # `ListFields` would give the values too, large ones as copies
-    for descriptor in source.DESCRIPTOR.fields:
-        name = descriptor.name
-        if name == skipped:
-            continue
-        if descriptor.is_repeated:
-            getattr(target, name).extend(getattr(source, name))
-        elif source.HasField(name) and descriptor.message_type is not None:
-            getattr(target, name).CopyFrom(getattr(source, name))
-        elif source.HasField(name):
-            setattr(target, name, getattr(source, name))
 
 
 def keep_words(before: onnx.TensorProto, after: onnx.TensorProto) -> None:
