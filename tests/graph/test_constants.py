@@ -17,7 +17,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.constants import NotConstant, constant_value, made_from_constants
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model, load_model
-from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, element_type, epsilon, float_tensor, numpy_type, rounded
+from tna_onnx.graph.tensors import FLOAT_TYPES, byte_count, epsilon, float_tensor, numpy_type, rounded
 
 X = np.random.default_rng(1).standard_normal((3, FEATURES)).astype(np.float32)
 
@@ -199,11 +199,6 @@ TYPES = {
     for name, code in TensorProto.DataType.items()
     if name not in ("UNDEFINED", "STRING")  # which have no size
 }
-
-
-@pytest.mark.parametrize("name", TYPES)
-def test_field_is_the_one_onnx_names(name: str) -> None:
-    assert element_type(TYPES[name]).field == helper.tensor_dtype_to_field(TYPES[name])
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -16,7 +16,6 @@ The other functions list what graphs hold, sub-graphs of If, Loop and Scan inclu
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache
@@ -27,7 +26,7 @@ from onnx import AttributeProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.options import ModelLimits
-from tna_onnx.graph.tensors import element_type
+from tna_onnx.graph.tensors import byte_count
 
 
 def whole_copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -200,7 +199,7 @@ def _check_axes(model: str, name: str, dims: Iterable[int]) -> None:
 
 def _check_sparse(model: str, sparse: onnx.SparseTensorProto, limits: ModelLimits) -> None:
     _check_axes(model, sparse.values.name, sparse.dims)
-    size = math.prod(sparse.dims) * element_type(sparse.values.data_type).bits // 8
+    size = byte_count(sparse.values, sparse.dims)
     if size > limits.sparse_bytes:
         raise UnsupportedModel(
             f"{model}: sparse tensor '{sparse.values.name}' would have {size:,} bytes; expected at most "

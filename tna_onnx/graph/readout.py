@@ -21,9 +21,10 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.bounds import input_at
 from tna_onnx.graph.constants import Quantized, read_quantized
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.stored import Mirror, Step, Stored, oriented
+from tna_onnx.graph.stored import Mirror, Step, Stored, oriented, undone
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.numerics.scores import label_logits, log_probabilities
 
@@ -287,10 +288,10 @@ class Head(Readout):
         """(C,) bias with the constant scale in it, zeros where the head has none."""
         if self.stored_bias is None:
             return np.zeros(self.n_classes, self.working_type)
-        return self._flat_bias(oriented(self.stored_bias.value, self.bias_orient))
+        return self._flat_bias(self.stored_bias.value)
 
     def _flat_bias(self, value: NDArray[Any]) -> NDArray[Any]:
-        flat = value.astype(np.float64).reshape(-1) * self.bias_scale
+        flat = oriented(value, self.bias_orient).astype(np.float64).reshape(-1) * self.bias_scale
         if self._single:
             flat = np.append(0.0, flat)
         return np.array(np.broadcast_to(flat, (self.n_classes,)), self.working_type)
@@ -326,34 +327,27 @@ class Head(Readout):
         stored_bias = bias[1:] if self._single else bias
         value: NDArray[np.float64] = stored_bias.astype(np.float64) / self.bias_scale
         value = value.reshape(oriented(self.stored_bias.value, self.bias_orient).shape)
-        for step in reversed(self.bias_orient):
-            value = step.undo(value)
-        return value
+        return undone(value, self.bias_orient)
 
     def new_bias_as_written(self, bias: NDArray[Any]) -> NDArray[Any]:
         """Return what becomes of a new (C,) bias in the file, without quantisation."""
         stored = self.stored_bias
         if stored is None or stored.quantized is not None:
             return bias
-        return self._flat_bias(oriented(stored.as_written(self.bias_as_read(bias)), self.bias_orient))
+        return self._flat_bias(stored.as_written(self.bias_as_read(bias)))
 
     def as_read(self, weight: NDArray[Any]) -> NDArray[Any]:
         """Return a (C, n) weight, in the scale of `weight`, as the node reads it; float64 where that is another one."""
         stored_weight = weight[1:] if self._single else weight  # the first class's zeros are not stored
         if self.stored_weight.quantized is None and np.all(self.weight_scale == 1):
-            return self._unoriented(stored_weight)
+            return undone(stored_weight, self.orient)
         # In float64: a division in float32 would round a second time.
-        return self._unoriented(stored_weight.astype(np.float64) / _column(self.weight_scale))
+        return undone(stored_weight.astype(np.float64) / _column(self.weight_scale), self.orient)
 
     def marked_as_read(self) -> NDArray[np.float64]:
         """Return, as the node reads it, a weight that holds the number of its class in every place."""
         rows, length = self._class_vectors.shape
-        return self._unoriented(np.repeat(np.arange(rows, dtype=np.float64)[:, None], length, axis=1))
-
-    def _unoriented(self, value: NDArray[Any]) -> NDArray[Any]:
-        for step in reversed(self.orient):
-            value = step.undo(value)
-        return value
+        return undone(np.repeat(np.arange(rows, dtype=np.float64)[:, None], length, axis=1), self.orient)
 
     @property
     def written_as_is(self) -> bool:
@@ -378,8 +372,7 @@ class Head(Readout):
         if stored is None or stored.quantized is not None:
             scaled: NDArray[Any] = self.bias * np.asarray(factor, self.working_type)
             return scaled
-        flat = oriented(stored.as_written(stored.value.astype(np.float64) * factor), self.bias_orient)
-        return self._flat_bias(flat)
+        return self._flat_bias(stored.as_written(stored.value.astype(np.float64) * factor))
 
     def kept_in_float(self) -> Head:
         """Return the same head, with a quantised weight replaced by a float one when it is written."""
@@ -439,28 +432,26 @@ def _per_class(head: Head, stored: Stored, quantized: Quantized) -> Stored:
 
 def quantization_step(model: Model, tensor: str) -> float:
     """Return the step of a quantised tensor, the largest of several; 0 if it is not quantised by a constant."""
-    node = model.producer(tensor)
-    if node is None or node.op_type != "DequantizeLinear" or len(node.input) < 2:
-        return 0.0
-    scale = model.constant_tensor(node.input[1])
-    if scale is None:
-        return 0.0
-    return float(np.max(model.floats(scale), initial=0))
+    return float(np.max(_dequantized_with(model, tensor), initial=0))
 
 
 def _features_scale(model: Model, head: Head) -> float | None:
     """Scale of quantised features; None if they are not quantised, or per channel."""
-    index = model.producers.get(head.features)
-    node = model.producer(head.features)
-    if node is None or index is None or node.op_type != "DequantizeLinear" or len(node.input) < 2:
+    scale = _dequantized_with(model, head.features)
+    if scale.size != 1 or read_quantized(model, model.producers[head.features]) is not None:
         return None
-    scale = model.constant_tensor(node.input[1])
-    if scale is None or read_quantized(model, index) is not None:
-        return None
-    value = model.floats(scale).reshape(-1)
-    if value.size != 1:
-        return None
-    return float(value[0])
+    return float(scale.item())
+
+
+def _dequantized_with(model: Model, tensor: str) -> NDArray[Any]:
+    """Return the scale of the DequantizeLinear that makes a tensor; nothing if none does, or it is no constant."""
+    node = model.producer(tensor)
+    if node is None or node.op_type != "DequantizeLinear":
+        return np.zeros(0)
+    scale = model.constant_tensor(input_at(node, 1))
+    if scale is None:
+        return np.zeros(0)
+    return model.floats(scale)
 
 
 TRANSFORM = "post_transform"

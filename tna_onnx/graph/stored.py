@@ -165,9 +165,7 @@ class Stored:
 
     def layout(self, value: NDArray[Any]) -> NDArray[Any]:
         """Return a new value, given as read, in the stored layout, not yet rounded to the stored type."""
-        for step in reversed(self.steps):
-            value = step.undo(value)
-        return np.asarray(value, order="C")  # ascontiguousarray would make (1,) of ()
+        return np.asarray(undone(value, self.steps), order="C")  # ascontiguousarray would make (1,) of ()
 
     def as_written(self, value: NDArray[Any]) -> NDArray[Any]:
         """Return what the node will read of a new value: rounded to the stored type, or quantised and dequantised."""
@@ -363,4 +361,11 @@ class Linear:
 def oriented(value: NDArray[Any], steps: tuple[Step, ...]) -> NDArray[Any]:
     for step in steps:
         value = step.apply(value)
+    return value
+
+
+def undone(value: NDArray[Any], steps: tuple[Step, ...]) -> NDArray[Any]:
+    """Take steps back, the last one first."""
+    for step in reversed(steps):
+        value = step.undo(value)
     return value

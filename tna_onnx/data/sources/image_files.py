@@ -17,14 +17,14 @@ import io
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import short_digests, stream_sha256, tree_sha256
 from tna_onnx.data.foreign import check_inside, file_system, parsing
-from tna_onnx.data.images.decode import WORKERS, open_image_file, read_ahead, read_image
+from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, label_indices, listed
 from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from tna_onnx.data.images.recipes import RecipeSearch
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, Batch, IntArray
+
+T = TypeVar("T")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
@@ -147,9 +149,7 @@ class ImageSource:
             except OSError as error:
                 raise DataError(f"{where}: cannot be read ({error.strerror}); check that it still exists") from error
 
-        rows = self.rows.tolist()
-        groups = [rows[start : start + _GROUP] for start in range(0, len(rows), _GROUP)]
-        return tuple(digest for group in read_ahead(groups, sha256, lambda _, value: value) for digest in group)
+        return tuple(_in_threads(sha256, self.rows.tolist()))
 
     def _load(self, row: int) -> AnyArray:
         at = int(self.rows[row])
@@ -211,8 +211,13 @@ def _unreadable(files: ImageFiles, limits: Limits) -> AnyArray:
             return True
         return False
 
-    groups = [range(start, min(start + _GROUP, len(files))) for start in range(0, len(files), _GROUP)]
-    return np.array([bad for group in read_ahead(groups, fails, lambda _, bad: bad, WORKERS) for bad in group], bool)
+    return np.array(_in_threads(fails, range(len(files))), bool)
+
+
+def _in_threads(of: Callable[[int], T], rows: Sequence[int]) -> list[T]:
+    """Return what a function makes of each row."""
+    groups = (rows[start : start + _GROUP] for start in range(0, len(rows), _GROUP))
+    return [value for group in read_ahead(groups, of, lambda _, values: values) for value in group]
 
 
 @dataclass(frozen=True, eq=False)
