@@ -17,7 +17,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import tensors as apart_module
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.rewrite import hollow_copy, rewrite
+from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
 from tna_onnx.graph.tensors import key_of, large_tensor, pieces, split_off, total_size
 
@@ -214,81 +214,3 @@ def test_a_guarded_file_is_the_same(small: Small, tmp_path: Path, monkeypatch: p
     guard(small.model, small.calib, add=["set"], output=tmp_path / "whole.onnx")
     assert (tmp_path / "apart.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
     assert result.bytes == (tmp_path / "whole.onnx").stat().st_size - small.model.stat().st_size
-
-
-# --- A copy without the values of some initializers: all else is there, and the values take no room
-
-
-_STATUS = Path("/proc/self/status")
-
-
-def _two_large(rows: int = 4, **words: str) -> onnx.ModelProto:
-    weight = numpy_helper.from_array(np.arange(rows * 1024, dtype=np.float32).reshape(rows, 1024), "weight")
-    weight.doc_string = "of the head"
-    weight.metadata_props.add(key="from", value="training")
-    bias = numpy_helper.from_array(np.ones(rows, np.float32), "bias")
-    graph = helper.make_graph(
-        [helper.make_node("Gemm", ["x", "weight", "bias"], ["logits"], name="head", transB=1)],
-        "hollow",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1024])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", rows])],
-        [bias, weight],
-        value_info=[helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 1024])],
-        **words,
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8, producer_name="tests")
-    helper.set_model_props(model, {"team": "a"})
-    return model
-
-
-def test_all_but_the_values_is_there() -> None:
-    model = _two_large(doc_string="a graph")
-    before = model.SerializeToString(deterministic=True)
-    copy = hollow_copy(model, ["weight"])
-    assert model.SerializeToString(deterministic=True) == before
-    weight = copy.graph.initializer[1]
-    assert (weight.name, weight.doc_string, len(weight.raw_data), len(weight.dims)) == ("weight", "of the head", 0, 0)
-    weight.CopyFrom(model.graph.initializer[1])
-    assert copy.SerializeToString(deterministic=True) == before
-
-
-@pytest.mark.parametrize("of_the_graph", [False, True])
-def test_fields_that_this_version_does_not_know_stay(*, of_the_graph: bool) -> None:
-    model = _two_large()
-    unknown = bytes([0xFA, 0xFF, 0x03, 0x03]) + b"new"  # field 8191, three bytes
-    (model.graph if of_the_graph else model).MergeFromString(unknown)
-    copy = hollow_copy(model, ["weight"])
-    copy.graph.initializer[1].CopyFrom(model.graph.initializer[1])
-    assert unknown in copy.SerializeToString(deterministic=True)
-    assert copy.SerializeToString(deterministic=True) == model.SerializeToString(deterministic=True)
-
-
-def test_a_text_that_is_not_utf8_stays() -> None:
-    model = _two_large(doc_string="WORDS")
-    damaged = onnx.ModelProto()
-    damaged.ParseFromString(model.SerializeToString(deterministic=True).replace(b"WORDS", b"W\xff\xfeRD"))
-    copy = hollow_copy(damaged, ["weight"])
-    assert b"W\xff\xfeRD" in copy.SerializeToString(deterministic=True)
-
-
-@pytest.mark.skipif(not _STATUS.exists(), reason="the system does not tell the memory of a process")
-def test_a_replaced_value_takes_no_room() -> None:
-    """64 MB, which the C library takes from the system by itself and gives back at once."""
-    model = _two_large(rows=2**14)
-    size = len(model.graph.initializer[1].raw_data)
-    start = _anonymous()
-    copy = hollow_copy(model, ["weight"])
-    assert _anonymous() - start < size / 4
-    copy.graph.initializer[1].CopyFrom(model.graph.initializer[1])
-    assert _anonymous() - start < 1.5 * size
-
-
-def _anonymous() -> int:
-    lines = _STATUS.read_text(encoding="ascii").splitlines()
-    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
-
-
-def test_a_name_that_stands_twice_leaves_nothing_out() -> None:
-    model = _two_large()
-    model.graph.initializer.add().CopyFrom(model.graph.initializer[1])
-    assert hollow_copy(model, ["weight"]) == model

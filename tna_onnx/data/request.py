@@ -12,7 +12,7 @@ import numpy as np
 from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
-from tna_onnx.data.labels import listed, of_dummies
+from tna_onnx.data.labels import label_indices, listed, of_dummies
 from tna_onnx.data.source import NO_LABELS, ClassPrior, source_beside
 from tna_onnx.errors import DataError, UsageError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from tna_onnx.data.images.preprocess import ResolvedRecipe
     from tna_onnx.data.positions import Several
-    from tna_onnx.data.source import AnyArray, InputSpec, Source
+    from tna_onnx.data.source import AnyArray, InputSpec, IntArray, Source
 
 BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
 """What may be read beside inputs and labels, by its role: what messages call it, and its flag."""
@@ -48,20 +48,13 @@ class Request:
         inputs: the model's inputs, all of which the samples must provide.
         n_classes: the number of classes of the model; labels are indices below it.
         recipe: preprocessing for images; None is `Recipe()`.
-        labels: labels that are not stored with the samples: a file (`tna_onnx.data.labelfile`), or values (N,). None:
-            they are.
         class_names: the model's class names, in the order of its output; labels may then be names. None if not known.
-        label_column: the column of a manifest or table that holds the labels; None finds it by its name.
-        skip_bad: leave out images that cannot be read, which takes one pass over all of them, and count them.
-        data_root: folder in which files may lie that the data name, besides their own folder.
-        limits: how large things in the data may be.
-        columns: columns of a table that fill the inputs, in the model's order; empty finds them.
-        drop_columns: columns of a table that hold neither inputs nor labels.
-        tokenizer: file, folder or name of the tokenizer for text; None where samples are no text.
         model_file: the model's file, perhaps beside a `tokenizer.json`; None for a model in memory.
         several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
         multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`).
         beside: what is read beside inputs and labels: `group` -> name of a column, or values (N,).
+
+    The others are what the user states, as in `tna_onnx.data.data_settings.DataFields`.
     """
 
     inputs: Sequence[InputSpec]
@@ -209,11 +202,11 @@ class Request:
             return str(self.labels)
         return stored
 
-    def labels_read(self, stored: AnyArray) -> AnyArray:
-        """Return the stored labels of samples; `NO_LABELS` if they are not to be read."""
+    def class_indices(self, labels: AnyArray, n_samples: int, where: str) -> IntArray:
+        """Return stored labels, numbers or names, as class indices, (N,); -1 for each if labels are not to be read."""
         if self.labels is NO_LABELS:
-            return NO_LABELS
-        return stored
+            labels = NO_LABELS
+        return label_indices(labels, n_samples, self.n_classes, where, self.class_names)
 
     def no_labels_apart(self, where: str) -> None:
         """Refuse separate labels for samples that contain their own."""

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -298,47 +298,16 @@ def _spooled(pa: Any, schema: Any, columns: Sequence[str], batches: Iterator[Any
 
 
 @dataclass(frozen=True, eq=False)
-class ArrowColumn:
-    """One column of a mapped table; `where` is what messages start with."""
-
-    chunked: Any = field(repr=False)
-    where: str
-
-    def numbers(self) -> ArrowNumbers:
-        """Return the column as arrays of one shape."""
-        pa = load_pyarrow()
-        chunks = [chunk for chunk in map(_storage, self.chunked.chunks) if len(chunk)]
-        starts = np.cumsum([0, *map(len, chunks)])
-        shape: tuple[int, ...] | None = None
-        dtype = np.dtype(np.float32)  # of a column without rows, which the check of the labels refuses
-        for start, chunk in zip(starts.tolist(), chunks, strict=False):
-            chunk_shape, inner = _shape(pa, chunk, self.where, start)
-            if shape not in (None, chunk_shape):
-                raise DataError(
-                    f"{self.where}: every row must have the shape of row 0, {shape}, but row {start} has "
-                    f"{chunk_shape}; pad or cut the lists to one length"
-                )
-            shape = chunk_shape
-            dtype = _dtype(pa, inner, self.where)
-        kind = self.chunked.type
-        if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
-            if kind.permutation not in (None, list(range(len(kind.shape)))):
-                raise DataError(f"{self.where}: tensors with permuted axes are not read; store them in plain order")
-            shape = tuple(kind.shape)
-        return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
-
-    def texts(self) -> ArrowTexts:
-        """Return the column as text."""
-        return ArrowTexts(self.chunked, (len(self.chunked),))
-
-
-@dataclass(frozen=True, eq=False)
 class ArrowTexts:
     """Text in a column, as objects."""
 
     chunked: Any = field(repr=False)
-    shape: tuple[int]
-    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(object))
+    dtype: ClassVar[np.dtype[Any]] = np.dtype(object)
+
+    @property
+    def shape(self) -> tuple[int]:
+        """Number of cells."""
+        return (len(self.chunked),)
 
     def __getitem__(self, rows: IntArray) -> AnyArray:
         values = np.empty(len(rows), object)
@@ -366,6 +335,30 @@ class ArrowNumbers:
                 part = part.flatten()
             values[at] = part.to_numpy(zero_copy_only=False).reshape(len(at), *self.shape[1:])
         return values
+
+
+def column_numbers(column: Any, where: str) -> ArrowNumbers:
+    """Return a column of a mapped table as numbers of one shape."""
+    pa = load_pyarrow()
+    chunks = [chunk for chunk in map(_storage, column.chunks) if len(chunk)]
+    starts = np.cumsum([0, *map(len, chunks)])
+    shape: tuple[int, ...] | None = None
+    dtype = np.dtype(np.float32)  # of a column without rows, which the check of the labels refuses
+    for start, chunk in zip(starts.tolist(), chunks, strict=False):
+        chunk_shape, inner = _shape(pa, chunk, where, start)
+        if shape not in (None, chunk_shape):
+            raise DataError(
+                f"{where}: every row must have the shape of row 0, {shape}, but row {start} has {chunk_shape}; pad or "
+                "cut the lists to one length"
+            )
+        shape = chunk_shape
+        dtype = _dtype(pa, inner, where)
+    kind = column.type
+    if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
+        if kind.permutation not in (None, list(range(len(kind.shape)))):
+            raise DataError(f"{where}: tensors with permuted axes are not read; store them in plain order")
+        shape = tuple(kind.shape)
+    return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
 
 
 def column_array(column: Any, where: str) -> AnyArray:

@@ -22,7 +22,7 @@ import numpy as np
 
 from tna_onnx.data.digest import row_digests
 from tna_onnx.data.images.decode import read_ahead
-from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.labels import listed
 from tna_onnx.data.mapped import release
 from tna_onnx.data.multi_label import marked_labels
 from tna_onnx.data.positions import placed_labels, refuse_copies
@@ -177,7 +177,7 @@ def open_columns(
     if request.multi_label and labels is not NO_LABELS:
         indices, placed = marked_labels(labels, n_samples, request.n_classes, labels_where)
     elif request.several is None:
-        indices = label_indices(labels, n_samples, request.n_classes, labels_where, request.class_names)
+        indices = request.class_indices(labels, n_samples, labels_where)
     else:
         indices, placed = placed_labels(
             labels, n_samples, request.n_classes, labels_where, request.several, request.class_names

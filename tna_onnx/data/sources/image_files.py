@@ -26,7 +26,7 @@ from tna_onnx.data.digest import short_digests, stream_sha256, tree_sha256
 from tna_onnx.data.foreign import check_inside, file_system, parsing
 from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image
 from tna_onnx.data.labelfile import read_label_file
-from tna_onnx.data.labels import check_labels, folder_labels, label_indices, listed
+from tna_onnx.data.labels import check_labels, folder_labels, listed
 from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
 from tna_onnx.errors import DataError
 
@@ -351,7 +351,7 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mappi
             raise DataError(f"{where}: no column holds the paths (found {listed(table.columns)}); call it 'path'")
         values = table.labels
         columns = table.columns
-    indices = label_indices(np.asarray(values), len(names), request.n_classes, where, request.class_names)
+    indices = request.class_indices(np.asarray(values), len(names), where)
     return names, indices, columns
 
 
@@ -380,9 +380,7 @@ def open_manifest(path: Path, request: Request) -> ImageSource:
             f"{path}: no column holds the paths of the images (found {', '.join(map(repr, table.columns)) or 'labels'} "
             f"only); {advice}"
         )
-    labels = label_indices(
-        request.labels_read(table.labels), len(table.paths), request.n_classes, str(path), request.class_names
-    )
+    labels = request.class_indices(table.labels, len(table.paths), str(path))
     if not request.skip_bad:  # else a missing file is one that cannot be read: it is left out and counted
         require_files(path.parent, table.paths, str(path))
     check_inside(path.parent, table.paths, str(path), request.data_root)

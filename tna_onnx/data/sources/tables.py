@@ -22,9 +22,10 @@ import numpy as np
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, read_text, whole_numbers
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.arrow import (
-    ArrowColumn,
+    ArrowTexts,
+    column_numbers,
     is_list,
     load_pyarrow,
     map_table,
@@ -262,7 +263,7 @@ class _Table:
         images = TableImages(path, self.files, table.column(name), request.data_root)
         where = request.labels_where(f"{path}: column {self.label!r}")
         labels = labels_apart(request, stored)
-        indices = label_indices(labels, len(images), request.n_classes, where, request.class_names)
+        indices = request.class_indices(labels, len(images), where)
         return open_image_files(self.title, str(path), images, indices, request, request.image_input(str(path)), beside)
 
     def numbers(self, layout: Layout) -> ArraySource:
@@ -271,10 +272,11 @@ class _Table:
         request.check_arrays(where)
         used = list(dict.fromkeys(name for names in layout.columns.values() for name in names))
         table, stored, beside = self._map(used)
-        columns = {name: ArrowColumn(table.column(name), f"{where}: column {name!r}") for name in used}
-        parts = {
-            name: column.texts() if self.kinds[name] == "text" else column.numbers() for name, column in columns.items()
-        }
+        parts: dict[str, Column] = {}
+        for name in used:
+            parts[name] = ArrowTexts(table.column(name))
+            if self.kinds[name] != "text":
+                parts[name] = column_numbers(table.column(name), f"{where}: column {name!r}")
         arrays: dict[str, Column] = {}
         for spec in request.inputs:
             names = layout.columns[spec.name]

@@ -26,7 +26,7 @@ import numpy as np
 
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, open_regular, parsing
-from tna_onnx.data.labels import label_indices, listed
+from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.image_files import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError, UsageError
 
@@ -112,9 +112,7 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
             column.append(label)
     if not keys:
         raise DataError(f"{path}: no samples in {len(files)} tar files; expected members such as 0001.jpg and 0001.cls")
-    labels = label_indices(
-        request.labels_read(_labels(column)), len(keys), request.n_classes, str(path), request.class_names
-    )
+    labels = request.class_indices(_labels(column), len(keys), str(path))
     images = TarImages(files, np.array(shard), np.array(starts), np.array(sizes), tuple(keys))
     return open_image_files(f"webdataset {path.name}", str(path), images, labels, request, image_input)
 
