@@ -236,8 +236,7 @@ def test_decisions_that_the_writer_writes_and_no_command_makes_are_not_intact(
     dials = forged.get("dials", lambda each: each)(made.dials)
     thresholds = {**made.thresholds, **forged.get("thresholds", {})}
     entries |= forged.get("entries", {})
-    onnx.save(
-        write_decisions(source, guarded, thresholds, forged.get("names", made.names), entries, dials),
-        tmp_path / "forged.onnx",
-    )
+    names = forged.get("names", made.names)
+    step = replace(made, model=source, guarded=guarded, thresholds=thresholds, names=names, dials=dials)
+    onnx.save(write_decisions(step, entries), tmp_path / "forged.onnx")
     assert not tna_onnx.verify(small.model, tmp_path / "forged.onnx").intact

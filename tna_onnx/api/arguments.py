@@ -48,29 +48,25 @@ class FeatureWords(DataModelWords, EngineWords, SampleWords, total=False):
     """Which samples, and what computes their features."""
 
 
-class _WithHeldOut(DataModelWords, total=False):
-    """The labels of the held-out data too, if they are stored apart."""
+class StudyWords(DataModelWords, total=False):
+    """Fields of `Data` and `ModelOptions`, and the labels of the held-out data, if they are stored apart."""
 
     eval_labels: Any
-
-
-class StudyWords(_WithHeldOut, total=False):
-    """Fields of `Data` and `ModelOptions`, and the labels of the held-out data."""
 
 
 class EvaluateWords(DataModelWords, EngineWords, LimitWords, total=False):
     """What runs the model, and limits of `Gates`, too."""
 
 
-class ShiftWords(_WithHeldOut, ShiftSettingsWords, total=False):
+class ShiftWords(StudyWords, ShiftSettingsWords, total=False):
     """Fields of `ShiftSettings` too, and the labels of the held-out data."""
 
 
-class CalibrateWords(_WithHeldOut, SettingsWords, LimitWords, ChangeWords, DecisionWords, total=False):
+class CalibrateWords(StudyWords, SettingsWords, LimitWords, ChangeWords, DecisionWords, total=False):
     """Fields of `Settings`, `Gates` and `GuardSettings` too; those that two of them have are for both."""
 
 
-class GuardWords(_WithHeldOut, DecisionWords, total=False):
+class GuardWords(StudyWords, DecisionWords, total=False):
     """Fields of `GuardSettings` too, and the labels of the held-out data."""
 
     seed: int

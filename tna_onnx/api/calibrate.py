@@ -6,23 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from tna_onnx.api.arguments import (
-    CalibrateWords,
-    ProgressWord,
-    beside_of,
-    check_targets,
-    data_of,
-    gates_of,
-    guard_settings_of,
-    held_out_of,
-    model_options_of,
-    progress_callback,
-    refuse_unknown,
-    with_json,
-    with_words,
-    write_bytes,
-    write_text,
-)
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import CalibrateWords, ProgressWord
 from tna_onnx.api.keywords import DecisionWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
@@ -109,7 +94,7 @@ def calibrate(
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
     # `**keywords` takes any keyword, so Python itself refuses none
-    refuse_unknown("calibrate", keywords, CalibrateWords)
+    arguments.refuse_unknown("calibrate", keywords, CalibrateWords)
     if y is not None:
         if keywords.get("labels") is not None:
             raise UsageError("y and labels are both given; give one")
@@ -118,15 +103,15 @@ def calibrate(
     # the work loads with the first call, so that the names of the functions are there at once
     from tna_onnx.pipeline.job import Job  # noqa: PLC0415
 
-    chosen = with_words(settings or Settings(), keywords)
-    calibration = data_of(calib, keywords)
+    chosen = arguments.with_words(settings or Settings(), keywords)
+    calibration = arguments.data_of(calib, keywords)
     job = Job(
         model=model,
         calib=calibration,
-        held_out=held_out_of(eval, calibration, keywords),
-        options=model_options_of(keywords),
+        held_out=arguments.held_out_of(eval, calibration, keywords),
+        options=arguments.model_options_of(keywords),
         settings=chosen,
-        gates=gates_of(keywords, chosen, gates),
+        gates=arguments.gates_of(keywords, chosen, gates),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,
@@ -141,16 +126,16 @@ def calibrate(
         raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
     if teacher is not None:
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
-    job = replace(job, training=beside_of(train_features, job.calib, keywords))
-    unknown = beside_of(ood_data, job.calib, keywords)
+    job = replace(job, training=arguments.beside_of(train_features, job.calib, keywords))
+    unknown = arguments.beside_of(ood_data, job.calib, keywords)
     if unknown is not None and decisions is None:
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
-    check_targets(report, patch)
+    arguments.check_targets(report, patch)
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 
         require_matplotlib()
-    with progress_callback(progress) as callback:
+    with arguments.progress_callback(progress) as callback:
 
         def run() -> Report:
             if decisions is None:
@@ -161,13 +146,13 @@ def calibrate(
 
             return recalibrate_and_guard(job, decisions, unknown, callback)
 
-        return with_json(json, run, lambda result: _write(result, report, figures, patch))
+        return arguments.with_json(json, run, lambda result: _write(result, report, figures, patch))
 
 
 def _decisions(keywords: CalibrateWords) -> GuardSettings | None:
     """Make the settings of the decisions that `calibrate` adds; None where none is to be added."""
     if keywords.get("add") or keywords.get("decide"):
-        return guard_settings_of(keywords)
+        return arguments.guard_settings_of(keywords)
     plain = GuardSettings()
     for name in DecisionWords.__annotations__:
         if name != "add" and keywords.get(name, getattr(plain, name)) != getattr(plain, name):
@@ -177,12 +162,12 @@ def _decisions(keywords: CalibrateWords) -> GuardSettings | None:
 
 def _write(result: Report, page: str | Path | None, figures: str | Path | None, patch: str | Path | None) -> None:
     if patch is not None and result.patch is not None:
-        write_bytes(patch, result.patch)
+        arguments.write_bytes(patch, result.patch)
     # what draws loads only where it is asked for
     if page is not None:
         from tna_onnx.render.html.pages import to_html  # noqa: PLC0415
 
-        write_text(page, to_html(result))
+        arguments.write_text(page, to_html(result))
     if figures is not None:
         from tna_onnx.render.figures import write_figures  # noqa: PLC0415
 

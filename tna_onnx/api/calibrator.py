@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import inspect
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Unpack
@@ -240,8 +241,12 @@ class Calibrator:
         return f"Calibrator({', '.join(f'{name}={value!r}' for name, value in self.get_params().items())})"
 
     def _require_fitted(self) -> None:
-        if not hasattr(self, "_model"):
-            raise _not_fitted()
+        if hasattr(self, "_model"):
+            return
+        message = "this Calibrator is not fitted yet; call fit first"
+        # scikit-learn's own error where it is loaded: its tools catch that
+        exceptions = sys.modules.get("sklearn.exceptions")
+        raise UsageError(message) if exceptions is None else exceptions.NotFittedError(message)
 
 
 def calibrated(
@@ -354,15 +359,6 @@ def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDA
             f"from 0 to {columns - 1}"
         )
     return indices.astype(np.int64), classes
-
-
-def _not_fitted() -> Exception:
-    """Return scikit-learn's own error where it is loaded: its tools catch that."""
-    import sys  # noqa: PLC0415
-
-    message = "this Calibrator is not fitted yet; call fit first"
-    exceptions = sys.modules.get("sklearn.exceptions")
-    return UsageError(message) if exceptions is None else exceptions.NotFittedError(message)
 
 
 def fit(

@@ -15,18 +15,8 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import (
-    DataModelWords,
-    ProgressWord,
-    beside_of,
-    check_targets,
-    data_of,
-    model_options_of,
-    progress_callback,
-    refuse_unknown,
-    save_json,
-    write_text,
-)
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import DataModelWords, ProgressWord
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
@@ -341,25 +331,25 @@ def compare(
         ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
-    refuse_unknown("compare", keywords, DataModelWords)
+    arguments.refuse_unknown("compare", keywords, DataModelWords)
     level = check_level(confidence_level)
     check_numbers("a whole number", bins=bins)
-    options = model_options_of(keywords)
-    labelled = data_of(data, keywords)
+    options = arguments.model_options_of(keywords)
+    labelled = arguments.data_of(data, keywords)
     check_batch_size(batch_size)
-    check_targets(json, report)
+    arguments.check_targets(json, report)
     named = named_models(models)
     first = position_of(baseline, named)
     where = parse_device(device)
 
-    unknown = beside_of(ood_data, labelled, {})
+    unknown = arguments.beside_of(ood_data, labelled, {})
     # all of them before the first one runs; none is kept
     _check_classes([(g, read_classifier(g.source, options)[1]) for g in named])
     if unknown is not None:
         require_outlier_score(read_classifier(g.source, options)[0] for g in named)
     options = replace(options, isolate=False)  # each was opened in a child process above
     samples = ComparedSamples(labelled, bins)
-    with progress_callback(progress) as advance:
+    with arguments.progress_callback(progress) as advance:
         settings = RunSettings(where, batch_size, advance, confidence_level, unknown)
         # one after the other: a session is closed before the next is opened
         runs = [
@@ -377,11 +367,11 @@ def compare(
         versions=versions(),
         notes=(*_notes(named, runs, runs[first], confidence_level), *samples.notes, *of_parts),
     )
-    save_json(json, result)
+    arguments.save_json(json, result)
     if report is not None:
         from tna_onnx.render.html.pages import comparison_page  # noqa: PLC0415 - only if it is asked for
 
-        write_text(report, comparison_page(result))
+        arguments.write_text(report, comparison_page(result))
     return result
 
 

@@ -11,22 +11,12 @@ from typing import Any, Unpack
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.api.arguments import (
-    EvaluateWords,
-    ProgressWord,
-    beside_of,
-    check_targets,
-    data_of,
-    model_options_of,
-    progress_callback,
-    refuse_unknown,
-    save_json,
-    with_words,
-)
-from tna_onnx.api.features import Choice, on_ray, open_run
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import EvaluateWords, ProgressWord
+from tna_onnx.api.features import Network, on_ray, open_run
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.data_settings import EngineFields
+from tna_onnx.data.data_settings import EngineFields, FeatureFields
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data
@@ -101,18 +91,18 @@ def evaluate(
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("evaluate", keywords, EvaluateWords)
+    arguments.refuse_unknown("evaluate", keywords, EvaluateWords)
     check_numbers("a whole number", bins=bins)
     # limits are checked before the model is loaded
-    gates = with_words(Gates(), {**keywords, "min_recall": min_recall})
+    gates = arguments.with_words(Gates(), {**keywords, "min_recall": min_recall})
     check_batch_size(batch_size)
-    check_targets(json)
-    labelled = data_of(data, keywords)
-    engine = with_words(EngineFields(), keywords)
-    options = model_options_of(keywords)
+    arguments.check_targets(json)
+    labelled = arguments.data_of(data, keywords)
+    engine = arguments.with_words(EngineFields(), keywords)
+    options = arguments.model_options_of(keywords)
     if on_ray(engine) and ood_data is not None:
         raise UsageError("--engine ray takes no --ood-data; leave one of them out")
-    with progress_callback(progress) as advance:
+    with arguments.progress_callback(progress) as advance:
         if on_ray(engine):
             opened, scores, predicted = _scored_by_ray(model, labelled, options, engine, device, batch_size, advance)
             decisions = None
@@ -126,7 +116,7 @@ def evaluate(
     where = f"{evaluation.metrics.n:,} samples"
     evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
     _log.info("done: %s samples", f"{evaluation.metrics.n:,}")
-    save_json(json, evaluation)
+    arguments.save_json(json, evaluation)
     # with the whole result: the command line prints it before it exits
     if evaluation.missed:
         raise GateMissed(evaluation)
@@ -165,7 +155,7 @@ def _open(
 
 def _unknown(opened: Opened, ood_data: Any) -> Source | None:
     """Return the samples that the model should not know; None without any."""
-    data = beside_of(ood_data, opened.data, {})
+    data = arguments.beside_of(ood_data, opened.data, {})
     if data is None:
         return None
     require_outlier_score([opened.model])
@@ -194,17 +184,8 @@ def _scored_by_ray(
     if data.class_prior is not None:
         raise UsageError("--engine ray takes no --class-prior; leave one of them out")
     classifier = Classifier(loaded, output, parse_device("cpu"), data)
-    run = open_run(
-        classifier,
-        model,
-        options,
-        data,
-        Choice(),
-        device=device,
-        batch_size=batch_size,
-        apart=True,
-        kind=OutputExtractor,
-    )
+    fields = FeatureFields(engine.engine, engine.ray_options)
+    run = open_run(classifier, data, fields, Network(model, options, device, batch_size, OutputExtractor))
     classes = None
     if run.read_labels is not None:
         stored = run.read_labels()

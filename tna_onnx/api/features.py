@@ -18,18 +18,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
-from tna_onnx.api.arguments import (
-    FeatureWords,
-    ProgressWord,
-    check_targets,
-    data_of,
-    model_options_of,
-    progress_callback,
-    refuse_unknown,
-    save_json,
-    with_words,
-)
-from tna_onnx.data import Recipe, Source, open_precomputed
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import FeatureWords, ProgressWord
+from tna_onnx.data import Recipe, open_precomputed
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import EngineFields, FeatureFields
 from tna_onnx.data.foreign import is_url, local_path
@@ -108,60 +99,76 @@ def features(
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("features", keywords, FeatureWords)
+    arguments.refuse_unknown("features", keywords, FeatureWords)
     check_batch_size(batch_size)
-    check_targets(json)
+    arguments.check_targets(json)
     fields = _feature_fields(keywords)
     if (cache is None) == (output is None):
         raise UsageError("expected either --cache, a folder of stores on this machine, or --output, a new one of files")
-    if output is not None:
-        with progress_callback(progress) as advance:
-            collection = _into_files(model, data, output, fields, device, batch_size, advance, keywords)
-        return save_json(json, collection)
-    assert cache is not None  # noqa: S101 - for the type checker: one of the two
-    if fields != FeatureFields():
+    if cache is not None and fields != FeatureFields():
         raise UsageError("--engine, --ray-option, --max-samples and --stratify need --output, a new folder of files")
-    options = model_options_of(keywords)
-    labelled = data_of(data, keywords)
-    _check_beside(labelled)
-    where = parse_device(device)
+    if output is not None and not isinstance(batch_size, int):
+        raise UsageError("--batch-size auto works only with --cache; choose a number")
+    options = arguments.model_options_of(keywords)
+    labelled = arguments.data_of(data, keywords)
+    labelled.refuse_beside("features", "by")
+    if labelled.class_prior is not None:
+        raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
+    # what runs on Ray has devices of its own
+    where = parse_device("cpu" if on_ray(fields) else device)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
-    if readout.several:  # a store does not say which rows are of one sample
-        raise UsageError(f"{loaded.name}: features of several predictions a sample are not kept on disk")
     opened = OpenModel(loaded, readout, where, labelled)
-    names = opened.names
-    samples = open_samples(opened, labelled)
+    with arguments.progress_callback(progress) as advance:
+        if cache is not None:
+            return arguments.save_json(json, _into_cache(opened, labelled, Path(cache), batch_size, advance))
+        network = Network(model, options, device, int(batch_size))
+        return arguments.save_json(json, _into_files(opened, labelled, str(output), fields, network, advance))
+
+
+def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSize, progress: Progress) -> Collection:
+    """Compute features, and keep them in a store of this machine."""
+    model, readout = opened.model, opened.readout
+    if readout.several:  # a store does not say which rows are of one sample
+        raise UsageError(f"{model.name}: features of several predictions a sample are not kept on disk")
+    samples = open_samples(opened, data)
     source = samples.source
-    labelled = samples.data or labelled
+    data = samples.data or data
     # a store of what is computed already would hold nothing new
     if samples.given:
         raise UsageError(f"{source.describe()}: holds computed features or logits already")
-
     session = opened.session
-    size = batch_size_for(batch_size, loaded, session, [opened.main], source, Path(cache))
+    size = batch_size_for(batch_size, model, session, [opened.main], source, cache)
     probed = check_readout(opened, readout, session, source, size)
     # as in `calibrate`: the tail runs the collected batches as they are
     if probed.tail is not None and session.fixed_batch:
         size = session.fixed_batch
-    with progress_callback(progress) as advance:
-        table = collect_features(opened, probed.readout, source, size, advance, Path(cache))
-    suspicion = labelled.check(_predicted(table, probed.readout), source.labels, names, readout.n_classes)
-    about_images = preprocessing_notes(source, opened.inputs, labelled.preprocessing)
-    notes = (*table.resumed, *batch_size_notes(batch_size, size), *probed.notes, *warnings_of(suspicion, names))
-    return save_json(json, _collection(opened, table, source, (*notes, *about_images)))
-
-
-def _check_beside(labelled: Data) -> None:
-    """Refuse what is not kept beside features: groups and weights are."""
-    labelled.refuse_beside("features", "by")
-    if labelled.class_prior is not None:
-        raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
+    table = collect_features(opened, probed.readout, source, size, progress, cache)
+    suspicion = data.check(_predicted(table, probed.readout), source.labels, opened.names, readout.n_classes)
+    return Collection(
+        model=model.name,
+        model_sha256=model.sha256,
+        data=source.describe(),
+        head=readout.node if isinstance(readout, Head) else "",
+        tensor=opened.main,
+        shape=table.features.shape,
+        dtype=table.features.dtype.name,
+        folder=str(table.folder),
+        notes=(
+            *table.resumed,
+            *batch_size_notes(batch_size, size),
+            *probed.notes,
+            *warnings_of(suspicion, opened.names),
+            *preprocessing_notes(source, opened.inputs, data.preprocessing),
+        ),
+        preprocessing=source.recipe(),
+        provider=session.provider,
+    )
 
 
 def _feature_fields(keywords: FeatureWords) -> FeatureFields:
     """Make the settings on what computes features, and of which samples."""
-    fields = with_words(FeatureFields(), keywords)
+    fields = arguments.with_words(FeatureFields(), keywords)
     check_settings(fields)
     if fields.max_samples is not None and fields.max_samples < 1:
         raise UsageError(f"max_samples must be at least 1, got {fields.max_samples}")
@@ -181,74 +188,40 @@ def on_ray(fields: EngineFields) -> bool:
 
 
 def _into_files(
-    model: ModelSource,
-    data: Any,
-    output: str | Path,
-    fields: FeatureFields,
-    device: str,
-    batch_size: BatchSize,
-    advance: Progress,
-    keywords: FeatureWords,
+    opened: OpenModel, data: Data, output: str, fields: FeatureFields, network: Network, progress: Progress
 ) -> Collection:
     """Compute features here or by Ray Data, and write them as Parquet files."""
-    if not isinstance(batch_size, int):
-        raise UsageError("--batch-size auto works only with --cache; choose a number")
-    ray = on_ray(fields)
-    options = model_options_of(keywords)
-    labelled = data_of(data, keywords)
-    _check_beside(labelled)
-    loaded = open_source(model, options)
-    readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
-    opened = OpenModel(loaded, readout, parse_device("cpu" if ray else device), labelled)
-    choice = Choice(fields.max_samples, fields.stratify)
-    run = open_run(opened, model, options, labelled, choice, device=device, batch_size=batch_size, apart=ray)
-    writer = run.check()
-    if ray:
+    run = open_run(opened, data, fields, network)
+    writer = run.extractor.describe()
+    extractor, first = run.first()
+    TableExtractor(extractor, writer)(first)
+    tables = TableExtractor(run.extractor, writer)
+    if on_ray(fields):
         from tna_onnx.engine.ray_data import check_ray, features_by_ray  # noqa: PLC0415 - optional
 
         address = check_ray(fields.engine, fields.ray_options)
         folder = FeatureFolder(output)
-        extractor = TableExtractor(run.extractor, writer)
-        advance("features on Ray", 0, max(1, sum(map(len, run.slices))))
-        features_by_ray(run.slices, extractor, folder, address, fields.ray_options)
+        progress("features on Ray", 0, max(1, sum(map(len, run.slices))))
+        features_by_ray(run.slices, tables, folder, address, fields.ray_options)
         provider = f"Ray ({address})"
     else:
         folder = FeatureFolder(output)
-        run.here(folder, writer, advance)
+        folder.write(run.tables(tables, progress))
         provider = opened.session.provider
     kind, count, width, dtype = folder.finish()
+    readout = opened.readout
     return Collection(
-        model=loaded.name,
-        model_sha256=loaded.sha256,
+        model=opened.model.name,
+        model_sha256=opened.model.sha256,
         data=run.title,
         head=readout.node if kind == "features" and isinstance(readout, Head) else "",
         tensor=writer["tensor"],
         shape=(count, width),
         dtype=dtype.name,
-        folder=str(output),
+        folder=output,
         notes=(),
         preprocessing=run.recipe,
         provider=provider,
-    )
-
-
-def _collection(opened: OpenModel, table: FeatureTable, source: Source, notes: tuple[str, ...]) -> Collection:
-    readout = opened.readout
-    head, tensor = "", readout.logits
-    if isinstance(readout, Head):
-        head, tensor = readout.node, readout.features
-    return Collection(
-        model=opened.model.name,
-        model_sha256=opened.model.sha256,
-        data=source.describe(),
-        head=head,
-        tensor=tensor,
-        shape=table.features.shape,
-        dtype=table.features.dtype.name,
-        folder=str(table.folder),
-        notes=notes,
-        preprocessing=source.recipe(),
-        provider=opened.session.provider,
     )
 
 
@@ -265,17 +238,40 @@ def _predicted(table: FeatureTable, readout: Readout) -> NDArray[np.int64]:
 _STAGE = "features"
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which samples are taken.
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A model as it travels to other processes.
 
     Attributes:
-        size: how many; None for all.
-        stratify: whether each class keeps its share.
+        model: the source.
+        options: on its head and output.
+        device: where to run it.
+        batch_size: samples per run.
+        kind: what is extracted.
     """
 
-    size: int | None = None
-    stratify: bool = False
+    model: ModelSource
+    options: ModelOptions
+    device: str
+    batch_size: int
+    kind: type[FeatureExtractor] = FeatureExtractor
+
+    def extractor(self, loaded: Model, columns: tuple[str, ...], recipe: Recipe | None) -> FeatureExtractor:
+        """Return what samples go through: with the bytes of the model, unless it is in several files."""
+        model = self.model
+        if isinstance(model, (str, os.PathLike)):
+            path = Path(model).absolute()
+            model = path if loaded.external_files else path.read_bytes()
+        return self.kind(
+            model,
+            head=self.options.head,
+            output_name=self.options.output_name,
+            output_kind=self.options.output_kind,
+            preprocessing=recipe,
+            columns=columns,
+            device=self.device,
+            batch_size=self.batch_size,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,13 +294,6 @@ class FeatureRun:
     read_labels: Callable[[], NDArray[Any]] | None = None
     notes: tuple[str, ...] = ()
 
-    def check(self) -> dict[str, Any]:
-        """Run the first samples on this machine's CPU, and return what the files will say of the features."""
-        writer = self.extractor.describe()
-        extractor, first = self.first()
-        TableExtractor(extractor, writer)(first)
-        return writer
-
     def first(self) -> tuple[FeatureExtractor, Any]:
         """Return an extractor for this machine's CPU, and the table of the first samples."""
         first = next((table for part in self.slices for table in part.tables()), None)
@@ -314,11 +303,8 @@ class FeatureRun:
         here.device = "cpu"
         return here, first.slice(0, here.batch_size)
 
-    def here(self, folder: FeatureFolder, writer: dict[str, Any], progress: Progress) -> None:
-        """Compute the features in this process, and write them."""
-        folder.write(self._tables(TableExtractor(self.extractor, writer), progress))
-
-    def _tables(self, extractor: TableExtractor, progress: Progress) -> Iterator[Any]:
+    def tables(self, extractor: TableExtractor, progress: Progress) -> Iterator[Any]:
+        """Yield the features of all slices, which are computed in this process."""
         total = sum(map(len, self.slices))
         done = 0
         for part in self.slices:
@@ -328,19 +314,8 @@ class FeatureRun:
                 progress(_STAGE, done, max(total, done))
 
 
-def open_run(
-    opened: Classifier,
-    model: ModelSource,
-    options: ModelOptions,
-    data: Data,
-    choice: Choice,
-    *,
-    device: str,
-    batch_size: int,
-    apart: bool,
-    kind: type[FeatureExtractor] = FeatureExtractor,
-) -> FeatureRun:
-    """List data, choose samples, and cut them into slices. `kind`: of what they go through."""
+def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Network) -> FeatureRun:
+    """List data, choose samples, and cut them into slices."""
     output = opened.output
     if output.several or output.multi_label:
         raise UsageError(
@@ -351,18 +326,19 @@ def open_run(
     request = data.request(opened.inputs, output.n_classes, opened.names, model_file=opened.model.path)
     files = _table_files(data)
     if files is not None:
-        return _of_tables(opened, model, options, data, request, files, choice, device, batch_size, kind)
+        return _of_tables(opened, data, request, files, fields, network)
     source = _source(opened, data, request)
-    if apart and not (isinstance(source, ImageSource) and source_slices(source, np.arange(1))[0].source is not source):
+    images = isinstance(source, ImageSource) and source_slices(source, np.arange(1))[0].source is not source
+    if on_ray(fields) and not images:
         raise UsageError(
             f"{source.describe()}: --engine ray reads Parquet and Arrow files, and images in folders or manifests; "
             "write the data as one of these, or leave --engine out"
         )
     count = len(source)
-    rows = chosen_rows(count, source.labels if choice.stratify else None, choice.size or count)
+    rows = chosen_rows(count, source.labels if fields.stratify else None, fields.max_samples or count)
     slices = source_slices(source, rows)
     columns = tuple(spec.name for spec in opened.inputs)
-    extractor = _extractor(opened.model, model, options, device, batch_size, columns, None, kind)
+    extractor = network.extractor(opened.model, columns, None)
     notes = tuple(preprocessing_notes(source, opened.inputs, data.preprocessing))
     return FeatureRun(slices, extractor, source.describe(), source.recipe(), notes=notes)
 
@@ -393,16 +369,7 @@ def _table_files(data: Data) -> TableFiles | None:
 
 
 def _of_tables(
-    opened: Classifier,
-    model: ModelSource,
-    options: ModelOptions,
-    data: Data,
-    request: Request,
-    files: TableFiles,
-    choice: Choice,
-    device: str,
-    batch_size: int,
-    kind: type[FeatureExtractor],
+    opened: Classifier, data: Data, request: Request, files: TableFiles, fields: FeatureFields, network: Network
 ) -> FeatureRun:
     where = str(data.samples)
     known = {"features", "logits"} & set(files.schema.names)
@@ -417,12 +384,12 @@ def _of_tables(
             raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
         recipe = stated
     rows = None
-    if choice.size is not None:
-        labels = table_labels(files, label) if choice.stratify else None
+    if fields.max_samples is not None:
+        labels = table_labels(files, label) if fields.stratify else None
         count = sum(sum(row_groups(files, name)) for name in files.names)
-        rows = chosen_rows(count, labels, choice.size)
+        rows = chosen_rows(count, labels, fields.max_samples)
     slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where))
-    extractor = _extractor(opened.model, model, options, device, batch_size, columns, recipe, kind)
+    extractor = network.extractor(opened.model, columns, recipe)
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
     resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
     return FeatureRun(slices, extractor, title, resolved, lambda: table_labels(files, label))
@@ -436,29 +403,3 @@ def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str
             noun, flag = BESIDE[role]
             raise UsageError(f"{where}: {noun} of table files are a column of them; name it with {flag}")
     return dict(request.beside)
-
-
-def _extractor(
-    loaded: Model,
-    model: ModelSource,
-    options: ModelOptions,
-    device: str,
-    batch_size: int,
-    columns: tuple[str, ...],
-    recipe: Recipe | None,
-    kind: type[FeatureExtractor],
-) -> FeatureExtractor:
-    """Return what travels to other processes: with the bytes of the model, unless it is in several files."""
-    if isinstance(model, (str, os.PathLike)):
-        path = Path(model).absolute()
-        model = path if loaded.external_files else path.read_bytes()
-    return kind(
-        model,
-        head=options.head,
-        output_name=options.output_name,
-        output_kind=options.output_kind,
-        preprocessing=recipe,
-        columns=columns,
-        device=device,
-        batch_size=batch_size,
-    )

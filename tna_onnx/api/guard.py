@@ -5,17 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Unpack
 
-from tna_onnx.api.arguments import (
-    GuardWords,
-    ProgressWord,
-    beside_of,
-    data_of,
-    guard_settings_of,
-    held_out_of,
-    model_options_of,
-    refuse_unknown,
-    run_shown,
-)
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import GuardWords, ProgressWord
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -70,9 +61,9 @@ def guard(
         CheckFailed: the file does not verify. No file is written.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("guard", keywords, GuardWords)
-    chosen = guard_settings_of(keywords, settings)
-    labelled = data_of(calib, keywords)
+    arguments.refuse_unknown("guard", keywords, GuardWords)
+    chosen = arguments.guard_settings_of(keywords, settings)
+    labelled = arguments.data_of(calib, keywords)
     labelled.refuse_beside("guard", "by")
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.guarding.guard import guard as run  # noqa: PLC0415
@@ -81,9 +72,9 @@ def guard(
     job = GuardJob(
         model=model,
         calib=labelled,
-        held_out=held_out_of(eval, labelled, keywords),
-        unknown=beside_of(ood_data, labelled, keywords),
-        options=model_options_of(keywords),
+        held_out=arguments.held_out_of(eval, labelled, keywords),
+        unknown=arguments.beside_of(ood_data, labelled, keywords),
+        options=arguments.model_options_of(keywords),
         settings=chosen,
         output=output,
         overwrite=overwrite,
@@ -91,4 +82,4 @@ def guard(
         device=device,
         batch_size=batch_size,
     )
-    return run_shown(run, job, progress, json)
+    return arguments.run_shown(run, job, progress, json)

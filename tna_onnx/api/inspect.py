@@ -37,13 +37,14 @@ def inspect(
     # several outputs may lead to one node: the first of them is shown
     by_node = {head.node: head for head in reversed(heads)}
     scores = () if heads else _scores(loaded)
+    types = tensor_types(loaded)
     subject = "" if heads or scores else purpose(loaded)
     return Inspection(
         model=loaded.name,
         sha256=loaded.sha256,
         ir_version=loaded.proto.ir_version,
         opset=loaded.opset,
-        inputs=tuple(_input_lines(loaded)),
+        inputs=tuple(f"{name}: {types[name]}" for name in loaded.inputs),
         heads=tuple(_info(head) for head in by_node.values()),
         scores=scores,
         refusals=tuple(_refusal(loaded, refusal, subject) for refusal in refusals),
@@ -109,8 +110,3 @@ def _type(head: Head) -> str:
     if quantized:
         return quantized.dtype.name
     return head.stored_weight.float_type
-
-
-def _input_lines(model: Model) -> list[str]:
-    types = tensor_types(model)
-    return [f"{name}: {types[name]}" for name in model.inputs]

@@ -22,11 +22,13 @@ from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from tna_onnx.data.images.preprocess import ResolvedRecipe
+from tna_onnx.fields import settings_of
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.walk.steps import Refusal
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
+from tna_onnx.pipeline.settings import RECORDED
 from tna_onnx.pipeline.settings import Settings as CalibrationSettings
 from tna_onnx.results.as_json import SCHEMA
 from tna_onnx.results.details import Angles
@@ -65,7 +67,6 @@ _HEAD = {
 }
 
 _setting_types = get_type_hints(CalibrationSettings)
-_WORDS = ("method", "search", "map", "predictions", "ets_loss", "map_objective", "quantized_head")
 
 _Map: Any = Literal[("none", *MAPS)]
 _OutputKind = Literal[
@@ -75,48 +76,36 @@ _OutputKind = Literal[
 _Activation = Literal["none", "softmax", "log_softmax", "sigmoid"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Settings(SearchSettings):
-    """What the run was asked for, and what the search used.
+# What a run says of itself beside its settings: type and description.
+_OF_RUN: dict[str, tuple[Any, str]] = {
+    "ensemble_size_asked": (
+        int | Literal["auto", "inf"],
+        "tilted weights averaged, as asked for: a number, at least 1, `auto`, or `inf` for the limit of many.",
+    ),
+    "device": (str, "device that was asked for."),
+    "computed_on": (
+        str,
+        "what computed the search and the fits of maps, and where: NumPy on the CPU, or torch on a device.",
+    ),
+    "batch_size": (int, "samples in each run of the network, at least 1."),
+    "confidence_level": (float, "level of the intervals, per cent."),
+    "gates": (Gates, "limits on the result."),
+}
 
-    Attributes:
-        max_accuracy_drop: accuracy that a candidate may lose on the calibration data, percentage points.
-        method: what `search` and `map` are where they say `auto`.
-        search: search that was asked for.
-        map: map that was asked for.
-        predictions: whether `auto` may take what changes predictions.
-        keep_decision: whether a file that may change predictions gives those of the input as an output, too.
-        fold: whether linear maps may go into weight and bias.
-        ets_loss: what the weights of ETS minimise.
-        map_objective: what the temperature of `ts` minimises; `auto` is the objective.
-        quantized_head: what becomes of a weight that is stored quantised.
-        trust_labels: whether labels were taken as right although they look wrong or miss classes.
-        ensemble_size_asked: tilted weights averaged, as asked for: a number, at least 1, `auto`, or `inf` for the limit
-            of many.
-        device: device that was asked for.
-        computed_on: what computed the search and the fits of maps, and where: NumPy on the CPU, or torch on a device.
-        batch_size: samples in each run of the network, at least 1.
-        confidence_level: level of the intervals, per cent.
-        gates: limits on the result.
-    """
 
-    max_accuracy_drop: float = 0.3
-    method: str = "auto"
-    search: str = "auto"
-    map: str = "auto"
-    predictions: str = "auto"
-    keep_decision: bool = False
-    fold: bool = True
-    ets_loss: str = "auto"
-    map_objective: str = "auto"
-    quantized_head: str = "requantize"
-    trust_labels: bool = False
-    ensemble_size_asked: int | Literal["auto", "inf"] = "auto"
-    device: str = "auto"
-    computed_on: str = ""
-    batch_size: int = 64
-    confidence_level: float = 95.0
-    gates: Gates = dataclasses.field(default_factory=Gates)
+def _settings() -> type:
+    """A dataclass with the settings that a report records."""
+    stated = settings_of(CalibrationSettings)
+    described = {name: (_setting_types[name], stated[name][1].meaning) for name in RECORDED} | _OF_RUN
+    fields = [(name, kind, dataclasses.field(default=None)) for name, (kind, _) in described.items()]
+    settings = dataclasses.make_dataclass("Settings", fields, bases=(SearchSettings,), frozen=True)
+    lines = [f"    {name}: {text}" for name, (_, text) in described.items()]
+    settings.__doc__ = "\n".join([_SETTINGS, "", "Attributes:", *lines])
+    return settings
+
+
+_SETTINGS = "What the run was asked for, and what the search used."
+Settings = _settings()
 
 
 def _differences() -> type:
@@ -154,7 +143,6 @@ _STAND_INS: dict[tuple[type | None, str], Any] = {
     (Report, "parameters"): _Parameters,
     (Report, "settings"): Settings,
     (Studies, "settings"): StudySettings,
-    **{(Settings, name): _setting_types[name] for name in _WORDS},
     (CurvePoint, "parameters"): _Parameters,
     (Angles, "weight"): Literal["original", "tilted", "averaged"],
     (Comparison, "differences"): Differences,

@@ -6,16 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Unpack
 
-from tna_onnx.api.arguments import (
-    ProgressWord,
-    ShiftWords,
-    data_of,
-    held_out_of,
-    model_options_of,
-    refuse_unknown,
-    run_shown,
-    with_words,
-)
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import ProgressWord, ShiftWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.results.outcomes import Shift
@@ -72,10 +64,10 @@ def shift(
             file is written.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    refuse_unknown("shift", keywords, ShiftWords)
-    labelled = data_of(calib, keywords)
+    arguments.refuse_unknown("shift", keywords, ShiftWords)
+    labelled = arguments.data_of(calib, keywords)
     labelled.refuse_beside("shift")
-    unlabelled = held_out_of(target, labelled, keywords)
+    unlabelled = arguments.held_out_of(target, labelled, keywords)
     # the work loads with the first call, so that the name of the function is there at once
     from tna_onnx.shifting.shift import ShiftJob  # noqa: PLC0415
     from tna_onnx.shifting.shift import shift as run  # noqa: PLC0415
@@ -84,13 +76,13 @@ def shift(
         model=model,
         calib=labelled,
         target=None if unlabelled is None else dataclasses.replace(unlabelled, labels=None),
-        held_out=held_out_of(eval, labelled, keywords),
-        options=model_options_of(keywords),
-        settings=with_words(settings or ShiftSettings(), keywords),
+        held_out=arguments.held_out_of(eval, labelled, keywords),
+        options=arguments.model_options_of(keywords),
+        settings=arguments.with_words(settings or ShiftSettings(), keywords),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,
         device=device,
         batch_size=batch_size,
     )
-    return run_shown(run, job, progress, json)
+    return arguments.run_shown(run, job, progress, json)

@@ -6,15 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from tna_onnx.api.arguments import (
-    ProgressWord,
-    StudyWords,
-    data_of,
-    held_out_of,
-    model_options_of,
-    refuse_unknown,
-    run_shown,
-)
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import ProgressWord, StudyWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelSource
@@ -81,13 +74,13 @@ def study(
         DeviceError: ONNX Runtime or the device is missing.
         ResultError: a file cannot be written.
     """
-    refuse_unknown("study", keywords, StudyWords)
+    arguments.refuse_unknown("study", keywords, StudyWords)
     settings = StudySettings(repeats, seed, bins, objective, protocol, theta_s, n_t, ensemble_size)
     # a text is a sequence of letters
     names = (only,) if isinstance(only, str) else tuple(only)
-    calibration = data_of(calib, keywords)
+    calibration = arguments.data_of(calib, keywords)
     calibration.refuse_beside("study")
-    held_out = held_out_of(eval, calibration, keywords)
+    held_out = arguments.held_out_of(eval, calibration, keywords)
     if held_out is None:
         raise UsageError("eval is missing: a study scores held-out data; expected labelled samples")
     # the work loads with the first call, so that the name of the function is there at once
@@ -99,10 +92,10 @@ def study(
         held_out=held_out,
         only=names,
         settings=settings,
-        options=model_options_of(keywords),
+        options=arguments.model_options_of(keywords),
         folder=None if out is None else Path(out),
         device=device,
         batch_size=batch_size,
         cache=cache,
     )
-    return run_shown(run_studies, job, progress, json)
+    return arguments.run_shown(run_studies, job, progress, json)

@@ -6,22 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Unpack
 
-from tna_onnx.api.arguments import (
-    EvaluateWords,
-    ProgressWord,
-    check_targets,
-    data_of,
-    model_options_of,
-    progress_callback,
-    refuse_unknown,
-    save_json,
-    with_words,
-)
+from tna_onnx.api import arguments
+from tna_onnx.api.arguments import EvaluateWords, ProgressWord
 from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import preprocessing_notes
-from tna_onnx.engine.scoring import Both, Moved, NotFinite, run_both
+from tna_onnx.engine.scoring import Both, NotFinite, run_both
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.isolation import open_source
@@ -86,15 +77,15 @@ def verify(
         DeviceError: ONNX Runtime or the device is missing.
     """
     # arguments first, then the graphs, then data: cheapest first
-    refuse_unknown("verify", keywords, EvaluateWords)
+    arguments.refuse_unknown("verify", keywords, EvaluateWords)
     for word, value in keywords.items():
         if word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior") and value is not None:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
-    gates = with_words(Gates(), keywords)
+    gates = arguments.with_words(Gates(), keywords)
     where = parse_device(device)
-    options = model_options_of(keywords)
+    options = arguments.model_options_of(keywords)
     check_batch_size(batch_size)
-    check_targets(json)
+    arguments.check_targets(json)
     if data is None and keywords.get("preprocessing") is not None:
         raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it out")
     old = open_source(original, options)
@@ -107,8 +98,10 @@ def verify(
     outputs: OutputDifference | None = None
     missed: tuple[str, ...] = ()
     if data is not None:
-        with progress_callback(progress) as advance:
-            outputs, missed, more = _compared(files, data_of(data, keywords), where, batch_size, advance, gates, proof)
+        with arguments.progress_callback(progress) as advance:
+            outputs, missed, more = _compared(
+                files, arguments.data_of(data, keywords), where, batch_size, advance, gates, proof
+            )
         notes += more
     result = ModelDifference(
         original=files.old.name,
@@ -126,7 +119,7 @@ def verify(
         outputs=outputs,
         notes=notes,
     )
-    return save_json(json, result)
+    return arguments.save_json(json, result)
 
 
 def _complaint(old: Model, new: Model) -> str:
@@ -162,14 +155,10 @@ def _compared(
         if proof.intact:
             raise
         return None, (), (*notes, f"outputs not compared: {error}")  # say first in what the file is wrong
-    return moved.outputs, _missed(moved, gates), (*notes, *moved.notes)
-
-
-def _missed(moved: Moved, gates: Gates) -> tuple[str, ...]:
-    """Return a line for each gate of `calibrate` that the new file misses."""
     after = Metrics.of(moved.after, _BINS)
     differences = paired_differences(moved.before, moved.after, _BINS)
-    return (*gates.limits_missed(after, ""), *gates.changes_missed(differences, "nll", after, ""))
+    missed = (*gates.limits_missed(after, ""), *gates.changes_missed(differences, "nll", after, ""))
+    return moved.outputs, missed, (*notes, *moved.notes)
 
 
 @dataclass(frozen=True, eq=False)

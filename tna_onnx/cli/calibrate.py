@@ -7,30 +7,16 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options, setting_sources
-from tna_onnx.cli.options import (
-    FIGURE_FORMATS,
-    by_option,
-    calibration_data_options,
-    data_argument,
-    data_options,
-    feature_options,
-    field_options,
-    labelled_data_options,
-    model_argument,
-    model_options,
-    preprocessing_options,
-    run_options,
-    together,
-)
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, default_output, named_files, watch
 from tna_onnx.data.data_settings import DataFields
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -41,25 +27,9 @@ if TYPE_CHECKING:
     from tna_onnx.results.report import Report
 
 
-extra_options = together(
-    click.option(
-        "--figures",
-        metavar="DIR",
-        type=click.Path(),
-        help="Write the figures of the report as files into this folder, which is created if missing.",
-    ),
-    click.option(
-        "--mlflow",
-        is_flag=True,
-        help="Log the run to the MLflow server or store that MLFLOW_TRACKING_URI names, in the experiment of "
-        "MLFLOW_EXPERIMENT_NAME.",
-    ),
-)
-
-
 @dataclass(frozen=True)
 class Extras:
-    """What `extra_options` ask for.
+    """What is drawn and logged beside the result.
 
     Attributes:
         figures: folder, None for no figures.
@@ -82,93 +52,87 @@ class Extras:
             if warning:
                 complain(warning)
 
-    def steps(self, report: Report, html: str | None) -> list[Callable[[], Sequence[str]]]:
-        """Return steps that draw the figures and then log the run, with the files that were written."""
+    def steps(self, report: Report, html: str | None) -> Iterator[Callable[[], Sequence[str]]]:
+        """Yield steps that draw the figures and then log the run, with the files that were written."""
         # filled by the first step and read by the second, once both run
         drawn: list[Path] = []
-        steps: list[Callable[[], Sequence[str]]] = []
-        # In this order: the figures are part of what is logged.
+
+        def draw(folder: str) -> Sequence[str]:
+            from tna_onnx.render.figures import write_figures  # noqa: PLC0415
+
+            drawn.extend(write_figures(report, Path(folder), options.FIGURE_FORMATS))
+            names = ", ".join(dict.fromkeys(path.stem for path in drawn))
+            return [f"figures  {folder}: {names} ({', '.join(options.FIGURE_FORMATS)})"]
+
+        def log() -> Sequence[str]:
+            from tna_onnx.render.mlflow import log_report  # noqa: PLC0415
+
+            # A page that could not be written, or went to a pipe, is not there to be logged.
+            pages = [html] if html and Path(html).is_file() else []
+            files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
+            # Standard output is for results, and MLflow prints a greeting there.
+            with contextlib.redirect_stdout(sys.stderr):
+                return [f"mlflow   {log_report(report, files)}"]
+
         if self.figures is not None:
-            steps.append(functools.partial(self._draw, report, Path(self.figures), drawn))
+            yield functools.partial(draw, self.figures)
         if self.mlflow:
-            steps.append(functools.partial(self._log, report, html, drawn))
-        return steps
-
-    def _draw(self, report: Report, folder: Path, drawn: list[Path]) -> Sequence[str]:
-        from tna_onnx.render.figures import write_figures  # noqa: PLC0415
-
-        drawn.extend(write_figures(report, folder, FIGURE_FORMATS))
-        names = ", ".join(dict.fromkeys(path.stem for path in drawn))
-        return [f"figures  {self.figures}: {names} ({', '.join(FIGURE_FORMATS)})"]
-
-    def _log(self, report: Report, html: str | None, drawn: list[Path]) -> Sequence[str]:
-        from tna_onnx.render.mlflow import log_report  # noqa: PLC0415
-
-        # A page that could not be written, or went to a pipe, is not there to be logged.
-        pages = [html] if html and Path(html).is_file() else []
-        files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
-        # Standard output is for results, and MLflow prints a greeting there.
-        with contextlib.redirect_stdout(sys.stderr):
-            return [f"mlflow   {log_report(report, files)}"]
-
-
-_file_options = together(
-    calibration_data_options(
-        "Labelled calibration data",
-        "Labelled data for measuring the result. Without them, --calib is cross-validated.",
-    ),
-    click.option(
-        "--teacher",
-        metavar="MODEL",
-        type=click.Path(),
-        help="Fit to the probabilities of this model instead of labels, such as the float model of a quantised one.",
-    ),
-    click.option(
-        "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
-    ),
-    click.option(
-        "-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]"
-    ),
-    click.option(
-        "--patch",
-        metavar="FILE",
-        type=click.Path(),
-        help="Also write the change alone, as .npz or .safetensors; `tna-onnx apply MODEL FILE` makes the new file "
-        "from it.",
-    ),
-    # An earlier output is replaced without asking; only the model itself needs this.
-    click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
-)
-
-# Half of the samples is kept for the thresholds; `guard` has the other settings.
-_decision_options = field_options(GuardSettings, "add", "coverage", "risk", "decide", "positive", add=())
-
-_result_options = together(
-    click.option(
-        "--dry-run",
-        is_flag=True,
-        help="Do everything, including checks and gates, but write no model. --json, --report and --cache still work.",
-    ),
-    click.option(
-        "--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
-    ),
-    extra_options,
-)
+            yield log
 
 
 @click.command(cls=Command)
-@model_argument
-@data_argument
-@_file_options
-@field_options(Settings)
-@field_options(Gates)
-@_decision_options
-@_result_options
-@data_options
-@by_option
-@preprocessing_options
-@model_options
-@run_options
+@options.model_argument
+@options.data_argument
+@options.calibration_data_options(
+    "Labelled calibration data",
+    "Labelled data for measuring the result. Without them, --calib is cross-validated.",
+)
+@click.option(
+    "--teacher",
+    metavar="MODEL",
+    type=click.Path(),
+    help="Fit to the probabilities of this model instead of labels, such as the float model of a quantised one.",
+)
+@click.option(
+    "--cache", type=click.Path(), help="Folder that keeps the features, so that an interrupted run can resume."
+)
+@options.written_options(".tna.onnx")
+@click.option(
+    "--patch",
+    metavar="FILE",
+    type=click.Path(),
+    help="Also write the change alone, as .npz or .safetensors; `tna-onnx apply MODEL FILE` makes the new file "
+    "from it.",
+)
+@options.field_options(Settings)
+@options.field_options(Gates)
+# half of the samples is kept for the thresholds; `guard` has the other settings
+@options.field_options(GuardSettings, "add", "coverage", "risk", "decide", "positive", add=())
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Do everything, including checks and gates, but write no model. --json, --report and --cache still work.",
+)
+@click.option(
+    "--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report with figures, in one file."
+)
+@click.option(
+    "--figures",
+    metavar="DIR",
+    type=click.Path(),
+    help="Write the figures of the report as files into this folder, which is created if missing.",
+)
+@click.option(
+    "--mlflow",
+    is_flag=True,
+    help="Log the run to the MLflow server or store that MLFLOW_TRACKING_URI names, in the experiment of "
+    "MLFLOW_EXPERIMENT_NAME.",
+)
+@options.data_options
+@options.by_option
+@options.preprocessing_options
+@options.model_options
+@options.run_options
 @config_options
 def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: Any) -> None:
     """Write a recalibrated copy of MODEL.
@@ -224,16 +188,9 @@ def _page(report: Any) -> str:
     type=click.Choice(("logits", "probabilities"), case_sensitive=False),
     help="Which column or array to use, if the data have both.",
 )
-@field_options(DataFields, "label_column", "group_column", "weight_column", "class_prior")
-@field_options(Settings, *FIT_SETTINGS)
-@click.option(
-    "--json",
-    "json_file",
-    metavar="FILE",
-    type=click.Path(allow_dash=True),
-    help="Write the report as JSON to this file; with -, write it to standard output, and nothing else there.",
-)
-@click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table.")
+@options.field_options(DataFields, "label_column", "group_column", "weight_column", "class_prior")
+@options.field_options(Settings, *FIT_SETTINGS)
+@options.result_options
 @config_options
 def fit(**arguments: Any) -> None:
     """Fit on logits or probabilities with labels in DATA, and write a model that calibrates such scores.
@@ -250,18 +207,16 @@ def fit(**arguments: Any) -> None:
 
 
 @click.command(cls=Command, short_help="Write the file that a patch makes of MODEL.")
-@model_argument
+@options.model_argument
 @click.argument("patch", type=click.Path())
-@click.option("-o", "--output", type=click.Path(), help="File to write.  [default: MODEL.tna.onnx beside the model]")
+@options.written_options(".tna.onnx")
 @click.option(
     "--checkpoint",
     metavar="FILE",
     type=click.Path(),
     help="The .safetensors file that MODEL was exported from; it is written with the new weight, instead of MODEL.",
 )
-@click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model.")
-@click.option("--json", "json_file", metavar="FILE", type=click.Path(), help="Write the result as JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@options.result_options
 def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
     """Write the recalibrated file, byte for byte, from MODEL and the PATCH of `calibrate --patch`.
 
@@ -287,9 +242,9 @@ def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
 
 
 @click.command(cls=Command, short_help="Store features, for later runs of `calibrate`.")
-@model_argument
-@data_argument
-@labelled_data_options
+@options.model_argument
+@options.data_argument
+@options.labelled_data_options
 @click.option("--cache", type=click.Path(), help="Folder of feature stores, for this machine; created if missing.")
 @click.option(
     "-o",
@@ -297,11 +252,11 @@ def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
     type=click.Path(),
     help="New folder or URL for Parquet files, which every machine can read. The alternative is --cache.",
 )
-@feature_options
-@data_options
-@preprocessing_options
-@model_options  # and no --bins: no metric is computed
-@run_options
+@options.feature_options
+@options.data_options
+@options.preprocessing_options
+@options.model_options  # and no --bins: no metric is computed
+@options.run_options
 @config_options
 def features(**arguments: Any) -> None:
     """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.

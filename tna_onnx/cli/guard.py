@@ -8,60 +8,43 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.options import (
-    calibration_data_options,
-    choice,
-    data_argument,
-    data_options,
-    field_options,
-    model_argument,
-    model_options,
-    ood_data_option,
-    options,
-    preprocessing_options,
-    run_options,
-    together,
-    written_options,
-)
 from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.shifting.shift_settings import ShiftSettings
-
-_guard_options = together(
-    calibration_data_options(
-        "Labelled data that neither training nor calibration used",
-        "Further labelled data, to measure what the file decides.",
-        calib_required=False,
-    ),
-    written_options(".guard.onnx"),
-    field_options(GuardSettings),
-    ood_data_option,
-    click.option(
-        "--set-threshold",
-        multiple=True,
-        metavar="CLASS=NUMBER",
-        callback=options,
-        help="Set the threshold of a class in the output decision of MODEL, without samples and without a guarantee.",
-    ),
-    click.option(
-        "--remove", type=choice(("decision",)), help="Take the output decision out of MODEL, without samples."
-    ),
-)
 
 # What may stand beside --set-threshold and --remove.
 _EDITS = ("set_threshold", "remove", "model", "output", "overwrite", "json_file", "quiet", "verbose", "config")
 
 
 @click.command(cls=Command, short_help="Write a copy of MODEL that also decides.")
-@model_argument
-@data_argument
-@_guard_options
-@data_options
-@preprocessing_options
-@model_options  # and no --bins: no metric is computed
-@run_options
+@options.model_argument
+@options.data_argument
+@options.calibration_data_options(
+    "Labelled data that neither training nor calibration used",
+    "Further labelled data, to measure what the file decides.",
+    calib_required=False,
+)
+@options.written_options(".guard.onnx")
+@options.dry_run_option
+@options.field_options(GuardSettings)
+@options.ood_data_option
+@click.option(
+    "--set-threshold",
+    multiple=True,
+    metavar="CLASS=NUMBER",
+    callback=options.passed_on,
+    help="Give the output decision of MODEL another threshold of a class, without samples; nothing is promised of it.",
+)
+@click.option(
+    "--remove", type=options.choice(("decision",)), help="Take the output decision out of MODEL, without samples."
+)
+@options.data_options
+@options.preprocessing_options
+@options.model_options  # and no --bins: no metric is computed
+@options.run_options
 @config_options
 def guard(**arguments: Any) -> None:
     """Write a copy of MODEL that also decides: answer or abstain, a set of classes, known or unknown.
@@ -111,30 +94,26 @@ def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[
     )
 
 
-_shift_options = together(
-    calibration_data_options(
-        "Labelled data of the kind that MODEL was made for",
-        "Labelled data as the model will see them, for measuring the result.",
-    ),
-    click.option(
-        "--target-data",
-        "target",
-        type=click.Path(),
-        help="Data as the model will see them, for estimating class frequencies. Their labels are not read.",
-    ),
-    written_options(".shift.onnx"),
-    field_options(ShiftSettings),
-)
-
-
 @click.command(cls=Command, short_help="Write a copy of MODEL for other class frequencies.")
-@model_argument
-@data_argument
-@_shift_options
-@data_options
-@preprocessing_options
-@model_options
-@run_options
+@options.model_argument
+@options.data_argument
+@options.calibration_data_options(
+    "Labelled data of the kind that MODEL was made for",
+    "Labelled data as the model will see them, for measuring the result.",
+)
+@click.option(
+    "--target-data",
+    "target",
+    type=click.Path(),
+    help="Data as the model will see them, for estimating class frequencies. Their labels are not read.",
+)
+@options.written_options(".shift.onnx")
+@options.dry_run_option
+@options.field_options(ShiftSettings)
+@options.data_options
+@options.preprocessing_options
+@options.model_options
+@options.run_options
 @config_options
 def shift(**arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.

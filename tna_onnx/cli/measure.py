@@ -6,26 +6,9 @@ from typing import Any
 
 import click
 
+from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.options import (
-    DataOption,
-    bins_option,
-    by_option,
-    confidence_option,
-    data_argument,
-    data_options,
-    engine_options,
-    field_options,
-    labelled_data_options,
-    labels_option,
-    last_word,
-    model_argument,
-    model_options,
-    ood_data_option,
-    preprocessing_options,
-    run_options,
-)
 from tna_onnx.cli.terminal import check_result_file
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.graph.options import ModelOptions
@@ -33,18 +16,18 @@ from tna_onnx.results.gates import Gates
 
 
 @click.command(cls=Command, short_help="Measure the accuracy and calibration of MODEL.")
-@model_argument
-@data_argument
-@labelled_data_options
-@ood_data_option
-@field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
-@data_options
-@by_option
-@engine_options
-@preprocessing_options
-@bins_option
-@model_options
-@run_options
+@options.model_argument
+@options.data_argument
+@options.labelled_data_options
+@options.ood_data_option
+@options.field_options(Gates, "max_ece", "max_nll", "min_accuracy", "min_recall")
+@options.data_options
+@options.by_option
+@options.engine_options
+@options.preprocessing_options
+@options.bins_option
+@options.model_options
+@options.run_options
 @config_options
 def evaluate(**arguments: Any) -> None:
     """Measure MODEL on labelled data: accuracy, ECE, AdaECE, NLL, Brier score; and what a guarded model decides."""
@@ -58,7 +41,7 @@ def evaluate(**arguments: Any) -> None:
 @click.command(cls=Command, short_help="Measure several models on the same data.")
 @click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
 @click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
-@labels_option
+@options.labels_option
 @click.option(
     "--baseline",
     metavar="NAME|INDEX",
@@ -66,15 +49,15 @@ def evaluate(**arguments: Any) -> None:
     show_default=True,
     help="Model that the others are compared with: its file name, or its position counted from 1.",
 )
-@ood_data_option
-@confidence_option
+@options.ood_data_option
+@options.confidence_option
 @click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
-@data_options
-@by_option
-@preprocessing_options
-@bins_option
-@model_options
-@run_options
+@options.data_options
+@options.by_option
+@options.preprocessing_options
+@options.bins_option
+@options.model_options
+@options.run_options
 @config_options
 def compare(page: str | None, **arguments: Any) -> None:
     """Measure several models on the same labelled data, with paired differences to one of them.
@@ -89,7 +72,7 @@ def compare(page: str | None, **arguments: Any) -> None:
     from tna_onnx.cli.show import Step, carry_out, command_line, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import model_comparison_text  # noqa: PLC0415
 
-    arguments["models"], arguments["data"] = last_word(arguments["models"], arguments["data"])
+    arguments["models"], arguments["data"] = options.last_word(arguments["models"], arguments["data"])
 
     def steps(comparison: Any) -> list[Step]:
         if page is None:
@@ -103,7 +86,7 @@ def compare(page: str | None, **arguments: Any) -> None:
 
 @click.command(cls=Command)
 @click.argument("model", required=False, type=click.Path())
-@field_options(ModelOptions, "isolate", "model_limits")
+@options.field_options(ModelOptions, "isolate", "model_limits")
 @click.option(
     "--json",
     "json_file",
@@ -138,22 +121,22 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
 @click.command(cls=Command)
 @click.argument("original", type=click.Path())
 @click.argument("recalibrated", type=click.Path())
-@data_argument
+@options.data_argument
 # Not required, unlike in other commands: the files alone show what differs.
 @click.option(
     "--data",
     "--calib",
     "data",
-    cls=DataOption,
+    cls=options.DataOption,
     type=click.Path(),
     help="Labelled data to run both files on: file, folder or URL.",
 )
-@labels_option
-@field_options(Gates, "max_ece", "max_nll", "min_accuracy")
-@data_options
-@preprocessing_options
-@model_options
-@run_options
+@options.labels_option
+@options.field_options(Gates, "max_ece", "max_nll", "min_accuracy")
+@options.data_options
+@options.preprocessing_options
+@options.model_options
+@options.run_options
 @config_options
 def verify(**arguments: Any) -> None:
     """Prove that RECALIBRATED was made from ORIGINAL.

@@ -134,13 +134,11 @@ def temperature(_ctx: click.Context, _param: click.Parameter, text: str) -> floa
         raise click.BadParameter(f"expected a number or auto, got '{text}'") from None
 
 
-def limits(kind: type, _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Any:
-    """Parse limits, such as image-pixels=2e8: values of the dataclass `kind`."""
-    return kind(**_limits(kind, texts))
+def limits(kind: Any, _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Any:
+    """Parse NAME=NUMBER, repeated or with commas between them, as values of the dataclass `kind`.
 
-
-def _limits(kind: Any, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Parse NAME=NUMBER, repeated or with commas between them; whole numbers may be written as 2e8."""
+    Whole numbers may be written as 2e8.
+    """
     names = [field.name.replace("_", "-") for field in dataclasses.fields(kind)]
     values = {}
     for part in ",".join(texts).split(",") if texts else ():
@@ -151,10 +149,10 @@ def _limits(kind: Any, texts: tuple[str, ...]) -> dict[str, Any]:
             values[name.strip().replace("-", "_")] = float(number)
         except ValueError:
             raise click.BadParameter(f"expected NAME=NUMBER with a name of {', '.join(names)}, got '{part}'") from None
-    return values
+    return kind(**values)
 
 
-def options(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
+def passed_on(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
     """Parse NAME=VALUE of words that are passed on: numbers, two of them with a comma between, or text."""
     values: dict[str, Any] = {}
     for text in texts:
@@ -322,7 +320,7 @@ _PARSED: dict[str, Callable[[Any, Any], dict[str, Any]]] = {
     "path": lambda _, default: {"type": click.Path(), "default": default},
     "text": lambda _, default: {"default": default},
     "names": lambda *_: {"multiple": True, "callback": names},
-    "options": lambda *_: {"multiple": True, "callback": options},
+    "options": lambda *_: {"multiple": True, "callback": passed_on},
     "head": lambda *_: {"multiple": True, "callback": one_head},
     "members": lambda _, default: {"callback": members, "default": str(default)},
     "temperature": lambda _, default: {"callback": temperature, "default": f"{default:g}"},
@@ -373,10 +371,15 @@ def calibration_data_options(
 def written_options(ending: str) -> Callable[[F], F]:
     """Return the options on the model that a command writes; `ending` is that of its name by default."""
     return together(
-        click.option("-o", "--output", type=click.Path(), help=f"File to write.  [default: MODEL{ending}]"),
-        click.option("--overwrite", is_flag=True, help="Allow the output to replace the input model."),
-        click.option("--dry-run", is_flag=True, help="Do everything, but write no model."),
+        click.option(
+            "-o", "--output", type=click.Path(), help=f"File to write.  [default: MODEL{ending} beside the model]"
+        ),
+        # an earlier output is replaced without asking; only the model itself needs this
+        click.option("--overwrite", is_flag=True, help="Allow --output to replace the input model."),
     )
+
+
+dry_run_option = click.option("--dry-run", is_flag=True, help="Do everything, but write no model.")
 
 
 labels_option = click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
@@ -407,6 +410,17 @@ ood_data_option = click.option(
     "not used.",
 )
 
+result_options = together(
+    click.option(
+        "--json",
+        "json_file",
+        metavar="FILE",
+        type=click.Path(allow_dash=True),
+        help="Write the result as JSON to this file; with -, write it to standard output, and nothing else there.",
+    ),
+    click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table."),
+)
+
 run_options = together(
     click.option(
         "--device",
@@ -424,14 +438,7 @@ run_options = together(
         show_default=True,
         help="Samples per run of the model; auto measures which number is fastest.",
     ),
-    click.option(
-        "--json",
-        "json_file",
-        metavar="FILE",
-        type=click.Path(allow_dash=True),
-        help="Write the result as JSON to this file; with -, write it to standard output, and nothing else there.",
-    ),
-    click.option("-q", "--quiet", is_flag=True, help="Show no progress and print no table."),
+    result_options,
 )
 
 

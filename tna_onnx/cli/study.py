@@ -7,80 +7,59 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.options import (
-    FIGURE_FORMATS,
-    Words,
-    calibration_data_options,
-    data_argument,
-    data_options,
-    field_options,
-    flat,
-    model_argument,
-    model_options,
-    preprocessing_options,
-    run_options,
-    together,
-)
 from tna_onnx.cli.terminal import check_figure_folder, named_files
 from tna_onnx.studies.settings import STUDIES, StudySettings
 
 if TYPE_CHECKING:
     from tna_onnx.render.figures import FigureStyle
 
-_file_options = together(
-    calibration_data_options("Labelled calibration data", "Held-out data to score.", required=True),
-    click.option(
-        "-o",
-        "--out",
-        metavar="DIR",
-        required=True,
-        type=click.Path(),
-        help="Folder for the results, created if missing. A study that is already there, with the same model, data"
-        " and settings, is not repeated.",
-    ),
-    click.option("--cache", type=click.Path(), help="Folder that keeps the features."),
-)
-
-_study_options = together(
-    click.option(
-        "--only",
-        metavar="NAME,...",
-        multiple=True,
-        type=Words(STUDIES),
-        callback=flat,
-        help=f"Studies to make: {', '.join(STUDIES)}.  [default: all]",
-    ),
-    field_options(StudySettings),
-    click.option(
-        "--figure-format",
-        "figure_formats",
-        multiple=True,
-        type=Words(FIGURE_FORMATS),
-        callback=flat,
-        help="Format of the figures; several separated by commas, or repeat the option.  [default: svg]",
-    ),
-    click.option(
-        "--style",
-        type=click.Choice(["page", "paper"]),
-        default="page",
-        show_default=True,
-        help="page: as in the report; paper: one column wide, with symbols, one legend and no clipped lines.",
-    ),
-    click.option("--split-panels", is_flag=True, help="A file for each panel of a figure: NAME-1, NAME-2, ..."),
-)
-
 
 @click.command(cls=Command, short_help="Repeat the paper's experiments on MODEL.")
-@model_argument
-@data_argument
-@_file_options
-@_study_options
-@data_options
-@preprocessing_options
-@model_options
-@run_options
+@options.model_argument
+@options.data_argument
+@options.calibration_data_options("Labelled calibration data", "Held-out data to score.", required=True)
+@click.option(
+    "-o",
+    "--out",
+    metavar="DIR",
+    required=True,
+    type=click.Path(),
+    help="Folder for the results, created if missing. A study that is already there, with the same model, data"
+    " and settings, is not repeated.",
+)
+@click.option("--cache", type=click.Path(), help="Folder that keeps the features.")
+@click.option(
+    "--only",
+    metavar="NAME,...",
+    multiple=True,
+    type=options.Words(STUDIES),
+    callback=options.flat,
+    help=f"Studies to make: {', '.join(STUDIES)}.  [default: all]",
+)
+@options.field_options(StudySettings)
+@click.option(
+    "--figure-format",
+    "figure_formats",
+    multiple=True,
+    type=options.Words(options.FIGURE_FORMATS),
+    callback=options.flat,
+    help="Format of the figures; several separated by commas, or repeat the option.  [default: svg]",
+)
+@click.option(
+    "--style",
+    type=click.Choice(["page", "paper"]),
+    default="page",
+    show_default=True,
+    help="page: as in the report; paper: one column wide, with symbols, one legend and no clipped lines.",
+)
+@click.option("--split-panels", is_flag=True, help="A file for each panel of a figure: NAME-1, NAME-2, ...")
+@options.data_options
+@options.preprocessing_options
+@options.model_options
+@options.run_options
 @config_options
 def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
     """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.

@@ -243,18 +243,17 @@ def _unreached(goal: str, level: float, delta: float, scores: Floats, holds: NDA
         whose = "samples of the class" if goal == "recall" else "samples without the class"
     there = int(np.count_nonzero(~holds if goal == "fpr" else holds))
     best = reachable_bound(scores, holds, goal, delta)
-    words = "none can be had" if best is None else f"the best that these can promise is {_level(best, goal)}"
+    words = "none can be had"
+    if best is not None:
+        # rounded to the side on which it is true
+        rounded = (math.ceil if goal == "fpr" else math.floor)(1000 * best) / 1000
+        words = f"the best that these can promise is {rounded:g}"
     text = f"{who}: {goal} of {sign} {level:g} with {100 * (1 - delta):g} % certainty takes {needed:,} {whose}"
     if goal == "precision":
         text += " the threshold, and no other above it, or more with few"
     elif needed > there > 0:
         text += f", about {math.ceil(needed * len(scores) / there):,} samples like these"
     return f"{text}; there are {there:,}; {words}"
-
-
-def _level(best: float, goal: str) -> str:
-    # rounded to the side on which it is true
-    return f"{(math.ceil if goal == 'fpr' else math.floor)(1000 * best) / 1000:g}"
 
 
 def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: int, level: float) -> Operated:

@@ -54,6 +54,7 @@ from tna_onnx.pipeline.checking import FinalFile, checked_file, first_rows
 from tna_onnx.pipeline.job import Job, refuse_finished, target_of
 from tna_onnx.pipeline.recalibrate import recalibrate
 from tna_onnx.pipeline.sample_checks import digests_in_file
+from tna_onnx.pipeline.steps import DecisionStep
 from tna_onnx.progress import Progress
 from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.outcomes import Decisions, Guard
@@ -99,18 +100,20 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
     if job.dry_run:
         target = None
     chosen = _choose(job, opened, progress)
-    settings = chosen.settings
-    job = replace(job, settings=settings)
-    metadata = _metadata(job, opened, chosen)
-    thresholds = chosen.thresholds
-    proto = write_decisions(model, chosen.guarded, thresholds.values, settings.outputs, metadata, thresholds.dials)
+    settings, thresholds = chosen.settings, chosen.thresholds
+    metadata = _metadata(opened, chosen)
+    step = DecisionStep(model.sha256, model, chosen.guarded, thresholds.values, settings.outputs, thresholds.dials)
+    proto = write_decisions(step, metadata)
     with checked_file(model, proto, target, opened.device) as (path, written):
-        change = _checked(opened, chosen, written, settings.outputs, progress)
-        decisions = _measured(job, opened, chosen, written, progress)
+        change = _checked(opened, chosen, written, progress)
+        decisions = _measured(opened, chosen, written, progress)
         if check is not None:
             check(path, decisions)
         size = path.stat().st_size
-    score = chosen.guarded.set_score
+    score, rule = chosen.guarded.set_score, chosen.guarded.decision
+    promise = ""
+    if rule is not None and chosen.operated is not None:
+        promise = promise_of(settings, rule, chosen.operated.point, opened.names)
     of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
     groups = chosen.scores.clusters is not None
     return Guard(
@@ -118,9 +121,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         model_sha256=model.sha256,
         output=str(target or ""),
         class_output=opened.output.name,
-        outputs=new_outputs(
-            settings, thresholds, of_sets, opened.output.n_classes, score, _promise(chosen, opened), groups=groups
-        ),
+        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, groups=groups),
         inputs=dial_inputs(thresholds.dials),
         set_temperature=1.0 if score is None else score.temperature,
         set_penalty=0.0 if score is None else score.weight,
@@ -138,13 +139,6 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         provider=opened.session.provider,
         operating_point=None if chosen.operated is None else chosen.operated.point,
     )
-
-
-def _promise(chosen: _Chosen, opened: GuardSamples) -> str:
-    rule = chosen.guarded.decision
-    if rule is None or chosen.operated is None:
-        return ""
-    return promise_of(chosen.settings, rule, chosen.operated.point, opened.names)
 
 
 def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
@@ -178,11 +172,9 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
     return _Chosen(settings, unreached, guarded, thresholds, scores, rows, fresh, operated)
 
 
-def _checked(
-    opened: GuardSamples, chosen: _Chosen, written: Session, names: dict[str, str], progress: Progress
-) -> float:
+def _checked(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> float:
     """Compare the written file with the scores and with its source; return the largest change of an old output."""
-    size = opened.batch_size
+    names, size = chosen.settings.outputs, opened.batch_size
     # in the batches that the scores were computed in
     first = first_rows(opened.source, size)
     columns = _columns(names)
@@ -195,11 +187,11 @@ def _checked(
     return largest_change(opened.model, source_session, written, opened.source, first, size)
 
 
-def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
+def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
     """Measure what the written file decides."""
-    names = _columns(job.settings.outputs)
-    level = job.settings.confidence_level
-    source_of_report = opened.reported
+    names = _columns(chosen.settings.outputs)
+    level = chosen.settings.confidence_level
+    reported = opened.held_out or opened.source
     rule = chosen.guarded.decision
     drawn = range(0) if rule is None else drawn_classes(rule, opened.output.n_classes)
 
@@ -208,7 +200,7 @@ def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Ses
             written, opened.output, names, source, opened.batch_size, progress, stage="decide", drawn=drawn
         )
 
-    in_distribution = decided(source_of_report)
+    in_distribution = decided(reported)
     detection = None
     if opened.unknown is not None:
         unknown = decided(opened.unknown).values
@@ -217,7 +209,7 @@ def _measured(job: GuardJob, opened: GuardSamples, chosen: _Chosen, written: Ses
         )
     fresh = opened.held_out is not None
     return measure(
-        in_distribution, opened.names, level, source_of_report.describe(), fresh=fresh, detection=detection, rule=rule,
+        in_distribution, opened.names, level, reported.describe(), fresh=fresh, detection=detection, rule=rule,
         cost=None if rule is None or not rule.cost.size else rule.cost,
     )  # fmt: skip
 
@@ -227,7 +219,7 @@ def _columns(names: dict[str, str]) -> dict[str, str]:
     return {role: name for role, name in names.items() if role != "posterior"}
 
 
-def _metadata(job: GuardJob, opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
+def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
     """Return all of this tool's entries; no time, no path: the same run writes the same bytes."""
     # which output classifies is not asked again: a reader need not tell it from the new ones
     entries = provenance(opened.model)
@@ -235,15 +227,12 @@ def _metadata(job: GuardJob, opened: GuardSamples, chosen: _Chosen) -> dict[str,
     return {
         **entries,
         **output,
-        **guard_entries(job.settings, chosen.guarded, chosen.thresholds.values, opened.names),
+        **guard_entries(chosen.settings, chosen.guarded, chosen.thresholds.values, opened.names),
         "guard_data_sha256": opened.source.digest(),
         "guard_samples": str(len(opened.source)),
         "guard_source_sha256": opened.model.sha256,
         **digests_in_file(opened.source, "guard"),
     }
-
-
-_PURPOSES = ("fit weight and map", "give thresholds")
 
 
 def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | None, progress: Progress) -> Report:
@@ -277,7 +266,7 @@ def _split(job: Job, settings: GuardSettings) -> tuple[Path, Part, Part]:
             f"{samples.source.describe()}: contains computed features or logits; --add runs the new file, and needs "
             "samples for its inputs"
         )
-    fit, decide = halves(samples.source, settings.seed, _PURPOSES)
+    fit, decide = halves(samples.source, settings.seed, ("fit weight and map", "give thresholds"))
     # before the search, which may take minutes
     deciding = drawn_by_weight(decide, settings.seed)
     require_enough(settings, len(deciding), len(deciding), deciding.describe())

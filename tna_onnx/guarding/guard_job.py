@@ -97,11 +97,6 @@ class GuardSamples(Opened):
         _, first = np.unique(clusters[order], return_index=True)
         return np.sort(order[first])
 
-    @property
-    def reported(self) -> Source:
-        """The samples that the report is about."""
-        return self.held_out or self.source
-
 
 def open_guard(job: GuardJob) -> GuardSamples:
     """Open model and data, and refuse samples that decided on something before."""
@@ -115,12 +110,22 @@ def open_guard(job: GuardJob) -> GuardSamples:
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
     held_out = _opened_if(classifier, job.held_out, job.settings.seed)
-    notes = (*_leaks(job, model, source, held_out), *source_notes(source), *group_notes(held_out or source))
-    size, more = checked_batch_size(classifier, job.batch_size, source)
-    notes += more
-    for asked, samples in ((job.calib, source), (job.held_out, held_out)):
-        notes += _label_warnings(asked, samples, classifier, size)
+    calib, *judging = (DigestedSamples.of(samples) for samples in (source, held_out) if samples is not None)
+    limits = job.calib.limits
+    notes = check_leaks(model, calib, next(iter(judging), None), limits, cross_fits=False)
+    for samples in (calib, *judging):
+        notes += decided_on(model, samples, limits)
+    size, about_model = checked_batch_size(classifier, job.batch_size, source)
+    notes += (*source_notes(source), *group_notes(held_out or source), *about_model)
+    notes += _label_warnings(job.calib, source, classifier, size)
+    if job.held_out is not None and held_out is not None:
+        notes += _label_warnings(job.held_out, held_out, classifier, size)
     notes += _unseen_notes(source, output.n_classes, job.settings)
+    unknown = None
+    if job.unknown is not None:
+        if "ood" not in job.settings.add:
+            raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
+        unknown = open_unknown(classifier, job.unknown, source)
     return GuardSamples(
         classifier=classifier,
         data=data,
@@ -130,7 +135,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
         notes=notes,
         fit=fit or source,
         fit_rows=rows,
-        unknown=_unknown(job, classifier, source),
+        unknown=unknown,
     )
 
 
@@ -163,20 +168,8 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
     require_enough(settings, n, n - len(fitted), where)
 
 
-def _leaks(job: GuardJob, model: Model, source: Source, held_out: Source | None) -> tuple[str, ...]:
-    calib = DigestedSamples.of(source)
-    judging = None if held_out is None else DigestedSamples.of(held_out)
-    notes = check_leaks(model, calib, judging, job.calib.limits, cross_fits=False)
-    notes += decided_on(model, calib, job.calib.limits)
-    if judging is not None:
-        notes += decided_on(model, judging, job.calib.limits)
-    return notes
-
-
-def _label_warnings(data: Data | None, samples: Source | None, classifier: Classifier, size: int) -> tuple[str, ...]:
+def _label_warnings(data: Data, samples: Source, classifier: Classifier, size: int) -> tuple[str, ...]:
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless."""
-    if data is None or samples is None:
-        return ()
     output = classifier.output
     runs = (classifier.session.run([output.name], batch) for batch in samples.batches(size))
     predicted = np.concatenate([output.predicted(values) for (values,) in runs])
@@ -214,14 +207,6 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
         return np.sort(rng.permutation(len(source))[: len(source) // 2])
     place = rng.permutation(int(clusters.max()) + 1)[clusters]
     return np.flatnonzero(2 * place <= place.max())
-
-
-def _unknown(job: GuardJob, classifier: Classifier, familiar: Source) -> Source | None:
-    if job.unknown is None:
-        return None
-    if "ood" not in job.settings.add:
-        raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
-    return open_unknown(classifier, job.unknown, familiar)
 
 
 _FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}

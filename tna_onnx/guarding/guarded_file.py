@@ -313,7 +313,7 @@ def with_thresholds(file: Model, wanted: Mapping[str, float]) -> tuple[Model, An
         dials = replace(dials, decision=replace(dials.decision, default=limits))
     entries = stated_by_hand({**entries, "guard_decision": json.dumps(words)}, by_hand)
     thresholds = {**decided.thresholds, "decision": limits}
-    return before, write_decisions(before, decided.guarded, thresholds, decided.names, entries, dials, file)
+    return before, write_decisions(replace(decided, thresholds=thresholds, dials=dials), entries, file)
 
 
 def _require_threshold(name: str, value: float, most: float) -> None:
@@ -331,10 +331,9 @@ def without_decision(file: Model) -> tuple[Model, Any]:
         return before, before.proto
     thresholds = {role: limits for role, limits in decided.thresholds.items() if role != "decision"}
     entries = {key: value for key, value in with_goal(provenance(file), "").items() if key != "guard_decision"}
-    guarded = replace(decided.guarded, decision=None)
-    return before, write_decisions(
-        before, guarded, thresholds, names, entries, replace(decided.dials, decision=None), file
-    )
+    guarded, dials = replace(decided.guarded, decision=None), replace(decided.dials, decision=None)
+    step = replace(decided, guarded=guarded, thresholds=thresholds, names=names, dials=dials)
+    return before, write_decisions(step, entries, file)
 
 
 def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
@@ -354,4 +353,4 @@ def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
     if not proof.intact or proof.decisions is None:
         wrong = "; ".join(f"{each.part} {each.name}: {each.change}" for each in proof.unexplained)
         raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {proof.reason or wrong}; {_ADVICE}")
-    return before, proof.decisions
+    return before, replace(proof.decisions, source=before.sha256, model=before)

@@ -56,7 +56,10 @@ def measure(
     level = check_level(confidence_level)
     figures: dict[str, Any] = {}
     if "confidence" in decided.values:
-        figures["calibration"] = _calibrated(decided, level)
+        errors = top_label_errors(decided.values["confidence"], decided.hit, level, decided.clusters)
+        figures["calibration"] = ConfidenceCalibration(
+            errors.ece, errors.ece_interval, errors.nll, errors.nll_interval, level
+        )
     if "accept" in decided.values:
         figures |= _accepted(decided, level)
     if "set" in decided.values:
@@ -65,14 +68,8 @@ def measure(
         figures["alarms"] = float(decided.values["ood_alarm"].mean())
     if "decision" in decided.values:
         figures["decision"] = score_decision(decided, names, level, rule, cost)
-    n = len(decided)
     accuracy = float(decided.hit.mean())
-    return Decisions(data=data, fresh=fresh, n=n, accuracy=accuracy, detection=detection, **figures)
-
-
-def _calibrated(decided: Values, level: float) -> ConfidenceCalibration:
-    errors = top_label_errors(decided.values["confidence"], decided.hit, level, decided.clusters)
-    return ConfidenceCalibration(errors.ece, errors.ece_interval, errors.nll, errors.nll_interval, level)
+    return Decisions(data=data, fresh=fresh, n=len(decided), accuracy=accuracy, detection=detection, **figures)
 
 
 def _accepted(decided: Values, level: float) -> dict[str, Any]:
@@ -209,9 +206,8 @@ def score_guarded(
     drawn = drawn_classes(rule, output.n_classes) if "decision" in guards else range(0)
     listening = Listening(session, output, guards, source.labels, source.describe(), drawn)
     scores, predicted = score_model(listening, output, source, batch_size, progress)
-    columns = listening.columns
     decided = Values(
-        source.labels, scores.hit, scores.confidence, columns.columns, columns.sizes, scores.clusters,
+        source.labels, scores.hit, scores.confidence, listening.columns, listening.sizes, scores.clusters,
         listening.probabilities,
     )  # fmt: skip
     detection: Detection | None = None

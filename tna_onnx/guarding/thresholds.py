@@ -79,43 +79,11 @@ class Values:
         return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters, p)
 
 
-class Columns:
-    """One column a role, filled batch by batch: the scores of all classes are never in memory together."""
-
-    def __init__(self, roles: Iterable[str], where: str) -> None:
-        self._kept: dict[str, list[NDArray[Any]]] = {role: [] for role in roles}
-        self._sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
-        self._where = where
-
-    def add(self, labels: NDArray[np.int64], outputs: Iterable[NDArray[Any]]) -> None:
-        """Take in what the outputs, in the order of the roles, say of a batch with these labels (B,)."""
-        for (role, kept), output in zip(self._kept.items(), outputs, strict=True):
-            rows = (len(labels), int(labels.max(initial=0)) + 1) if role == "set" else (len(labels),)
-            if role == "decision" and output.ndim == 2 and len(output) == len(labels):
-                kept.append(output)
-                continue
-            if output.ndim != len(rows) or len(output) != rows[0] or output.shape[-1] < rows[-1]:
-                raise DataError(f"{self._where}: output {role} has shape {output.shape} for {len(labels)} samples")
-            if role != "set":
-                kept.append(output)
-                continue
-            if output.dtype == np.bool_:
-                self._sizes.append(output.sum(axis=1, dtype=np.int64))
-            kept.append(output[np.arange(len(labels)), labels])
-
-    @property
-    def columns(self) -> dict[str, NDArray[Any]]:
-        """Role -> (N,)."""
-        return {role: np.concatenate(parts) for role, parts in self._kept.items()}
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Classes in each set, (N,); empty without sets."""
-        return np.concatenate(self._sizes)
-
-
 class Listening:
-    """A session that also runs further outputs, and keeps what they say; batches come in the order of the labels."""
+    """A session that also runs further outputs, and keeps what they say; batches come in the order of the labels.
+
+    One column a role is filled batch by batch: the scores of all classes are never in memory together.
+    """
 
     def __init__(
         self,
@@ -132,18 +100,46 @@ class Listening:
         self._probabilities: list[Floats] = []
         self._names = [*names.values()]
         self._labels = labels
+        self._where = where
         self._done = 0
-        self.columns = Columns(names, where)
+        self._parts: dict[str, list[NDArray[Any]]] = {role: [] for role in names}
+        self._sizes: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
 
     def run(self, outputs: list[str], batch: Batch, /) -> list[NDArray[Any]]:
         """Run one batch, and return what was asked for."""
-        found = self._session.run([*outputs, *self._names], batch)
+        values = self._session.run([*outputs, *self._names], batch)
         end = self._done + len(next(iter(batch.values())))
-        self.columns.add(self._labels[self._done : end], found[len(outputs) :])
+        self._add(self._labels[self._done : end], values[len(outputs) :])
         self._done = end
         if self._drawn and outputs == [self._output.name]:
-            self._probabilities.append(self._output.probabilities(found[0])[:, self._drawn].astype(np.float32))
-        return found[: len(outputs)]
+            self._probabilities.append(self._output.probabilities(values[0])[:, self._drawn].astype(np.float32))
+        return values[: len(outputs)]
+
+    def _add(self, labels: NDArray[np.int64], outputs: Iterable[NDArray[Any]]) -> None:
+        """Take in what the outputs, in the order of the roles, say of a batch with these labels (B,)."""
+        for (role, parts), output in zip(self._parts.items(), outputs, strict=True):
+            rows = (len(labels), int(labels.max(initial=0)) + 1) if role == "set" else (len(labels),)
+            if role == "decision" and output.ndim == 2 and len(output) == len(labels):
+                parts.append(output)
+                continue
+            if output.ndim != len(rows) or len(output) != rows[0] or output.shape[-1] < rows[-1]:
+                raise DataError(f"{self._where}: output {role} has shape {output.shape} for {len(labels)} samples")
+            if role != "set":
+                parts.append(output)
+                continue
+            if output.dtype == np.bool_:
+                self._sizes.append(output.sum(axis=1, dtype=np.int64))
+            parts.append(output[np.arange(len(labels)), labels])
+
+    @property
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Role -> (N,)."""
+        return {role: np.concatenate(parts) for role, parts in self._parts.items()}
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Classes in each set, (N,); empty without sets."""
+        return np.concatenate(self._sizes)
 
     @property
     def probabilities(self) -> Floats | None:
@@ -180,17 +176,22 @@ def collect_values(
         confidences.append(p.max(axis=1))
         done += len(p)
         progress(stage, done, len(rows))
-    columns = listening.columns.columns
+    columns = listening.columns
     for role, column in columns.items():
         if not np.all(np.isfinite(column)):
             row = rows[int(np.flatnonzero(~np.isfinite(column))[0])]
             raise DataError(f"{source.describe()}: the {role} score of sample {row} is not a finite number")
-    sizes = listening.columns.sizes
     clusters = clusters_of(source)
     if clusters is not None:
         clusters = clusters[rows]
     return Values(
-        labels, np.concatenate(hits), np.concatenate(confidences), columns, sizes, clusters, listening.probabilities
+        labels,
+        np.concatenate(hits),
+        np.concatenate(confidences),
+        columns,
+        listening.sizes,
+        clusters,
+        listening.probabilities,
     )
 
 
@@ -318,7 +319,9 @@ def choose_thresholds(
     vacuous: tuple[int, ...] = ()
     notes: list[str] = []
     if "accept" in settings.add:
-        found["accept"] = _accept(values, settings)
+        accepted = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
+        assert accepted is not None  # noqa: S101 - `reachable` has left out what is not
+        found["accept"] = np.asarray(accepted.threshold, np.float32)
         if settings.dials:
             dials = replace(dials, accept=risk_dial(values, settings))
     if "set" in settings.add:
@@ -326,7 +329,14 @@ def choose_thresholds(
         kept = fresh if settings.fits_sets else np.ones_like(fresh)
         own = values.values["set"][kept]
         found["set"], vacuous = _of_sets(own, values.labels[kept], settings, n_classes, where)
-        notes = _set_notes(own, found["set"], vacuous, settings)
+        if vacuous:
+            needed = samples_needed(settings.coverage / 100)
+            notes.append(
+                f"every set holds the classes {listed(map(str, vacuous))}: they have fewer than the {needed:,} samples "
+                "that the coverage needs"
+            )
+        if not settings.per_class:
+            notes += _tie_notes(own, found["set"], settings)
         if settings.dials:
             dials = replace(dials, set=set_dial(own, values.labels[kept], settings, n_classes))
     if "ood" in settings.add:
@@ -365,18 +375,6 @@ def _set_words(settings: GuardSettings) -> str:
 
 def _alarm_words(settings: GuardSettings) -> str:
     return f"false alarms below {settings.false_alarm:g} %"
-
-
-def _set_notes(
-    own: NDArray[np.float32],
-    threshold: NDArray[np.float32],
-    vacuous: tuple[int, ...],
-    settings: GuardSettings,
-) -> list[str]:
-    notes = [_vacuous_note(vacuous, settings)] if vacuous else []
-    if not settings.per_class:
-        notes += _tie_notes(own, threshold, settings)
-    return notes
 
 
 def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
@@ -429,18 +427,6 @@ def _of_sets(
             "samples of a class, and no class has so many; give more, or leave --per-class out"
         )
     return np.array(found, np.float32), vacuous
-
-
-def _vacuous_note(vacuous: tuple[int, ...], settings: GuardSettings) -> str:
-    first = listed(map(str, vacuous))
-    needed = samples_needed(settings.coverage / 100)
-    return f"every set holds the classes {first}: they have fewer than the {needed:,} samples that the coverage needs"
-
-
-def _accept(values: Values, settings: GuardSettings) -> NDArray[np.float32]:
-    found = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
-    assert found is not None  # noqa: S101 - `reachable` has left out what is not
-    return np.asarray(found.threshold, np.float32)
 
 
 def reachable(values: Values, settings: GuardSettings, where: str) -> tuple[GuardSettings, Unreached | None]:

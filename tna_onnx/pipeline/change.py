@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import decisions
-from tna_onnx.graph.decisions import Guarded, add_decisions
-from tna_onnx.graph.dials import Dials
+from tna_onnx.graph.decisions import add_decisions
 from tna_onnx.graph.difference import content_digest, differences, same_models
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
@@ -41,15 +40,7 @@ from tna_onnx.graph.written_values import NotRebuilt, WrittenValues
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.ops import Ops
 from tna_onnx.pipeline.stated import false_entries, require_command, stated_after
-from tna_onnx.pipeline.steps import (
-    Added,
-    Change,
-    DecisionStep,
-    Decoder,
-    Encoder,
-    HeadStep,
-    OriginalClass,
-)
+from tna_onnx.pipeline.steps import Added, Change, DecisionStep, Decoder, Encoder, HeadStep, OriginalClass
 
 _FORMAT = 1
 _CHANGE = "change"
@@ -68,9 +59,17 @@ def write_change(
     earlier = _earlier(model, metadata)
     # the bias that an earlier step has put there is not in this file any more, and of too many classes the metadata do
     # not hold the map, so nothing can be computed of it
-    lost = any(_is_of(step, readout) and step["bias"] == "file" for step in earlier)
+    lost = isinstance(readout, Head) and any(
+        step["step"] == "head" and step["readout"]["node"] == readout.node and step["bias"] == "file"
+        for step in earlier
+    )
     if change.folded is not None and (lost or not _is_held(change.folded)):
-        change = _with_numbers(readout, change)
+        # in place of the map, the numbers that it gives
+        assert isinstance(readout, Head)  # noqa: S101 - a map folds into a head alone
+        weight, bias, factor = _with_map(readout, change.folded.folded())
+        if bias is None and readout.holds_bias:
+            bias, factor = readout.bias * readout.working_type.type(factor), 1.0
+        change = replace(change, folded=None, weight=weight, bias=bias, bias_factor=factor)
     if change.folded is None:
         change = _in_place(readout, change)
     result = _applied(model, readout, change, None, aside=aside)
@@ -114,34 +113,34 @@ def _stated_bias(readout: Readout, change: Change, encoder: Encoder) -> Any:
     return "file"
 
 
-def write_decisions(
-    model: Model,
-    guarded: Guarded,
-    thresholds: Mapping[str, NDArray[np.float32]],
-    names: Mapping[str, str],
-    metadata: Mapping[str, str],
-    dialled: Dials,
-    from_file: Model | None = None,
-) -> Any:
+def write_decisions(step: DecisionStep, metadata: Mapping[str, str], from_file: Model | None = None) -> Any:
     """Return the protobuf of a model with decisions, and in its metadata how they were added; see `add_decisions`."""
-    proto = add_decisions(model, guarded, thresholds, names, {}, dialled, from_file)
-    done = DecisionStep(model.sha256, model, guarded, thresholds, names, dialled)
-    words = _decision_words(done, proto, model.large_values)
-    annotate(proto, _with_steps(metadata, [*_earlier(model, metadata), words]))
+    proto, words = _with_decisions(step, from_file, step.model.large_values)
+    annotate(proto, _with_steps(metadata, [*_earlier(step.model, metadata), words]))
     return proto
 
 
-def _decision_words(done: DecisionStep, proto: Any, large_values: Mapping[bytes, Any]) -> dict[str, Any]:
-    """Return what the metadata say of decisions that are in a protobuf."""
+def _with_decisions(
+    step: DecisionStep, from_file: Model | None, large_values: Mapping[bytes, Any]
+) -> tuple[Any, dict[str, Any]]:
+    """Return the protobuf of a model with decisions, and what the metadata say of them."""
+    model = step.model
+    proto = add_decisions(model, step.guarded, step.thresholds, step.names, {}, step.dials, from_file)
+    file = Model(proto, "", model.path, large_values=dict(large_values))
+    digest = hashlib.sha256()
+    for name in file.producers:
+        tensor = file.constant_tensor(name) if name.startswith(f"{decisions.GUARD}/") else None
+        if tensor is not None:
+            digest.update(name.encode() + content_digest(file, tensor))
     encoder = Encoder()
-    return {
+    return proto, {
         "step": "decisions",
-        "source": done.source,
-        "guarded": encoder.encoded(done.guarded),
-        "thresholds": encoder.encoded(dict(done.thresholds)),
-        "names": dict(done.names),
-        "dials": encoder.encoded(done.dials),
-        "digests": _decision_digests(Model(proto, "", done.model.path, large_values=dict(large_values))),
+        "source": step.source,
+        "guarded": encoder.encoded(step.guarded),
+        "thresholds": encoder.encoded(dict(step.thresholds)),
+        "names": dict(step.names),
+        "dials": encoder.encoded(step.dials),
+        "digests": {decisions.GUARD: digest.hexdigest()},
     }
 
 
@@ -174,22 +173,7 @@ def _is_held(value: Any) -> bool:
     return not encoder.left_out
 
 
-def _is_of(step: Mapping[str, Any], readout: Readout) -> bool:
-    """Return whether a step has changed weight and bias of a head."""
-    return isinstance(readout, Head) and step["step"] == "head" and step["readout"]["node"] == readout.node
-
-
-def _with_numbers(readout: Readout, change: Change) -> Change:
-    """Return a change with weight and bias in place of the map that is folded into them."""
-    assert isinstance(readout, Head)  # noqa: S101 - a map folds into a head alone
-    weight, bias, factor = _with_map(readout, change.folded.folded())
-    if bias is None and readout.holds_bias:
-        bias, factor = readout.bias * readout.working_type.type(factor), 1.0
-    return replace(change, folded=None, weight=weight, bias=bias, bias_factor=factor)
-
-
 def _with_steps(metadata: Mapping[str, str], steps: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return all entries with the steps, and sealed."""
     entries = {key: value for key, value in metadata.items() if key.rpartition("/")[2] not in (_CHANGE, _SEAL)}
     entries[_CHANGE] = _text_of(steps)
     return {**entries, _SEAL: _seal(entries)}
@@ -205,7 +189,6 @@ def _seal(entries: Mapping[str, str]) -> str:
 
 
 def _steps(entries: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the steps that entries hold."""
     text = entries.get(_CHANGE)
     if text is None:
         made = "; it was written by another version of tna-onnx" if entries else ""
@@ -249,15 +232,13 @@ def _applied(
 
 def _in_place(readout: Readout, change: Change) -> Change:
     """Return a change whose bias is added behind the head, where the file has no place for it."""
-    if change.bias is None or _holds_bias(readout):
+    if change.bias is None:
         return change
     assert isinstance(readout, Head)  # noqa: S101 - only a head has a bias
+    if readout.holds_bias:
+        return change
     # a number for all classes stays in the file: what is added comes on top of it, and may change the first class
     return replace(change, bias=None, maps=(Added(change.bias - readout.bias), *change.maps), keeps_order=False)
-
-
-def _holds_bias(readout: Readout) -> bool:
-    return isinstance(readout, Head) and readout.holds_bias
 
 
 def _with_map(head: Head, folding: Folding) -> tuple[NDArray[Any] | None, NDArray[Any] | None, float]:
@@ -365,7 +346,6 @@ def _reason_for(difference: Difference, roles: Mapping[str, str]) -> str:
 
 
 def _rebuilt(source: Model, file: Model) -> _Rebuilt:
-    """Make a file again."""
     entries = provenance(file)
     steps = _steps(entries)
     sources = [step["source"] for step in steps]
@@ -414,22 +394,11 @@ def _not_rebuilt(what: str) -> Iterator[None]:
         raise NotRebuilt(f"what it says of {what} cannot be done ({type(error).__name__}: {error})") from error
 
 
-def _require_input_class(change: Change, step: Mapping[str, Any]) -> None:
-    """Refuse an output for the class of the input that reads something else."""
-    places = [place for place, fitted in enumerate(change.maps) if isinstance(fitted, OriginalClass)]
-    if not places:
-        return
-    changed = change.folded is not None or step["weight"] or step["bias"] is not None
-    if places != [0] or changed or change.maps[0] != OriginalClass():
-        raise NotRebuilt("the class that it calls that of the input is not")
-
-
 _Again: TypeAlias = tuple[Any, dict[str, str], dict[str, Any], HeadStep | DecisionStep]
 """Protobuf, roles, what the metadata say of the step, and what was done."""
 
 
 def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
-    """Do a change of the head again."""
     readout = _readout_of(model, step["readout"])
     decoder = Decoder(size)
     change = Change(
@@ -439,7 +408,10 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
         shape=decoder.decoded(step["shape"]),
         block=step["block"],
     )
-    _require_input_class(change, step)
+    places = [place for place, fitted in enumerate(change.maps) if isinstance(fitted, OriginalClass)]
+    plain = change.folded is None and not step["weight"] and step["bias"] is None
+    if places and not (places == [0] and plain and change.maps[0] == OriginalClass()):
+        raise NotRebuilt("the class that it calls that of the input is not")
     taken = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
@@ -476,22 +448,11 @@ def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decode
 
 
 def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
-    """Add decisions again."""
     decoder = Decoder(size)
     guarded, thresholds, dials = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
-    proto = add_decisions(model, guarded, thresholds, step["names"], {}, dials, file)
     made = DecisionStep(step["source"], model, guarded, thresholds, step["names"], dials)
-    return proto, {}, _decision_words(made, proto, {**model.large_values, **file.large_values}), made
-
-
-def _decision_digests(model: Model) -> dict[str, str]:
-    """Return the digest of all constants that decisions read."""
-    digest = hashlib.sha256()
-    for name in model.producers:
-        tensor = model.constant_tensor(name) if name.startswith(f"{decisions.GUARD}/") else None
-        if tensor is not None:
-            digest.update(name.encode() + content_digest(model, tensor))
-    return {decisions.GUARD: digest.hexdigest()}
+    proto, words = _with_decisions(made, file, {**model.large_values, **file.large_values})
+    return proto, {}, words, made
 
 
 def _size(file: Model) -> int:

@@ -248,12 +248,7 @@ _MIN_MEAN = 1e-5
 _TOGETHER = 2**20
 
 
-def check_written(
-    task: Task,
-    path: Path,
-    checked: Collected,
-    shipped: Shipped,
-) -> Verification:
+def check_written(task: Task, path: Path, checked: Collected, shipped: Shipped) -> Verification:
     """Run all checks on a file."""
     # checks 1 and 2 need no session
     checker = check_file(task.model, path)

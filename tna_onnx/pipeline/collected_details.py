@@ -22,7 +22,6 @@ from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
-from tna_onnx.graph.readout import Head
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.metrics import metric_value
@@ -70,29 +69,21 @@ def feature_angles(
     # spread over the data, because files often come sorted by class
     rows[:: -(-len(rows) // _MAX_SAMPLES)] = True
     angles = []
-    for name, (weight, bias) in _layers(task, head, settings, outcome).items():
+    shown = {"original": head.weight}
+    chosen = outcome.chosen
+    if chosen.angle:
+        shown["tilted"] = candidate_weight(head.weight, Candidate(chosen.angle, 1, 0.0, chosen.scores), settings)
+        if chosen.ensemble_size != 1 and outcome.weight is not None:
+            shown["averaged"] = outcome.weight
+    for name, weight in shown.items():
         totals = np.zeros((2, 180 // _DEGREES))
         for _, _, features in task.logits(head.weight, on=collected).chunks(rows, features=True):
             assert features is not None  # noqa: S101 - asked for
-            totals += angle_counts(features, weight, bias)
+            totals += angle_counts(features, weight, head.bias)
         predicted, remaining = totals / np.maximum(totals.sum(axis=1, keepdims=True), 1)
         length = float(np.mean(np.linalg.norm(weight, axis=1)) / np.mean(np.linalg.norm(head.weight, axis=1)))
         angles.append(Angles(name, tuple(predicted.tolist()), tuple(remaining.tolist()), length))
     return tuple(angles), int(rows.sum())
-
-
-def _layers(
-    task: Task, head: Head, settings: SearchSettings, outcome: Outcome
-) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-    """Return weight and bias of what is shown, by the name of `Angles.weight`."""
-    layers = {"original": (head.weight, head.bias)}
-    chosen = outcome.chosen
-    if chosen.angle and task.weight is not None:
-        one = Candidate(chosen.angle, 1, 0.0, chosen.scores)
-        layers["tilted"] = (candidate_weight(task.weight, one, settings), task.bias)
-        if chosen.ensemble_size != 1 and outcome.weight is not None:
-            layers["averaged"] = (outcome.weight, task.bias)
-    return layers
 
 
 def angle_counts(features: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]) -> NDArray[np.float64]:
@@ -146,25 +137,24 @@ class _Sums:
     def __add__(self, other: _Sums) -> _Sums:
         return _Sums(self.bins + other.bins, self.counts + other.counts)
 
+    @classmethod
+    def of(cls, logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
+        """Sum up all samples after a map."""
+
+        def of_chunk(logits: Any, labels: Any, features: Any) -> _Sums:
+            mapped = apply_map(fitted, logits, features)
+            weights = getattr(labels, "weights", None)
+            indices = plain_labels(labels)
+            counts = ClassCounts.of(np.argmax(mapped, axis=1), indices, mapped.shape[1], weights)
+            return cls(class_sums(mapped, indices, bins, weights), counts)
+
+        sums: _Sums = logits.reduce(features=fitted is not None and fitted.needs_features)(of_chunk)
+        return sums
+
     def result(self, c: int, names: tuple[str, ...], confused: list[tuple[int, int]]) -> ClassResult:
         """Return the predictions of class c; `confused` is what it is taken for."""
         named = tuple(Confusion(names[predicted], round(n)) for predicted, n in confused)
         return ClassResult(round(self.counts.predicted[c]), round(self.counts.right[c]), named)
-
-
-@dataclass(frozen=True, eq=False)
-class _MappedSums:
-    """(logits, labels, features) of a chunk -> its `_Sums` after a map."""
-
-    fitted: CalibrationMap | None
-    bins: int
-
-    def __call__(self, logits: Any, labels: Any, features: Any) -> _Sums:
-        mapped = apply_map(self.fitted, logits, features)
-        weights = getattr(labels, "weights", None)
-        indices = plain_labels(labels)
-        counts = ClassCounts.of(np.argmax(mapped, axis=1), indices, mapped.shape[1], weights)
-        return _Sums(class_sums(mapped, indices, self.bins, weights), counts)
 
 
 def class_sums(
@@ -191,8 +181,8 @@ def class_sums(
 
 def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
     """Return the diagrams of all classes before and after."""
-    old = _sums(*before, bins)
-    new = _sums(*after, bins)
+    old = _Sums.of(*before, bins)
+    new = _Sums.of(*after, bins)
     confused_old = old.counts.confused(_MAX_CONFUSED)
     confused_new = new.counts.confused(_MAX_CONFUSED)
     samples = old.bins.label.sum(axis=1)
@@ -231,12 +221,6 @@ def _results(scores: SampleScores) -> list[ClassResult]:
     predicted = scores.weigh(scores.predicted).sum(axis=0).tolist()
     right = scores.weigh(scores.predicted & scores.hit).sum(axis=0).tolist()
     return [ClassResult(round(p), round(r), ()) for p, r in zip(predicted, right, strict=True)]
-
-
-def _sums(logits: Logits, fitted: CalibrationMap | None, bins: int) -> _Sums:
-    features = fitted is not None and fitted.needs_features
-    sums: _Sums = logits.reduce(features=features)(_MappedSums(fitted, bins))
-    return sums
 
 
 @dataclass(frozen=True)

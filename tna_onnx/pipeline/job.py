@@ -305,13 +305,6 @@ class Task:
             return None
         return self.head.weight
 
-    @functools.cached_property
-    def bias(self) -> NDArray[Any]:
-        """(C,) bias of the head."""
-        head = self.head
-        assert head is not None  # noqa: S101 - asked for beside a weight
-        return head.bias
-
     @property
     def where(self) -> str:
         """What is calibrated, for messages."""
@@ -344,25 +337,16 @@ class Task:
         if folding.factor is not None:
             bias = head.bias_as_written(folding.factor * self.bias_factor(weight))
         else:
-            bias = self._as_written(self.new_bias(weight, folding))
-        return self._multiplied(collected, written, bias)
+            bias = self.new_bias(weight, folding)
+            if head.holds_bias:
+                bias = head.new_bias_as_written(bias)
+        return HeadLogits(collected.table, written, bias, self.placement)
 
-    def new_bias(self, weight: NDArray[Any], folding: Folding | None = None) -> NDArray[Any]:
+    def new_bias(self, weight: NDArray[Any], folding: Folding) -> NDArray[Any]:
         """Return the (C,) bias beside a (C, n) weight, with a map in it; not rounded yet."""
         head = self.head
         assert head is not None  # noqa: S101 - there is a weight
-        bias: NDArray[Any] = self.bias * head.working_type.type(self.bias_factor(weight))
-        if folding is not None:
-            bias = head.anchored(folding.bias(bias))
-        return bias
-
-    def _as_written(self, bias: NDArray[Any]) -> NDArray[Any]:
-        """Round a new (C,) bias as the file will, where it has a place for it."""
-        head = self.head
-        assert head is not None  # noqa: S101 - there is a bias
-        if head.holds_bias:
-            return head.new_bias_as_written(bias)
-        return bias
+        return head.anchored(folding.bias(head.bias * head.working_type.type(self.bias_factor(weight))))
 
     def logits(self, weight: NDArray[Any] | None, on: Collected | None = None) -> Logits:
         """Logits under a (C, n) weight, rounded as the file will hold it; of the source's weight, one object for all.
@@ -393,10 +377,7 @@ class Task:
         if not unchanged:
             bias = head.bias_as_written(self.bias_factor(weight))
             weight = head.as_written(weight)
-        return self._multiplied(collected, weight, bias)
-
-    def _multiplied(self, collected: Collected, weight: NDArray[Any], bias: NDArray[Any]) -> HeadLogits:
-        return HeadLogits(collected.table, weight, bias, self.placement)
+        return HeadLogits(table, weight, bias, self.placement)
 
     def bias_factor(self, weight: NDArray[Any]) -> float:
         """Return the factor on the bias that goes with a tilted weight."""

@@ -45,8 +45,7 @@ from tna_onnx.graph.walk import walk_back
 from tna_onnx.pipeline.job import Collected, Job, Task, refuse_finished, refuse_readers, shift_notes, target_of
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped
-from tna_onnx.pipeline.settings import QuantizedHead
-from tna_onnx.pipeline.teaching import open_unlabelled, require_inputs, split_unlabelled, taught
+from tna_onnx.pipeline.teaching import open_unlabelled, taught
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Device, Session, parse_device
 
@@ -168,7 +167,10 @@ def checked_batch_size(
 def open_task(job: Job, progress: Progress) -> Task:
     """Open and check, cheapest first; then run the network, once over each set of samples."""
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
-    _check_arguments(job)
+    check_batch_size(job.batch_size)
+    # a head's graph says what follows it; a second word on that could contradict it
+    if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
+        raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
     device = parse_device(job.device)
     model, readout, target = _open_model(job)
     opened = OpenModel(model, readout, device, job.calib)
@@ -290,7 +292,9 @@ def _probed(
     job: Job, opened: OpenModel, samples: Samples, session: Session | None
 ) -> tuple[Probed, int, tuple[str, ...]]:
     """Run a first batch; return the checked head, the number of samples per run, and notes on session and model."""
-    size = _batch_size(job, opened, samples, session)
+    # there is nothing to try sizes on where the network has run before
+    to_probe = None if samples.given else session
+    size = batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
     probed = check_readout(opened, samples.readout, session, samples.source, size)
     notes: tuple[str, ...] = ()
     if session is not None and session.elsewhere:
@@ -312,14 +316,6 @@ def _described(readout: Readout) -> str:
     return f"output {readout.output}, without a head"
 
 
-def _check_arguments(job: Job) -> None:
-    """Refuse what is wrong whatever the model and the data are."""
-    check_batch_size(job.batch_size)
-    # a head's graph says what follows it; a second word on that could contradict it
-    if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
-        raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
-
-
 def _provider(session: Session | None) -> tuple[str, str]:
     """Return the execution provider, and why `auto` did not get CUDA; the samples may need no session."""
     if session is None:
@@ -327,23 +323,13 @@ def _provider(session: Session | None) -> tuple[str, str]:
     return session.provider, session.fallback
 
 
-def _batch_size(job: Job, opened: OpenModel, samples: Samples, session: Session | None) -> int:
-    """Return the samples per run. There is nothing to probe where the network has run before."""
-    to_probe = None if samples.given else session
-    return batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
-
-
 def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:
     """Open the samples to fit on, and those for the report: without labels, a part of the former."""
     if job.teacher is None:
         most = max(_MOST, _MOST_OF_CLASS * opened.readout.n_classes)
         return open_samples(opened, job.calib, most), _open_held_out(job, opened)
-    samples = open_unlabelled(opened, job.calib)
-    held_out = _open_held_out(job, opened)
-    require_inputs(opened, samples, *(() if held_out is None else (held_out,)))
-    if held_out is not None:
-        return (samples, held_out)
-    return split_unlabelled(samples, job.settings.seed)
+    held_out = functools.partial(_open_held_out, job, opened)
+    return open_unlabelled(opened, job.calib, held_out, job.settings.seed)
 
 
 def _open_held_out(job: Job, opened: OpenModel) -> Samples | None:
@@ -366,27 +352,21 @@ def _find_readout(job: Job, model: Model) -> Readout:
     if isinstance(readout, Head) and readout.several and not (readout.linear or job.needs_head):
         return readout.without_head()  # only the graph computes its logits: maps go behind them
     if isinstance(readout, Head):
-        return _as_stored(model, readout, job.settings.quantized_head)
+        # how a new weight of a quantised head will be stored
+        if job.settings.quantized_head == "requantize":
+            return requantized(model, readout)
+        if readout.stored_weight.integers:
+            return readout.kept_in_float()
     return readout
 
 
 def _head(model: Model, options: ModelOptions) -> Head:
-    """Return the head."""
     try:
         return choose_head(model, options.head, options.output_name, options.output_kind)
     except NoHead:
         # if a map alone would be refused too, this says why, and what it needs besides
         choose_readout(model, options.output_name, options="--search none --output-kind")
         raise
-
-
-def _as_stored(model: Model, head: Head, choice: QuantizedHead) -> Head:
-    """Decide how a new weight of a quantised head will be stored."""
-    if choice == "requantize":
-        return requantized(model, head)
-    if head.stored_weight.integers:
-        return head.kept_in_float()
-    return head
 
 
 def _check_samples(job: Job, samples: Samples, held_out: Samples | None, training: Samples | None) -> None:
@@ -397,8 +377,8 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
     if training is not None and not isinstance(training.readout, Head):
         raise UsageError(f"{training.source.describe()}: holds logits; train_features needs data or features")
-    if job.needs_head:
-        _require_features(samples)
+    if job.needs_head and not isinstance(samples.readout, Head):
+        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")
     require_groups(samples.source, FOLDS)
     if held_out is None:
         # what a fold leaves must fill the bins too: the choice is made on that
@@ -411,8 +391,3 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
             f"{held_out.source.describe()}: holds logits, and {samples.source.describe()} does not; give both as "
             "logits, or both as data or features"
         )
-
-
-def _require_features(samples: Samples) -> None:
-    if not isinstance(samples.readout, Head):
-        raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")

@@ -227,7 +227,7 @@ def adaptable(source: Model, path: Path) -> Model:
             raise DataError(f"{path}: {source.name} has no initializer '{name}' of the adapter's type and shape")
         if not np.all(np.isfinite(array)):
             raise DataError(f"{path}: '{name}' holds NaN or infinite values, which are never written")
-    if not any(set(values) == names for names in _adaptable_names(source)):
+    if set(values) not in _adaptable_names(source):
         raise DataError(
             f"{path}: holds {', '.join(sorted(values)) or 'nothing'}; expected weight and bias of one head of "
             f"{source.name}, and nothing else"

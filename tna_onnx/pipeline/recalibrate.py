@@ -142,7 +142,7 @@ def _strategy(task: Task, choices: Sequence[str]) -> Strategy:
     return Strategy(
         logits_of=task.logits,
         weight=task.weight if features else None,
-        search="none" if settings.resolved_search == "auto" and _is_packed(task) else settings.resolved_search,
+        search=_search_of(task),
         map=settings.resolved_map,
         settings=settings.for_search,
         allowed=tuple(choices),
@@ -152,9 +152,12 @@ def _strategy(task: Task, choices: Sequence[str]) -> Strategy:
     )
 
 
-def _is_packed(task: Task) -> bool:
-    """Whether a tilted weight would be a float one in place of integers, which is done only where it is asked for."""
-    return task.head is not None and task.head.stored_weight.packed
+def _search_of(task: Task) -> str:
+    search = task.settings.resolved_search
+    # a tilted weight would be a float one in place of integers, which is done only where it is asked for
+    if search == "auto" and task.head is not None and task.head.stored_weight.packed:
+        return "none"
+    return search
 
 
 def _reads_training(names: Iterable[str]) -> bool:

@@ -246,8 +246,9 @@ def notes_on(
         notes.append(_cross_fitted_note(outcome, compared))
     notes += _notes_on_many(outcome, cross_fitted=comparison.how == "cross-fitted")
     # with the gate a worse result is an error, and needs no note
-    if not job.gates.fail_if_worse:
-        notes += _worse_notes(comparison, standing)
+    if standing.word == "worse" and not job.gates.fail_if_worse:
+        text = differences_text(comparison.differences, standing.worse)
+        notes.append(f"the result is significantly worse than the input: {text}; --no-fail-if-worse lets it pass")
     if job.dry_run:
         notes.append(_dry_run_note(changes))
     return notes
@@ -463,14 +464,6 @@ def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) ->
     if stored.shared:
         return [f"'{stored.read_as}' is read elsewhere too, or computed: the head was given a tensor of its own"]
     return []
-
-
-def _worse_notes(comparison: Comparison, standing: Standing) -> list[str]:
-    """Say that a result which no gate holds back is worse; nothing if it is not."""
-    if standing.word != "worse":
-        return []
-    text = differences_text(comparison.differences, standing.worse)
-    return [f"the result is significantly worse than the input: {text}; --no-fail-if-worse lets it pass"]
 
 
 def _dry_run_note(changes: Changes, max_names: int = 8) -> str:

@@ -17,14 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.digest import (
-    Overlap,
-    overlap_of,
-    read_sketch,
-    repeats_of,
-    sketch_of,
-    sketch_overlap,
-)
+from tna_onnx.data.digest import Overlap, overlap_of, read_sketch, repeats_of, sketch_of, sketch_overlap
 from tna_onnx.data.multi_label import order_warning
 from tna_onnx.data.positions import PositionSource, sample_labels
 from tna_onnx.data.source import Source, sample_digests, sample_form, source_beside

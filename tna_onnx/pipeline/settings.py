@@ -33,6 +33,12 @@ _PATCHES = (".npz", ".safetensors", ".onnx_adapter")
 FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")
 """Settings that matter for scores alone, without a head to search."""
 
+RECORDED = (
+    "max_accuracy_drop", "method", "search", "map", "predictions", "keep_decision", "fold", "ets_loss", "map_objective",
+    "quantized_head", "trust_labels",
+)  # fmt: skip
+"""Settings that reports record beside those of the search."""
+
 # The paper's n_e, where `auto` starts.
 _FIRST_MEMBERS = 10
 
@@ -204,42 +210,24 @@ class Settings:
         from tna_onnx.search.candidates import SearchSettings  # noqa: PLC0415 - loads NumPy
 
         first, last = self._members()
+        same = ("angle_step", "adaptive", "objective", "bins", "seed", "antithetic", "tilt_bias")
         return SearchSettings(
             ensemble_size=first,
             # many members come close to one temperature, which a default run fits anyway
             grows=self.ensemble_size == "auto" and self.resolved_search != "auto",
             max_ensemble_size=last,
-            angle_step=self.angle_step,
-            adaptive=self.adaptive,
-            objective=self.objective,
-            bins=self.bins,
             # points here, a fraction in the search
             max_accuracy_drop=self.max_accuracy_drop / 100,
-            seed=self.seed,
-            antithetic=self.antithetic,
-            tilt_bias=self.tilt_bias,
             tilt=TiltParameters(alpha=self.alpha, beta=self.beta, theta_s=self.theta_s, n_t=self.n_t),
+            **{name: getattr(self, name) for name in same},
         )
 
     @property
     def recorded(self) -> dict[str, Any]:
         """The settings as reports record them: those of the search, and the choices as the user gave them."""
-        return {
-            **asdict(self.for_search),
-            "max_accuracy_drop": self.max_accuracy_drop,
-            "method": self.method,
-            "search": self.search,
-            "map": self.map,
-            "predictions": self.predictions,
-            "keep_decision": self.keep_decision,
-            "fold": self.fold,
-            "ets_loss": self.ets_loss,
-            "map_objective": self.map_objective,
-            "quantized_head": self.quantized_head,
-            "trust_labels": self.trust_labels,
-            # `ensemble_size` of the search is the number that `auto` starts with
-            "ensemble_size_asked": self.ensemble_size,
-        }
+        chosen = {name: getattr(self, name) for name in RECORDED}
+        # `ensemble_size` of the search is the number that `auto` starts with
+        return {**asdict(self.for_search), **chosen, "ensemble_size_asked": self.ensemble_size}
 
     def _check_kept(self) -> None:
         """Refuse a method by name that can change predictions, where they are to be kept."""

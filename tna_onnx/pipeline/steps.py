@@ -248,7 +248,9 @@ def _require_fit(fitted: Any) -> None:
             continue
         low, high = _RANGES[name]
         numbers = np.asarray(value, np.float64)
-        if isinstance(fitted, MAPS["ets"]) and name == "weights" and not _is_mixture(numbers):
+        # of three distributions, the uniform one, the last, is not alone
+        mixture = isinstance(fitted, MAPS["ets"]) and name == "weights"
+        if mixture and not (abs(numbers.sum() - 1) < _SUM and numbers[2] < 1):
             raise NotRebuilt("it holds weights of three distributions that no fit gives")
         numbers = numbers[~np.isnan(numbers)] if np.ndim(value) else numbers  # NaN stands for those of the file
         if not np.all((numbers >= low) & (numbers <= high)):
@@ -260,11 +262,6 @@ def _is_infinite(value: Any) -> bool:
     if isinstance(value, tuple):
         return any(map(_is_infinite, value))
     return isinstance(value, (float, np.ndarray)) and bool(np.isinf(value).any())
-
-
-def _is_mixture(weights: NDArray[np.float64]) -> bool:
-    """Whether weights of three distributions add up to 1 and do not leave the uniform one, the last, alone."""
-    return bool(abs(weights.sum() - 1) < _SUM and weights[2] < 1)
 
 
 # Least and largest value of a map's field, by its name.

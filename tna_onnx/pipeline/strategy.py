@@ -7,7 +7,6 @@ have been cross-fitted (`pipeline.methods`); a path of fits, as `refit` has one,
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,12 +69,12 @@ class Outcome:
     @property
     def label(self) -> str:
         """What was done in a word: `ts`, `tna + ets`; without a tilt that was no better."""
-        return dataclasses.replace(self.method, tilted=self.chosen.angle != 0).label
+        return replace(self.method, tilted=self.chosen.angle != 0).label
 
     @property
     def words(self) -> str:
         """What was done, for readers who do not know the label."""
-        return dataclasses.replace(self.method, tilted=self.chosen.angle != 0).words
+        return replace(self.method, tilted=self.chosen.angle != 0).words
 
     @property
     def unchanged(self) -> bool:
@@ -208,7 +207,9 @@ class Strategy:
             method = replace(method, map=simpler.name)
         if self.part is not None and (scores or len(candidates) > 1):
             self._fit_logits.forget()  # the final fit has seen all
-            candidates, chosen = _with_final(candidates, chosen, fitted if chosen.fitted else None)
+            final = replace(chosen, fitted=fitted if chosen.fitted else None)
+            candidates = tuple(final if candidate is chosen else candidate for candidate in candidates)
+            chosen = final
         # what could not be fitted on one weight may have been fitted on another
         failed = {each: reason for each, reason in failed.items() if each not in scores}
         changing = self._changing(choice, scores, before)
@@ -388,7 +389,12 @@ class Strategy:
         if isinstance(self._fit_logits, HeadLogits):
             scaled = functools.partial(self._fit_logits.scaled_scores, with_bias=self.settings.tilt_bias)
         # the logits are there: one product less
-        return Scored(self._ensemble, self._score_all, scaled, original=self._fit_logits.scores())
+        return Scored(
+            self._ensemble,
+            lambda weights: score_all([self._fit_logits_of(weight) for weight in weights]),
+            scaled,
+            original=self._fit_logits.scores(),
+        )
 
     @functools.cached_property
     def _original(self) -> Logits:
@@ -441,9 +447,6 @@ class Strategy:
         ((_, weight),) = candidate_weights(self._ensemble, [candidate])
         return weight
 
-    def _score_all(self, weights: Sequence[NDArray[Any]]) -> list[SampleScores]:
-        return score_all([self._fit_logits_of(weight) for weight in weights])
-
     def _fit_logits_of(self, weight: NDArray[Any] | None) -> Logits:
         return (self.part or self).logits_of(weight)
 
@@ -490,17 +493,10 @@ class Strategy:
 
     def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[_LogitsPair]:
         """Return the logits under the weight for each fold; folds with one weight share them."""
-        by_weight = {id(weight): self._under(weight) for weight in weights}
+        by_weight: dict[int, _LogitsPair] = {}
+        for weight in weights:
+            scoring = fitting = self.logits_of(weight)
+            if self.part is not None:
+                fitting = self.part.logits_of(weight)
+            by_weight[id(weight)] = _LogitsPair(scoring, fitting)
         return [by_weight[id(weight)] for weight in weights]
-
-    def _under(self, weight: NDArray[Any] | None) -> _LogitsPair:
-        scoring = self.logits_of(weight)
-        return _LogitsPair(scoring, scoring if self.part is None else self.part.logits_of(weight))
-
-
-def _with_final(
-    candidates: Sequence[Candidate], chosen: Candidate, fitted: CalibrationMap | None
-) -> tuple[tuple[Candidate, ...], Candidate]:
-    """Return the candidates and the chosen one with a map in place of that of its search."""
-    final = replace(chosen, fitted=fitted)
-    return tuple(final if candidate is chosen else candidate for candidate in candidates), final

@@ -8,7 +8,7 @@ were drawn of t. Unlabelled samples are enough; where there are held-out ones wi
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
@@ -42,6 +42,8 @@ from tna_onnx.runtime import Session
 # Of the unlabelled samples, those that are fitted; the others are for the report.
 _FITTED = 0.75
 
+_ONE_LABEL = "a teacher stands for one label a sample"
+
 _FIRST = 5
 
 # A teacher is called badly calibrated if chance alone makes it so once in a hundred times, and by an ECE that matters.
@@ -49,26 +51,26 @@ _LEVEL = 0.01
 _SMALLEST_ECE = 0.01
 
 
-def open_unlabelled(opened: OpenModel, data: Data) -> Samples:
-    """Open the samples that a teacher labels."""
-    require_one_prediction(opened.model, opened.readout, "a teacher stands for one label a sample")
+def open_unlabelled(
+    opened: OpenModel, data: Data, open_held_out: Callable[[], Samples | None], seed: int
+) -> tuple[Samples, Samples]:
+    """Open the samples that a teacher labels, and those for the report: a part of the former, if there are no others.
+
+    `open_held_out`: opens those that the user names, if there are any.
+    """
+    require_one_prediction(opened.model, opened.readout, _ONE_LABEL)
     if data.labels is not None:
         raise UsageError("--teacher takes the place of the labels of the calibration data; leave --labels out")
-    return open_samples(opened, replace(data, labels=NO_LABELS))
-
-
-def require_inputs(opened: OpenModel, *sets: Samples) -> None:
-    """Refuse samples that a student's teacher cannot read."""
-    for samples in sets:
-        if samples.given:
+    samples = open_samples(opened, replace(data, labels=NO_LABELS))
+    held_out = open_held_out()
+    for part in (samples, held_out):
+        if part is not None and part.given:
             raise UsageError(
-                f"{samples.source.describe()}: contains features or logits of {opened.model.name}, which the teacher "
+                f"{part.source.describe()}: contains features or logits of {opened.model.name}, which the teacher "
                 "cannot read; give samples for its inputs"
             )
-
-
-def split_unlabelled(samples: Samples, seed: int) -> tuple[Samples, Samples]:
-    """Return the samples to fit on, and those for the report."""
+    if held_out is not None:
+        return samples, held_out
     parts = halves(samples.source, seed, ("are fitted", "are for the report"), _FITTED)
     fitted, shown = (replace(samples, source=part) for part in parts)
     return fitted, shown
@@ -86,7 +88,7 @@ def taught(
     assert job.teacher is not None  # noqa: S101 - asked for
     assert held_out is not None  # noqa: S101 - split off where there are no labels
     model, output = read_classifier(job.teacher, ModelOptions())
-    require_one_prediction(model, output, "a teacher stands for one label a sample")
+    require_one_prediction(model, output, _ONE_LABEL)
     if output.n_classes != opened.readout.n_classes:
         raise UnsupportedModel(
             f"{model.name}: has {output.n_classes} classes, but {opened.model.name} has {opened.readout.n_classes}; "

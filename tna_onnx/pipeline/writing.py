@@ -72,10 +72,12 @@ class Writing:
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:
         """Maps that the graph can hold, `none` among them: new nodes need its opset, some read plain features."""
+        return tuple(name for name in self._all if name == "none" or self._is_held(name))
+
+    def _is_held(self, name: str) -> bool:
         if not self._appends:
-            return tuple(name for name in self._all if name == "none" or self._folds(name))
-        plain = self.task.probed.plain_features
-        return tuple(name for name in self._all if plain or not _reads_features(name) or self._always_folds(name))
+            return self._folds(name)
+        return self.task.probed.plain_features or not MAPS[name].needs_features or self._always_folds(name)
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:
@@ -83,16 +85,21 @@ class Writing:
 
         Without those that would take minutes to fit for so many classes.
         """
-        affordable = (name for name in self.maps if _is_affordable(name, self.task.readout.n_classes))
-        if self.task.job.in_place:
-            affordable = (name for name in affordable if name == "none" or self._is_in_place(name))
+        return tuple(name for name in self.maps if name == "none" or self._is_choice(name))
+
+    def _is_choice(self, name: str) -> bool:
+        chosen, head = MAPS[name], self.task.head
+        if chosen.max_classes_of_auto is not None and self.task.readout.n_classes > chosen.max_classes_of_auto:
+            return False
+        if (self.task.teacher is not None and not chosen.soft) or (self._weighted and not chosen.weighted):
+            return False
+        folds = self._always_folds(name)
+        if self.task.job.in_place and not (folds and head is not None and (chosen.scales or head.holds_bias)):
+            return False
         # what folds into a new weight only may have to be nodes in the end, where the weight stays as it is
-        if self.task.teacher is not None:
-            affordable = (name for name in affordable if name == "none" or MAPS[name].soft)
-        if self._weighted:
-            affordable = (name for name in affordable if name == "none" or MAPS[name].weighted)
-        insertable = (name for name in affordable if name == "none" or self._always_folds(name) or self._inserts(name))
-        return tuple(name for name in insertable if _keeps_order(name) or not self.labels_around)
+        if not (folds or self._inserts(name)):
+            return False
+        return _keeps_order(name) or not self.labels_around
 
     @functools.cached_property
     def labels_around(self) -> str:
@@ -105,21 +112,20 @@ class Writing:
 
     def require(self, name: str) -> None:
         """Refuse a map that the graph cannot hold, and say why; `auto` is always fine."""
-        if self.task.teacher is not None and name not in ("auto", "none") and not MAPS[name].soft:
-            soft = ", ".join(
-                name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].soft
-            )
-            raise UnsupportedModel(f"map {name} needs labels, and a teacher gives probabilities; use --map {soft}")
-        if self._weighted and name not in ("auto", "none") and not MAPS[name].weighted:
-            those = ", ".join(
-                name_of_map for name_of_map in self.maps if name_of_map != "none" and MAPS[name_of_map].weighted
-            )
-            raise UnsupportedModel(f"map {name} cannot be fitted with sample weights; use --map {those}")
-        task = self.task
         # `auto` takes from `choices`, all of which can be written
-        if name == "auto" or (name in self.maps and (_keeps_order(name) or not self.labels_around)):
+        if name in ("auto", "none"):
             return
-        if name in self.maps:
+        maps = [other for other in self.maps if other != "none"]
+        if self.task.teacher is not None and not MAPS[name].soft:
+            soft = ", ".join(other for other in maps if MAPS[other].soft)
+            raise UnsupportedModel(f"map {name} needs labels, and a teacher gives probabilities; use --map {soft}")
+        if self._weighted and not MAPS[name].weighted:
+            weighted = ", ".join(other for other in maps if MAPS[other].weighted)
+            raise UnsupportedModel(f"map {name} cannot be fitted with sample weights; use --map {weighted}")
+        task = self.task
+        if name in maps and (_keeps_order(name) or not self.labels_around):
+            return
+        if name in maps:
             raise UnsupportedModel(
                 f"{task.model.name}: output '{self.labels_around}' gives the labels and is computed around "
                 f"'{task.readout.logits}', so it would not follow map {name}; use --map ts, ets or none, which never "
@@ -169,19 +175,19 @@ class Writing:
             logits = task.logits(outcome.weight, on)
         return Shipped(logits, outcome.fitted)
 
-    def keeps_decision(self, outcome: Outcome) -> bool:
-        """Whether the file gives the class that the input predicts, as an output of its own."""
-        return self.task.settings.keep_decision and not outcome.keeps_predictions
-
     def write(self, outcome: Outcome, metadata: Mapping[str, str]) -> Rewritten:
         """Return the new model: weight, map and provenance."""
         task = self.task
         folding = self.folding(outcome)
-        maps = () if folding is not None or outcome.fitted is None else (outcome.fitted,)
+        maps: tuple[Any, ...] = ()
+        if task.settings.keep_decision and not outcome.keeps_predictions:
+            maps = (OriginalClass(),)
+        # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
+        if folding is None and outcome.fitted is not None:
+            maps += (outcome.fitted,)
         change = Change(
             **(self._tilted(outcome) if folding is None else self._folded(outcome, folding)),
-            # the formula that was fitted writes its own nodes (law 3 of `maps.base`)
-            maps=(OriginalClass(), *maps) if self.keeps_decision(outcome) else maps,
+            maps=maps,
             keeps_order=_keeps_order(outcome.map),
             shape=task.probed.logits_shape,
             block=free_block(task.model, task.readout.output),
@@ -238,21 +244,8 @@ class Writing:
             return False
         return head.holds_bias or self._inserts(name)
 
-    def _is_in_place(self, name: str) -> bool:
-        head = self.task.head
-        return self._always_folds(name) and head is not None and (MAPS[name].scales or head.holds_bias)
-
     def _inserts(self, name: str) -> bool:
         return self._appends and can_insert(self.task.model, self.task.readout, keeps_order=_keeps_order(name))
-
-
-def _is_affordable(name: str, classes: int) -> bool:
-    limit = None if name == "none" else MAPS[name].max_classes_of_auto
-    return limit is None or classes <= limit
-
-
-def _reads_features(name: str) -> bool:
-    return name != "none" and MAPS[name].needs_features
 
 
 def _keeps_order(name: str) -> bool:
@@ -292,19 +285,13 @@ def provenance_entries(task: Task, outcome: Outcome) -> dict[str, str]:
         "calibration_form": task.calibration.samples.form,
         **({"preprocessing": recipe} if recipe else {}),
         **quantization_advice(outcome.fitted),
-        **_rounding(task),
+        # on the CPU there is no choice of how products of float32 are rounded
+        **({"tf32": "as-deployed" if task.tf32 else "off"} if task.provider == CUDA else {}),
         **task.opened.output.provenance,
         "output_kind": task.opened.output.kind,
     }
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
-
-
-def _rounding(task: Task) -> dict[str, str]:
-    """Return how products of float32 were rounded on CUDA; on the CPU there is no choice."""
-    if task.provider != CUDA:
-        return {}
-    return {"tf32": "as-deployed" if task.tf32 else "off"}
 
 
 def _positions(task: Task) -> dict[str, object]:

@@ -39,13 +39,7 @@ from tna_onnx.graph.tensors import epsilon
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.prior_shift import (
-    RULED_OUT,
-    Observed,
-    disagreement,
-    log_ratio,
-    smoothed,
-)
+from tna_onnx.numerics.prior_shift import RULED_OUT, Observed, disagreement, log_ratio, smoothed
 from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
 from tna_onnx.pipeline.job import ModelJob, target_of
@@ -177,7 +171,7 @@ def write(model: Model, probed: Probed, change: FloatArray, metadata: dict[str, 
         maps=(moved,),
         keeps_order=False,
         shape=probed.logits_shape,
-        block=PRIOR_BLOCK if _has_map(model) else PREFIX,
+        block=PRIOR_BLOCK if any(name.startswith(f"{PREFIX}/") for name in model.producers) else PREFIX,
     )
     try:
         written = write_change(model, readout, appended, metadata)
@@ -193,10 +187,6 @@ def _holds(model: Model, head: Head, probed: Probed) -> bool:
     if not head.linear or probed.tail is not None or not head.holds_bias or head.stored_bias is None:
         return False
     return head.stored_bias.quantized is None and can_scale(model, head)
-
-
-def _has_map(model: Model) -> bool:
-    return any(name.startswith(f"{PREFIX}/") for name in model.producers)
 
 
 def check_result(
@@ -280,6 +270,9 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     evidence = None
     if estimated.estimated is not None:
         evidence = estimated.estimated.evidence
+    # other outputs that are computed from the scores
+    others = (name for name in model.outputs if name != opened.output.name)
+    moved = [MovedOutput(name) for name in others if reads(model, name, opened.probed.readout.logits)]
     return Shift(
         model=model.name,
         model_sha256=model.sha256,
@@ -296,16 +289,9 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
         placed=placed,
         nodes=len(rewritten.proto.graph.node) - len(model.proto.graph.node),
         max_difference=largest,
-        notes=(*opened.notes, *estimated.notes, *_moved_notes(opened)),
+        notes=(*opened.notes, *estimated.notes, *(output.text for output in moved)),
         provider=opened.session.provider,
     )
-
-
-def _moved_notes(opened: ShiftSamples) -> list[str]:
-    """Name the other outputs that are computed from the scores."""
-    scores = opened.probed.readout.logits
-    outputs = [name for name in opened.model.outputs if name != opened.output.name]
-    return [MovedOutput(name).text for name in outputs if reads(opened.model, name, scores)]
 
 
 def _method(job: ShiftJob) -> str:

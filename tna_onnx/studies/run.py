@@ -19,20 +19,16 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from tna_onnx._version import __version__
-from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.options import Data
 from tna_onnx.errors import ResultError, UsageError
-from tna_onnx.extraction.batch_size import DEFAULT
 from tna_onnx.files import open_regular, write_file
-from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.numerics.threads import one_thread
-from tna_onnx.pipeline.job import Job, Task
+from tna_onnx.pipeline.job import Job, ModelJob, Task
 from tna_onnx.pipeline.opening import open_task
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import versions
@@ -68,31 +64,19 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 
 @dataclass(frozen=True, eq=False)
-class StudyJob:
-    """The request for a run of studies.
+class StudyJob(ModelJob):
+    """The request for a run of studies; held-out data are scored.
 
     Attributes:
-        model: the source.
-        calib: calibration data.
-        held_out: data to score.
         only: names of studies; empty for all.
         settings: of the studies.
-        options: on the model's head and output.
         folder: of the results; None to keep them in memory.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run, or `auto`.
         cache: folder of feature stores.
     """
 
-    model: ModelSource
-    calib: Data
-    held_out: Data
     only: tuple[str, ...] = ()
     settings: StudySettings = field(default_factory=StudySettings)
-    options: ModelOptions = field(default_factory=ModelOptions)
     folder: Path | None = None
-    device: str = "auto"
-    batch_size: BatchSize = DEFAULT
     cache: str | Path | None = None
 
     @property
@@ -151,17 +135,8 @@ def _earlier(name: str, job: StudyJob, task: Task) -> Study | None:
 def _calibration(job: StudyJob) -> Job:
     """Return the job that `calibrate` would open for a search; nothing is written."""
     settings = Settings(search="sparse", map="none", bins=job.settings.bins, tilt_bias=job.settings.tilt_bias)
-    return Job(
-        model=job.model,
-        calib=job.calib,
-        held_out=job.held_out,
-        options=job.options,
-        settings=settings,
-        dry_run=True,
-        device=job.device,
-        batch_size=job.batch_size,
-        cache=job.cache,
-    )
+    request = {entry.name: getattr(job, entry.name) for entry in fields(ModelJob)}
+    return Job(**{**request, "dry_run": True}, settings=settings, cache=job.cache)
 
 
 def _computed(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Study:
