@@ -326,4 +326,4 @@ def test_steps_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest
     assert not [*Extras(None, mlflow=False).steps(REPORT, None)]
     steps = Extras("f", mlflow=True).steps(REPORT, str(tmp_path / "not written"))
     assert [step() for step in steps] == [[f"figures  f: a ({', '.join(FIGURE_FORMATS)})"], ["mlflow   run 1"]]
-    assert calls == [(REPORT, Path("f"), FIGURE_FORMATS), (REPORT, None, {"": [], "figures": [*drawn]})]
+    assert calls == [(REPORT, Path("f"), FIGURE_FORMATS), (REPORT, {"": [], "figures": [*drawn]})]

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import EvaluateWords, ProgressWord
-from tna_onnx.api.features import Network, on_ray, open_run
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import EngineFields, FeatureFields
@@ -100,10 +99,10 @@ def evaluate(
     labelled = arguments.data_of(data, keywords)
     engine = arguments.with_words(EngineFields(), keywords)
     options = arguments.model_options_of(keywords)
-    if on_ray(engine) and ood_data is not None:
+    if engine.on_ray and ood_data is not None:
         raise UsageError("--engine ray takes no --ood-data; leave one of them out")
     with arguments.progress_callback(progress) as advance:
-        if on_ray(engine):
+        if engine.on_ray:
             opened, scores, predicted = _scored_by_ray(model, labelled, options, engine, device, batch_size, advance)
             decisions = None
             require_samples(opened.source, bins)
@@ -174,6 +173,7 @@ def _scored_by_ray(
     progress: Progress,
 ) -> tuple[Opened, SampleScores, NDArray[np.int64]]:
     """Score the samples by Ray Data. The first ones run here, which says what is wrong before anything is started."""
+    from tna_onnx.api.features import Network, open_run  # noqa: PLC0415 - loads what reads tables
     from tna_onnx.engine.ray_data import check_ray, scores_by_ray  # noqa: PLC0415 - optional
 
     if not isinstance(batch_size, int):

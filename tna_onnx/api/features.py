@@ -22,7 +22,7 @@ from tna_onnx.api import arguments
 from tna_onnx.api.arguments import FeatureWords, ProgressWord
 from tna_onnx.data import Recipe, open_precomputed
 from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.data_settings import EngineFields, FeatureFields
+from tna_onnx.data.data_settings import FeatureFields
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.labelfile import find_label_column
@@ -115,7 +115,7 @@ def features(
     if labelled.class_prior is not None:
         raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
     # what runs on Ray has devices of its own
-    where = parse_device("cpu" if on_ray(fields) else device)
+    where = parse_device("cpu" if fields.on_ray else device)
     loaded = open_source(model, options)
     readout = find_readout(loaded, options.head, options.output_name, options.output_kind)
     opened = OpenModel(loaded, readout, where, labelled)
@@ -177,16 +177,6 @@ def _feature_fields(keywords: FeatureWords) -> FeatureFields:
     return replace(fields, ray_options=fields.ray_options or None)
 
 
-def on_ray(fields: EngineFields) -> bool:
-    """Return whether Ray runs the model; words for Ray without it are refused."""
-    ray = fields.engine.partition(":")[0] == "ray"
-    if not ray and (fields.engine != "local" or fields.ray_options):
-        raise UsageError(
-            f"engine '{fields.engine}' is not known, or takes no --ray-option; expected local, ray[:ADDRESS]"
-        )
-    return ray
-
-
 def _into_files(
     opened: OpenModel, data: Data, output: str, fields: FeatureFields, network: Network, progress: Progress
 ) -> Collection:
@@ -196,7 +186,7 @@ def _into_files(
     extractor, first = run.first()
     TableExtractor(extractor, writer)(first)
     tables = TableExtractor(run.extractor, writer)
-    if on_ray(fields):
+    if fields.on_ray:
         from tna_onnx.engine.ray_data import check_ray, features_by_ray  # noqa: PLC0415 - optional
 
         address = check_ray(fields.engine, fields.ray_options)
@@ -329,7 +319,7 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
         return _of_tables(opened, data, request, files, fields, network)
     source = _source(opened, data, request)
     images = isinstance(source, ImageSource) and source_slices(source, np.arange(1))[0].source is not source
-    if on_ray(fields) and not images:
+    if fields.on_ray and not images:
         raise UsageError(
             f"{source.describe()}: --engine ray reads Parquet and Arrow files, and images in folders or manifests; "
             "write the data as one of these, or leave --engine out"

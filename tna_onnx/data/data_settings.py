@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, Format, Frequencies, Limits, Position
+from tna_onnx.errors import UsageError
 from tna_onnx.fields import setting
 
 if TYPE_CHECKING:
@@ -150,6 +151,16 @@ class EngineFields:
         unit="NAME=VALUE",
         parse="options",
     )
+
+    @property
+    def on_ray(self) -> bool:
+        """Whether Ray runs the model; words for Ray without it are refused."""
+        ray = self.engine.partition(":")[0] == "ray"
+        if not ray and (self.engine != "local" or self.ray_options):
+            raise UsageError(
+                f"engine '{self.engine}' is not known, or takes no --ray-option; expected local, ray[:ADDRESS]"
+            )
+        return ray
 
 
 @dataclass(frozen=True)
