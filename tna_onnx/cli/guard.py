@@ -36,7 +36,7 @@ _EDITS = ("set_threshold", "remove", "model", "output", "overwrite", "json_file"
     multiple=True,
     metavar="CLASS=NUMBER",
     callback=options.passed_on,
-    help="Give the output decision of MODEL another threshold of a class, without samples; nothing is promised of it.",
+    help="Set the threshold of a class in the output decision of MODEL, without samples and without a guarantee.",
 )
 @click.option(
     "--remove", type=options.choice(("decision",)), help="Take the output decision out of MODEL, without samples."
