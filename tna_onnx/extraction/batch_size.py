@@ -50,15 +50,15 @@ def check_batch_size(size: BatchSize) -> None:
 
 
 def choose_batch_size(
-    wanted: BatchSize,
+    requested: BatchSize,
     session: Session | None,
     outputs: Sequence[str],
     source: Source,
     stored: int | None = None,
 ) -> int:
     """Return the number of samples per run. `session`: the network; None if there is nothing to run."""
-    if wanted != "auto":
-        return wanted
+    if requested != "auto":
+        return requested
     # the size is part of a store's key: with another one nothing of it could be used
     if stored is not None:
         return stored
@@ -81,29 +81,29 @@ def choose_batch_size(
 
 
 def batch_size_for(
-    wanted: BatchSize,
+    requested: BatchSize,
     model: Model,
     session: Session | None,
     outputs: Collection[str],
     source: Source,
     cache: Path | None = None,
 ) -> int:
-    """Return the samples per run: as wanted; for `auto` those of a store that was begun, or found by a probe.
+    """Return the samples per run: as requested; for `auto` those of a store that was begun, or found by a probe.
 
     `session`: a session on it; None where there is nothing to run.
     """
-    if wanted != "auto":
-        return choose_batch_size(wanted, session, (), source)
+    if requested != "auto":
+        return choose_batch_size(requested, session, (), source)
     begun = None
     # the digests read the whole model and all data: only where there is a store to match
     if cache is not None and find_stores(cache):
         begun = begun_batch_size(cache, {**model_key(model), **data_key(source)})
-    return choose_batch_size(wanted, session, list(outputs), source, begun)
+    return choose_batch_size(requested, session, list(outputs), source, begun)
 
 
-def batch_size_notes(wanted: BatchSize, size: int) -> tuple[str, ...]:
+def batch_size_notes(requested: BatchSize, size: int) -> tuple[str, ...]:
     """Return a note on the size that `auto` chose; empty for a size that the user gave."""
-    if wanted != "auto":
+    if requested != "auto":
         return ()
     return (f"batch size auto: {size}; --batch-size {size} gives the same again",)
 

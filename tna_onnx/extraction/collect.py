@@ -74,8 +74,8 @@ class FeatureTable:
     def part(self, rows: NDArray[np.intp]) -> FeatureTable:
         """Return some samples, in this order, as a table: features and labels are all that a linear head needs."""
         columns = {"clusters": self.clusters, "weights": self.weights}
-        chosen: dict[str, Any] = {name: values if values is None else values[rows] for name, values in columns.items()}
-        return FeatureTable(self._selected(rows), self.labels[rows], self.batch_size, **chosen)
+        parts: dict[str, Any] = {name: values if values is None else values[rows] for name, values in columns.items()}
+        return FeatureTable(self._selected(rows), self.labels[rows], self.batch_size, **parts)
 
     def _selected(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         features = self.features
@@ -219,8 +219,8 @@ def collect_features(
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
     collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
     if cache is None:
-        own = own_column(readout, source, tensors, batch_size)
-        return own or collector.run(TemporaryRows(len(source)).array, progress)
+        column = own_column(readout, source, tensors, batch_size)
+        return column or collector.run(TemporaryRows(len(source)).array, progress)
     columns = {role: values for role, values in source_beside(source).items() if role in STORED}
     with open_store(cache, collector.key(), source.labels, batch_size, columns) as store:
         table = collector.run(store.array, progress, store.done, store.finish_up_to)
@@ -290,10 +290,10 @@ class Collector:
         total = len(self.source)
         arrays: dict[str, NDArray[Any]] = {}
         scalars: list[Batch] = []
-        several = 0
+        rows_a_sample = 0
         progress("collect features", done, total)
         for batch, rows in self.in_turn(self._batches(done)):
-            several = rows.rows
+            rows_a_sample = rows.rows
             if rows.scalars:
                 scalars.append(rows.scalars)
             for name, values in rows.arrays.items():
@@ -307,7 +307,7 @@ class Collector:
             progress("collect features", done, total)
         if "features" not in arrays or done != total:
             raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
-        return self.table(arrays, tuple(scalars), several)
+        return self.table(arrays, tuple(scalars), rows_a_sample)
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Yield the batches from sample `done` on.
@@ -344,8 +344,8 @@ class Collector:
             self._refuse_scalars(scalars)
             if self._head:
                 arrays["logits"] = results[self.tensors.logits]
-        several = self._head is not None and not self._head.linear and len(raw) != count
-        return Rows(arrays, scalars, arrays["features"].shape[1] if several else 0)
+        as_several = self._head is not None and not self._head.linear and len(raw) != count
+        return Rows(arrays, scalars, arrays["features"].shape[1] if as_several else 0)
 
     def _main_rows(self, raw: NDArray[Any], samples: int) -> NDArray[Any]:
         """Return what is kept of the features or logits, a row per sample."""
@@ -389,9 +389,9 @@ class Collector:
 
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
         """Whether a tensor has a row per sample; decided on the first batch."""
-        there = bool(value.ndim) and len(value) == count
-        decided = self.has_row.setdefault(name, there and (value.ndim > 1 or count > _MAX_AXES))
-        if decided and not there:
+        by_sample = bool(value.ndim) and len(value) == count
+        decided = self.has_row.setdefault(name, by_sample and (value.ndim > 1 or count > _MAX_AXES))
+        if decided and not by_sample:
             raise UnsupportedModel(
                 f"{self._model.name}: '{name}', which the nodes behind the head read, has shape {value.shape} for "
                 f"{count} samples; it had a row per sample before"

@@ -230,8 +230,10 @@ def check_readout(
             f"{readout.n_features}), one vector a sample; use --search none --output-kind logits"
         )
     if readout.several:
-        what = f"head '{readout.node}' has several predictions a sample, and only the graph computes its logits"
-        raise UnsupportedModel(f"{model.name}: {what}; use --search none")
+        raise UnsupportedModel(
+            f"{model.name}: head '{readout.node}' has several predictions a sample, and only the graph computes its "
+            "logits; use --search none"
+        )
     head = replace(readout, linear=False)
     fixed_batch = session.fixed_batch if session else None
     _check_rows(model, head, features, len(logits), fixed_batch)
@@ -405,8 +407,8 @@ def _as_probabilities(
     log p, and log (1 - p), by at most 2 d.
     """
     p = head.probabilities(expected)
-    most = np.max(moved, axis=1, keepdims=True)
-    bound = np.minimum(p, 1 - p) * np.expm1(np.minimum(2 * most, 1)) + _LINK_ROUNDINGS * epsilon(logs.dtype.name)
+    largest = np.max(moved, axis=1, keepdims=True)
+    bound = np.minimum(p, 1 - p) * np.expm1(np.minimum(2 * largest, 1)) + _LINK_ROUNDINGS * epsilon(logs.dtype.name)
     return p, head.probabilities(logs.astype(np.float64)), bound
 
 

@@ -20,6 +20,7 @@ depend on the batch by design: the limit for probabilities is wider, features ar
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -79,9 +80,9 @@ class Compared:
         """Return how far apart samples lie: 1 for probabilities."""
         if self.probabilities is not None:
             return 1.0
-        apart = np.median(np.linalg.norm(rows - rows.mean(axis=0), axis=1))
+        spread = np.median(np.linalg.norm(rows - rows.mean(axis=0), axis=1))
         length = np.median(np.linalg.norm(rows, axis=1))
-        return float(max(apart, _MIN_SPREAD * length)) or 1.0
+        return float(max(spread, _MIN_SPREAD * length)) or 1.0
 
     def moved(self, change: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the size of the change of each row, (N,)."""
@@ -96,18 +97,23 @@ def quantizes_batches(model: Model) -> bool:
 
 
 def require_independence(
-    model: Model, session: Session, output: ClassOutput, source: Source, batch_size: int, beside: Sequence[str] = ()
+    model: Model,
+    session: Session,
+    output: ClassOutput,
+    source: Source,
+    batch_size: int,
+    extra_outputs: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Run the first batch, and again in other ways, and compare what a model's output says of the samples.
 
-    Gives notes. `beside`: other tensors of one or more numbers a sample, which are compared too.
+    Gives notes. `extra_outputs`: other tensors of one or more numbers a sample, which are compared too.
     """
     batch = next(source.batches(batch_size, first_rows(output.n_classes, source, batch_size)))
-    names = [output.name, *beside]
+    names = [output.name, *extra_outputs]
     tensors = dict(zip(names, session.run(names, batch), strict=True))
     if tensors[output.name].size != _rows(batch) * output.width:
         return ()  # the run itself says what is wrong with it
-    compared = [Compared(output.name, output.probabilities), *(Compared(name) for name in beside)]
+    compared = [Compared(output.name, output.probabilities), *(Compared(name) for name in extra_outputs)]
     further = spread_batches(source, batch_size)
     return check_independence(model, session, compared, batch, tensors, further)
 
@@ -143,14 +149,14 @@ def check_independence(
         compared = compared[:1]
     again = _Again(model, session, compared)
     largest = again.largest(batch, tensors, _trials(samples, session.fixed_batch), "the first batch")
-    names = [each.name for each in compared]
+    names = [tensor.name for tensor in compared]
     computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]
-    for number, other in enumerate(further, 2):
-        results = dict(zip(names, session.run(names, other), strict=True))
-        parts = _parts(_count(other), session.fixed_batch)
-        largest = max(largest, again.largest(other, results, parts, f"batch {number} of a sample of the data"))
+    for number, spread_batch in enumerate(further, 2):
+        results = dict(zip(names, session.run(names, spread_batch), strict=True))
+        parts = _parts(_count(spread_batch), session.fixed_batch)
+        largest = max(largest, again.largest(spread_batch, results, parts, f"batch {number} of a sample of the data"))
         if number == 2:  # of two batches in all, this is the second one, as it is collected
-            computed.append((other, results))
+            computed.append((spread_batch, results))
     for feeds, outputs in computed:
         session.remember(feeds, outputs)
     _log.debug("independence: scores move by at most %.2g, limit %g", largest, again.limit)
@@ -179,27 +185,27 @@ class _Again:
 
     def largest(self, batch: Batch, tensors: Mapping[str, NDArray[Any]], trials: Sequence[_Trial], where: str) -> float:
         """Return by how much a row moves at most, where some samples of a batch are run in other ways."""
-        finite = {each: _finite(each, tensors[each.name], _rows(batch)) for each in self._compared}
-        before = {each: values for each, values in finite.items() if values is not None}
+        finite = {tensor: _finite(tensor, tensors[tensor.name], _rows(batch)) for tensor in self._compared}
+        before = {tensor: values for tensor, values in finite.items() if values is not None}
         largest = 0.0
-        for chosen, how in trials if before else ():
-            other, rows = _taken(batch, chosen)
+        for samples, how in trials if before else ():
+            subset, rows = _taken(batch, samples)
             try:
-                results = self._session.run([each.name for each in before], other)
+                results = self._session.run([tensor.name for tensor in before], subset)
             except DataError as error:  # a size that the network does not take, whatever its inputs say
                 _log.debug("independence: %s not run: %s", how, error)
                 continue
-            for each, values in zip(before, results, strict=True):
-                if values.shape != (len(rows), *tensors[each.name].shape[1:]):
+            for tensor, values in zip(before, results, strict=True):
+                if values.shape != (len(rows), *tensors[tensor.name].shape[1:]):
                     _log.debug("independence: %s gives an output of shape %s", how, values.shape)
                     continue
-                moved = _movement(each, before[each], values, rows)
+                moved = _movement(tensor, before[tensor], values, rows)
                 worst = int(np.argmax(moved))
                 if not moved[worst] <= self.limit:  # NaN is larger than any limit
-                    row = f"row {rows[worst]} of {where} {_amount(each, float(moved[worst]))}"
-                    again = _movement(each, before[each], self._session.run([each.name], batch)[0])
+                    row = f"row {rows[worst]} of {where} {_amount(tensor, float(moved[worst]))}"
+                    again = _movement(tensor, before[tensor], self._session.run([tensor.name], batch)[0])
                     when = f"{how}{self._why}" if np.max(again) <= _LIMIT else "again in the same batch"
-                    raise _refusal(self._model, each.name, row, when)
+                    raise _refusal(self._model, tensor.name, row, when)
                 largest = max(largest, float(moved[worst]))
         return largest
 
@@ -217,8 +223,8 @@ def _movement(
 ) -> NDArray[np.float64]:
     """Return how far each row moved, in units of the limits; `rows` are those of the first batch that were run."""
     after = compared.rows(values, len(values))
-    chosen = before if rows is None else before[rows]
-    return compared.moved(np.asarray(after) - chosen) / compared.unit(before)
+    reference = before if rows is None else before[rows]
+    return compared.moved(np.asarray(after) - reference) / compared.unit(before)
 
 
 _Trial: TypeAlias = tuple[NDArray[np.int64], str]
@@ -262,7 +268,7 @@ def _limit_of(model: Model, session: Session) -> tuple[float, str]:
     operators = {node.op_type for node in model.proto.graph.node}
     if quantizes_batches(model):
         return _DYNAMIC_LIMIT, ", more than quantising each batch by its own range explains"
-    if any("Quant" in each or "Integer" in each or "NBits" in each or each.startswith("Q") for each in operators):
+    if any(re.search("^Q|Quant|Integer|NBits", operator) for operator in operators):
         return _QUANTIZED_LIMIT, ", more than quantisation explains"
     half = {number for number, name in FLOAT_TYPES.items() if name in ("float16", "bfloat16")}
     casts = {a.i for node in model.proto.graph.node if node.op_type == "Cast" for a in node.attribute if a.name == "to"}
@@ -293,16 +299,16 @@ def _taken(batch: Batch, samples: NDArray[np.int64]) -> tuple[Batch, NDArray[np.
     """Return a batch of some samples of another one, in their order, and which rows of that its rows are."""
     count = _count(batch)
     # as in `Session.run`: an array without a row for each sample is for all of them
-    taken = {
+    part = {
         name: array[samples] if array.ndim and len(array) == count and name not in (POSITIONS, SHAPE) else array
         for name, array in batch.items()
     }
     if POSITIONS not in batch:
-        return taken, samples
+        return part, samples
     positions = int(np.prod(batch[SHAPE]))
     owner, place = np.divmod(batch[POSITIONS], positions)
     parts = [np.flatnonzero(owner == sample) for sample in samples]
     rows = np.concatenate(parts)
     new_owner = np.repeat(np.arange(len(samples)), [len(part) for part in parts])
-    taken[POSITIONS] = place[rows] + positions * new_owner
-    return {name: taken[name] for name in batch}, rows
+    part[POSITIONS] = place[rows] + positions * new_owner
+    return {name: part[name] for name in batch}, rows

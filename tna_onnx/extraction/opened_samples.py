@@ -344,14 +344,14 @@ def _enter(
     readout = opened.readout
     entered: Readout = readout
     if kind == "features":
-        main, tensor, wanted = _as_features(readout, main, title)
+        main, tensor, dtype = _as_features(readout, main, title)
     else:
         main = _as_held(readout, main)
         entered = readout.without_head()
         tensor = readout.logits
-        wanted = np.dtype(readout.logits_type)
+        dtype = np.dtype(readout.logits_type)
     values[tensor] = main
-    dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: wanted}
+    dtypes = {**{name: array.dtype for name, array in values.items()}, tensor: dtype}
     specs = [InputSpec(name, (None, *array.shape[1:]), dtypes[name]) for name, array in values.items()]
     request = Request(
         specs, readout.n_classes, class_names=opened.names, multi_label=readout.multi_label, beside=data.beside

@@ -154,10 +154,10 @@ class Preparation:
         if model.path is None:
             return None, []
         try:
-            beside = recipe_beside(model.path, data.limits)
-            if beside is None:
+            recipe_file = recipe_beside(model.path, data.limits)
+            if recipe_file is None:
                 return None, []
-            path, recipe = beside
+            path, recipe = recipe_file
             _require_size(recipe.resolve(spec), path)
         except (DataError, UsageError) as error:
             return None, [f"a file next to the model was ignored: {error}"]

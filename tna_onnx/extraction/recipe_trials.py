@@ -235,7 +235,7 @@ def _losses(logs: FloatArray, labels: NDArray[np.int64]) -> FloatArray:
     return losses
 
 
-def race(images: TrialImages, trials: Sequence[Trial], most: int = SAMPLES) -> list[Trial]:
+def race(images: TrialImages, trials: Sequence[Trial]) -> list[Trial]:
     """Run more and more images under recipes, dropping those that are far behind; return the others, best first."""
     running = list(trials)
     count = FIRST
@@ -243,11 +243,11 @@ def race(images: TrialImages, trials: Sequence[Trial], most: int = SAMPLES) -> l
         images.run(running, count)
         best = best_of(running)
         running = [trial for trial in running if trial.z(best) <= DROPPED]
-        if count >= min(most, len(images.rows)) or len(running) == 1:
+        if count >= min(SAMPLES, len(images.rows)) or len(running) == 1:
             break
         count *= 2
     # the last one has seen fewer images than its numbers are to rest on
-    images.run(running, most)
+    images.run(running, SAMPLES)
     best = best_of(running)
     return sorted(running, key=lambda trial: (trial is not best, trial.nll))
 

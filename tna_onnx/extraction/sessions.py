@@ -151,16 +151,16 @@ class OpenModel(Classifier):
             return self.readout.features
         return self.readout.logits
 
-    def session_from(self, held: Mapping[str, np.dtype[Any]]) -> Session | None:
+    def session_from(self, dtypes: Mapping[str, np.dtype[Any]]) -> Session | None:
         """Return a session from tensors that samples hold, of some dtypes, to the logits.
 
         None if these are the logits; the whole session if they are nothing, or nothing but the model's inputs.
         """
-        if set(held) <= set(self.model.inputs):
+        if set(dtypes) <= set(self.model.inputs):
             return self.session
-        if self.readout.logits in held:
+        if self.readout.logits in dtypes:
             return None
-        cut = cut_between(self.model.proto, held, [self.readout.logits], self.readout.joined)
+        cut = cut_between(self.model.proto, dtypes, [self.readout.logits], self.readout.joined)
         return open_part(self.model, cut, self.device)
 
     def computed(self, names: Iterable[str]) -> list[str]:

@@ -155,7 +155,7 @@ def _choose(job: GuardJob, opened: GuardSamples, progress: Progress) -> _Chosen:
     runner = open_part(opened.model, scored, opened.device)
     if "ood" in tensors:  # it may read what the probabilities do not show
         require_independence(
-            opened.model, runner, opened.output, opened.source, opened.batch_size, beside=[tensors["ood"]]
+            opened.model, runner, opened.output, opened.source, opened.batch_size, extra_outputs=[tensors["ood"]]
         )
     scores = collect_values(runner, opened.output, tensors, opened.source, opened.batch_size, progress)
     rows = opened.deciding(settings.seed)
