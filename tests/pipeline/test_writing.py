@@ -230,7 +230,7 @@ def test_a_quantised_output_is_off_by_half_a_step_everywhere(task: Task, exact: 
     one[137] = 10 * (bound[137] + step)
     with pytest.raises(CheckFailed, match="gives sample 137"):
         check(coarse, moved(p, one))
-    with pytest.raises(CheckFailed, match="on average, too much for rounding"):
+    with pytest.raises(CheckFailed, match="too much for rounding"):
         check(coarse, moved(p, bound + 0.9 * step))
 
 
@@ -254,7 +254,7 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     assert check_written(task, path, checked_samples(task), shipped).samples == 512
     tensor.CopyFrom(numpy_helper.from_array(value, part))
     onnx.save(rewritten.proto, path)
-    with pytest.raises(CheckFailed, match="off the numerics"):
+    with pytest.raises(CheckFailed, match="from what tna-onnx computed"):
         check_runs(task, checked_samples(task), shipped, path, checker=True)
     with pytest.raises(CheckFailed, match=f"tensor {part}: values"):
         check_written(task, path, checked_samples(task), shipped)

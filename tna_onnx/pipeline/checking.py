@@ -321,7 +321,9 @@ def require_intact(model: Model, path: Path) -> Proof:
     if not proof.intact:
         wrong = [f"{difference.part} {difference.name}: {difference.change}" for difference in proof.unexplained]
         text = proof.reason or "; ".join(wrong)
-        raise CheckFailed(f"verification: the written file is not {model.name} and a change: {text}")
+        raise CheckFailed(
+            f"verification: the written file differs from {model.name} by more than the recorded change: {text}"
+        )
     return proof
 
 
@@ -404,8 +406,9 @@ def _check_each(
     if task.readout.output_step:
         reason = "; the model quantises this output, and its range may be too narrow for the new probabilities"
     raise CheckFailed(
-        f"verification: the written file gives sample {rows[worst]} of {checked.source.describe()} a probability that "
-        f"is {difference[worst]:.3g} off the numerics; expected at most {bound[worst]:.3g}{reason}"
+        f"verification: the written file gives sample {rows[worst]} of {checked.source.describe()} a probability "
+        f"that differs by {difference[worst]:.3g} from what tna-onnx computed; expected at most "
+        f"{bound[worst]:.3g}{reason}"
     )
 
 
@@ -417,8 +420,8 @@ def _check_mean(difference: FloatArray, bound: FloatArray, constant: float) -> N
     mean = float(np.mean(difference))
     if mean > max(_MIN_MEAN, constant + float(np.mean(bound)) / 10):
         raise CheckFailed(
-            f"verification: the written file's probabilities are {mean:.3g} off the numerics on average, too much for "
-            "rounding, which averages out"
+            f"verification: the written file's probabilities differ by {mean:.3g} on average from what tna-onnx "
+            "computed, too much for rounding, which averages out"
         )
 
 

@@ -284,13 +284,13 @@ class ModelDifference:
             count = len(self.unexplained)
             if self.reason:
                 return f"cannot be proved: {self.reason}"
-            return f"not intact: {count:,} {'difference is' if count == 1 else 'differences are'} not of its change"
+            return f"not intact: {count:,} {'difference is' if count == 1 else 'differences are'} not recorded"
         if moved := self.moved_outputs:
             names = ", ".join(f"'{output.name}'" for output in moved)
             return f"not intact: the output {names} does not depend on the head, but moved"
         text = "identical: nothing differs"
         if self.differences:
-            text = "intact: the original and a change that tna-onnx writes"
+            text = "intact: every difference is part of the recorded change"
         if self.missed:
             return f"{text}; not as good: {'; '.join(self.missed)}"
         if self.outputs is not None:
