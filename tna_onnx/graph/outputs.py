@@ -18,7 +18,7 @@ from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
-from tna_onnx.graph.scores import find_readout, scores_of_output
+from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.walk import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 
@@ -189,10 +189,8 @@ def class_output(
             if behind_map and refusal.activation in _KINDS and classes.isdecimal():
                 return _behind_map(model, name, entries, int(classes))
     if kind in _STATED.values():
-        return output_of(find_readout(model, head, output or name, kind))
-    if head is not None or (kind is None and any(output in (None, candidate.output) for candidate in heads)):
-        return output_of(find_readout(model, head, output))
-    return output_of(scores_of_output(model, output, kind))
+        output = output or name
+    return output_of(find_readout(model, head, output, kind))
 
 
 def _leads_to(model: Model, head: str | None, output: str | None, kind: str) -> bool:

@@ -53,22 +53,6 @@ class Untold(UnsupportedModel):
         self.output = output
 
 
-def scores_of_output(model: Model, output: str | None = None, kind: str | None = None) -> Readout:
-    """Return what `choose_readout` does; where the graph does not tell, an output (N, C) is taken for probabilities.
-
-    The run shows whether each row is a distribution, and where one is not, `UNTOLD` asks for a kind.
-    """
-    try:
-        return choose_readout(model, output, kind)
-    except Untold as untold:
-        if kind is not None:
-            raise
-        readout = choose_readout(model, untold.output, "probabilities")
-        if readout.several:
-            raise
-        return readout
-
-
 class CannotInsert(UnsupportedModel):
     """A map has no place behind the logits. `reason` says why, without the advice on other maps."""
 
@@ -246,6 +230,9 @@ def _sigmoid_behind(model: Model, tensor: str) -> int | None:
 def find_readout(model: Model, head: str | None = None, output: str | None = None, kind: str | None = None) -> Readout:
     """Return the head if there is one, else the tensor of logits or probabilities behind an output.
 
+    Where the graph does not tell, an output (N, C) is taken for probabilities: the run shows whether each row is a
+    distribution, and where one is not, `UNTOLD` asks for a kind.
+
     `kind`: what `--output-kind` says that output holds: `logits` or `probabilities`, whatever computes them; `logit`;
     `label-logits` or `label-probabilities` of several labels a sample.
     """
@@ -263,8 +250,20 @@ def find_readout(model: Model, head: str | None = None, output: str | None = Non
                 return choose_head(model, None, readout.output, kind)
             return readout
         raise
-    except UnsupportedModel:
-        return scores_of_output(model, output, kind)  # a map alone needs no head
+    except UnsupportedModel:  # a map alone needs no head
+        return _scores_alone(model, output, kind)
+
+
+def _scores_alone(model: Model, output: str | None, kind: str | None) -> Readout:
+    try:
+        return choose_readout(model, output, kind)
+    except Untold as untold:
+        if kind is not None:
+            raise
+        readout = choose_readout(model, untold.output, "probabilities")
+        if readout.several:
+            raise
+        return readout
 
 
 def choose_readout(
