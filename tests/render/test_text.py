@@ -122,7 +122,8 @@ def test_lines_of_one_model(stages: tuple[BinFree, BinFree]) -> None:
     )
     parts = one.corp.nll
     assert second == (
-        f"NLL      of it miscalibrated confidence {parts.miscalibration:.4f} nats, by chance alone {parts.expected:.4f}"
+        f"NLL      {parts.miscalibration:.4f} nats of it from miscalibrated confidence, "
+        f"by chance alone {parts.expected:.4f}"
     )
 
 

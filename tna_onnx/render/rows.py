@@ -131,7 +131,7 @@ def bin_free_lines(*stages: BinFree) -> list[str]:
     return [
         f"bin-free Kuiper {kuiper} (p {p_value}); ECE with less bias {ece}, by chance alone "
         f"{_percent(last.ece_expected)} %",
-        f"NLL      of it miscalibrated confidence {lost} nats, by chance alone {_nats(last.corp.nll.expected)}",
+        f"NLL      {lost} nats of it from miscalibrated confidence, by chance alone {_nats(last.corp.nll.expected)}",
     ]
 
 
