@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import subprocess
 import sys
 from collections.abc import Iterable
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import click
 import numpy as np
@@ -77,18 +76,6 @@ def words_of(settings: dict[str, Any]) -> list[str]:
     """
     flags = {name: value for name, value in settings.items() if name != "angle_step"}
     return [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-
-
-def arguments_of(function: Any) -> set[str]:
-    """Return the names of everything that the command line can hand to a public function.
-
-    Whole values (`settings`, `gates`) and `progress` are for Python alone, and so are files that the command line
-    writes by itself.
-    """
-    names = set(inspect.signature(function).parameters)
-    (words,) = get_args(get_type_hints(function)["keywords"])
-    results = {"keywords", "settings", "gates", "progress", "report", "json", "figures"}
-    return names - results | set(words.__annotations__)
 
 
 def ece(scores: SampleScores, bins: int = 15) -> float:

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import numpy_helper
 
 import tna_onnx
 from tests.conftest import Demo, Small
@@ -68,21 +67,6 @@ def test_the_same_run_writes_the_same_bytes_and_another_seed_others(small: Small
         tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=tmp_path / name, seed=seed, **WALKED)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").read_bytes() != (tmp_path / "c").read_bytes()
-
-
-def test_a_result_that_is_worse_on_held_out_data_is_not_written(small: Small, tmp_path: Path) -> None:
-    arrays = dict(np.load(small.test))
-    hidden, weight, bias = (
-        numpy_helper.to_array(next(t for t in onnx.load(small.model).graph.initializer if t.name == name))
-        for name in ("hidden", "weight", "bias")
-    )
-    # held-out labels that follow the input model's own confidence: cooling it makes it underconfident there
-    logits = np.maximum(arrays["x"] @ hidden, 0) @ weight.T + bias
-    arrays["labels"] = np.argmax(logits + np.random.default_rng(0).gumbel(size=logits.shape), axis=1)
-    np.savez(tmp_path / "other.npz", **arrays)
-    with pytest.raises(tna_onnx.CheckFailed, match=r"worse on 1,500 held-out samples.*no file was written"):
-        tna_onnx.calibrate(small.model, small.calib, eval=tmp_path / "other.npz", output=tmp_path / "o.onnx", **PLAIN)
-    assert [p.name for p in tmp_path.iterdir()] == ["other.npz"]
 
 
 def test_a_file_that_does_not_verify_is_not_written(

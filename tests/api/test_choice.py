@@ -121,9 +121,6 @@ def test_what_was_asked_for_by_name_is_done_all_the_same(
     assert not report.verdict.startswith("already calibrated")
 
 
-# --- method
-
-
 # --- predictions
 
 

@@ -10,7 +10,7 @@ import io
 import itertools
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -382,27 +382,6 @@ def test_logits_of_a_model_that_gives_probabilities(tmp_path: Path) -> None:
     assert found["parameters"]["temperature"] == pytest.approx(expected["parameters"]["temperature"], rel=1e-4)
 
 
-# --- tables of numbers
-
-
-# --- from Python
-
-
-class Reader:
-    """What ONNX Runtime's quantisation takes."""
-
-    def __init__(self, a: Animals) -> None:
-        self._batches = iter([{"image": a.x[k : k + 50]} for k in range(0, N, 50)])
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        return next(self._batches, None)
-
-
-def batches(a: Animals) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    for k in range(0, N, 32):
-        yield a.x[k : k + 32], a.labels[k : k + 32]
-
-
 # --- class names
 
 
@@ -474,12 +453,6 @@ def test_names_without_an_order(animals: Animals, tmp_path: Path) -> None:
     result = cli("evaluate", animals.model, "--data", *data, "--scale", 1)
     assert result.exit_code == 4, result.output
     assert "5 class folders for a model with 4 classes, so their order is unknown" in result.output
-
-
-# --- labels and accuracy
-
-
-# --- preprocessing files
 
 
 # --- wrong paths and words

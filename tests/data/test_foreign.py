@@ -320,9 +320,6 @@ def test_limits_are_checked() -> None:
     assert json.loads(json.dumps(Limits().expanded_bytes(2**30))) == 100 * 2**30
 
 
-# ---- Optional libraries: imported when asked for, and an error that says how to install them
-
-
 # --- Numbers and names in foreign files that no array, size or path can have are refused, in one line
 
 

@@ -40,10 +40,6 @@ def problem() -> tuple[FeatureTable, Any, Any]:
     return FeatureTable(features, labels), weight, rng.standard_normal(CLASSES).astype(np.float32) / 10
 
 
-def _noise() -> Any:
-    return 2 * np.random.default_rng(1).gumbel(size=(N, 2))
-
-
 @pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("complete", "ets"), ("sparse", "none")])
 def test_the_same_candidate_is_chosen(
     torch: Any, problem: tuple[FeatureTable, Any, Any], search: str, name: str

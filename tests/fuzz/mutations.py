@@ -11,9 +11,6 @@ from onnx import AttributeProto, TensorProto, helper
 
 NUMBERS = (0, 1, -1, 2, 3, 64, 2**31 - 1, 2**31, -(2**31), 2**62, -(2**63), 2**63 - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 3.4e38, float("inf"), float("nan"))
-OPERATORS = (
-    "Gemm", "MatMul", "Conv", "Einsum", "Softmax", "Reshape", "Transpose", "Loop", "If", "DequantizeLinear", "Add",
-)  # fmt: skip
 TEXTS = ("", "x", "y", "\x1b[31m", "a\nb", "../secret", "/dev/zero", "\u202e", "9" * 5000, "n" * 20_000, "weight")
 
 

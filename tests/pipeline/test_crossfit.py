@@ -150,9 +150,6 @@ def test_where_none_can_be_fitted_the_first_reason_is_given() -> None:
         cross_scores(N, SEED, Maps("ts", labels=labels))
 
 
-# ---- Cross-fitting along a path of fits, and the choice that each fold makes without its own samples
-
-
 # --- paths
 
 SCALES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 8.0)

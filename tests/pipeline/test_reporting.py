@@ -58,12 +58,6 @@ def report_of(small: Small, model: Any = None, **fields: Any) -> Report:
     return recalibrate(job_of(small, model, few(small.calib), **fields), silent)
 
 
-@pytest.fixture(scope="module")
-def in_memory(small: Small) -> Report:
-    settings = Settings(search="sparse", angle_step=40.0, ensemble_size=2, adaptive=False, map="isotonic", bins=10)
-    return report_of(small, onnx.load(small.model), settings=settings)
-
-
 def test_a_missed_gate_holds_the_model_back_in_memory_too(small: Small) -> None:
     with pytest.raises(GateMissed) as caught:
         report_of(small, onnx.load(small.model), gates=Gates(max_nll=1e-6))

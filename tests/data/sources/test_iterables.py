@@ -20,7 +20,6 @@ from tna_onnx.errors import DataError, UsageError
 X = np.arange(28, dtype=np.float32).reshape(7, 4)
 IDS = np.arange(7)
 LABELS = IDS % 3
-PAIR = [spec("x"), spec("ids", (None,), np.int64)]
 PARTS = [slice(0, 3), slice(3, 6), slice(6, 7)]
 
 
