@@ -52,8 +52,7 @@ def apply(
         DataError: the patch or the checkpoint is damaged, or none. No file is written.
         ResultError: the checkpoint cannot be written.
     """
-    from tna_onnx.pipeline.checkpoint import recalibrated_checkpoint  # noqa: PLC0415 - heavy
-    from tna_onnx.pipeline.patch import adaptable, apply_patch, read_patch  # noqa: PLC0415 - scipy: heavy
+    from tna_onnx.pipeline.patch import adaptable, apply_patch, read_patch, recalibrated_checkpoint  # noqa: PLC0415 - heavy
 
     source = open_source(model, ModelOptions())
     target = _target(source, output, checkpoint, overwrite=overwrite)

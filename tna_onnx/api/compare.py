@@ -376,7 +376,6 @@ def compare(
 
 
 def _check_classes(read: Sequence[tuple[GivenModel, ClassOutput]]) -> None:
-    """Refuse models with different numbers of classes."""
     (one, first), *rest = read
     for model, output in rest:
         if output.multi_label != first.multi_label:

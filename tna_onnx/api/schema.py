@@ -207,7 +207,6 @@ def _attributes(cls: type) -> dict[str, str]:
 
 @cache
 def _schema() -> dict[str, Any]:
-    """Return the schema of all results."""
     definitions = {_name(kind): _definition(kind) for kind in _dataclasses()}
     results = {_NAMES[kind]: _result(kind, definitions.pop(_NAMES[kind])) for kind in _KINDS}
     return {
@@ -324,7 +323,6 @@ _SCALARS = {str: "string", int: "integer", float: "number", bool: "boolean", typ
 
 
 def _typed(hint: Any) -> dict[str, Any]:
-    """Return the schema of a type."""
     if hint in (Any, object):
         return {}
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):

@@ -8,7 +8,6 @@ from typing import Any, Unpack
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import EvaluateWords, ProgressWord
-from tna_onnx.data import Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import preprocessing_notes
@@ -18,12 +17,12 @@ from tna_onnx.extraction.batch_size import batch_size_notes, check_batch_size, c
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import read_inputs
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.extraction.sessions import Classifier, input_specs
+from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, checker_complaint
 from tna_onnx.graph.nodes import calibrated_heads, head_provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import OUTPUT_KINDS, class_output, output_of
+from tna_onnx.graph.outputs import OUTPUT_KINDS, STATED_KINDS, class_output, output_of
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.scores import choose_readout
 from tna_onnx.guarding.guarded_file import prove_guarded
@@ -140,12 +139,19 @@ def _compared(
     proof: Proof,
 ) -> tuple[OutputDifference | None, tuple[str, ...], tuple[str, ...]]:
     """Run both files over the samples; return how far outputs moved, gates that are missed, and notes."""
-    both, data, source = _open(files, data, device)
+    options, old = files.options, files.old
+    kind = options.output_kind or _missing_kind(files.readout, files.known)
+    output = class_output(old, options.head, options.output_name, kind)
+    classifier = Classifier(old, output, device, data)
+    # the recalibrated file says how the images were prepared that it was fitted to
+    preparation = Preparation(files.new, output, classifier.session)
+    data, source = preparation.settle(data, read_inputs(classifier, data))
+    both = Both(old, classifier.session, files.new, files.readouts, output)
     notes: tuple[str, ...] = ()
     try:
         size = choose_batch_size(batch_size, both.session, [both.output.name], source)
         notes += batch_size_notes(batch_size, size)
-        notes += tuple(preprocessing_notes(source, input_specs(both.session), data.preprocessing))
+        notes += tuple(preprocessing_notes(source, classifier.inputs, data.preprocessing))
         moved = run_both(both, device, source, size, progress)
         data.check_accuracy(moved.outputs.accuracy_before, moved.outputs.samples)
     except NotFinite as error:
@@ -207,17 +213,6 @@ class _Files:
         return tuple(each for each in found if each is not None)
 
 
-def _open(files: _Files, data: Data, device: Device) -> tuple[Both, Data, Source]:
-    """Open the original and the samples for its inputs."""
-    options = files.options
-    kind = options.output_kind or _missing_kind(files.readout, files.known)
-    output = class_output(files.old, options.head, options.output_name, kind)
-    classifier = Classifier(files.old, output, device, data)
-    # the recalibrated file says how the images were prepared that it was fitted to
-    data, source = Preparation(files.new, output, classifier.session).settle(data, read_inputs(classifier, data))
-    return Both(files.old, classifier.session, files.new, files.readouts, output), data, source
-
-
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:
     """Find the original's head, or its tensor of scores; None where there is neither."""
     # refusals are not shown here: a model without a head can be compared all the same
@@ -247,6 +242,6 @@ def _missing_kind(readout: Readout | None, known: dict[str, str]) -> str | None:
         return _plain_kind(known)
     kind = output_of(readout).kind
     # of logits without their Sigmoid only the provenance tells
-    if kind not in ("positive_logit", "label_logits") and kind == known.get("output_kind", kind):
+    if kind not in STATED_KINDS and kind == known.get("output_kind", kind):
         return None
     return _plain_kind(known)

@@ -11,7 +11,6 @@ from click.core import ParameterSource
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
 from tna_onnx.cli.config import config_options
-from tna_onnx.cli.terminal import check_result_file, default_output, named_files, watch
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.shifting.shift_settings import ShiftSettings
 
@@ -72,7 +71,7 @@ def guard(**arguments: Any) -> None:
 def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[str, Any]) -> None:
     """Change the output `decision` of a file, or remove it."""
     from tna_onnx.api.apply import edit_decision  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import finish, json_step, ready  # noqa: PLC0415
+    from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.verify_text import inspection_text  # noqa: PLC0415
 
     ctx = click.get_current_context()
@@ -82,16 +81,11 @@ def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[
         first = "--remove" if remove else "--set-threshold"
         second = "set-threshold" if not unused else unused[0]
         raise click.UsageError(f"{first} takes no samples and changes nothing else; leave out --{second}")
-    json_file = arguments["json_file"]
-    check_result_file(json_file, *named_files(arguments, ".guard.onnx"))
-    ready()
-    watch([arguments["output"] or default_output(arguments["model"], ".guard.onnx"), json_file])
-    result = edit_decision(
-        arguments["model"], thresholds or None, output=arguments["output"], overwrite=arguments["overwrite"]
-    )
-    finish(
-        inspection_text(result), [json_step(json_file, result)], arguments["quiet"] or json_file == "-", result.model
-    )
+
+    def edit(model: str, output: str | None, overwrite: bool, **_: Any) -> Any:
+        return edit_decision(model, thresholds or None, output=output, overwrite=overwrite)
+
+    carry_out(edit, inspection_text, arguments, ".guard.onnx", written="model")
 
 
 @click.command(cls=Command, short_help="Write a copy of MODEL for other class frequencies.")

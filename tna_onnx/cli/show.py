@@ -86,10 +86,12 @@ def carry_out(
     files: Mapping[str, str | None] = MappingProxyType({}),
     page: str | None = None,
     steps: Callable[[Any], Sequence[Step]] = lambda _: (),
+    written: str = "output",
 ) -> Any:
     """Run a function of the API on the options of a command, show its result, and return it.
 
-    `ending`: of the name of the model that it writes; None for commands that write none.
+    `ending`: of the name of the model that it writes; None for commands that write none. `written`: the attribute of
+    the result that names that model.
     """
     arguments = dict(options)
     json_file, quiet = arguments.pop("json_file"), arguments.pop("quiet")
@@ -115,11 +117,10 @@ def carry_out(
             result = run(progress=progress, **arguments)
         except GateMissed as error:
             result, missed = error.result, error
-    written = "" if ending is None else result.output
     detailed = getattr(result, "details", None) is not None
     every_step = [json_step(json_file, result, details=detailed), *steps(result)]
     try:
-        finish(text(result), every_step, quiet or json_file == "-", written)
+        finish(text(result), every_step, quiet or json_file == "-", "" if ending is None else getattr(result, written))
     except ResultError as error:
         if missed is None:
             raise

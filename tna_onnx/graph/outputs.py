@@ -41,7 +41,8 @@ OUTPUT_KINDS = {
 """What an output holds (`ClassOutput.kind`) -> the word of `--output-kind` for it."""
 
 # Kinds that the graph alone cannot tell.
-_STATED = {kind: OUTPUT_KINDS[kind] for kind in ("positive_logit", "label_logits")}
+STATED_KINDS = {kind: OUTPUT_KINDS[kind] for kind in ("positive_logit", "label_logits")}
+"""What an output holds that its graph does not show -> the word for it of `--output-kind`."""
 
 _LABEL_KINDS = ("label_logits", "label_probabilities")
 
@@ -176,7 +177,7 @@ def class_output(
     entries = head_provenance(model, output)
     name = entries.get("output")
     classes = entries.get("classes", "")
-    kind_entry = _STATED.get(entries.get("output_kind", ""))
+    kind_entry = STATED_KINDS.get(entries.get("output_kind", ""))
     # another head holds something else
     if kind is None and kind_entry and output in (None, name) and _leads_to(model, head, name, kind_entry):
         kind = kind_entry
@@ -188,7 +189,7 @@ def class_output(
             behind_map = refusal.output == name and refusal.node.startswith(f"{PREFIX}/")
             if behind_map and refusal.activation in _KINDS and classes.isdecimal():
                 return _behind_map(model, name, entries, int(classes))
-    if kind in _STATED.values():
+    if kind in STATED_KINDS.values():
         output = output or name
     return output_of(find_readout(model, head, output, kind))
 

@@ -31,11 +31,17 @@ from tna_onnx.graph.save import pending
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
 from tna_onnx.guarding.deciding import Operated, promise_of, rule_of
-from tna_onnx.guarding.decision_scores import drawn_classes
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.guarded_file import guard_entries
-from tna_onnx.guarding.measure import check_decisions, check_posterior, largest_change, measure, measure_detection
+from tna_onnx.guarding.measure import (
+    check_decisions,
+    check_posterior,
+    drawn_classes,
+    largest_change,
+    measure,
+    measure_detection,
+)
 from tna_onnx.guarding.thresholds import (
     NotReached,
     Thresholds,
@@ -188,7 +194,6 @@ def _checked(opened: GuardSamples, chosen: _Chosen, written: Session, progress: 
 
 
 def _measured(opened: GuardSamples, chosen: _Chosen, written: Session, progress: Progress) -> Decisions:
-    """Measure what the written file decides."""
     names = _columns(chosen.settings.outputs)
     level = chosen.settings.confidence_level
     reported = opened.held_out or opened.source

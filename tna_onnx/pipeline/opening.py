@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ from tna_onnx.graph.linear import integer_layer
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import calibrations, provenance
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
 from tna_onnx.graph.walk import walk_back
@@ -125,11 +126,7 @@ def open_computed(
     in_tables = data.labels is None and not output.multi_label
     if output.several or not computed_kind(data, model.inputs, in_tables=in_tables):
         return None
-    kind = options.output_kind
-    if kind is None and output.kind == "positive_logit":
-        kind = "logit"
-    if kind is None and output.kind == "label_logits":
-        kind = "label-logits"
+    kind: Any = options.output_kind or STATED_KINDS.get(output.kind)
     options = replace(options, output_name=output.name, output_kind=kind)
     before, options = before_map(model, output.name, options)
     readout = find_readout(before, options.head, options.output_name, options.output_kind)
@@ -333,7 +330,6 @@ def _open_both(job: Job, opened: OpenModel) -> tuple[Samples, Samples | None]:
 
 
 def _open_held_out(job: Job, opened: OpenModel) -> Samples | None:
-    """Open the held-out data, if there are any."""
     data = job.held_out
     if data is None:
         return None

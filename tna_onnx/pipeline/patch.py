@@ -16,6 +16,10 @@ A calibration as an adapter of ONNX Runtime: weight and bias of the head, which 
 The model is prepared once: the head's initializers become inputs, whose defaults are the values that they had. A run
 with an active adapter takes these from `NAME.onnx_adapter`, so that one session serves many calibrations. An adapter
 holds values alone. So a calibration has to be in weight and bias: no nodes, and no integers, whose scales would change.
+
+A recalibrated head in the checkpoint that the model was exported from, a .safetensors file of PyTorch, say: an export
+may rename and transpose weights, so that they are found by their values. The tensor of the checkpoint that equals the
+old weight of the ONNX file gets the new one, in its own type and orientation. All other bytes stay.
 """
 
 from __future__ import annotations
@@ -23,8 +27,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import math
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +45,9 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import METADATA_PREFIX, MIN_IR_OF_INITIALIZERS, provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import with_inputs
-from tna_onnx.graph.tensors import numpy_name
+from tna_onnx.graph.tensors import FLOAT_TYPES, float_tensor, numpy_name, rounded, widened
 from tna_onnx.graph.written_values import NotRebuilt, Typed, new_values, stand_in
 from tna_onnx.pipeline.change import make_again
-from tna_onnx.pipeline.checkpoint import TYPES, read_header
 from tna_onnx.pipeline.settings import check_patch_name
 from tna_onnx.runtime import adapter_bytes, read_adapter
 
@@ -113,7 +118,6 @@ def read_patch(path: str | Path) -> bytes:
 
 
 def _read(content: bytes, name: str) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-    """Return arrays and text of a patch."""
     try:
         arrays, text = _read_npz(content) if content.startswith(b"PK") else _read_safetensors(content)
         said = json.loads(text)
@@ -244,3 +248,116 @@ def _adaptable_names(source: Model) -> Iterator[set[str]]:
 def _version_of(model: Model) -> int:
     """Return what an adapter says of its model: the beginning of its digest."""
     return int(model.sha256[:_DIGITS], 16)
+
+
+_HEADER = 2**27  # bytes of a header at most, as the format's own reader has it
+
+TYPES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
+    "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
+}  # fmt: skip
+"""What a .safetensors file calls the types of its tensors -> what NumPy, or ONNX, does."""
+
+
+@dataclass(frozen=True, eq=False)
+class Tensor:
+    """A tensor of a .safetensors file.
+
+    Attributes:
+        name: as there.
+        type: of its elements, as NumPy calls it; empty for another one, which is not read.
+        shape: of its values.
+        start: first byte of the values in the file.
+        end: the byte behind them.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def read_header(content: bytes) -> tuple[dict[str, str], list[Tensor]]:
+    """Return the metadata and the tensors of a .safetensors file, which is given as its bytes.
+
+    Raises AttributeError, LookupError, RecursionError, TypeError, ValueError: it is none, or damaged.
+    """
+    size = int.from_bytes(content[:8], "little")
+    if not 2 <= size <= min(_HEADER, len(content) - 8):
+        raise ValueError(f"a header of {size:,} bytes")
+    header = json.loads(content[8 : 8 + size])
+    metadata = header.pop("__metadata__", {})
+    tensors = []
+    for name, about in header.items():
+        start, end = (8 + size + int(place) for place in about["data_offsets"])
+        shape = tuple(int(length) for length in about["shape"])
+        tensor = Tensor(name, TYPES.get(about["dtype"], ""), shape, start, end)
+        width = 2 if tensor.type == "bfloat16" else np.dtype(tensor.type or "V").itemsize  # 0 of a type not known
+        if not 8 + size <= start <= end <= len(content) or (width and end - start != width * math.prod(shape)):
+            raise ValueError(f"the values of '{name}' are not within the file, or not of its type and shape")
+        tensors.append(tensor)
+    return metadata, tensors
+
+
+def recalibrated_checkpoint(source: Model, file: Model, checkpoint: Path) -> bytes:
+    """Return a checkpoint with the head of a recalibrated model, as the bytes of a file."""
+    content, tensors = _read_checkpoint(checkpoint)
+    written = bytearray(content)
+    for name, (old, new) in _changed_values(source, file).items():
+        tensor, transposed = _find(name, old, tensors, content, checkpoint)
+        values = np.ascontiguousarray(new.T if transposed else new)
+        if not np.all(np.isfinite(rounded(values, tensor.type))):
+            raise UnsupportedModel(f"{checkpoint}: a new value of '{tensor.name}' does not fit its {tensor.type}")
+        written[tensor.start : tensor.end] = float_tensor(values, tensor.type, name).raw_data
+    return bytes(written)
+
+
+def _changed_values(source: Model, file: Model) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    """Return old and new values of all tensors that a calibration has changed, by name."""
+    names = list(new_values(source, file))
+    appended = list(source.proto.graph.node) != list(file.proto.graph.node)
+    if appended or any(name not in source.initializers for name in names):
+        raise UnsupportedModel(
+            f"{source.name}: the calibration has nodes or a bias that the model did not have, and a checkpoint holds "
+            "values of the model's own tensors; use --map ts, svs, bias or refit"
+        )
+    return {name: (source.array(source.initializers[name]), file.array(file.initializers[name])) for name in names}
+
+
+def _read_checkpoint(path: Path) -> tuple[bytes, list[Tensor]]:
+    try:
+        with open_regular(path) as stream:
+            content = stream.read()
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return content, read_header(content)[1]
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: damaged, or no .safetensors file ({error})") from error
+
+
+def _find(name: str, old: NDArray[Any], tensors: list[Tensor], content: bytes, path: Path) -> tuple[Tensor, bool]:
+    """Return the one tensor that holds the old values, and whether it holds them transposed."""
+    matches = []
+    for tensor in tensors:
+        if tensor.type not in FLOAT_TYPES.values() or math.prod(tensor.shape) != old.size:
+            continue
+        values = _values(content[tensor.start : tensor.end], tensor.type)
+        if np.array_equal(values, old.reshape(-1)):
+            matches.append((tensor, False))
+        elif old.ndim == 2 and np.array_equal(values, old.T.reshape(-1)):
+            matches.append((tensor, True))
+    if len(matches) == 1:
+        return matches[0]
+    names = ", ".join(f"'{tensor.name}'" for tensor, _ in matches)
+    raise DataError(
+        f"{path}: {f'{names} all hold' if matches else 'no tensor holds'} the values of '{name}'; expected the "
+        "checkpoint that the model was exported from, with its weight in one place"
+    )
+
+
+def _values(stored: bytes, kind: str) -> NDArray[Any]:
+    if kind == "bfloat16":
+        return widened(np.frombuffer(stored, "<u2"))
+    return np.frombuffer(stored, np.dtype(kind).newbyteorder("<"))

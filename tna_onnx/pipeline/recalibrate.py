@@ -178,7 +178,6 @@ def _fit_part(task: Task, seed: int) -> Part | None:
 
 
 def _search(task: Task, strategy: Strategy, progress: Progress) -> Outcome:
-    """Search and fit."""
     try:
         outcome = strategy.run(progress)
     # `numerics` knows neither files nor heads: name both here
@@ -316,7 +315,6 @@ def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
 
 
 def _missed(gates: Gates, objective: Objective, comparison: Comparison, recall: Recall) -> tuple[str, ...]:
-    """Lines on the gates that a result misses."""
     after, where = comparison.after, comparison.samples
     return (
         *gates.limits_missed(after, where),

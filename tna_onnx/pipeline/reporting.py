@@ -285,7 +285,6 @@ def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
 
 
 def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: float | None) -> list[str]:
-    """Notes on the device, the labels, the model and the preprocessing."""
     notes = []
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
@@ -355,7 +354,6 @@ def _label_notes(task: Task, outcome: Outcome, max_names: int = 8) -> list[str]:
 
 
 def _choice_notes(task: Task, outcome: Outcome) -> list[str]:
-    """Notes on what was chosen, and why."""
     settings = task.settings
     notes = []
     if outcome.scores:
@@ -467,7 +465,6 @@ def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) ->
 
 
 def _dry_run_note(changes: Changes, max_names: int = 8) -> str:
-    """Say what a dry run would have written."""
 
     def listed(what: str, names: tuple[str, ...]) -> str:
         more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
