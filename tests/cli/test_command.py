@@ -158,8 +158,8 @@ def test_calibrate_takes_a_model_and_data(small: Small, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["calibrate", "m.onnx"], "Missing data. Give them behind the model, or as --calib DATA."),
-        (["evaluate", "m.onnx"], "Missing data. Give them behind the model, or as --data DATA."),
+        (["calibrate", "m.onnx"], "Missing data. Add them after the model, or as --calib DATA."),
+        (["evaluate", "m.onnx"], "Missing data. Add them after the model, or as --data DATA."),
         (["calibrate", "m.onnx", "a", "--calib", "b"], "the data are given twice, as 'a' and as --calib 'b'"),
         (["calibrate", "m.onnx", "a", "b"], "unexpected extra argument"),
         (["calibrate", "--model", "m.onnx"], "The model is the first word: tna-onnx calibrate MODEL"),

@@ -377,4 +377,4 @@ def test_data_behind_the_models(small: Small, tmp_path: Path) -> None:
     for arguments in ([small.model, other], [small.model], [small.test]):
         result = cli("compare", *arguments)
         assert result.exit_code == 2
-        assert "Missing data. Give them behind the models, or as --data DATA." in result.stderr
+        assert "Missing data. Add them after the models, or as --data DATA." in result.stderr

@@ -142,7 +142,7 @@ def _case(
 
 def _trees(name: str, make: Callable[[], Any], classes: int, form: str, *needs: str) -> Case:
     """`form` is how trees become tensors: gemm, tree_trav or perf_tree_trav."""
-    reason = "computed by|the walk ends here"
+    reason = "computed by|no linear layer lies before"
     return _case(f"{name}-{form}", make, classes, reason=reason, needs=needs, tree_implementation=form)
 
 

@@ -317,7 +317,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     "alpha of zero": (lambda: _gemm(alpha=0.0), "head", ["alpha of zero"]),
     "custom operator": (_custom, "fused", ["Linear of domain com.example"]),
     "convolution of several pixels": (lambda: _convolution(2), "conv", ["shape (3, 6, 2, 2)", "kernel of one pixel"]),
-    "no layer at all": (_no_layer, "tensor 'x'", ["without passing a linear layer"]),
+    "no layer at all": (_no_layer, "tensor 'x'", ["no linear layer lies before"]),
     "dropout mask": (_mask, "drop", ["'y' is a side output of Dropout"]),
     "cyclic graph": (_cyclic, "two", ["topological order"]),
     "cyclic weight": (_cyclic_weight, "head", ["topological order"]),

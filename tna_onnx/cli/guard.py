@@ -60,7 +60,7 @@ def guard(**arguments: Any) -> None:
         _edit(thresholds, remove, arguments)
         return
     if arguments["calib"] is None:
-        raise click.UsageError("Missing data. Give them behind the model, or as --calib DATA.")
+        raise click.UsageError("Missing data. Add them after the model, or as --calib DATA.")
     from tna_onnx.api.guard import guard as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.terminal import guard_text  # noqa: PLC0415

@@ -214,7 +214,7 @@ def last_word(arguments: Sequence[str], data: str | None) -> tuple[tuple[str, ..
         return tuple(models), last
     if data is not None:
         return tuple(arguments), data
-    raise click.UsageError("Missing data. Give them behind the models, or as --data DATA.", ctx)
+    raise click.UsageError("Missing data. Add them after the models, or as --data DATA.", ctx)
 
 
 class DataOption(click.Option):
@@ -236,7 +236,7 @@ class DataOption(click.Option):
             return super().process_value(ctx, value)
         except click.MissingParameter as error:
             raise click.UsageError(
-                f"Missing data. Give them behind the model, or as {self.opts[0]} DATA.", ctx
+                f"Missing data. Add them after the model, or as {self.opts[0]} DATA.", ctx
             ) from error
 
 

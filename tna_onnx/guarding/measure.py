@@ -408,8 +408,8 @@ def check_decisions(
             different = different[two[:, 1] - two[:, 0] > _MAX_CHANGE * np.abs(rule.cost).max()]
         if len(different):
             raise CheckFailed(
-                f"verification: output {role} of the written file is not what its scores say for {len(different):,} of "
-                f"{len(actual):,} samples of {where}"
+                f"verification: output {role} of the written file disagrees with its scores for {len(different):,} "
+                f"of {len(actual):,} samples of {where}"
             )
 
 

@@ -50,7 +50,9 @@ class LabelColumns:
         """Gather them: every label is fitted with many passes over its own."""
         logits, labels = reduce(_gathered).columns
         if labels.ndim == 1:
-            raise DataError("this map is for models with several labels a sample, and these labels are one class each")
+            raise DataError(
+                "this map is for models with several labels a sample, but these samples have one class each"
+            )
         return cls(logits, plain_labels(labels), weights_of(labels))
 
     def scarce(self, few: int) -> NDArray[np.bool_]:

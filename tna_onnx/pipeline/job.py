@@ -164,7 +164,7 @@ def refuse_readers(model: Model, readout: Readout) -> None:
         if output not in ("", readout.output) and reads(model, output, readout.logits):
             raise UnsupportedModel(
                 f"{model.name}: output '{output}' was recalibrated before, and is computed from the scores of "
-                f"'{readout.output}', so that a change of these changes both; start from the original model"
+                f"'{readout.output}', so recalibrating these would change both; start from the original model"
             )
     shifted = provenance(model)
     if "shift" in shifted and shifted.get("output", readout.output) != readout.output:

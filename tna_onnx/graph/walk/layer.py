@@ -109,7 +109,9 @@ def _read(state: State, node: onnx.NodeProto, index: int) -> Linear:
     layer = read_linear(model, index, state.tensor)
     before = model.maker(layer.features, PASSED)
     if before is not None and before.op_type in ("Softmax", "LogSoftmax"):
-        raise Refused(f"its features are the result of {before.op_type}: a layer behind probabilities is no head")
+        raise Refused(
+            f"its features are the result of {before.op_type}: a layer that reads probabilities is not the head"
+        )
     return layer
 
 
@@ -386,7 +388,7 @@ def _require_plain(model: Model, layer: Head, layers: Sequence[Head]) -> None:
     if before is not None:
         raise Refused(f"the features of {layer.node} are computed from the scores of {before.node}")
     if not layer.linear or layer.step:
-        raise Refused(f"something bends the scores of {layer.node} before they are added")
+        raise Refused(f"the scores of {layer.node} pass a non-linear function before they are added")
     if any(place.quantized is not None for place in layer.places):
         raise Refused(f"{layer.node} is quantised")
     if layer.several or layer.features_transposed or layer.op_type in ("Conv", "FusedConv"):

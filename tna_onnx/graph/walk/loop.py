@@ -78,7 +78,7 @@ def _run(state: State) -> Head:
         index = model.producers.get(state.tensor)
         if index is None:
             state.where = f"tensor '{state.tensor}'"
-            raise Refused("the walk ends here without passing a linear layer")
+            raise Refused("no linear layer lies before it")
         node = model.proto.graph.node[index]
         state.where = model.labels[index]
         # In a valid file nodes are sorted, so that the walk always ends.
