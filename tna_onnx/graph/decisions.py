@@ -213,7 +213,11 @@ def _block(
     if any(node.name.startswith(f"{GUARD}/") for node in model.proto.graph.node):
         raise UnsupportedModel(f"{model.name}: has been guarded already; guard the model without these outputs")
     ops = DecisionOps("float32", model.opset, from_file=from_file)
-    values = _values(ops, model, guarded.output)
+    name = guarded.output.name
+    if guarded.output.mapped:
+        # maps from label to probability are made of a matrix with the classes in the model's order
+        name = next(n.input[0] for n in model.proto.graph.node if n.op_type == "ZipMap" and name in n.output)
+    values = _matrix(ops, name, guarded.output.width)
     p = _probabilities(ops, values, guarded.output)
     scores = {}
     moved = p
@@ -287,15 +291,6 @@ def _matrix(ops: DecisionOps, name: str, columns: int) -> str:
     if not name:
         return ""
     return ops.reshape(ops.cast(name), [-1, columns])
-
-
-def _values(ops: DecisionOps, model: Model, output: ClassOutput) -> str:
-    """Write what the output gives as float32 rows with the classes in the model's order."""
-    name = output.name
-    if output.mapped:
-        # maps from label to probability are made of a matrix with the classes in the model's order
-        name = next(n.input[0] for n in model.proto.graph.node if n.op_type == "ZipMap" and name in n.output)
-    return _matrix(ops, name, output.width)
 
 
 def _probabilities(ops: DecisionOps, values: str, output: ClassOutput) -> str:

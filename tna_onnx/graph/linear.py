@@ -261,9 +261,7 @@ def _einsum(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str
 def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: dict[str, Any], output: str) -> Linear:
     if len(node.output) < 2 or output != node.output[1]:
         raise Refused(f"'{output}' holds the labels of LinearClassifier, not its scores")
-    labels = tuple(attributes.get("classlabels_ints", ())) or tuple(
-        label.decode(errors="replace") for label in attributes.get("classlabels_strings", ())
-    )
+    labels = class_labels(node)
     coefficients = np.asarray(attributes.get("coefficients", ()), np.float32)
     intercepts = np.asarray(attributes.get("intercepts", ()), np.float32)
     rows = intercepts.size or len(labels)
@@ -291,6 +289,13 @@ def _linear_classifier(_: Model, index: int, node: onnx.NodeProto, attributes: d
     if linear.link == "sigmoid" and opposite and (not intercepts.size or intercepts[0] == -intercepts[1]):
         return replace(linear, orient=(*linear.orient, Mirror()), bias_orient=(Mirror(),))
     return linear
+
+
+def class_labels(node: onnx.NodeProto) -> tuple[int | str, ...]:
+    """Return what a classifier or a ZipMap calls its classes; empty if it does not say."""
+    numbers = attribute_of(node, "classlabels_ints", ()) or attribute_of(node, "classlabels_int64s", ())
+    names = attribute_of(node, "classlabels_strings", ())
+    return tuple(numbers) or tuple(name.decode(errors="replace") for name in names)
 
 
 def _activation(attributes: dict[str, Any]) -> str:

@@ -23,6 +23,8 @@ from tna_onnx.graph.written_values import PLACEHOLDER_INT, WrittenValues
 
 PREFIX = "tna_onnx"
 
+_MIN_OPSET = 7  # Mul and Add broadcast from 7 on
+_MIN_OPSETS = {"float64": 12}  # Clip knows float64 from 12 on
 
 MIN_IR_OF_INITIALIZERS = 4
 """From this IR version on an initializer need not be a graph input."""
@@ -43,13 +45,7 @@ def insert_nodes(graph: onnx.GraphProto, at: int, nodes: Iterable[onnx.NodeProto
 
 def can_append(dtype: str, opset: int) -> bool:
     """Whether a model's opset has the operators that an appended map needs."""
-    return opset >= _min_opset(dtype)
-
-
-def _min_opset(dtype: str) -> int:
-    if dtype == "float64":
-        return 12  # Clip knows float64 from 12 on
-    return 7  # Mul and Add broadcast from 7 on
+    return opset >= _MIN_OPSETS.get(dtype, _MIN_OPSET)
 
 
 def too_old(dtype: str, opset: int) -> str:
@@ -57,10 +53,8 @@ def too_old(dtype: str, opset: int) -> str:
     version = f"opset {opset}"
     if not opset:
         version = "standard nodes without an opset for them"
-    return (
-        f"the model has {version}, too old for an appended map in {dtype}; convert it to opset {_min_opset(dtype)} or "
-        "newer"
-    )
+    least = _MIN_OPSETS.get(dtype, _MIN_OPSET)
+    return f"the model has {version}, too old for an appended map in {dtype}; convert it to opset {least} or newer"
 
 
 class NodeOps:

@@ -26,7 +26,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
 from tna_onnx.graph.cut import tail_nodes
 from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, purpose
-from tna_onnx.graph.linear import integer_layer, is_linear, is_quantized
+from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, shape_text
 from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.readout import CLASSES_LAST, ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions
@@ -329,7 +329,9 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     walked = walk_back(model, info.name, kind=kind)
     if info.type.sequence_type.elem_type.HasField("tensor_type") and isinstance(walked.outcome, Refusal):
         raise Refused(walked.outcome.reason)
-    labels = walked.labels or _node_labels(walked.node)
+    labels = walked.labels
+    if walked.node is not None and not labels:
+        labels = class_labels(walked.node)
     sizes = model.sizes(info.name) or []
     class_axis = _class_axis(model, walked, sizes)
     plain = walked.activation == "none" and walked.holds == "logits"  # divided by their sum, columns are of one class
@@ -471,19 +473,15 @@ def adds_up_to_one(node: onnx.NodeProto | None) -> bool:
     if not _adds_up_shares(node):
         return False
     assert node is not None  # noqa: S101 - `_adds_up_shares` says so
-    attributes = {a.name: a for a in node.attribute}
-    if "base_values" in attributes and attributes["base_values"].floats:
+    if attribute_of(node, "base_values", ()) or attribute_of(node, "post_transform", b"NONE") != b"NONE":
         return False
-    if "post_transform" in attributes and attributes["post_transform"].s != b"NONE":
-        return False
-    trees = np.array(attributes["class_treeids"].ints)
-    places = np.array(attributes["class_nodeids"].ints)
-    weights = np.array(attributes["class_weights"].floats)
+    names = ("class_treeids", "class_nodeids", "class_weights", "class_ids")
+    trees, places, weights, classes = (np.array(attribute_of(node, name, ())) for name in names)
     if not len(trees) == len(places) == len(weights):
         return False
     _, leaf = np.unique(np.stack([trees, places]), axis=1, return_inverse=True)
     share = np.bincount(np.ravel(leaf), weights) * len(np.unique(trees))
-    one_class = len(set(attributes["class_ids"].ints)) == 1
+    one_class = len(np.unique(classes)) == 1
     return bool(np.allclose(share.max(), 1, atol=1e-3) and (one_class or np.allclose(share, 1, atol=1e-3)))
 
 
@@ -491,17 +489,5 @@ def _adds_up_shares(node: onnx.NodeProto | None) -> bool:
     """Whether a node is a forest whose leaves hold shares of samples, as in scikit-learn."""
     if node is None or node.op_type != "TreeEnsembleClassifier":
         return False
-    weights = [weight for a in node.attribute if a.name == "class_weights" for weight in a.floats]
+    weights = attribute_of(node, "class_weights", ())
     return bool(weights) and min(weights) >= 0 and max(weights) <= 1
-
-
-def _node_labels(node: onnx.NodeProto | None) -> tuple[int | str, ...]:
-    """Return what a classifier node calls its classes."""
-    if node is None:
-        return ()
-    for attribute in node.attribute:
-        if attribute.name in ("classlabels_ints", "classlabels_int64s"):
-            return tuple(attribute.ints)
-        if attribute.name == "classlabels_strings":
-            return tuple(label.decode(errors="replace") for label in attribute.strings)
-    return ()

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.graph.bounds import attribute_of
-from tna_onnx.graph.linear import first_column_of
+from tna_onnx.graph.linear import class_labels, first_column_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, has_positions
 from tna_onnx.graph.stored import Refused
@@ -24,9 +24,7 @@ MAX_SLACK = 1e-3
 
 def zip_map(state: State, node: onnx.NodeProto) -> str:
     """Pass ZipMap, which says what the classes are called."""
-    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    names = (label.decode(errors="replace") for label in attributes.get("classlabels_strings", ()))
-    state.labels = tuple(attributes.get("classlabels_int64s", ())) or tuple(names)
+    state.labels = class_labels(node)
     return _behind_activation(state, node, 0)
 
 
