@@ -281,7 +281,7 @@ def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: 
     proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], tensors)
     x = samples()
     labels = softened(run(proto, x, "p"))
-    with pytest.raises(UnsupportedModel, match="read the model's input 'x' too; give the data for the inputs"):
+    with pytest.raises(UnsupportedModel, match="read the model's input 'x' too; give samples for the inputs"):
         tna_onnx.calibrate(
             proto, {"logits": x @ weight, "labels": labels}, search="none", map="ts", output=tmp_path / "new.onnx",
             device="cpu",

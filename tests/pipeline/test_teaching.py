@@ -237,7 +237,7 @@ def test_what_cannot_be_is_refused(small: Small, student: Path, tmp_path: Path) 
         (("--labels", tmp_path / "labels.npy"), 2, "leave --labels out"),
         (("--search", "none", "--map", "ets"), 3, "use --map ts"),
         (("--teacher", tmp_path / "four.onnx"), 3, "has 4 classes"),
-        (("--eval", tmp_path / "features.npz"), 2, "give the data themselves"),
+        (("--eval", tmp_path / "features.npz"), 2, "give samples for its inputs"),
         (("--teacher", tmp_path / "none.onnx"), 2, "none.onnx"),
     ):
         result = cli(*words, "-o", tmp_path / "o.onnx", *more)
