@@ -84,6 +84,21 @@ def test_images_in_folders_and_behind_a_url(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("name", ["weight", "label", "key"])
+def test_what_the_model_reads_may_have_the_name_of_a_weight_a_label_or_a_key(tmp_path: Path, name: str) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    weights = np.linspace(0.5, 2, N)
+    for place, image in (("a", "image"), ("b", name)):
+        table = rows().select(["image", "label"]).rename_columns([image, "digit"])
+        (tmp_path / place).mkdir()
+        pq.write_table(table.append_column("w", pa.array(weights)), tmp_path / place / "0.parquet")
+        words: dict[str, Any] = {"columns": [image], "label_column": "digit", "weight_column": "w"}
+        features(MODEL, tmp_path / place, output=tmp_path / f"f-{place}", device="cpu", **words)
+    assert by_key(tmp_path / "f-a") == by_key(tmp_path / "f-b")
+
+
 def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compute, seen = Session._compute, []
 

@@ -73,11 +73,13 @@ def test_scores_of_named_labels_in_groups_and_subgroups(cluster: None, tmp_path:
     table = rows()
     names = [f"digit {label}" for label in table["label"].to_pylist()]
     table = table.set_column(1, "label", pa.array(names))
+    # scores need no key, and what the model reads may have the name of what belongs to a sample beside it
+    table = table.set_column(2, "key", pa.nulls(len(table), pa.string())).rename_columns(["by", "label", "key"])
     table = table.append_column("clip", pa.array([f"c{row // 6}" for row in range(len(table))]))
     pq.write_table(
         table.append_column("half", pa.array([row % 2 for row in range(len(table))])), tmp_path / "a.parquet"
     )
-    words: dict[str, Any] = {"classes": [f"digit {k}" for k in range(10)], "group_column": "clip", "by": "half"}
+    words: dict[str, Any] = {"classes": [f"digit {k}" for k in range(10)], "group_column": "clip", "by": "half", "columns": ["by"]}
     here = evaluate(MODEL, tmp_path / "a.parquet", device="cpu", **words)
     there = evaluate(MODEL, tmp_path / "a.parquet", engine="ray", **words)
     for value in ("value", "low", "high"):

@@ -34,6 +34,7 @@ from tna_onnx.data.sources.image_files import ImageSource, open_bucket
 from tna_onnx.data.sources.slices import (
     Slice,
     chosen_rows,
+    input_column,
     source_slices,
     table_labels,
     table_slices,
@@ -327,7 +328,7 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
     count = len(source)
     rows = chosen_rows(count, source.labels if fields.stratify else None, fields.max_samples or count)
     slices = source_slices(source, rows)
-    columns = tuple(spec.name for spec in opened.inputs)
+    columns = tuple(input_column(spec.name) for spec in opened.inputs)
     extractor = network.extractor(opened.model, columns, None)
     notes = tuple(preprocessing_notes(source, opened.inputs, data.preprocessing))
     return FeatureRun(slices, extractor, source.describe(), source.recipe(), notes=notes)
@@ -366,7 +367,7 @@ def _of_tables(
     if known and not known & {spec.name for spec in opened.inputs}:
         raise UsageError(f"{where}: holds computed features or logits already")
     label = find_label_column([field.name for field in files.schema], data.label_column, where)
-    columns, image = table_columns(files.schema, request, label, where)
+    columns, image, note = table_columns(files.schema, request, label, where)
     recipe: Recipe | None = None
     if image:
         stated = opened.preparation.stated(data, opened.inputs[0])
@@ -379,10 +380,11 @@ def _of_tables(
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, fields.max_samples)
     slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where))
-    extractor = network.extractor(opened.model, columns, recipe)
+    extractor = network.extractor(opened.model, tuple(map(input_column, columns)), recipe)
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
     resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
-    return FeatureRun(slices, extractor, title, resolved, lambda: table_labels(files, label))
+    notes = tuple(filter(None, [note]))
+    return FeatureRun(slices, extractor, title, resolved, lambda: table_labels(files, label), notes)
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.foreign import optional
 from tna_onnx.data.sources.feature_files import FeatureFolder
-from tna_onnx.data.sources.slices import KEY, Slice
+from tna_onnx.data.sources.slices import Slice
 from tna_onnx.engine.scoring import TableScorer
 from tna_onnx.errors import DeviceError, TnaError, UsageError
 from tna_onnx.extraction.extractor import TableExtractor
@@ -137,23 +137,26 @@ def features_by_ray(
 def scores_by_ray(
     slices: Sequence[Slice], scorer: TableScorer, address: str, options: Mapping[str, Any] | None, progress: Progress
 ) -> dict[str, NDArray[Any]]:
-    """Return what the scorer gives of all samples, arrays (N,), in the order of their keys."""
+    """Return what the scorer gives of all samples, arrays (N,), in the order of the slices."""
     parts: list[Mapping[str, NDArray[Any]]] = []
     total = sum(map(len, slices))
     done = 0
-    with _pipeline(slices, scorer, address, options) as scores:
+    with _pipeline(slices, scorer, address, options, in_order=True) as scores:
         for part in scores.iter_batches(batch_size=None, batch_format="numpy"):
             parts.append(part)
-            done += len(part[KEY])
+            done += len(part["label"])
             progress("evaluate on Ray", done, max(total, done))
-    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    order = np.lexsort((columns["nll"], columns[KEY]))
-    return {name: values[order] for name, values in columns.items()}
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 @contextmanager
 def _pipeline(
-    slices: Sequence[Slice], function: TableExtractor | TableScorer, address: str, options: Mapping[str, Any] | None
+    slices: Sequence[Slice],
+    function: TableExtractor | TableScorer,
+    address: str,
+    options: Mapping[str, Any] | None,
+    *,
+    in_order: bool = False,
 ) -> Iterator[Any]:
     """Connect to Ray, and give the data set that a function of tables makes of slices, not yet computed."""
     import ray  # noqa: PLC0415 - optional
@@ -162,7 +165,7 @@ def _pipeline(
         before = ray.data.DataContext.get_current()
         context = before.copy()
         context.enable_progress_bars = False  # two displays in one terminal overwrite each other
-        context.execution_options.preserve_order = False
+        context.execution_options.preserve_order = in_order
         context.raise_original_map_exception = True
         ray.data.DataContext._set_current(context)
         try:

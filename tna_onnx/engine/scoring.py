@@ -151,7 +151,7 @@ class _Outputs:
 
 
 class TableScorer:
-    """Scores of the samples in Arrow tables (`tna_onnx.data.sources.slices`), which keep their keys.
+    """Scores of the samples in Arrow tables (`tna_onnx.data.sources.slices`), in their order.
 
     Args:
         extractor: the model; an `OutputExtractor`.
@@ -167,14 +167,13 @@ class TableScorer:
         self.classes = classes
 
     def __call__(self, table: Any) -> dict[str, NDArray[Any]]:
-        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, `key` and what else is."""
-        values = self.extractor(arrays_of(table))["output"]
+        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, and groups and the like."""
+        values = self.extractor(arrays_of(table.select(self.extractor.columns)))["output"]
         stored = table.column(LABEL).to_pylist()
         labels = np.array(stored if self.classes is None else [self.classes[label] for label in stored], np.int64)
-        keys = table.column(KEY).to_pylist()
         # a slice does not know the numbers of its samples
-        scores = _score(values, labels, self.output, f"the samples from {keys[0]!r} on", 0)
-        names = [name for name in (KEY, *BESIDE) if name in table.column_names]
+        scores = _score(values, labels, self.output, f"the samples from '{table.column(KEY)[0]}' on", 0)
+        names = [name for name in BESIDE if name in table.column_names]
         return {
             **{name: getattr(scores, name) for name in ("confidence", "hit", "nll", "brier")},
             **{name: np.array(table.column(name).to_pylist()) for name in names},

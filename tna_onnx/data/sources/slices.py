@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.request import BESIDE
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.arrow import (
     TableFiles,
@@ -80,7 +81,8 @@ class TableSlice:
 
     def tables(self) -> Iterator[Any]:
         pa = load_pyarrow()
-        passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in self.columns]
+        others = {*self.columns, *self.beside.values()}
+        passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in others]
         names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.beside.values()]))
         start = self.first
         for batch in table_batches(self.files, self.name, names, self.groups):
@@ -92,11 +94,10 @@ class TableSlice:
             start = stop
             if not len(batch):
                 continue
-            columns = {name: batch.column(name) for name in names}
-            columns[LABEL] = columns[self.label] if self.label in self.columns else columns.pop(self.label)
+            columns = {input_column(name): batch.column(name) for name in self.columns}
+            columns |= {name: batch.column(name) for name in passed}
+            columns[LABEL] = batch.column(self.label)
             columns |= {role: batch.column(column) for role, column in self.beside.items()}
-            for column in {*self.beside.values()} - {*self.beside, *self.columns, LABEL}:
-                columns.pop(column, None)
             if KEY not in columns:
                 file = self.name.rpartition("/")[2]
                 columns[KEY] = pa.array([f"{file}:{row}" for row in rows.tolist()])
@@ -127,7 +128,7 @@ class SourceSlice:
             count = len(next(iter(batch.values())))
             rows = self.rows[start : start + count]
             start += count
-            columns = {name: _tensors(pa, values) for name, values in batch.items()}
+            columns = {input_column(name): _tensors(pa, values) for name, values in batch.items()}
             columns |= {role: pa.array(values[rows]) for role, values in source_beside(self.source).items()}
             labels = pa.array(self.source.labels[rows])
             yield pa.table({**columns, LABEL: labels, KEY: pa.array([self._key(row) for row in rows.tolist()])})
@@ -137,6 +138,17 @@ class SourceSlice:
         if isinstance(source, ImageSource) and isinstance(source.files, FolderImages):
             return source.files.names[int(source.rows[row])]
         return str(row)
+
+
+def input_column(name: str) -> str:
+    """Return the column of tables that holds a column that the model reads: apart from labels, keys, groups and so on.
+
+    >>> input_column("age"), input_column("weight")
+    ('age', "input 'weight'")
+    """
+    if name in (LABEL, KEY, *BESIDE):
+        return f"input {name!r}"
+    return name
 
 
 def source_slices(source: Source, rows: IntArray) -> list[SourceSlice]:

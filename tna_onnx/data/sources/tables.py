@@ -211,15 +211,16 @@ def open_table(path: Path, request: Request) -> ArraySource | ImageSource:
     return table.numbers(lay_out(str(path), kinds, request, table.label))
 
 
-def table_columns(schema: Any, request: Request, label_name: str, where: str) -> tuple[tuple[str, ...], bool]:
-    """Return the columns that the model reads, in its order, and whether they hold images."""
+def table_columns(schema: Any, request: Request, label_name: str, where: str) -> tuple[tuple[str, ...], bool, str]:
+    """Return the columns that the model reads, in its order, whether they hold images, and a note on their choice."""
     pyarrow = load_pyarrow()
     image_name = image_column(pyarrow, schema, request, label_name, Path(where))
     if image_name is not None:
-        return (image_name,), True
+        return (image_name,), True, ""
     request.check_arrays(where)
     layout = lay_out(where, {field.name: _kind(pyarrow, field.type) for field in schema}, request, label_name)
-    return tuple(dict.fromkeys(name for spec in request.inputs for name in layout.columns[spec.name])), False
+    columns = tuple(dict.fromkeys(name for spec in request.inputs for name in layout.columns[spec.name]))
+    return columns, False, layout.note
 
 
 @dataclass(frozen=True, eq=False)
