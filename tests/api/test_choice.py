@@ -20,6 +20,7 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.support import PLAIN, TILTED, WALKED
 from tna_onnx import maps
+from tna_onnx.errors import DataError
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import GateMissed
@@ -325,3 +326,12 @@ def test_an_appended_softmax_is_read_from_the_graph_not_from_the_metadata(small:
     after = tna_onnx.evaluate(tmp_path / "p.onnx", small.test)
     assert (before.output_kind, after.output_kind) == ("logits", "probabilities")
     assert after.metrics.ece == pytest.approx(before.metrics.ece, abs=1e-5)
+
+
+@pytest.mark.parametrize("held_out", [None, drawn])
+def test_samples_fill_the_folds(small: Small, held_out: Any) -> None:
+    """With one bin even four samples have an ECE, but there are five folds."""
+    data = {name: values[:4] for name, values in drawn(small).items()}
+    words: dict[str, Any] = {"eval": held_out and held_out(small, seed=8), "bins": 1, "trust_labels": True}
+    with pytest.raises(DataError, match="4 samples, fewer than the 5 folds"):
+        tna_onnx.calibrate(small.model, data, **words)

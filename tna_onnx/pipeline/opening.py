@@ -25,7 +25,7 @@ from tna_onnx.data.positions import clusters_of, weights_of
 from tna_onnx.data.source import group_notes, require_groups, require_samples, sample_form, source_notes
 from tna_onnx.data.suspicion import Suspicion, preprocessing_warnings
 from tna_onnx.engine.placement import placement_of
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
@@ -376,6 +376,11 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
     if job.needs_head and not isinstance(samples.readout, Head):
         raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")
     require_groups(samples.source, FOLDS)
+    if len(samples.source) < FOLDS:
+        raise DataError(
+            f"{samples.source.describe()}: {len(samples.source)} samples, fewer than the {FOLDS} folds of "
+            "cross-validation; give more samples"
+        )
     if held_out is None:
         # what a fold leaves must fill the bins too: the choice is made on that
         require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))
