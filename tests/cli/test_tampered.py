@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests.builders import tensor_info
-from tests.conftest import Small
+from tests.conftest import ROOT, Small
 from tna_onnx.pipeline.change import _seal
 
 Proto = onnx.ModelProto
@@ -691,6 +691,27 @@ def test_numbers_of_a_large_array_are_what_a_proof_leaves_open(
     assert found.intact
     assert found.missed
     assert not found.passed
+
+
+@pytest.mark.parametrize("factor", [0.5, -0.8, 0.0])
+def test_a_bias_times_a_number_that_no_fit_gives(tmp_path: Path, factor: float) -> None:
+    """The factor of a tilted weight's bias is a number in the file: one above 0 is proved by itself, others never."""
+    source = ROOT / "models/digits/model.onnx"
+    words: dict[str, Any] = {"search": "sparse", "map": "none", "ensemble_size": 2, "angle_step": 30.0}
+    tna_onnx.calibrate(source, source.with_name("calib.npz"), output=tmp_path / "o.onnx", device="cpu", **words)
+    model = onnx.load(tmp_path / "o.onnx")
+    bias = numpy_helper.to_array(_tensor(onnx.load(source), "head.bias")) * np.float32(factor)
+    _set(model, "head.bias", bias)
+
+    def edit(step: dict[str, Any]) -> None:
+        assert isinstance(step["bias"], float)
+        step["bias"] = factor
+        step["digests"]["head.bias"] = hashlib.sha256(bias.tobytes()).hexdigest()
+
+    _edit_step(model, edit)
+    _seal_anew(model)
+    found = tna_onnx.verify(source, model, device="cpu")
+    assert found.intact is (factor > 0), found.unexplained
 
 
 def _place(t: TensorProto, key: str) -> onnx.StringStringEntryProto:
