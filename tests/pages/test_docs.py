@@ -81,7 +81,6 @@ NOT_RUN = {
         "model_signing verify key release --public_key key.pub --signature release.sig",
     ],
     "docs/how-to/systems.md": [
-        "python3 -m venv .venv && .venv/bin/pip install '.[cpu]'",
         r'py -m venv .venv; .venv\Scripts\pip install ".[cpu]"; .venv\Scripts\tna-onnx --version',
     ],
     "docs/how-to/text.md": ["tna-onnx calibrate model.onnx reviews.csv --tokenizer model_folder/"],
