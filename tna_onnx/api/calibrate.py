@@ -128,7 +128,7 @@ def calibrate(
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
     job = replace(job, training=arguments.beside_of(train_features, job.calib, keywords))
     unknown = arguments.beside_of(ood_data, job.calib, keywords)
-    if unknown is not None and decisions is None:
+    if unknown is not None and (decisions is None or "ood" not in decisions.add):
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     arguments.check_targets(report, patch)
     if figures is not None:

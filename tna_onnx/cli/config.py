@@ -318,21 +318,15 @@ def _searched_folders() -> list[Path]:
         start = Path.cwd()
     except OSError:  # the working folder was deleted
         return []
-    home = _home()
+    home = None
+    with contextlib.suppress(RuntimeError):  # the user has none, as in some containers
+        home = Path.home().resolve()
     folders = [start, *start.parents]
     # A table above the repository or the home folder belongs to another project or another user.
     for k, folder in enumerate(folders):
         if folder == home or os.access(folder / ".git", os.F_OK):
             return folders[: k + 1]
     return [start]
-
-
-def _home() -> Path | None:
-    """Return the home folder; None where the user has none, as in some containers."""
-    try:
-        return Path.home().resolve()
-    except RuntimeError:
-        return None
 
 
 def _parse(path: Path, text: bytes) -> dict[str, Any]:

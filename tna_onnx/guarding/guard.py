@@ -242,8 +242,6 @@ def _metadata(opened: GuardSamples, chosen: _Chosen) -> dict[str, str]:
 
 def recalibrate_and_guard(job: Job, settings: GuardSettings, unknown: Data | None, progress: Progress) -> Report:
     """Recalibrate a model, add decisions, and write one file."""
-    if unknown is not None and "ood" not in settings.add:
-        raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     gates = job.gates
     if gates.min_recall and settings.decide:
         if job.held_out is None:

@@ -7,7 +7,9 @@ The score of which sets are made: its temperature and penalty are those with sma
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -235,23 +237,30 @@ def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, pro
 
 def _features(opened: GuardSamples, head: Head, progress: Progress) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the features (N, n) of the samples that the score is fitted to, and their labels."""
-    source = opened.fit
-    rows = opened.fit_rows
+    source, rows = opened.fit, opened.fit_rows
     session = open_part(opened.model, cut_at(opened.model, [head.features]), opened.device)
     parts = []
-    done = 0
-    for batch in source.batches(opened.batch_size, rows):
-        (values,) = session.run([head.features], batch)
-        size = len(next(iter(batch.values())))
+    for size, values in _runs(opened, session, head.features, rows, "fit outlier score", progress):
         if values.size != size * head.n_features:
             raise DataError(
                 f"{source.describe()}: features '{head.features}' have shape {values.shape} for {size} samples; "
                 f"expected ({size}, {head.n_features}); use --ood-score energy"
             )
         parts.append(np.asarray(values, np.float32).reshape(size, -1))
-        done += size
-        progress("fit outlier score", done, len(rows))
     return np.concatenate(parts), source.labels[rows]
+
+
+def _runs(
+    opened: GuardSamples, session: Session, tensor: str, rows: NDArray[np.int64], stage: str, progress: Progress
+) -> Iterator[tuple[int, NDArray[Any]]]:
+    """Yield the size of each batch of samples that scores are fitted to, and what a session gives for it."""
+    done = 0
+    for batch in opened.fit.batches(opened.batch_size, rows):
+        size = len(next(iter(batch.values())))
+        (values,) = session.run([tensor], batch)
+        yield size, values
+        done += size
+        progress(stage, done, len(rows))
 
 
 # Samples that a temperature and a penalty are chosen on: one number, and N C probabilities in memory.
@@ -273,13 +282,8 @@ def set_score_of(
     if len(rows) > _SAMPLES:
         rows = np.sort(np.random.default_rng(settings.seed).choice(rows, _SAMPLES, replace=False))
     output = opened.output
-    parts = []
-    done = 0
-    for batch in opened.fit.batches(opened.batch_size, rows):
-        parts.append(output.probabilities(session.run([output.name], batch)[0]))
-        done += len(parts[-1])
-        progress("choose set score", done, len(rows))
-    p = np.concatenate(parts)
+    runs = _runs(opened, session, output.name, rows, "choose set score", progress)
+    p = np.concatenate([output.probabilities(values) for _, values in runs])
     labels = opened.fit.labels[rows]
     level = settings.coverage / 100
     if settings.set_temperature == "auto":

@@ -5,7 +5,6 @@ recalibration that is ready to start (`Task`): the model, its head, and what the
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -118,16 +117,12 @@ def target_of(job: ModelJob, model: Model, ending: str, *, in_memory: bool = Fal
     if target is None:
         return None
     # writing the model over its own data would lose them
-    for path in _data_files(job):
-        if target.exists() and path.exists() and target.samefile(path):
-            raise UsageError(f"{target}: output is the data file; choose another --output")
+    for data in filter(None, (job.calib, job.held_out)):
+        for path in (data.samples, data.labels):
+            is_file = isinstance(path, (str, Path)) and Path(path).exists()
+            if is_file and target.exists() and target.samefile(path):
+                raise UsageError(f"{target}: output is the data file; choose another --output")
     return target
-
-
-def _data_files(job: ModelJob) -> Iterator[Path]:
-    for data in (job.calib, job.held_out):
-        if data is not None:
-            yield from (Path(path) for path in (data.samples, data.labels) if isinstance(path, (str, Path)))
 
 
 def refuse_finished(model: Model, options: ModelOptions) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -134,7 +134,8 @@ def _writing(task: Task, labels: LabelCheck) -> Writing:
 def _strategy(task: Task, choices: Sequence[str]) -> Strategy:
     settings = task.settings
     options: dict[str, Any] = {**settings.fit_options}
-    if task.training is not None and _reads_training((*choices, settings.resolved_map)):
+    maps = [MAPS[name] for name in (*choices, settings.resolved_map) if name in MAPS]
+    if task.training is not None and any("space" in chosen.options for chosen in maps):
         _log.info("training features: %s", task.training.source.describe())
         options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
@@ -158,11 +159,6 @@ def _search_of(task: Task) -> str:
     if search == "auto" and task.head is not None and task.head.stored_weight.packed:
         return "none"
     return search
-
-
-def _reads_training(names: Iterable[str]) -> bool:
-    """Whether one of these maps, if they are maps, takes the features of the training samples."""
-    return any("space" in MAPS[name].options for name in names if name in MAPS)
 
 
 def _fit_part(task: Task, seed: int) -> Part | None:
