@@ -23,7 +23,7 @@ from tna_onnx.graph.readout import Head, has_positions
 from tna_onnx.graph.scores import find_readout, require_no_other_readers
 from tna_onnx.graph.stored import Refused, Stored, resolve
 from tna_onnx.graph.tensors import rounded
-from tna_onnx.graph.walk import walk_back
+from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.graph.walk.steps import Refusal
 
 

@@ -36,7 +36,8 @@ from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.tensors import FLOAT_TYPES
-from tna_onnx.graph.walk import Refusal, walk_back
+from tna_onnx.graph.walk.loop import walk_back
+from tna_onnx.graph.walk.steps import Refusal
 
 
 class NoHead(UnsupportedModel):

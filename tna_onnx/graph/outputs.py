@@ -19,7 +19,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, head_provenance
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.graph.walk import walk_back
+from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.ops import sigmoid, softmax
 
 _KINDS = {

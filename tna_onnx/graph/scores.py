@@ -32,7 +32,10 @@ from tna_onnx.graph.options import LABEL_KINDS
 from tna_onnx.graph.readout import CLASSES_LAST, ONE, OPEN_AXIS, Head, Readout, class_axis_of, has_positions
 from tna_onnx.graph.stored import Refused
 from tna_onnx.graph.tensors import FLOAT_TYPES
-from tna_onnx.graph.walk import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY, Refusal, State, require_little_slack, walk_back
+from tna_onnx.graph.walk.layer import MULTI_LABEL, ONE_NUMBER, SINGLE_ONLY
+from tna_onnx.graph.walk.loop import walk_back
+from tna_onnx.graph.walk.output_steps import require_little_slack
+from tna_onnx.graph.walk.steps import Refusal, State
 
 UNTOLD = (
     "the graph does not tell what they are: if they are logits, say so with --output-kind logits. If they are no "

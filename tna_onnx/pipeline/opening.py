@@ -42,7 +42,7 @@ from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.scores import choose_readout, find_readout
-from tna_onnx.graph.walk import walk_back
+from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.pipeline.job import Collected, Job, Task, refuse_finished, refuse_readers, shift_notes, target_of
 from tna_onnx.pipeline.methods import FOLDS
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, grouped

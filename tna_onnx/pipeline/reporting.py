@@ -24,7 +24,7 @@ from tna_onnx.data.suspicion import recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.scores import adds_up_to_one
-from tna_onnx.graph.walk import walk_back
+from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
