@@ -184,7 +184,7 @@ def test_several_risks_are_one_each() -> None:
     risks = [0.0001, 0.02, 0.05, 0.3]
     found = accept_at(confidence, hit, np.array(risks), 0.1)
     each = [accept_above(confidence, hit, risk, 0.1) for risk in risks]
-    assert found.tolist() == [np.inf if one is None else np.float32(one.threshold) for one in each]
+    assert found.tolist() == [np.inf if one is None else np.float32(one) for one in each]
     assert np.all(np.diff(found[1:]) <= 0)  # more risk accepts more
 
 

@@ -321,7 +321,7 @@ def choose_thresholds(
     if "accept" in settings.add:
         accepted = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
         assert accepted is not None  # noqa: S101 - `reachable` has left out what is not
-        found["accept"] = np.asarray(accepted.threshold, np.float32)
+        found["accept"] = np.asarray(accepted, np.float32)
         if settings.dials:
             dials = replace(dials, accept=risk_dial(values, settings))
     if "set" in settings.add:

@@ -149,7 +149,7 @@ class TopVersusAll(CalibrationMap):
         temperature = start
         probability, hit, labels = reduce(functools.partial(_tops, temperature)).columns
         log_odds = isotonic_log_odds(probability, hit, weights_of(labels))
-        x, d = thinned(log_odds, log_odds - CENTRES)
+        x, d = thinned(expit(CENTRES), log_odds, log_odds - CENTRES)
         return cls((tuple(x.tolist()), tuple(d.tolist())), temperature)
 
 
@@ -217,7 +217,7 @@ class SmoothedIsotonic(CalibrationMap):
         knots = [_UNCHANGED] * len(few)
         for c in np.flatnonzero(~few):
             log_odds = isotonic_log_odds(probabilities[:, c], plain_labels(labels) == c, weights_of(labels))
-            x, g = thinned(log_odds, np.log(expit(log_odds) / expit(CENTRES)))
+            x, g = thinned(expit(CENTRES), log_odds, np.log(expit(log_odds) / expit(CENTRES)))
             knots[c] = (tuple(x.tolist()), tuple(g.tolist()))
         return cls(tuple(knots), temperature, tuple(np.flatnonzero(few).tolist()))
 

@@ -28,7 +28,7 @@ from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, Rows
 from tna_onnx.maps.isotonic import Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.maps.two_classes import Platt
-from tna_onnx.numerics.monotone import expit, isotonic_log_odds, thinned_over_log_odds
+from tna_onnx.numerics.monotone import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.ops import Ops, WeightedLabels, plain_labels, to_host, weights_of
 
 FEW = 5
@@ -232,6 +232,7 @@ class LabelIsotonic(CalibrationMap):
         knots = [_UNCHANGED] * len(scarce)
         for c in np.flatnonzero(~scarce).tolist():
             probability = expit(columns.logits[:, c].astype(np.float64) / temperature)
-            x, g = thinned_over_log_odds(isotonic_log_odds(probability, columns.labels[:, c] == 1, columns.weights))
+            log_odds = isotonic_log_odds(probability, columns.labels[:, c] == 1, columns.weights)
+            x, g = thinned(CENTRES, log_odds, log_odds - CENTRES)
             knots[c] = (tuple(x.tolist()), tuple(g.tolist()))
         return cls(tuple(knots), temperature, tuple(np.flatnonzero(scarce).tolist()))

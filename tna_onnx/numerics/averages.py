@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tna_onnx.numerics.rotations import ClassVectors, FloatArray, Rotations, TiltParameters
 from tna_onnx.numerics.tilt import Stops, find_stops, tilted_means
@@ -140,9 +141,9 @@ class Ensemble:
         if not {*angles} <= {*self._angles}:
             end = max(*angles, *self._angles, 0.0)
             self._angles = sorted({*angles, *self._angles, *(a for a in self._grid if a <= end)})
-            self._stops = self._find(range(max(n_rotations, paths)))
+            self._stops = self._find(np.arange(max(n_rotations, paths)))
         elif n_rotations < paths:
-            more = self._find(range(n_rotations, paths))
+            more = self._find(np.arange(n_rotations, paths))
             self._stops = Stops(
                 np.concatenate([self._stops.rotations, more.rotations]),
                 np.concatenate([self._stops.reached, more.reached]),
@@ -150,5 +151,5 @@ class Ensemble:
         at = [self._angles.index(angle) for angle in angles]
         return Stops(self._stops.rotations[:paths, at], self._stops.reached[:paths, at])
 
-    def _find(self, paths: range) -> Stops:
-        return find_stops(self._start, self._rotations, np.array(paths, np.int64), np.radians(self._angles))
+    def _find(self, paths: NDArray[np.int64]) -> Stops:
+        return find_stops(self._start, self._rotations, paths, np.radians(self._angles))

@@ -48,7 +48,6 @@ Source: Wilson (1927), "Probable inference, the law of succession, and statistic
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
@@ -231,32 +230,16 @@ _STEP = 200  # ranks are tested one by one, and beyond this in steps of a 200th
 _RISKS = np.round(np.arange(0.001, 0.5005, 0.001), 3)
 
 
-@dataclass(frozen=True)
-class Acceptance:
-    """A threshold that passed.
-
-    Attributes:
-        threshold: lowest confidence that is accepted.
-        accepted: calibration samples at or above it.
-        wrong: those of them that are classified wrong.
-    """
-
-    threshold: float
-    accepted: int
-    wrong: int
-
-
-def accept_above(confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, delta: float) -> Acceptance | None:
+def accept_above(confidence: NDArray[Any], hit: NDArray[np.bool_], risk: float, delta: float) -> float | None:
     """Return the lowest threshold whose risk is at most `risk`, with probability 1 - `delta`; None if none passes.
 
     `confidence`: (N,) largest probabilities; `hit`: (N,) whether the sample is classified right; `risk`: largest share
     of errors among accepted samples, in (0, 1); `delta`: probability with which the risk may be above it, in (0, 1).
     """
-    ranked = _Ranked(confidence, hit)
-    accepted = ranked.accepted(risk, delta)
-    if not accepted:
+    (threshold,) = accept_at(confidence, hit, np.array([risk]), delta).tolist()
+    if threshold == math.inf:
         return None
-    return Acceptance(float(ranked.threshold(accepted)), accepted, int(ranked.wrong[accepted]))
+    return float(threshold)
 
 
 def accept_at(
@@ -281,17 +264,14 @@ def lowest_risk(confidence: NDArray[Any], hit: NDArray[np.bool_], delta: float) 
 
 
 class _Ranked:
-    """Samples from the surest down.
-
-    Attributes:
-        wrong: (N + 1,) those classified wrong among the k surest.
-    """
+    """Samples from the surest down."""
 
     def __init__(self, confidence: NDArray[Any], hit: NDArray[np.bool_]) -> None:
         order = np.argsort(-confidence, kind="stable")
         # float32, as the graph compares; behind the last one, what is below every confidence
         self._confidence = np.append(confidence[order].astype(np.float32), np.float32(-np.inf))
-        self.wrong = np.concatenate([[0], np.cumsum(~hit[order])])
+        # of the k surest, those classified wrong
+        self._wrong = np.concatenate([[0], np.cumsum(~hit[order])])
         n = len(order)
         # samples of one confidence are accepted together: for each rank, how many have it or more
         self._together = np.searchsorted(-self._confidence[:n], -self._confidence[:n], side="right")
@@ -307,7 +287,7 @@ class _Ranked:
 
         counts, levels = self._tests(risk, delta)
         passed = level = 0.0
-        for count, more, p in zip(counts, levels, bdtr(self.wrong[counts], counts, risk), strict=True):
+        for count, more, p in zip(counts, levels, bdtr(self._wrong[counts], counts, risk), strict=True):
             level += more
             if p <= level:
                 passed = count
@@ -378,13 +358,13 @@ def share_interval(
     return low, high
 
 
-def wilson_interval(share: float, n: int) -> tuple[float, float]:
-    """Return the probabilities that agree with a share of n >= 1 samples; fractions.
+def wilson_interval(share: float, n: float, z: float = Z) -> tuple[float, float]:
+    """Return the probabilities that agree with a share of n > 0 samples, up to z standard errors; fractions.
 
     >>> tuple(round(end, 3) for end in wilson_interval(1.0, 4))
     (0.51, 1.0)
     """
-    weight = Z * Z / n
+    weight = z * z / n
     middle = (share + weight / 2) / (1 + weight)
     reach = math.sqrt(weight * share * (1 - share) + weight * weight / 4) / (1 + weight)
     return max(0.0, middle - reach), min(1.0, middle + reach)

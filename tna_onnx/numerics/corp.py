@@ -113,14 +113,14 @@ class Corp:
         data = _Cells.of(scores)
         fit, _ = pool(data.hits / data.count, data.count)
         binary = _binary_nll(scores)
-        drawn = _Drawn.of(data.grouped(), np.random.default_rng(seed))
-        nll = _decomposition(weighted_mean(binary, scores.weights), data, fit, _log_score, drawn.nll)
-        squared = np.square(scores.hit - _confidence(scores))
-        brier = _decomposition(weighted_mean(squared, scores.weights), data, fit, _squared_score, drawn.brier)
         points = np.unique(np.linspace(data.confidence[0], data.confidence[-1], _POINTS))
+        by_chance, *band = _calibrated(data.grouped(), points, np.random.default_rng(seed))
+        nll = _decomposition(weighted_mean(binary, scores.weights), data, fit, _log_score, by_chance[0])
+        squared = np.square(scores.hit - _confidence(scores))
+        brier = _decomposition(weighted_mean(squared, scores.weights), data, fit, _squared_score, by_chance[1])
         curve = np.interp(points, data.confidence, fit)
         others = weighted_mean(scores.nll - binary, scores.weights)
-        return cls(nll, brier, others, Curve(*map(_plain, (points, curve, *drawn.band(points)))))
+        return cls(nll, brier, others, Curve(*map(_plain, (points, curve, *band))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,38 +160,22 @@ class _Cells:
         return _Cells(mean, count, np.add.reduceat(self.hits, starts), np.add.reduceat(self.squares, starts))
 
 
-@dataclass(frozen=True, eq=False)
-class _Drawn:
-    """Resamples under calibration.
+def _calibrated(cells: _Cells, points: Array, rng: np.random.Generator) -> tuple[list[float], Array, Array]:
+    """Draw hits under calibration.
 
-    Attributes:
-        confidence: (K,).
-        fits: (R, K), isotonic fits of hits that were drawn with these confidences.
-        nll: mean miscalibration of the binary NLL, nats.
-        brier: the same of the squared error.
+    Returns the mean miscalibration of both scores, and the ends of the band of the isotonic fits at (P,) confidences.
     """
-
-    confidence: Array
-    fits: Array
-    nll: float
-    brier: float
-
-    @classmethod
-    def of(cls, cells: _Cells, rng: np.random.Generator) -> _Drawn:
-        shape = (_RESAMPLES, len(cells.count))
-        # as many as would know a mean as well if they weighed the same: without weights the samples
-        worth = np.maximum(1, np.round(cells.count**2 / cells.squares))
-        hits = rng.binomial(worth.astype(np.int64), cells.confidence, shape) * (cells.count / worth)
-        fits = np.stack([pool(row / cells.count, cells.count)[0] for row in hits])
-        gains = [score(cells.count, hits, cells.confidence) - score(cells.count, hits, fits) for score in _SCORES]
-        return cls(cells.confidence, fits, *(float(np.mean(gain)) for gain in gains))
-
-    def band(self, points: Array) -> tuple[Array, Array]:
-        """Return the ends of the band at (P,) confidences."""
-        tail = (1 - BAND_LEVEL) / 2
-        curves = np.stack([np.interp(points, self.confidence, fit) for fit in self.fits])
-        low, high = np.quantile(curves, [tail, 1 - tail], axis=0)
-        return low, high
+    shape = (_RESAMPLES, len(cells.count))
+    # as many as would know a mean as well if they weighed the same: without weights the samples
+    worth = np.maximum(1, np.round(cells.count**2 / cells.squares))
+    hits = rng.binomial(worth.astype(np.int64), cells.confidence, shape) * (cells.count / worth)
+    fits = np.stack([pool(row / cells.count, cells.count)[0] for row in hits])
+    confidence = np.broadcast_to(cells.confidence, shape)
+    gains = [score(cells.count, hits, confidence) - score(cells.count, hits, fits) for score in _SCORES]
+    tail = (1 - BAND_LEVEL) / 2
+    curves = np.stack([np.interp(points, cells.confidence, row) for row in fits])
+    low, high = np.quantile(curves, [tail, 1 - tail], axis=0)
+    return [float(np.mean(gain)) for gain in gains], low, high
 
 
 def _log_score(count: Array, hits: Array, probability: Array) -> Array:

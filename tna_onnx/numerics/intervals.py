@@ -93,11 +93,12 @@ def label_errors(
         return 0.0, 0.0
     pairs = list(zip(before.by_label(), after.by_label(), strict=True))
     diagrams = [tuple(shares(side, bins) for side in pair) for pair in pairs]
+    fits: list[CrossFit | None] = [None] * len(pairs)
+    if cross_fit is not None:
+        fits = [CrossFit(label_fit, cross_fit.fold) for label_fit in cross_fit.fitted.by_label()]
     drawn = []
     centres = []
-    for pair, fit, inside, moved in zip(
-        pairs, _by_label(cross_fit, before), diagrams, _moved(pairs, diagrams, seed), strict=True
-    ):
+    for pair, fit, inside, moved in zip(pairs, fits, diagrams, _moved(pairs, diagrams, seed), strict=True):
         sums, covariance = moments(pair, bins, shares)
         sigma = np.sqrt(np.diag(covariance))
         half = len(sums) // 2
@@ -116,13 +117,6 @@ def label_errors(
     reach = z * error + abs(pooled - single)
     centre = (pooled + single) / 2
     return centre - reach, centre + reach
-
-
-def _by_label(cross_fit: CrossFit | None, scores: SampleScores) -> list[CrossFit | None]:
-    """Return what corrects the scores of each label."""
-    if cross_fit is None:
-        return [None] * scores.hit.shape[1]
-    return [CrossFit(label_fit, cross_fit.fold) for label_fit in cross_fit.fitted.by_label()]
 
 
 def _moved(
@@ -341,9 +335,7 @@ def _accuracy(before: SampleScores, after: SampleScores, z: float, same: bool) -
     # folds can still differ where the whole does not
     if same and np.array_equal(before.hit, after.hit):
         return 0.0, 0.0, 0.0
-    if before.predicted is not None:
-        return _label_accuracy(before, after, z)
-    if before.clusters is not None:
+    if before.predicted is not None or before.clusters is not None:
         return _label_accuracy(before, after, z)
     n = len(before)
     won = int(np.count_nonzero(after.hit & ~before.hit))

@@ -126,32 +126,17 @@ def pool(y: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.repeat(value, lengths), np.repeat(size, lengths)
 
 
-def thinned(log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the knots (p, correction) that are needed, K each: step 5.
+def thinned(x: FloatArray, log_odds: FloatArray, correction: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the knots (x, correction) that are needed where the correction is linear in x between, K each: step 5.
 
-    `log_odds`: (72,) of f at the cells' centres; `correction`: (72,) what is added to a logit there.
+    `x`: (72,) ascending, at the cells' centres; `log_odds`: (72,) of f there; `correction`: (72,) what is added to a
+    logit there.
     """
-    p = expit(CENTRES)
-    corners = _kept(p, correction, _allowed(log_odds))
-    return p[corners], correction[corners]
-
-
-def thinned_over_log_odds(log_odds: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the knots (log-odds of p, correction) that are needed where the correction is linear in log-odds between.
-
-    `log_odds`: (72,) of f at the cells' centres.
-    """
-    correction = log_odds - CENTRES
-    corners = _kept(CENTRES, correction, _allowed(log_odds))
-    return CENTRES[corners], correction[corners]
-
-
-def _allowed(log_odds: FloatArray) -> FloatArray:
-    """Return how far thinning may move each cell's log-odds."""
     f = expit(log_odds)
     # a logit that moves by d moves its probability by f (1 - f) d
     allowed: FloatArray = np.minimum(_MAX_SHIFT, TOLERANCE / (f * (1 - f)))
-    return allowed
+    corners = _kept(x, correction, allowed)
+    return x[corners], correction[corners]
 
 
 def _kept(x: FloatArray, y: FloatArray, allowed: FloatArray) -> NDArray[np.intp]:

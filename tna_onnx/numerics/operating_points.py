@@ -255,8 +255,8 @@ def bounded_threshold(
     probability with which the promise may be broken.
     """
     if bound == "precision":
-        accepted = accept_above(scores, positive, 1 - level, delta)
-        return None if accepted is None else np.float32(accepted.threshold)
+        threshold = accept_above(scores, positive, 1 - level, delta)
+        return None if threshold is None else np.float32(threshold)
     share = 1 - level if bound == "recall" else level
     ranked = np.sort(scores[positive] if bound == "recall" else -scores[~positive])
     rank = _rank(len(ranked), share, delta)

@@ -122,16 +122,10 @@ def shrunk_covariance(centred: FloatArray) -> FloatArray:
     """Return the shrunk covariance (n, n) of rows (N, n) that have mean 0."""
     n_samples, n = centred.shape
     covariance = centred.T @ centred / n_samples
-    mean = np.trace(covariance) / n
-    square = np.mean(covariance**2)
-    above = square + mean**2
-    below = (n_samples + 1) * (square - mean**2 / n)
-    share = 1.0
-    if below > 0:
-        share = min(above / below, 1.0)
-    # the last part: features that never vary would have no inverse
-    diagonal = share * mean + max(mean, 1.0) * 1e-9
-    return np.asarray((1 - share) * covariance + diagonal * np.eye(n))
+    mean = float(np.trace(covariance)) / n
+    shrunk, _ = oas(covariance, n_samples)
+    # features that never vary would have no inverse
+    return np.asarray(shrunk + max(mean, 1.0) * 1e-9 * np.eye(n))
 
 
 def _whitening(covariance: FloatArray) -> FloatArray:

@@ -115,6 +115,7 @@ def bin_of(values: NDArray[Any], bins: int) -> NDArray[np.intp]:
 # Terms of each series. Below `_SWITCH` one converges fast, above it the other; there the tenth term is below 1e-20.
 _TERMS = 20
 _SWITCH = 1.0
+_SIGNS = np.where(np.arange(_TERMS) % 2, -1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -168,10 +169,10 @@ def kolmogorov_smirnov_p(x: float) -> float:
         return 1.0
     if x < _SWITCH:
         odd = 2 * np.arange(_TERMS) + 1
-        inside = 4 / np.pi * np.sum(_signs() / odd * np.exp(-((odd * np.pi / x) ** 2) / 8))
+        inside = 4 / np.pi * np.sum(_SIGNS / odd * np.exp(-((odd * np.pi / x) ** 2) / 8))
         return min(1.0, float(1 - inside))
     # reflection at both borders
-    return float(4 * np.sum(_signs() * normal_cdf(-(2 * np.arange(_TERMS) + 1) * x)))
+    return float(4 * np.sum(_SIGNS * normal_cdf(-(2 * np.arange(_TERMS) + 1) * x)))
 
 
 def kuiper_p(x: float) -> float:
@@ -187,11 +188,7 @@ def kuiper_p(x: float) -> float:
         inside = np.sum((8 / x**2 + 2 / half**2) * np.exp(-2 * (half / x) ** 2))
         return min(1.0, float(1 - inside))
     k = np.arange(_TERMS) + 1
-    return float(8 * np.sum(_signs() * k * normal_cdf(-k * x)))
-
-
-def _signs() -> NDArray[np.float64]:
-    return np.where(np.arange(_TERMS) % 2, -1.0, 1.0)
+    return float(8 * np.sum(_SIGNS * k * normal_cdf(-k * x)))
 
 
 def _ratio(value: float, sigma: float) -> float:

@@ -265,20 +265,14 @@ def corrected_errors(crossed: SampleScores, cross_fit: CrossFit, bins: int = 15)
     0.4
     """
     check_bins(crossed, bins)
-    if crossed.predicted is not None:
-        return _of_labels(crossed, cross_fit, bins)
-    errors = {}
-    for name, shares in SHARES.items():
-        mean, spread = fit_error(crossed, cross_fit, shares(crossed, bins))
-        errors[name] = float(np.sum(folded_mean(np.abs(mean), math.sqrt(2) * np.sqrt(np.sum(spread**2, axis=0)))))
-    return errors
-
-
-def _of_labels(crossed: SampleScores, cross_fit: CrossFit, bins: int) -> dict[str, float]:
-    """Return the means over several labels a sample."""
-    sides = zip(crossed.by_label(), cross_fit.fitted.by_label(), strict=True)
-    label_errors = [corrected_errors(label, CrossFit(fitted, cross_fit.fold), bins) for label, fitted in sides]
-    return {name: float(np.mean([errors[name] for errors in label_errors])) for name in SHARES}
+    errors: dict[str, list[float]] = {name: [] for name in SHARES}
+    # of several labels a sample, the mean over labels
+    for label, fitted in zip(crossed.by_label(), cross_fit.fitted.by_label(), strict=True):
+        for name, shares in SHARES.items():
+            mean, spread = fit_error(label, CrossFit(fitted, cross_fit.fold), shares(label, bins))
+            noise = math.sqrt(2) * np.sqrt(np.sum(spread**2, axis=0))
+            errors[name].append(float(np.sum(folded_mean(np.abs(mean), noise))))
+    return {name: float(np.mean(values)) for name, values in errors.items()}
 
 
 def fit_error(

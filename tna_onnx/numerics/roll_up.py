@@ -133,9 +133,9 @@ def level_thresholds(
         own = p[left][:, rule.place == level]
         largest, first = own.max(axis=1), own.argmax(axis=1) + groups.min()
         counts.append(len(left))
-        accepted = accept_above(largest, first == groups[labels[left]], risk, delta)
-        if accepted is not None:
-            thresholds[level] = accepted.threshold
+        threshold = accept_above(largest, first == groups[labels[left]], risk, delta)
+        if threshold is not None:
+            thresholds[level] = threshold
         if own.shape[1] == 1:
             thresholds[level] = 0  # a group of all classes is never wrong
         left = left[largest < thresholds[level]]

@@ -340,10 +340,10 @@ class SampleScores:
         p = xp.astype(probabilities, xp.float64)
         label_p = xp.squeeze(own_column(p, labels), axis=1)
         return cls(
-            confidence=_host(row_max(p)[:, 0], np.float32),
+            confidence=to_host(row_max(p)[:, 0]).astype(np.float32),
             hit=_hits(xp.argmax(p, axis=1), labels),
-            nll=_host(-xp.log(xp.clip(label_p, _TINY, None)), np.float32),
-            brier=_host(row_sum(p * p)[:, 0] - 2 * label_p + 1, np.float32),
+            nll=to_host(-xp.log(xp.clip(label_p, _TINY, None))).astype(np.float32),
+            brier=to_host(row_sum(p * p)[:, 0] - 2 * label_p + 1).astype(np.float32),
         )
 
     def __add__(self, addend: SampleScores) -> SampleScores:
@@ -357,16 +357,12 @@ class SampleScores:
     @classmethod
     def concatenate(cls, chunks: list[SampleScores]) -> SampleScores:
         """Join chunks in their order; one copy however many there are."""
-        return cls(
-            np.concatenate([chunk.confidence for chunk in chunks]),
-            np.concatenate([chunk.hit for chunk in chunks]),
-            np.concatenate([chunk.nll for chunk in chunks]),
-            np.concatenate([chunk.brier for chunk in chunks]),
-            _joined([chunk.clusters for chunk in chunks]),
-            _joined([chunk.predicted for chunk in chunks]),
-            _joined([chunk.labels for chunk in chunks]),
-            _joined([chunk.weights for chunk in chunks]),
-        )
+        columns: dict[str, Any] = {}
+        for field in fields(cls):
+            parts = [getattr(chunk, field.name) for chunk in chunks]
+            # what a chunk does not have, the whole does not have
+            columns[field.name] = None if any(part is None for part in parts) else np.concatenate(parts)
+        return cls(**columns)
 
     @classmethod
     def in_places(cls, places: list[NDArray[np.intp]], parts: list[SampleScores]) -> SampleScores:
@@ -470,18 +466,6 @@ def weighted_mean(values: NDArray[Any], weights: NDArray[np.float64] | None = No
         return float(np.mean(values, dtype=np.float64))
     rows = values.reshape(len(values), -1).mean(axis=1, dtype=np.float64)
     return float(weights @ rows / np.sum(weights))
-
-
-def _joined(parts: list[NDArray[Any] | None]) -> NDArray[Any] | None:
-    """Join what chunks may have; None where a chunk does not have it."""
-    arrays = [array for array in parts if array is not None]
-    if len(arrays) != len(parts):
-        return None
-    return np.concatenate(arrays)
-
-
-def _host(array: Any, dtype: Any) -> NDArray[Any]:
-    return np.asarray(to_host(array), dtype)
 
 
 def _hits(predicted: Any, labels: Any) -> NDArray[np.bool_]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.images.recipes import RecipeSearch
 from tna_onnx.numerics.checks import MAX_LEVEL
+from tna_onnx.numerics.conformal import wilson_interval
 from tna_onnx.numerics.corp import MIN_EACH
 from tna_onnx.numerics.intervals import paired_differences, quantile
 from tna_onnx.numerics.metric import METRICS
@@ -135,10 +136,7 @@ def _share(scores: SampleScores, level: float) -> Estimate:
         z = quantile((1 + level) / 2, scores.clusters, scores.weights)
         groups = n if scores.clusters is None else float(len(np.unique(scores.clusters)))
         n = min(n, share * (1 - share) / error**2) if error > 0 else groups
-    weight = z * z / n
-    middle = (share + weight / 2) / (1 + weight)
-    reach = np.sqrt(weight * share * (1 - share) + weight * weight / 4) / (1 + weight)
-    return Estimate(share, max(0.0, float(middle - reach)), min(1.0, float(middle + reach)), level)
+    return Estimate(share, *wilson_interval(share, n, z), level)
 
 
 def subgroups_of(
