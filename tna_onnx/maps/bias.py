@@ -106,14 +106,11 @@ def first_fit(
             "bias: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
             "expected data with some errors (were these samples trained on?), or use --map none"
         )
-    begin = _at(start, size) if start else None
+    begin = None
+    if start:
+        begin = (np.array([size.spread / start.temperature - 1]), start.bias)
     first = fit_scores(reduce, Scalar(), size, size.spread, (0.0, _FIRST_RIDGE / size.samples), start=begin)
     return size, first, _ridge(reduce, (1 + float(first[0][0])) / size.spread) / size.samples
-
-
-def _at(fitted: Bias | NoiseFloor, size: Shape) -> tuple[FloatArray, FloatArray]:
-    """Return (d, c) of a map."""
-    return np.array([size.spread / fitted.temperature - 1]), fitted.bias
 
 
 def temperature_of(slope: FloatArray, bias: FloatArray, size: Shape) -> float:

@@ -169,18 +169,10 @@ def paired_differences(
     The difference of a calibration error is that of the plug-in values, corrected where `after` is cross-fitted; its
     interval is for the difference without their bias, and so need not have it in the middle.
 
-    Measured at a level of 95 % in November 2026, 200 runs a case (+- 3 points), for models that are
-    calibrated or have logits up to 2.5 times too large or too small:
-
-        held-out, N = 200 to 5,000      ECE and AdaECE 94 to 100 %, NLL 93 to 97 %, Brier 91 to 99 %
-        cross-fitted, N = 400, 1,000    ECE and AdaECE 95 to 100 %, NLL 90 to 100 %, Brier 94 to 100 %
-        cross-fitted, N = 200 to 3,000  accuracy 94 to 97 % (with the factor below 98 to 100 %)
-
-    NLL and Brier at N = 200, 4,000 runs: 95 %. With a true ECE of 0.21 before and 0 after, 400 samples: ECE and AdaECE
-    97 %; a basic bootstrap holds 80 and 68 %, and is 0.6 times as wide. Coverage is above its level where both models
-    err alike, and for cross-fitted means where fitting gains much. Where a cross-fitted interval misses, it mostly
-    understates an improvement, as folds are fitted on fewer samples. Coverage would be below, 88 %, if the residuals of
-    all bins alternated in sign at 1 to 1.5 standard errors each.
+    How often they hold the true difference, docs/explanation/intervals.md says. Coverage is above its level where both
+    models err alike, and for cross-fitted means where fitting gains much. Where a cross-fitted interval misses, it
+    mostly understates an improvement, as folds are fitted on fewer samples. Coverage would be below, 88 %, if the
+    residuals of all bins alternated in sign at 1 to 1.5 standard errors each.
 
     Source: for folds Nadeau & Bengio (2003), section 3, n2/n1 = 1/(K-1); for accuracy Bonett & Price (2012).
 

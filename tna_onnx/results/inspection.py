@@ -137,18 +137,6 @@ class Inspection:
     refusals: tuple[Refusal, ...]
     provenance: dict[str, str]
 
-    def require_head(self) -> HeadInfo:
-        """Return the first head.
-
-        Raises:
-            UnsupportedModel: there is none.
-        """
-        if not self.heads:
-            # every output was walked, and a user has to see why each of them leads nowhere
-            reasons = "; ".join(f"output '{r.output}', at {r.node}: {r.reason}" for r in self.refusals)
-            raise UnsupportedModel(f"{self.model}: no linear head found ({reasons})")
-        return self.heads[0]
-
     def require_scores(self) -> None:
         """Refuse a model that `calibrate` refuses too, whatever is searched.
 
@@ -156,8 +144,11 @@ class Inspection:
             UnsupportedModel: it has neither a head nor scores; or scores of several predictions a sample, of which the
                 graph does not tell what they are.
         """
-        if not any(scores.holds or not scores.several for scores in self.scores):
-            self.require_head()
+        if self.heads or any(scores.holds or not scores.several for scores in self.scores):
+            return
+        # every output was walked, and a user has to see why each of them leads nowhere
+        reasons = "; ".join(f"output '{r.output}', at {r.node}: {r.reason}" for r in self.refusals)
+        raise UnsupportedModel(f"{self.model}: no linear head found ({reasons})")
 
 
 @dataclass(frozen=True)

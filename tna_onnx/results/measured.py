@@ -7,7 +7,7 @@ stands for itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from statistics import NormalDist
@@ -109,20 +109,16 @@ def estimates_of(
 def _enough(scores: SampleScores) -> bool:
     """Whether ten samples are right and ten wrong, or as many groups have one: else too few decide a log loss."""
     together = scores.pooled()
-    if together.weights is not None:
-        return all(effective_size(weights) >= MIN_EACH for weights in _weights_by_side(together))
-    owners = np.arange(len(together)) if together.clusters is None else together.clusters
-    return all(len(np.unique(owners[side])) >= MIN_EACH for side in (together.hit, ~together.hit))
-
-
-def _weights_by_side(scores: SampleScores) -> Iterator[NDArray[np.float64]]:
-    """Yield the weights, of clusters, of what is right and of what is wrong."""
-    for side in (scores.hit, ~scores.hit):
-        side_scores = scores.take(side)
-        if side_scores.clusters is None or side_scores.weights is None or not side_scores.total:
-            yield np.ones(1)
-        else:
-            yield cluster_sums(side_scores.weights, side_scores.clusters)
+    for side in (together.hit, ~together.hit):
+        part = together.take(side)
+        count = float(len(part))
+        if part.clusters is not None:
+            count = float(len(np.unique(part.clusters)))
+        if part.clusters is not None and part.weights is not None:
+            count = effective_size(cluster_sums(part.weights, part.clusters)) if part.total else 0.0
+        if count < MIN_EACH:
+            return False
+    return True
 
 
 def _share(scores: SampleScores, level: float) -> Estimate:
