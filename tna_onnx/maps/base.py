@@ -183,12 +183,22 @@ def apply_map(fitted: CalibrationMap | None, logits: Any, features: Any = None) 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Columns with a row for each sample, for fits that need all samples together; `+` joins those of two chunks."""
+    """Columns with a row for each sample, in parts, for fits that need all samples together; `+` joins two chunks."""
 
-    columns: tuple[Any, ...]
+    parts: tuple[tuple[Any, ...], ...]
+
+    @classmethod
+    def of(cls, *columns: Any) -> Rows:
+        """Return the columns of one chunk: arrays, or labels of any kind."""
+        return cls((columns,))
 
     def __add__(self, addend: Rows) -> Rows:
-        return Rows(tuple(map(joined_labels, zip(self.columns, addend.columns, strict=True))))
+        return Rows(self.parts + addend.parts)
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """The columns of all samples."""
+        return tuple(map(joined_labels, zip(*self.parts, strict=True)))
 
 
 MAX_LISTED = 20

@@ -199,7 +199,7 @@ class _Moments:
 
 def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: Any) -> Rows:
     a = space.atypicality(ArrayOps(features), features)
-    return Rows((np.asarray(to_host(a), np.float64)[:, 0],))
+    return Rows.of(np.asarray(to_host(a), np.float64)[:, 0])
 
 
 def _distance_without_itself(
@@ -238,4 +238,4 @@ def _distance_without_itself(
     with_v *= (k / remainder)[:, None]
     distance += with_v
     distance[rows, class_of] = np.where(alone, np.inf, f**2 * square / remainder)
-    return Rows((distance.min(axis=1),))
+    return Rows.of(distance.min(axis=1))

@@ -158,7 +158,7 @@ def _tops(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -
     xp = array_api_compat.array_namespace(logits)
     p = xp.max(ArrayOps(logits).softmax(logits * (1 / temperature)), axis=1)
     hit = to_host(xp.argmax(logits, axis=1)) == plain_labels(labels)
-    return Rows((np.asarray(to_host(p), np.float64), hit, labels))
+    return Rows.of(np.asarray(to_host(p), np.float64), hit, labels)
 
 
 # The standard error of a frequency among 25 is up to 0.1: fewer say next to nothing about a class's own function.
@@ -234,7 +234,7 @@ def _probabilities(temperature: float, logits: Any, labels: NDArray[np.int64], *
     """Return the softmax of logits over a temperature, and the labels."""
     p = ArrayOps(logits).softmax(logits * (1 / temperature))
     # float32: the probabilities of all samples are in memory together
-    return Rows((np.asarray(to_host(p), np.float32), labels))
+    return Rows.of(np.asarray(to_host(p), np.float32), labels)
 
 
 Steps = tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]

@@ -83,7 +83,7 @@ class LabelColumns:
 
 
 def _gathered(logits: Any, labels: Any, *_: Any) -> Rows:
-    return Rows((to_host(logits), labels))
+    return Rows.of(to_host(logits), labels)
 
 
 def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]:

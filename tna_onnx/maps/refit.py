@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, without_features
+from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, Rows, without_features
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import principal_axes, ridge_path
-from tna_onnx.numerics.ops import Ops, joined_labels, to_host, total_weight, weigh
+from tna_onnx.numerics.ops import Ops, to_host, total_weight, weigh
 
 FloatArray = NDArray[np.float32]
 
@@ -97,23 +97,26 @@ class Refit(CalibrationMap):
     @classmethod
     def _along(cls, reduce: Reduce, strengths: tuple[float, ...]) -> Iterator[Refit]:
         temperature = Temperature.fit(without_features(reduce)).temperature
-        samples = _samples(reduce)
-        x, scale = samples.scaled()
+        logits, labels, features = _samples(reduce)
+        x, scale = _scaled(features, labels)
         if not x[:, :-1].any():
             raise DataError("refit: all features are zero; use another map")
         axes = principal_axes(x)
-        scores = samples.logits / np.float32(temperature)
-        for strength, solution in zip(strengths, ridge_path(scores, samples.labels, axes, strengths), strict=True):
+        scores = logits / np.float32(temperature)
+        for strength, solution in zip(strengths, ridge_path(scores, labels, axes, strengths), strict=True):
             change = solution @ axes.axes.T
             yield cls(temperature, strength, change[:, :-1] / scale, change[:, -1])
 
 
-def _samples(reduce: Reduce) -> _Samples:
-    """Collect evenly spaced samples whose features fit into memory: the same ones, however they are cut in chunks."""
+def _samples(reduce: Reduce) -> tuple[FloatArray, Any, FloatArray]:
+    """Return logits (N, C), labels (N,) and features (N, n) of evenly spaced samples, as many as fit into memory.
+
+    They are the same ones, however all samples are cut in chunks.
+    """
     size = reduce(_size)
     step = max(1, -(-int(size[1]) // _MAX_NUMBERS))
-    samples: _Samples = reduce(functools.partial(_Samples.of, step), np.arange(int(size[0])))
-    return samples
+    logits, labels, features = reduce(functools.partial(_every, step), np.arange(int(size[0]))).columns
+    return logits, labels, features
 
 
 def _size(_: Any, labels: NDArray[np.int64], features: Any) -> NDArray[np.int64]:
@@ -121,41 +124,18 @@ def _size(_: Any, labels: NDArray[np.int64], features: Any) -> NDArray[np.int64]
     return np.array([len(labels), len(labels) * features.shape[1]])
 
 
-@dataclass(frozen=True, eq=False)
-class _Samples:
-    """Logits (N, C), labels (N,) and features (N, n) of some samples, in parts; `+` joins."""
+def _every(step: int, logits: Any, labels: NDArray[np.int64], features: Any, index: NDArray[np.intp]) -> Rows:
+    """Take every step-th sample."""
+    rows = np.flatnonzero(index % step == 0)
+    # chosen where they are: few of many are brought to the host
+    s, z = (np.asarray(to_host(values[rows]), np.float32) for values in (logits, features))
+    return Rows.of(s, labels[rows], z)
 
-    parts: tuple[tuple[FloatArray, NDArray[np.int64], FloatArray], ...]
 
-    @classmethod
-    def of(cls, step: int, logits: Any, labels: NDArray[np.int64], features: Any, index: NDArray[np.intp]) -> _Samples:
-        """Take every step-th sample."""
-        rows = np.flatnonzero(index % step == 0)
-        # chosen where they are: few of many are brought to the host
-        s, z = (np.asarray(to_host(values[rows]), np.float32) for values in (logits, features))
-        return cls(((s, labels[rows], z),))
-
-    def __add__(self, addend: _Samples) -> _Samples:
-        return _Samples(self.parts + addend.parts)
-
-    @property
-    def logits(self) -> FloatArray:
-        return np.concatenate([part[0] for part in self.parts])
-
-    @property
-    def labels(self) -> Any:
-        return joined_labels([part[1] for part in self.parts])
-
-    @property
-    def features(self) -> FloatArray:
-        return np.concatenate([part[2] for part in self.parts])
-
-    def scaled(self) -> tuple[FloatArray, FloatArray]:
-        """Return features of unit second moment with a column of ones, (N, n + 1), and the scale (n,)."""
-        features = self.features
-        labels = self.labels
-        square = np.sum(weigh(np.square(features), labels), axis=0, dtype=np.float64) / total_weight(labels)
-        scale = np.sqrt(square).astype(np.float32)
-        # a feature that is always zero has no say
-        scale[scale == 0] = 1
-        return np.hstack([features / scale, np.ones((len(features), 1), np.float32)]), scale
+def _scaled(features: FloatArray, labels: Any) -> tuple[FloatArray, FloatArray]:
+    """Return features of unit second moment with a column of ones, (N, n + 1), and the scale (n,)."""
+    square = np.sum(weigh(np.square(features), labels), axis=0, dtype=np.float64) / total_weight(labels)
+    scale = np.sqrt(square).astype(np.float32)
+    # a feature that is always zero has no say
+    scale[scale == 0] = 1
+    return np.hstack([features / scale, np.ones((len(features), 1), np.float32)]), scale

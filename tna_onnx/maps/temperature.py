@@ -29,7 +29,7 @@ import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import array_api_compat
 import numpy as np
@@ -63,14 +63,6 @@ _MAX_BETA = 1e6
 _REACH = 3.0
 _SCANNED = 33
 _SCANS = 3
-
-
-class Tempered(Protocol):
-    """A map with a temperature."""
-
-    @property
-    def temperature(self) -> float:
-        """T."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +103,11 @@ class Temperature(CalibrationMap):
         return Folding(1 / self.temperature)
 
     @classmethod
-    def fit(
-        cls, reduce: Reduce, *, start: Tempered | None = None, objective: Objective = "nll", bins: int = 15
-    ) -> Temperature:
+    def fit(cls, reduce: Reduce, *, start: Any = None, objective: Objective = "nll", bins: int = 15) -> Temperature:
         """Fit T by safeguarded Halley steps in log(1/T); for another objective than the NLL, scan T around that,
         with so many bins of a calibration error.
+
+        `start`: a map with a temperature.
         """
         reduce = _in_two_classes(reduce)
         first = 1.0 if start is None else 1 / start.temperature
@@ -305,7 +297,7 @@ def _likelihoods(temperature: float, logits: Any, labels: NDArray[np.int64], *_:
     columns = [to_host(own_column(p, labels)) for p in (op.softmax(logits / temperature), op.softmax(logits))]
     # the third distribution is uniform
     columns.append(np.full((len(labels), 1), 1 / logits.shape[1]))
-    return Rows((np.concatenate(columns, axis=1).astype(np.float64), labels))
+    return Rows.of(np.concatenate(columns, axis=1).astype(np.float64), labels)
 
 
 def _quadratic(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
