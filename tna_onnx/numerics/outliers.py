@@ -123,9 +123,10 @@ def shrunk_covariance(centred: FloatArray) -> FloatArray:
     n_samples, n = centred.shape
     covariance = centred.T @ centred / n_samples
     mean = float(np.trace(covariance)) / n
-    shrunk, _ = oas(covariance, n_samples)
-    # features that never vary would have no inverse
-    return np.asarray(shrunk + max(mean, 1.0) * 1e-9 * np.eye(n))
+    _, share = oas(covariance, n_samples)
+    # the last part: features that never vary would have no inverse
+    diagonal = share * mean + max(mean, 1.0) * 1e-9
+    return np.asarray((1 - share) * covariance + diagonal * np.eye(n))
 
 
 def _whitening(covariance: FloatArray) -> FloatArray:
