@@ -73,6 +73,14 @@ class Metric:
         """
         return f"{self.factor * difference:+.{self.digits}f}"
 
+    def ends(self, low: float, high: float) -> str:
+        """Write the ends of an interval of a difference.
+
+        >>> METRICS["ece"].ends(-0.02, 0.01)
+        '-2.00 to +1.00'
+        """
+        return f"{self.change(low)} to {self.change(high)}"
+
     def standing(self, low: float, high: float) -> int:
         """Return 1 if a difference with this interval is significantly better, -1 if worse, 0 if it holds zero.
 

@@ -37,6 +37,7 @@ Sources: Saerens et al. (2002) and Lipton et al. (2018), whose theorem 3 asks th
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -306,12 +307,13 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
                 shares = np.bincount(predicted, row, classes) / n
                 matrix = _redrawn(observed, old_row)
                 unexplained_rows.append(shares - matrix @ q)
-                box_rows.append(_box(matrix, shares))
-    boxes = [box for box in box_rows if box is not None]
-    complete = len(boxes) == count
+                # a draw may have made K singular
+                with contextlib.suppress(DataError):
+                    box_rows.append(black_box(matrix, shares))
+    complete = len(box_rows) == count
     return Draws(
         np.concatenate(em_rows),
-        np.stack(boxes) if complete else None,
+        np.stack(box_rows) if complete else None,
         np.stack(unexplained_rows) if complete else None,
         np.array(surprises),
     )
@@ -323,14 +325,6 @@ def unexplained(observed: Observed, q: FloatArray) -> FloatArray:
     shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
     residual: FloatArray = shares - conditional(observed.joint) @ q
     return residual
-
-
-def _box(matrix: FloatArray, shares: FloatArray) -> FloatArray | None:
-    """Return the estimate of the black box; None where a draw has made K singular."""
-    try:
-        return black_box(matrix, shares)
-    except DataError:
-        return None
 
 
 def _redrawn_source(observed: Observed, counts: NDArray[np.integer]) -> FloatArray:

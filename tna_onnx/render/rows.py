@@ -42,7 +42,7 @@ def tied(checked: Verification) -> str:
 def change_text(name: str, d: Interval) -> str:
     """Write the difference of a metric and its interval."""
     metric = METRICS[name]
-    return f"{metric.change(d.difference)} ({metric.change(d.low)} to {metric.change(d.high)})"
+    return f"{metric.change(d.difference)} ({metric.ends(d.low, d.high)})"
 
 
 def change_rows(comparison: Comparison, recall: Recall) -> Iterator[tuple[str, str, float, float, Interval]]:

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval
 from tna_onnx.render.lines import lines_text, note_lines
 from tna_onnx.render.rows import (
     between,
@@ -132,8 +131,8 @@ def _teacher_lines(taught: Taught) -> list[str]:
     ]
     accuracy = METRICS["accuracy"]
     number = accuracy.number
-    least, most = map(accuracy.change, taught.agreement_change)
-    same = f"{number(taught.agreement_before)} -> {number(taught.agreement_after)} % ({least} to {most} points)"
+    ends = accuracy.ends(*taught.agreement_change)
+    same = f"{number(taught.agreement_before)} -> {number(taught.agreement_after)} % ({ends} points)"
     lines.append(f"         the same class {same}")
     if taught.top5_before is not None and taught.top5_after is not None:
         lines[-1] += f"; the same five {number(taught.top5_before)} -> {number(taught.top5_after)} %"
@@ -293,7 +292,7 @@ def _difference_table(model: ComparedModel, comparison: ModelComparison) -> Tabl
     table = _Table(("", "difference", f"{comparison.confidence_level:g}% interval"))
     for name, metric in METRICS.items():
         d = model.differences[name]
-        table.add_row(metric.title, metric.change(d.difference), f"{metric.change(d.low)} to {metric.change(d.high)}")
+        table.add_row(metric.title, metric.change(d.difference), metric.ends(d.low, d.high))
     return table
 
 
@@ -447,15 +446,10 @@ def _evidence_lines(evidence: ShiftEvidence) -> Iterator[str]:
 
 
 def _effect_lines(effect: ShiftEffect) -> Iterator[str]:
+    accuracy = METRICS["accuracy"].ends(effect.accuracy.low, effect.accuracy.high)
+    nll = METRICS["nll"].ends(effect.nll.low, effect.nll.high)
     yield f"on {effect.data}, which must come from the target"
-    yield (
-        f"accuracy {per_cent(effect.before.accuracy)} -> {per_cent(effect.after.accuracy)} "
-        f"({_between(effect.accuracy, 100, 2)} points)"
-    )
-    yield f"NLL {effect.before.nll:.4f} -> {effect.after.nll:.4f} ({_between(effect.nll, 1, 4)})"
+    yield f"accuracy {per_cent(effect.before.accuracy)} -> {per_cent(effect.after.accuracy)} ({accuracy} points)"
+    yield f"NLL {effect.before.nll:.4f} -> {effect.after.nll:.4f} ({nll})"
     yield f"ECE {per_cent(effect.before.ece)} -> {per_cent(effect.after.ece)}"
     yield f"its labels have other frequencies than the ones written by {100 * effect.distance:.2f} points in all"
-
-
-def _between(interval: Interval, factor: float, digits: int) -> str:
-    return f"{factor * interval.low:+.{digits}f} to {factor * interval.high:+.{digits}f}"

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tna_onnx.errors import CheckFailed, UsageError
 from tna_onnx.fields import documented, setting, settings_of
@@ -44,7 +44,12 @@ class GateMissed(CheckFailed):
         self.result = result
 
 
-_SECTION = "Gates"
+T = TypeVar("T")
+
+
+def _gate(default: T, condition: str, **more: Any) -> T:
+    meaning = f"Gate: exit with code 1 and write no model {condition}."
+    return setting(default, meaning, section="Gates", **more)
 
 
 @documented
@@ -56,64 +61,42 @@ class Gates:
         UsageError: a limit that is not a number, or outside its range.
     """
 
-    max_ece: float | None = setting(
-        None,
-        "Gate: exit with code 1 and write no model if the ECE (expected calibration error) is above this, per cent.",
-        section=_SECTION,
-        unit="PERCENT",
-        low=0,
-        high=100,
+    max_ece: float | None = _gate(
+        None, "if the ECE (expected calibration error) is above this, per cent", unit="PERCENT", low=0, high=100
     )
     max_nll: float | None = setting(
-        None, "Gate: as --max-ece, for the negative log-likelihood, nats.", section=_SECTION, unit="NATS", low=0
+        None, "Gate: as --max-ece, for the negative log-likelihood, nats.", section="Gates", unit="NATS", low=0
     )
-    min_accuracy: float | None = setting(
-        None,
-        "Gate: exit with code 1 and write no model if the accuracy is below this, per cent.",
-        section=_SECTION,
-        unit="PERCENT",
-        low=0,
-        high=100,
-    )
+    min_accuracy: float | None = _gate(None, "if the accuracy is below this, per cent", unit="PERCENT", low=0, high=100)
     # the flag is that of `Settings`: a limit of the search, and a gate on its result
     max_accuracy_drop: float | None = setting(None, "Largest loss of accuracy, percentage points.", low=0, high=100)
-    max_recall_drop: float | None = setting(
+    max_recall_drop: float | None = _gate(
         None,
-        "Gate: exit with code 1 and write no model if the recall of a class falls by more than this, percentage "
-        "points, with its whole interval.",
-        section=_SECTION,
+        "if the recall of a class falls by more than this, percentage points, with its whole interval",
         unit="POINTS",
         low=0,
         high=100,
     )
-    min_balanced_accuracy: float | None = setting(
-        None,
-        "Gate: exit with code 1 and write no model if the mean recall of the classes is below this, per cent.",
-        section=_SECTION,
-        unit="PERCENT",
-        low=0,
-        high=100,
+    min_balanced_accuracy: float | None = _gate(
+        None, "if the mean recall of the classes is below this, per cent", unit="PERCENT", low=0, high=100
     )
-    min_recall: Mapping[str, float] | None = setting(
+    min_recall: Mapping[str, float] | None = _gate(
         None,
-        "Gate: exit with code 1 and write no model if the recall of a class, a fraction, is below this: that of the "
-        "output decision if the file has it, else of the likeliest class.",
-        section=_SECTION,
+        "if the recall of a class, a fraction, is below this: that of the output decision if the file has it, else of "
+        "the likeliest class",
         unit="CLASS=SHARE",
         parse="options",
     )
-    require_improvement: bool = setting(
+    require_improvement: bool = _gate(
         False,
-        "Gate: exit with code 1 and write no model unless the result is significantly better. Accuracy, NLL, ECE and "
-        "the objective are judged together, each by its whole interval.",
-        section=_SECTION,
+        "unless the result is significantly better. Accuracy, NLL, ECE and the objective are judged together, each by "
+        "its whole interval",
         off="no-require-improvement",
     )
-    fail_if_worse: bool = setting(
+    fail_if_worse: bool = _gate(
         True,
-        "Gate: exit with code 1 and write no model if the result is significantly worse: in NLL; or in accuracy, ECE "
-        "or the objective, if nothing that counts more is better.",
-        section=_SECTION,
+        "if the result is significantly worse: in NLL; or in accuracy, ECE or the objective, if nothing that counts "
+        "more is better",
     )
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from statistics import NormalDist
 import numpy as np
 
 from tna_onnx.numerics.intervals import quantile
+from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import MIN_GROUPS, Interval, independent_count
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
@@ -40,10 +41,11 @@ class ClassRecall:
 
     def text(self) -> str:
         """Write what it loses: `class 4: recall 49.1 % -> 4.1 % (-52.00 to -38.00 points, 120 samples)`."""
-        d = self.difference
+        ends = METRICS["accuracy"].ends(self.difference.low, self.difference.high)
+        noun = "sample" if self.samples == 1 else "samples"
         return (
-            f"{self.name}: recall {100 * self.before:.1f} % -> {100 * self.after:.1f} % ({100 * d.low:+.2f} to "
-            f"{100 * d.high:+.2f} points, {self.samples:,} {'sample' if self.samples == 1 else 'samples'})"
+            f"{self.name}: recall {100 * self.before:.1f} % -> {100 * self.after:.1f} % ({ends} points, "
+            f"{self.samples:,} {noun})"
         )
 
 

@@ -123,7 +123,7 @@ def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
     unit = " %" if percent else ""
     points = " points" if percent else ""
     values = " -> ".join(f"{metric.number(getattr(metrics, name))}{unit}" for metrics in (before, after))
-    return f"{metric.label} {values} ({metric.change(d.low)} to {metric.change(d.high)}{points})"
+    return f"{metric.label} {values} ({metric.ends(d.low, d.high)}{points})"
 
 
 _OPENINGS: dict[Word, str] = {

@@ -242,9 +242,8 @@ def _differences(comparison: ModelComparison) -> SimpleNamespace:
         reach = reach_of(*(model.differences[name] for model in comparison.others))
         for model in comparison.others:
             d = model.differences[name]
-            ends = f"{metric.change(d.low)} to {metric.change(d.high)}"
             bar = interval_cell(name, d, reach, "no significant difference")
-            rows.append((metric_title(name), model.name, metric.change(d.difference), ends, bar))
+            rows.append((metric_title(name), model.name, metric.change(d.difference), metric.ends(d.low, d.high), bar))
     interval = f"{comparison.confidence_level:g}% interval"
     heads = ("metric", Column("model", wraps=True), "difference", interval, "better | worse")
     intervals = table(heads, rows, f"Differences to {comparison.baseline}", "metrics")
