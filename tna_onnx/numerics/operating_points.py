@@ -340,16 +340,13 @@ class Recalls:
         labels, clusters = _groups(before)
         old, new = (scores.hit.reshape(-1).astype(np.float64) for scores in (before, after))
         classes, own = np.unique(labels, return_inverse=True)
-        count: NDArray[Any] = np.bincount(own)
-        weights = before.weights
-        if weights is not None:
-            weights = np.repeat(weights, len(own) // len(weights))
-            mass = np.bincount(own, weights)
-            count = mass**2 / np.bincount(own, weights**2)
-            weights = weights * (count / mass)[own]
-        first, second = (_sums(own, hits, weights) / count for hits in (old, new))
-        deviations = new - old - (second - first)[own]
-        deviations = deviations if weights is None else weights * deviations
+        weights = np.repeat(before.weigh(np.ones(len(before))), len(own) // len(before))
+        mass = np.bincount(own, weights)
+        # as many of equal weight as would know a recall as well
+        count: NDArray[Any] = mass**2 / np.bincount(own, weights**2)
+        weights = weights * (count / mass)[own]
+        first, second = (np.bincount(own, weights * hits) / count for hits in (old, new))
+        deviations = weights * (new - old - (second - first)[own])
         squares = _squares(deviations, own, len(classes), clusters)
         weighted = deviations / (len(classes) * count[own])
         total = weighted if clusters is None else cluster_sums(weighted, clusters)
@@ -411,11 +408,6 @@ def _groups(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64] 
     ranks = np.where(holds, 0, count) + np.arange(count)
     clusters = np.arange(n) if scores.clusters is None else scores.clusters
     return ranks.reshape(-1), np.repeat(clusters, count)
-
-
-def _sums(own: NDArray[Any], values: FloatArray, weights: FloatArray | None) -> FloatArray:
-    """Sums over the predictions of each class."""
-    return np.asarray(np.bincount(own, values if weights is None else weights * values), np.float64)
 
 
 def _squares(deviations: FloatArray, own: NDArray[Any], k: int, clusters: NDArray[np.int64] | None) -> FloatArray:

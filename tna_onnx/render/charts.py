@@ -163,8 +163,9 @@ def _objective_range(details: Details, value: Callable[[Scored], float]) -> tupl
 
 def _search_lines(details: Details, value: Callable[[Scored], float]) -> Iterable[Line]:
     """Yield a line for each number of members and each kind of data; the original weight begins the first."""
-    ranks = looks(details)
-    shared = shares_last_look(ranks)
+    ranks = _looks(details)
+    # several numbers of members may have the last look
+    shared = list(ranks.values()).count(RANKS - 1) > 1
     first = next(iter(ranks))
     near = _near(details)
     for kind, score in _kinds(details):
@@ -181,7 +182,7 @@ def _search_lines(details: Details, value: Callable[[Scored], float]) -> Iterabl
             yield Line(f"{kind}, {name}", angles, tuple(value(score(step)) for step in steps), rank=rank, dashed=dashed)
 
 
-def looks(details: Details) -> dict[int, int]:
+def _looks(details: Details) -> dict[int, int]:
     """Return the rank of each number of members, from 0; the limit of many comes last.
 
     If there are more numbers than looks, that of the choice and those with the most candidates have their own; the rest
@@ -195,11 +196,6 @@ def looks(details: Details) -> dict[int, int]:
         distinct = sorted(sizes, key=lambda size: (size != choice, -counts[size]))[: RANKS - 1]
     ranks = {size: k for k, size in enumerate(size for size in sizes if size in distinct)}
     return {size: ranks.get(size, RANKS - 1) for size in sizes}
-
-
-def shares_last_look(ranks: dict[int, int]) -> bool:
-    """Return whether several numbers of members have the last look."""
-    return list(ranks.values()).count(RANKS - 1) > 1
 
 
 def members_text(size: int) -> str:

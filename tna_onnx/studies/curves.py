@@ -349,16 +349,10 @@ def _samples_charts(
             for rank, method in enumerate(group):
                 points = {size: numbers(values[method, size], name) for size in sizes if (method, size) in values}
                 if points:
-                    lines.append(_line(_label(method), points, metric.factor, rank, interval=True))
+                    lines.append(_line(LABELS.get(method, method), points, metric.factor, rank, interval=True))
             input_level = metric.factor * level[name]
             lines.append(_level("None", (float(sizes[0]), float(sizes[-1])), input_level, dashed=True))
             yield _metric_chart(name, f", {word}", "calibration samples", lines, input_level, log_x=True)
-
-
-def _label(method: str) -> str:
-    if method == "tna":
-        return "TNA"
-    return LABELS.get(method, method)
 
 
 def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Samples, level: dict[str, float]) -> str:
@@ -368,7 +362,7 @@ def _samples_sentence(methods: tuple[str, ...], sizes: list[int], values: _Sampl
         errors = {method: mean(numbers(values[method, size], "ece")) for method in methods if (method, size) in values}
         if errors:
             best = min(errors, key=lambda method: errors[method])
-            parts.append(f"with {size:,} samples {_label(best)} ({METRICS['ece'].number(errors[best])} %)")
+            parts.append(f"with {size:,} samples {LABELS.get(best, best)} ({METRICS['ece'].number(errors[best])} %)")
     return f"Lowest mean ECE: {'; '.join(parts)}; the input has {METRICS['ece'].number(level['ece'])} %."
 
 

@@ -100,7 +100,7 @@ def mean_cells(repeats: Sequence[Repeat], names: Sequence[str]) -> Iterator[Cell
         yield deviation(values)
 
 
-LABELS = {"none": "None", "irova": "IROvA", "ts": "TS", "ets": "ETS", "aar": "AAR"}
+LABELS = {"none": "None", "tna": "TNA", "irova": "IROvA", "ts": "TS", "ets": "ETS", "aar": "AAR"}
 
 # Besides `METRICS`: name -> title. Both are fractions, of which smaller ones are better.
 _BIN_FREE = {"ece_debiased": "debiased ECE, %", "cumulative": "cumulative difference, %"}

@@ -19,7 +19,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -105,7 +105,7 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
         samples=(len(data.calibration), len(data.held_out)),
         features=data.weight.shape[1],
         classes=data.weight.shape[0],
-        settings=job.settings.recorded,
+        settings=asdict(job.settings),
         versions=versions(),
         studies=studies,
         notes=task.data_notes,
@@ -116,10 +116,12 @@ def run_studies(job: StudyJob, progress: Progress) -> Studies:
 def _studies(names: Sequence[str], job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Iterator[Study]:
     """Yield the requested studies and those that the folder already holds, since one page shows all of them."""
     for name in STUDIES:
-        if name in names:
-            yield _computed(name, job, task, data, progress)
-        elif (earlier := _earlier(name, job, task)) is not None:
+        earlier = _earlier(name, job, task)
+        if earlier is not None:
+            _log.info("study %s: taken from %s", name, job.folder)
             yield earlier
+        elif name in names:
+            yield _computed(name, job, task, data, progress)
 
 
 def _earlier(name: str, job: StudyJob, task: Task) -> Study | None:
@@ -140,11 +142,7 @@ def _calibration(job: StudyJob) -> Job:
 
 
 def _computed(name: str, job: StudyJob, task: Task, data: StudyData, progress: Progress) -> Study:
-    """Read the study of the same digest, or compute and write it."""
-    earlier = _earlier(name, job, task)
-    if earlier is not None:
-        _log.info("study %s: taken from %s", name, job.folder)
-        return earlier
+    """Compute a study, and write it."""
     start = time.perf_counter()
     study = replace(
         EXPERIMENTS[name](data, job.settings, functools.partial(progress, name)), digest=_digest(name, job, task)
@@ -163,7 +161,7 @@ def _digest(name: str, job: StudyJob, task: Task) -> str:
         name,
         _FORM,
         __version__,
-        job.settings.recorded,
+        asdict(job.settings),
         task.model.sha256,
         str(task.where),
         task.source.digest(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from tna_onnx.errors import UsageError
@@ -110,8 +110,3 @@ class StudySettings:
     def by_default(self) -> StudySettings:
         """These settings with the default protocol and search."""
         return replace(self, protocol="default", theta_s=0.9, n_t=None, ensemble_size=None)
-
-    @property
-    def recorded(self) -> dict[str, Any]:
-        """The settings that results record."""
-        return asdict(self)

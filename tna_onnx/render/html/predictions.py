@@ -24,18 +24,15 @@ from tna_onnx.render.charts import (
     MarkedChart,
     angle_charts,
     bins_line,
-    looks,
     members_chart,
     members_text,
     risk_chart,
     search_charts,
-    shares_last_look,
     words_of,
 )
 from tna_onnx.render.html.blocks import (
     Column,
     Figure,
-    Key,
     Table,
     area_key,
     bins_table,
@@ -44,11 +41,10 @@ from tna_onnx.render.html.blocks import (
     diagram_keys,
     gap_keys,
     key_of,
-    line_key,
     table,
 )
 from tna_onnx.render.html.summary import data_text
-from tna_onnx.render.html.svg import MARKERS, confidence_histogram, line_chart, reliability_diagram
+from tna_onnx.render.html.svg import confidence_histogram, line_chart, reliability_diagram
 from tna_onnx.render.rows import bin_free_rows, bin_free_sentence
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Sample, Step
 from tna_onnx.results.measured import Evaluation, ModelComparison
@@ -331,26 +327,13 @@ def search(report: Report, details: Details) -> SimpleNamespace | None:
         max_drop=f"{100 * MAX_DROP:.0f}",
         max_times=MAX_TIMES,
         shown_data=data_text(details),
-        keys=tuple(_keys(details)),
+        # lines that share a look share an entry
+        keys=tuple(dict.fromkeys(map(key_of, objective.lines))),
         objective=chart_figure(objective),
         accuracy=chart_figure(accuracy),
         members=None if members is None else chart_figure(members),
         candidates=_candidates_table(report, details),
     )
-
-
-def _keys(details: Details) -> list[Key]:
-    ranks = looks(details)
-    last = len(MARKERS) - 1
-    shared = shares_last_look(ranks)
-    named = {size: k for size, k in ranks.items() if not shared or k < last}
-    keys = [line_key(f"m{k}", f"{members_text(size)} members", MARKERS[k]) for size, k in named.items()]
-    if shared:
-        keys.append(line_key(f"m{last}", "other numbers of members", MARKERS[last]))
-    if details.held_out:
-        # with one kind of data there is nothing to tell apart
-        keys += [line_key("key", "held-out data"), line_key("key dashed", "calibration data")]
-    return keys
 
 
 def _candidates_table(report: Report, details: Details) -> Table:

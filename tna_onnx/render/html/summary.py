@@ -60,6 +60,10 @@ def result(report: Report) -> SimpleNamespace:
     if report.missed:
         # red above green would contradict itself
         look = "open"
+    labels = None
+    if report.labels:
+        _, heads, rows = label_table(report.labels, len(report.labels))
+        labels = table(heads, rows, f"Each label: N = {c.before.n:,}, {c.before.bins} bins", "sortable numbers")
     return SimpleNamespace(
         missed=tuple(map(capital, report.missed)),
         dry_run=report.dry_run,
@@ -69,7 +73,7 @@ def result(report: Report) -> SimpleNamespace:
         measured_on=_HOW[c.how],
         metrics=_metrics(c, report.recall),
         recalls=_recalls(report),
-        labels=_labels(report),
+        labels=labels,
         subgroups=subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
         notes=report.notes,
     )
@@ -129,15 +133,6 @@ def choice(report: Report) -> Table:
     chosen = next((k for k, method in enumerate(methods) if method.method == report.method), None)
     heads = (names[0], "NLL, nats", f"{reach[0]:.2f} to {reach[1]:.2f} nats", *names[3:])
     return table(heads, rows, f"{len(report.methods)} methods, cross-validated", "numbers dots", chosen)
-
-
-def _labels(report: Report) -> Table | None:
-    labels = report.labels
-    if not labels:
-        return None
-    caption = f"Each label: N = {report.comparison.before.n:,}, {report.comparison.before.bins} bins"
-    _, heads, rows = label_table(labels, len(labels))
-    return table(heads, rows, caption, "sortable numbers")
 
 
 def data_text(details: Details) -> str:
