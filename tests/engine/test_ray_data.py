@@ -79,7 +79,8 @@ def test_scores_of_named_labels_in_groups_and_subgroups(cluster: None, tmp_path:
     pq.write_table(
         table.append_column("half", pa.array([row % 2 for row in range(len(table))])), tmp_path / "a.parquet"
     )
-    words: dict[str, Any] = {"classes": [f"digit {k}" for k in range(10)], "group_column": "clip", "by": "half", "columns": ["by"]}
+    words: dict[str, Any] = {"group_column": "clip", "by": "half", "columns": ["by"]}
+    words["classes"] = [f"digit {k}" for k in range(10)]
     here = evaluate(MODEL, tmp_path / "a.parquet", device="cpu", **words)
     there = evaluate(MODEL, tmp_path / "a.parquet", engine="ray", **words)
     for value in ("value", "low", "high"):

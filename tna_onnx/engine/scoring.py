@@ -167,7 +167,7 @@ class TableScorer:
         self.classes = classes
 
     def __call__(self, table: Any) -> dict[str, NDArray[Any]]:
-        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, and groups and the like."""
+        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, and groups and so on."""
         values = self.extractor(arrays_of(table.select(self.extractor.columns)))["output"]
         stored = table.column(LABEL).to_pylist()
         labels = np.array(stored if self.classes is None else [self.classes[label] for label in stored], np.int64)
