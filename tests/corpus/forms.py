@@ -1461,7 +1461,7 @@ _SUMS = "sum|add|linear|head|constant"
 @refused("Max of two heads", "max|linear|head", "max")
 @refused("residual", _SUMS, "residual", classes=FEATURES)
 @refused("layer on the scores of another, summed", "computed from the scores", "behind")
-@refused("heads summed, one with a Relu", "bends", "relu")
+@refused("heads summed, one with a Relu", "non-linear", "relu")
 @refused("two heads concatenated", "concat|linear|head", "concat")
 def _several_layers(g: Graph, how: str) -> None:
     z, other = g.vector(), g.draw(g.classes, FEATURES)
