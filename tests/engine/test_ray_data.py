@@ -103,7 +103,9 @@ def test_images(cluster: None, tmp_path: Path) -> None:
     features(MODEL, images, output=tmp_path / "a", **words)
     features(MODEL, images, output=tmp_path / "b", engine="ray", **words)
     assert by_key(tmp_path / "a") == by_key(tmp_path / "b")
-    here, there = (evaluate(MODEL, images, engine=engine, **words) for engine in ("local", "ray"))
+    (images / "0" / "bad.png").write_bytes(b"no image")
+    here, there = (evaluate(MODEL, images, engine=engine, skip_bad=True, **words) for engine in ("local", "ray"))
+    assert (there.data, there.notes, there.provider) == (here.data, here.notes, "Ray")
     assert there.metrics.nll == pytest.approx(here.metrics.nll, abs=1e-6)
     assert there.preprocessing == here.preprocessing
 

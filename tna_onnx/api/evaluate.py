@@ -30,6 +30,7 @@ from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
 from tna_onnx.extraction.sessions import Classifier
+from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
 from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
@@ -111,6 +112,8 @@ def evaluate(
             scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
     evaluation = _evaluation(opened, scores, decisions, bins, gates, notes)
+    if engine.on_ray:  # the session here has seen the first samples alone
+        evaluation = replace(evaluation, provider="Ray")
     recall = _recall(opened, scores, decisions) if min_recall else {}
     where = f"{evaluation.metrics.n:,} samples"
     evaluation = replace(evaluation, missed=(*evaluation.missed, *gates.classes_missed(recall, where)))
@@ -196,18 +199,27 @@ def _scored_by_ray(
     address = check_ray(engine.engine, engine.ray_options)
     scorer = TableScorer(run.extractor, output, classes)
     columns = scores_by_ray(run.slices, scorer, address, engine.ray_options, progress)
-    request = Request(
-        [InputSpec("confidence", (None,), np.dtype(np.float32))],
-        output.n_classes,
-        beside={role: columns[role] for role in data.beside},
-    )
-    title = run.title.partition(" (")[0]
-    source = open_columns(title, title, request, columns, columns["label"], hashed=lambda _: "")
-    source = replace(source, preprocessing=run.recipe)
+    source = run.source
+    notes = run.notes
+    if source is None:
+        request = Request(
+            [InputSpec("confidence", (None,), np.dtype(np.float32))],
+            output.n_classes,
+            beside={role: columns[role] for role in data.beside},
+        )
+        scored = open_columns(run.title, run.title, request, columns, columns["label"], hashed=lambda _: "")
+        source = replace(scored, preprocessing=run.recipe)
+        if "shift" in provenance(loaded):
+            notes = (
+                *notes,
+                f"{loaded.name} was shifted; --engine ray does not check whether with some of these samples",
+            )
     scores = SampleScores(*(columns[name] for name in ("confidence", "hit", "nll", "brier")))
     scores = scores.clustered(clusters_of(source), weights_of(source))
-    notes = (*run.notes, *loaded.class_notes(classifier.names), *group_notes(source))
-    return Opened(classifier, data, source, None, batch_size, notes), scores, columns["predicted"]
+    if source.recipe() is not None:
+        notes = (*notes, *preprocessing_notes(source, classifier.inputs, run.data.preprocessing))
+    notes = (*loaded.class_notes(classifier.names), *group_notes(source), *notes)
+    return Opened(classifier, run.data, source, None, batch_size, notes), scores, columns["predicted"]
 
 
 def _scored(

@@ -20,7 +20,7 @@ import numpy as np
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import FeatureWords, ProgressWord
-from tna_onnx.data import Recipe, open_precomputed
+from tna_onnx.data import Recipe, Source, open_precomputed
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import FeatureFields
 from tna_onnx.data.foreign import is_url, local_path
@@ -273,17 +273,21 @@ class FeatureRun:
         slices: of the data.
         extractor: the model.
         title: what the data are, in one line.
+        data: their description, with the preprocessing that is used.
         recipe: what is done to images; None for values that are used as they are.
         read_labels: reads the labels of all samples as they are stored; None where slices have class indices.
         notes: on how the data are read.
+        source: all samples, where this process has listed them; None of table files.
     """
 
     slices: Sequence[Slice]
     extractor: FeatureExtractor
     title: str
+    data: Data
     recipe: dict[str, object] | None
     read_labels: Callable[[], NDArray[Any]] | None = None
     notes: tuple[str, ...] = ()
+    source: Source | None = None
 
     def first(self) -> tuple[FeatureExtractor, Any]:
         """Return an extractor for this machine's CPU, and the table of the first samples."""
@@ -318,7 +322,7 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
     files = _table_files(data)
     if files is not None:
         return _of_tables(opened, data, request, files, fields, network)
-    source = _source(opened, data, request)
+    data, source = _source(opened, data, request)
     images = isinstance(source, ImageSource) and source_slices(source, np.arange(1))[0].source is not source
     if fields.on_ray and not images:
         raise UsageError(
@@ -330,12 +334,11 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
     slices = source_slices(source, rows)
     columns = tuple(input_column(spec.name) for spec in opened.inputs)
     extractor = network.extractor(opened.model, columns, None)
-    notes = tuple(preprocessing_notes(source, opened.inputs, data.preprocessing))
-    return FeatureRun(slices, extractor, source.describe(), source.recipe(), notes=notes)
+    return FeatureRun(slices, extractor, source.describe(), data, source.recipe(), source=source)
 
 
-def _source(opened: Classifier, data: Data, request: Request) -> Any:
-    """Return the samples with their preprocessing settled."""
+def _source(opened: Classifier, data: Data, request: Request) -> tuple[Data, Any]:
+    """Return the data and their samples with the preprocessing settled."""
     place = data.samples
     if isinstance(place, str) and is_url(local_path(place)) and request.takes_images and place.endswith("/"):
         source: Any = open_bucket(place, request)
@@ -343,7 +346,7 @@ def _source(opened: Classifier, data: Data, request: Request) -> Any:
         if data.format in (None, "npz", "npy") and open_precomputed(place, request):
             raise UsageError(f"{place}: holds computed features or logits already")
         source = open_request(place, request, data.format)
-    return opened.preparation.settle(data, source)[1]
+    return opened.preparation.settle(data, source)
 
 
 def _table_files(data: Data) -> TableFiles | None:
@@ -374,6 +377,7 @@ def _of_tables(
         if stated is None:
             raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
         recipe = stated
+        data = replace(data, preprocessing=recipe)
     rows = None
     if fields.max_samples is not None:
         labels = table_labels(files, label) if fields.stratify else None
@@ -384,7 +388,7 @@ def _of_tables(
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
     resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
     notes = tuple(filter(None, [note]))
-    return FeatureRun(slices, extractor, title, resolved, lambda: table_labels(files, label), notes)
+    return FeatureRun(slices, extractor, title, data, resolved, lambda: table_labels(files, label), notes)
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:

@@ -68,6 +68,7 @@ def drop(stream: TextIO) -> None:
 
 _MOMENT = 0.1  # seconds
 _reported = threading.Event()  # that a command was told to stop: until then the signal is sent again
+_repeating: list[threading.Thread] = []  # those that send it
 _taken: dict[int, Any] = {}  # the handlers in whose place ours stand, by signal
 
 
@@ -114,10 +115,14 @@ def loaded() -> None:
 
 
 def ended() -> None:
-    """Put Python's handlers back, unless a signal has ended the command: it may be on its way once more."""
-    if threading.current_thread() is threading.main_thread() and not _reported.is_set():
-        while _taken:
-            signal.signal(*_taken.popitem())
+    """Put Python's handlers back, once no signal is on its way again."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    _reported.set()
+    while _repeating:
+        _repeating.pop().join()
+    while _taken:
+        signal.signal(*_taken.popitem())
 
 
 def _leave(number: int, _: FrameType | None) -> None:
@@ -133,7 +138,9 @@ def _stop(number: int, _: FrameType | None) -> None:
     if _reported.is_set() or _is_unwinding():
         return
     with contextlib.suppress(RuntimeError):  # no thread can be started
-        threading.Thread(target=_repeat, args=(number,), daemon=True).start()
+        thread = threading.Thread(target=_repeat, args=(number,), daemon=True)
+        thread.start()
+        _repeating.append(thread)
     raise Stopped(number)
 
 

@@ -167,8 +167,8 @@ class TableScorer:
         self.classes = classes
 
     def __call__(self, table: Any) -> dict[str, NDArray[Any]]:
-        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, and groups and so on."""
-        values = self.extractor(arrays_of(table.select(self.extractor.columns)))["output"]
+        """Return arrays (B,): fields of `SampleScores`, the classes `predicted` and `label`, groups and the like."""
+        values = self.extractor(arrays_of(table.select(list(self.extractor.columns))))["output"]
         stored = table.column(LABEL).to_pylist()
         labels = np.array(stored if self.classes is None else [self.classes[label] for label in stored], np.int64)
         # a slice does not know the numbers of its samples
