@@ -280,6 +280,30 @@ r.check_file = lambda *_: os.kill(os.getpid(), signal.SIGTERM)"""
     assert list(tmp_path.iterdir()) == []
 
 
+@posix
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_main_in_process_that_was_stopped_gives_signals_back(
+    small: Small, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """A program, or a notebook, that goes on hears the next Ctrl-C."""
+    number = getattr(signal, name)
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+    handlers = [signal.default_int_handler, signal.SIG_DFL, signal.SIG_DFL]
+    before = [signal.getsignal(each) for each in numbers]
+    try:
+        for each, handler in zip(numbers, handlers, strict=True):
+            signal.signal(each, handler)
+        monkeypatch.setattr("tna_onnx.api.evaluate.evaluate", lambda *_, **__: signal.raise_signal(number))
+        monkeypatch.setattr(sys, "argv", ["tna-onnx", "evaluate", str(small.model), "--data", str(small.test)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 128 + number
+        assert [signal.getsignal(each) for each in numbers] == handlers
+    finally:
+        for each, handler in zip(numbers, before, strict=True):
+            signal.signal(each, handler)
+
+
 def test_main_in_process_leaves_the_handlers_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in numbers}
