@@ -46,7 +46,7 @@ from tna_onnx.render.html.blocks import (
 from tna_onnx.render.html.summary import data_text
 from tna_onnx.render.html.svg import confidence_histogram, line_chart, reliability_diagram
 from tna_onnx.render.rows import bin_free_rows, bin_free_sentence
-from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Sample, Step
+from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Step
 from tna_onnx.results.measured import Evaluation, ModelComparison
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Line
@@ -125,25 +125,11 @@ def samples(details: Details) -> SimpleNamespace | None:
             details.underconfident,
         ),
     )
-    groups = tuple(
-        SimpleNamespace(title=title, text=text, cards=tuple(map(_card, worst))) for title, text, worst in kinds if worst
-    )
+    groups = tuple(SimpleNamespace(title=title, text=text, samples=worst) for title, text, worst in kinds if worst)
     # a section without cards would be an empty heading
     if not groups:
         return None
     return SimpleNamespace(shown_data=data_text(details), groups=groups)
-
-
-def _card(sample: Sample) -> SimpleNamespace:
-    name = f"row {sample.row}"
-    if sample.file:
-        name = f"{name}, {sample.file}"
-    truth = ""
-    if sample.label != sample.predicted:
-        truth = sample.label
-    before = f"{100 * sample.before:.1f}"
-    after = f"{100 * sample.after:.1f}"
-    return SimpleNamespace(name=name, predicted=sample.predicted, truth=truth, before=before, after=after)
 
 
 # Coverages in the table, per cent.

@@ -150,6 +150,11 @@ _MAX_ROWS = 12
 def changes(report: Report, details: Details) -> SimpleNamespace:
     """Return the values of the section."""
     rows = _rows(details.changes)
+    checked = report.verification
+    verified = (
+        f"{checked.samples:,} samples run through the new file: largest |p - p'| {checked.max_difference:.1e} (bound "
+        f"{checked.bound:.1e}){tied(checked)}"
+    )
     summary = ""
     if len(rows) > _MAX_ROWS:
         summary = f"All {len(rows):,}"
@@ -163,7 +168,13 @@ def changes(report: Report, details: Details) -> SimpleNamespace:
     )
     return SimpleNamespace(
         verdict=_verdict(details.changes, report),
-        terms=_terms(report),
+        terms=(
+            Term("Head", head_text(report)),
+            Term("Weight", weight_text(report)),
+            Term("Map", map_text(report)),
+            Term("File", _file_text(report)),
+            Term("Verified", verified),
+        ),
         differences=table(heads, rows, "Differences between the files"),
         summary=summary,
     )
@@ -177,21 +188,6 @@ def _verdict(differences: Sequence[Difference], report: Report) -> str:
         names = ", ".join(output.name for output in report.guard.outputs)
         return f"The head, the map and the provenance, as below; and {report.guard.nodes} nodes that decide: {names}."
     return "Only the head, the appended block and the provenance differ; every other byte is the input's."
-
-
-def _terms(report: Report) -> tuple[Term, ...]:
-    checked = report.verification
-    return (
-        Term("Head", head_text(report)),
-        Term("Weight", weight_text(report)),
-        Term("Map", map_text(report)),
-        Term("File", _file_text(report)),
-        Term(
-            "Verified",
-            f"{checked.samples:,} samples run through the new file: largest |p - p'| {checked.max_difference:.1e} "
-            f"(bound {checked.bound:.1e}){tied(checked)}",
-        ),
-    )
 
 
 def _file_text(report: Report) -> str:
