@@ -166,6 +166,8 @@ def test_a_label_around_the_head_allows_maps_that_keep_the_order(small: Small, t
     for name in ("bias", "isotonic", "refit"):
         with pytest.raises(UnsupportedModel, match=f"'label' gives the labels .* would not follow map {name}"):
             tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, map=name, search="none", **words)
+    with pytest.raises(UnsupportedModel, match=r"'label' gives the labels .* would not follow new class frequencies"):
+        tna_onnx.shift(tmp_path / "m.onnx", small.calib, target_prior="uniform", **words)
     methods = tna_onnx.calibrate(tmp_path / "m.onnx", small.calib, **words).methods
     assert {each.method for each in methods} <= {"none", "ts", "ets"}
     model.graph.output.remove(next(output for output in model.graph.output if output.name == "label"))

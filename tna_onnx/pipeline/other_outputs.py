@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data import Batch
+from tna_onnx.data import Batch, Source
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.sessions import Runner, in_rows, open_model
 from tna_onnx.graph.cut import ancestors
-from tna_onnx.graph.outputs import tensor_outputs
+from tna_onnx.graph.load import Model
+from tna_onnx.graph.outputs import ClassOutput, tensor_outputs
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.numerics.ops import sigmoid, softmax
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.results.report import MovedOutput
+from tna_onnx.runtime import Device
 
 # |difference| of probabilities up to which two outputs say the same.
 _SAME = 1e-3
@@ -100,37 +103,40 @@ def _computed_from(task: Task, compared: Collection[str]) -> Iterator[MovedOutpu
     """Yield the outputs that were not compared and are computed from the logits, or from the head's own node."""
     model = task.model
     for name in model.outputs:
-        if name not in (task.opened.output.name, *compared) and _changed_nodes(task) & ancestors(model, name):
+        if name not in (task.opened.output.name, *compared) and _changed_nodes(model, task.readout) & ancestors(
+            model, name
+        ):
             yield MovedOutput(name)
 
 
-def _changed_nodes(task: Task) -> set[int]:
+def _changed_nodes(model: Model, readout: Readout) -> set[int]:
     """Return the nodes that make the logits, and those of the head: what follows them follows a new file."""
-    changed = {task.model.producers.get(task.readout.logits, -1)}
-    if task.head is not None:
-        changed.update(task.head.readers)
+    changed = {model.producers.get(readout.logits, -1)}
+    if isinstance(readout, Head):
+        changed.update(readout.readers)
     return changed
 
 
-def labels_around(task: Task) -> str:
+def labels_around(
+    model: Model, readout: Readout, output: ClassOutput, device: Device, source: Source, batch_size: int
+) -> str:
     """Return the output that gives the labels and is not computed from the logits; empty if there is none.
 
     It stays as it is where a map changes which class comes first.
     """
-    source = task.calibration.source
-    changed = _changed_nodes(task)
-    numbers = {info.name for info in task.model.proto.graph.output if info.type.tensor_type.elem_type in FLOAT_TYPES}
+    changed = _changed_nodes(model, readout)
+    numbers = {info.name for info in model.proto.graph.output if info.type.tensor_type.elem_type in FLOAT_TYPES}
     names = [
         name
-        for name in outputs_beside(task, task.calibration)
-        if name not in numbers and not changed & ancestors(task.model, name)
+        for name in tensor_outputs(model)
+        if name not in (output.name, *numbers) and not changed & ancestors(model, name)
     ]
-    if not names or task.opened.output.multi_label:
+    if not names or output.multi_label:
         return ""
     rows = np.unique(np.linspace(0, len(source) - 1, min(_SAMPLES, len(source))).astype(np.int64))
-    runner = in_rows(open_model(task.model, task.device), task.readout, task.model.name)
-    values = _outputs(runner, [task.opened.output.name, *names], source.batches(task.batch_size, rows))
-    p = task.opened.output.probabilities(values.pop(task.opened.output.name))
+    runner = in_rows(open_model(model, device), readout, model.name)
+    values = _outputs(runner, [output.name, *names], source.batches(batch_size, rows))
+    p = output.probabilities(values.pop(output.name))
     return next((name for name in values if relation(values[name], p, _SAME) == "labels"), "")
 
 

@@ -104,7 +104,11 @@ class Writing:
     @functools.cached_property
     def labels_around(self) -> str:
         """The output with the labels that no map reaches, which a map that changes their order would contradict."""
-        return labels_around(self.task)
+        task = self.task
+        if task.calibration.samples.given:
+            return ""
+        source = task.calibration.source
+        return labels_around(task.model, task.readout, task.opened.output, task.device, source, task.batch_size)
 
     @property
     def _weighted(self) -> bool:

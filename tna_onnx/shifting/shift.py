@@ -44,6 +44,7 @@ from tna_onnx.pipeline.change import write_change
 from tna_onnx.pipeline.checking import casts_behind, checked_file, first_rows
 from tna_onnx.pipeline.job import ModelJob, target_of
 from tna_onnx.pipeline.opening import Opened
+from tna_onnx.pipeline.other_outputs import labels_around
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_target, digests_in_file
 from tna_onnx.pipeline.steps import Added, Change
 from tna_onnx.progress import Progress
@@ -116,6 +117,12 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     notes += batch_size_notes(job.batch_size, size)
     probed = check_readout(opened, readout, opened.session, source, size)
     notes += probed.notes
+    label = labels_around(model, probed.readout, output, opened.device, source, size)
+    if label:
+        raise UnsupportedModel(
+            f"{model.name}: output '{label}' gives the labels and is computed around '{readout.logits}', so it would "
+            "not follow new class frequencies; shift them in your program instead"
+        )
     return ShiftSamples(opened, data, source, held_out, size, notes, probed, unlabelled)
 
 
