@@ -446,7 +446,7 @@ def test_names_without_an_order(animals: Animals, tmp_path: Path) -> None:
     data = class_folders(animals, tmp_path)
     found = evaluated(animals.model, data, tmp_path, "--scale", 1)
     assert found["metrics"]["accuracy"] < 0.5
-    assert "in another order" in found["notes"][0]
+    assert any("in another order" in note for note in found["notes"]), found["notes"]
     (tmp_path / "photos/cat").rename(tmp_path / "photos/lion")
     (tmp_path / "photos/horse").mkdir()
     Image.fromarray(animals.pixels[0]).save(tmp_path / "photos/horse/1.png")
