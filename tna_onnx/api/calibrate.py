@@ -103,15 +103,15 @@ def calibrate(
     # the work loads with the first call, so that the names of the functions are there at once
     from tna_onnx.pipeline.job import Job  # noqa: PLC0415
 
-    chosen = arguments.with_words(settings or Settings(), keywords)
+    run_settings = arguments.with_words(settings or Settings(), keywords)
     calibration = arguments.data_of(calib, keywords)
     job = Job(
         model=model,
         calib=calibration,
         held_out=arguments.held_out_of(eval, calibration, keywords),
         options=arguments.model_options_of(keywords),
-        settings=chosen,
-        gates=arguments.gates_of(keywords, chosen, gates),
+        settings=run_settings,
+        gates=arguments.gates_of(keywords, run_settings, gates),
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,

@@ -294,9 +294,9 @@ class FeatureRun:
         first = next((table for part in self.slices for table in part.tables()), None)
         if first is None:
             raise DataError(f"{self.title}: no samples; give data with samples")
-        here = copy.copy(self.extractor)
-        here.device = "cpu"
-        return here, first.slice(0, here.batch_size)
+        local = copy.copy(self.extractor)
+        local.device = "cpu"
+        return local, first.slice(0, local.batch_size)
 
     def tables(self, extractor: TableExtractor, progress: Progress) -> Iterator[Any]:
         """Yield the features of all slices, which are computed in this process."""
@@ -366,8 +366,8 @@ def _of_tables(
     opened: Classifier, data: Data, request: Request, files: TableFiles, fields: FeatureFields, network: Network
 ) -> FeatureRun:
     where = str(data.samples)
-    known = {"features", "logits"} & set(files.schema.names)
-    if known and not known & {spec.name for spec in opened.inputs}:
+    computed = {"features", "logits"} & set(files.schema.names)
+    if computed and not computed & {spec.name for spec in opened.inputs}:
         raise UsageError(f"{where}: holds computed features or logits already")
     label = find_label_column([field.name for field in files.schema], data.label_column, where)
     columns, image, note = table_columns(files.schema, request, label, where)

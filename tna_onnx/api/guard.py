@@ -62,7 +62,7 @@ def guard(
         DeviceError: ONNX Runtime or the device is missing.
     """
     arguments.refuse_unknown("guard", keywords, GuardWords)
-    chosen = arguments.guard_settings_of(keywords, settings)
+    guard_settings = arguments.guard_settings_of(keywords, settings)
     labelled = arguments.data_of(calib, keywords)
     labelled.refuse_beside("guard", "by")
     # the work loads with the first call, so that the name of the function is there at once
@@ -75,7 +75,7 @@ def guard(
         held_out=arguments.held_out_of(eval, labelled, keywords),
         unknown=arguments.beside_of(ood_data, labelled, keywords),
         options=arguments.model_options_of(keywords),
-        settings=chosen,
+        settings=guard_settings,
         output=output,
         overwrite=overwrite,
         dry_run=dry_run,

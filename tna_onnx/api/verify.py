@@ -207,10 +207,10 @@ class _Files:
     @property
     def readouts(self) -> tuple[Readout, ...]:
         """All heads that were recalibrated, or the tensor of scores."""
-        found: tuple[Readout | None, ...] = (self.readout,)
+        readouts: tuple[Readout | None, ...] = (self.readout,)
         if self.heads:
-            found = tuple(_readout(self.old, None, name, self.options.output_kind) for name in self.heads)
-        return tuple(each for each in found if each is not None)
+            readouts = tuple(_readout(self.old, None, name, self.options.output_kind) for name in self.heads)
+        return tuple(readout for readout in readouts if readout is not None)
 
 
 def _readout(model: Model, head: str | None, output: str | None, kind: str | None) -> Readout | None:
@@ -219,7 +219,7 @@ def _readout(model: Model, head: str | None, output: str | None, kind: str | Non
     heads, _ = find_heads(model, kind)
     if output is not None and output not in model.outputs:
         raise UnsupportedModel(f"{model.name}: no output '{output}'; the model has {', '.join(model.outputs)}")
-    if head is not None or any(output in (None, each.output) for each in heads):
+    if head is not None or any(output in (None, candidate.output) for candidate in heads):
         return choose_head(model, head, output, kind)
     try:
         return choose_readout(model, output, kind)

@@ -54,8 +54,8 @@ def guard_entries(
 ) -> dict[str, str]:
     """Return what a file says of its decisions."""
     # without the path of a file, which is of the user's disk
-    said = replace(settings, decide=f"{settings.goal[0]}=FILE") if settings.reads_file else settings
-    entries = {"guard": json.dumps(dataclasses.asdict(said))}
+    recorded = replace(settings, decide=f"{settings.goal[0]}=FILE") if settings.reads_file else settings
+    entries = {"guard": json.dumps(dataclasses.asdict(recorded))}
     if guarded.decision is not None:
         entries["guard_decision"] = decision_entry(settings, guarded.decision, thresholds["decision"], names)
     score = guarded.set_score
@@ -104,13 +104,13 @@ def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[D
     # which goal there was before is not known any more
     decide = GOALS[0] if by_hand else stated["decide"]
     settings = GuardSettings(**{**stated, "add": tuple(stated["add"]), "decide": decide})
-    said = json.loads(entries.get("guard_decision", "{}"))
-    names = _class_names(step, [*said.get("thresholds", {})], settings)
+    recorded = json.loads(entries.get("guard_decision", "{}"))
+    names = _class_names(step, [*recorded.get("thresholds", {})], settings)
     expected = guard_entries(settings, step.guarded, step.thresholds, names)
     if by_hand:
         rule = step.guarded.decision
         called = rule.levels if isinstance(rule, RollUp) else names
-        expected = stated_by_hand(expected, set(said["by_hand"]) & {*called})
+        expected = stated_by_hand(expected, set(recorded["by_hand"]) & {*called})
     expected |= {"guard_source_sha256": step.source, **{key: entries[key] for key in _OF_RUN}}
     for key in {*expected, *(key for key in entries if key.startswith("guard"))}:
         if entries.get(key) != expected.get(key):
@@ -178,11 +178,11 @@ def _is_outlier_score(step: DecisionStep, settings: GuardSettings) -> bool:
         return False
     output = step.guarded.output
     model, options = before_map(step.model, output.name, ModelOptions(output_name=output.name))
-    found = (outlier.logits, outlier.features, outlier.width)
+    stated = (outlier.logits, outlier.features, outlier.width)
     if isinstance(outlier.formula, Energy):
-        return any(found == (each.logits, "", 0) for each in _scores(model, options, output))
+        return any(stated == (readout.logits, "", 0) for readout in _scores(model, options, output))
     heads = (head for head in find_heads(model)[0] if head.output == output.name)
-    return any(found == ("", head.features, head.n_features) for head in heads)
+    return any(stated == ("", head.features, head.n_features) for head in heads)
 
 
 def _scores(model: Model, options: ModelOptions, output: ClassOutput) -> Iterator[Readout]:
@@ -232,10 +232,10 @@ def _are_thresholds(step: DecisionStep, settings: GuardSettings) -> bool:
         return False
     # of a class with too few samples, every set holds it
     least = {"accept": 0.0, "set": 0.0, "decision": 0.0}
-    most = {"accept": 1 + _ROUNDING, "set": np.inf}
+    largest = {"accept": 1 + _ROUNDING, "set": np.inf}
     return not any(
         values.dtype != np.float32
-        or np.any((values < least.get(role, -_LARGEST)) | (values > most.get(role, _LARGEST)))
+        or np.any((values < least.get(role, -_LARGEST)) | (values > largest.get(role, _LARGEST)))
         for role, values in found.items()
     )
 
@@ -247,7 +247,7 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
     if {level: dial.name for level, dial in by_level.items() if dial is not None} != settings.inputs:
         return False
     defaults: dict[str, NDArray[Any]] = default_thresholds(dials)
-    true = [_same(each, step.thresholds[role]) for role, each in defaults.items()]
+    true = [_same(default, step.thresholds[role]) for role, default in defaults.items()]
     if dials.accept is not None:
         levels = risk_levels(settings)
         true += [dials.accept.default == settings.risk / 100, _same(dials.accept.levels, levels)]
@@ -283,10 +283,10 @@ def _same(values: NDArray[Any], expected: NDArray[Any]) -> bool:
 _ADVICE = "start from the model without these outputs, and guard it again"
 
 
-def with_thresholds(file: Model, wanted: Mapping[str, float]) -> tuple[Model, Any]:
+def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, Any]:
     """Return the model before `guard`, and the protobuf of the file whose decision has other thresholds.
 
-    `wanted`: class, by name or number -> what its probability has to reach.
+    `levels`: class, by name or number -> what its probability has to reach.
     """
     before, decided = _taken_apart(file)
     entries = provenance(file)
@@ -298,7 +298,7 @@ def with_thresholds(file: Model, wanted: Mapping[str, float]) -> tuple[Model, An
     numbers = [words["positive"]] if words["rule"] == "positive" else range(limits.size)
     places = {**{str(number): k for k, number in enumerate(numbers)}, **{name: k for k, name in enumerate(classes)}}
     by_hand = set(words.get("by_hand", []))
-    for name, value in wanted.items():
+    for name, value in levels.items():
         if name not in places:
             raise UsageError(
                 f"--set-threshold {name}: no class of this name has a threshold; expected {listed(classes)}"
@@ -316,10 +316,10 @@ def with_thresholds(file: Model, wanted: Mapping[str, float]) -> tuple[Model, An
     return before, write_decisions(replace(decided, thresholds=thresholds, dials=dials), entries, file)
 
 
-def _require_threshold(name: str, value: float, most: float) -> None:
+def _require_threshold(name: str, value: float, largest: float) -> None:
     check_numbers("a number", **{f"set_threshold {name}": value})
-    if not 0 <= value <= most or value == most == math.inf or (most == math.inf and value == 0):
-        words = "a positive number, which probabilities are divided by" if most == math.inf else "from 0 to 1"
+    if not 0 <= value <= largest or value == largest == math.inf or (largest == math.inf and value == 0):
+        words = "a positive number, which probabilities are divided by" if largest == math.inf else "from 0 to 1"
         raise UsageError(f"--set-threshold {name}={value:g}: expected {words}")
 
 
@@ -351,6 +351,6 @@ def _taken_apart(file: Model) -> tuple[Model, DecisionStep]:
         raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {reason}; {_ADVICE}") from reason
     proof = prove_guarded(before, file)
     if not proof.intact or proof.decisions is None:
-        wrong = "; ".join(f"{each.part} {each.name}: {each.change}" for each in proof.unexplained)
+        wrong = "; ".join(f"{entry.part} {entry.name}: {entry.change}" for entry in proof.unexplained)
         raise UnsupportedModel(f"{file.name}: is not as guard wrote it: {proof.reason or wrong}; {_ADVICE}")
     return before, replace(proof.decisions, source=before.sha256, model=before)

@@ -242,38 +242,38 @@ def prior_dial(labels: NDArray[np.int64], settings: GuardSettings, n_classes: in
 
 def default_thresholds(dials: Dials) -> dict[str, Floats]:
     """Return what the file compares with where nobody turns a dial: `accept` [], `set` [] or [C]."""
-    found: dict[str, Floats] = {}
+    thresholds: dict[str, Floats] = {}
     if dials.accept is not None:
         at = int(np.count_nonzero(dials.accept.levels < np.float32(dials.accept.default)))
-        found["accept"] = np.asarray(dials.accept.thresholds[at], np.float32)
+        thresholds["accept"] = np.asarray(dials.accept.thresholds[at], np.float32)
     if isinstance(dials.set, SetDial):
         levels = ranked_levels(len(dials.set.labels)).astype(np.float32)
         at = int(np.count_nonzero(levels < np.float32(dials.set.default)))
-        found["set"] = np.asarray(dials.set.scores[at], np.float32)
+        thresholds["set"] = np.asarray(dials.set.scores[at], np.float32)
     if isinstance(dials.set, ClassSetDial):
         ranks = np.ceil(np.float32(dials.set.default) * dials.set.factors)
         places = np.clip(ranks - 1, 0, dials.set.counts).astype(np.int64)
-        found["set"] = dials.set.scores[places + dials.set.starts]
-    return found
+        thresholds["set"] = dials.set.scores[places + dials.set.starts]
+    return thresholds
 
 
 def dial_inputs(dials: Dials) -> tuple[GuardInput, ...]:
     """Describe the dials."""
-    found = []
+    rows = []
     if dials.accept is not None:
         # only what changes the decisions is a level that the dial tells apart
         useful = dials.accept.levels[np.isfinite(dials.accept.thresholds[1:])]
-        found.append(_level(dials.accept, "risk", float(useful[0]), float(useful[-1])))
+        rows.append(_level(dials.accept, "risk", float(useful[0]), float(useful[-1])))
     if dials.set is not None:
         counts = np.array([len(dials.set.labels)]) if isinstance(dials.set, SetDial) else dials.set.counts
-        found.append(_level(dials.set, "coverage", 1 / (counts.max() + 1), counts.max() / (counts.max() + 1)))
+        rows.append(_level(dials.set, "coverage", 1 / (counts.max() + 1), counts.max() / (counts.max() + 1)))
     for role, dial in (("class_prior", dials.prior), ("threshold", dials.decision)):
         if dial is not None:
             default = dial.default.tolist()
-            found.append(
+            rows.append(
                 GuardInput(dial.name, role, tuple(default) if isinstance(default, list) else default, None, None)
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def _level(dial: RiskDial | SetDial | ClassSetDial, role: str, lowest: float, highest: float) -> GuardInput:
@@ -314,21 +314,21 @@ def choose_thresholds(
 
     `fresh`: those of them that no score was fitted to, (N,). `operated`: thresholds of the decision; None without one.
     """
-    found: dict[str, NDArray[np.float32]] = {}
+    levels: dict[str, NDArray[np.float32]] = {}
     dials = Dials()
     vacuous: tuple[int, ...] = ()
     notes: list[str] = []
     if "accept" in settings.add:
         accepted = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
         assert accepted is not None  # noqa: S101 - `reachable` has left out what is not
-        found["accept"] = np.asarray(accepted, np.float32)
+        levels["accept"] = np.asarray(accepted, np.float32)
         if settings.dials:
             dials = replace(dials, accept=risk_dial(values, settings))
     if "set" in settings.add:
         # a score that was fitted to samples says nothing of sets of others
-        kept = fresh if settings.fits_sets else np.ones_like(fresh)
-        own = values.values["set"][kept]
-        found["set"], vacuous = _of_sets(own, values.labels[kept], settings, n_classes, where)
+        calibrating = fresh if settings.fits_sets else np.ones_like(fresh)
+        own = values.values["set"][calibrating]
+        levels["set"], vacuous = _of_sets(own, values.labels[calibrating], settings, n_classes, where)
         if vacuous:
             needed = samples_needed(settings.coverage / 100)
             notes.append(
@@ -336,22 +336,22 @@ def choose_thresholds(
                 "that the coverage needs"
             )
         if not settings.per_class:
-            notes += _tie_notes(own, found["set"], settings)
+            notes += _tie_notes(own, levels["set"], settings)
         if settings.dials:
-            dials = replace(dials, set=set_dial(own, values.labels[kept], settings, n_classes))
+            dials = replace(dials, set=set_dial(own, values.labels[calibrating], settings, n_classes))
     if "ood" in settings.add:
         known = _varied(values.values["ood"][fresh], settings, where)
-        found["ood"] = _rate(known, 1 - settings.false_alarm / 100, _alarm_words(settings), where)
+        levels["ood"] = _rate(known, 1 - settings.false_alarm / 100, _alarm_words(settings), where)
     # what the file compares with where nobody turns a dial
-    found |= default_thresholds(dials)
+    levels |= default_thresholds(dials)
     if "class_prior" in settings.inputs:
         dials = replace(dials, prior=prior_dial(values.labels, settings, n_classes))
     if operated is not None and operated.thresholds is not None:
-        found["decision"] = operated.thresholds
+        levels["decision"] = operated.thresholds
         notes += [f"decision: {note}" for note in operated.notes]
         if settings.dials:
             dials = replace(dials, decision=ThresholdDial(settings.inputs["threshold"], operated.thresholds))
-    return Thresholds(found, dials, vacuous, tuple(notes))
+    return Thresholds(levels, dials, vacuous, tuple(notes))
 
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
@@ -407,8 +407,8 @@ def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) ->
     return scores
 
 
-def _rate(scores: NDArray[np.float32], level: float, what: str, where: str) -> NDArray[np.float32]:
-    _require(what, level, len(scores), where)
+def _rate(scores: NDArray[np.float32], level: float, score_name: str, where: str) -> NDArray[np.float32]:
+    _require(score_name, level, len(scores), where)
     return np.asarray(quantile(scores, level), np.float32)
 
 

@@ -220,7 +220,7 @@ def _applied(
         weight,
         bias=bias,
         bias_factor=factor,
-        write_map=functools.partial(_each, [each.forward for each in maps]) if maps else None,
+        write_map=functools.partial(_each, [applied.forward for applied in maps]) if maps else None,
         keeps_order=keeps_order,
         logits_shape=change.shape,
         block=change.block,
@@ -274,7 +274,7 @@ class Proof:
     @property
     def unexplained(self) -> tuple[Difference, ...]:
         """Return what is not of a change that this tool writes."""
-        return tuple(each for each in self.differences if not each.explained)
+        return tuple(entry for entry in self.differences if not entry.explained)
 
     @property
     def intact(self) -> bool:
@@ -302,7 +302,7 @@ def make_again(source: Model, file: Model) -> Model:
     """Return a file that is made of its source, of what it says of its making, and of values that only it has."""
     rebuilt = _rebuilt(source, file)
     if rebuilt.wrong:
-        raise NotRebuilt("; ".join(f"{each.part} {each.name}: {each.change}" for each in rebuilt.wrong))
+        raise NotRebuilt("; ".join(f"{entry.part} {entry.name}: {entry.change}" for entry in rebuilt.wrong))
     return rebuilt.model
 
 
@@ -323,10 +323,10 @@ class _Rebuilt:
     decisions: DecisionStep | None = None
 
 
-def _explained(found: Sequence[Difference], rebuilt: _Rebuilt) -> tuple[Difference, ...]:
+def _explained(entries: Sequence[Difference], rebuilt: _Rebuilt) -> tuple[Difference, ...]:
     """Say what each difference between a source and the file that was made of it is."""
-    told = [each for each in found if each.part == "metadata"]
-    rest = tuple(replace(each, explained=_reason_for(each, rebuilt.roles)) for each in found if each not in told)
+    told = [entry for entry in entries if entry.part == "metadata"]
+    rest = tuple(replace(entry, explained=_reason_for(entry, rebuilt.roles)) for entry in entries if entry not in told)
     if not told:
         return rest
     count = len(provenance(rebuilt.model))
@@ -378,7 +378,7 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
         annotate(model.proto, entries)
     if entries.get(_SEAL) != _seal(entries):
         wrong.append(Difference("metadata", f"{PREFIX}.{_SEAL}", "changed", "entries are not those that were written"))
-    decided = next((each for each in done if isinstance(each, DecisionStep)), None)
+    decided = next((step for step in done if isinstance(step, DecisionStep)), None)
     return _Rebuilt(model, roles, tuple(wrong), decided)
 
 
@@ -412,21 +412,21 @@ def _again(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Ag
     plain = change.folded is None and not step["weight"] and step["bias"] is None
     if places and not (places == [0] and plain and change.maps[0] == OriginalClass()):
         raise NotRebuilt("the class that it calls that of the input is not")
-    taken = []
+    from_file = []
     # in place of numbers that come from the file, those of the source
     if step["weight"]:
         assert isinstance(readout, Head)  # noqa: S101 - a weight is of a head
         change = replace(change, weight=readout.weight)
-        taken.append("weight")
+        from_file.append("weight")
     change = _with_bias(readout, change, step, decoder)
     if step["bias"] == "file":
-        taken.append("bias")
+        from_file.append("bias")
     if change.folded is not None and not can_recompute(change.folded.folded()):
         raise NotRebuilt("it names a map in weight and bias that is not written in this way")
-    result = _applied(model, readout, change, WrittenValues(file, tuple(taken)))
-    known = not decoder.placeholders and step["bias"] != "file"
+    result = _applied(model, readout, change, WrittenValues(file, tuple(from_file)))
+    proved = not decoder.placeholders and step["bias"] != "file"
     words = _head_words(step["source"], readout, change, result.digests)
-    return result.proto, result.roles, words, HeadStep(step["source"], model, readout, change, known)
+    return result.proto, result.roles, words, HeadStep(step["source"], model, readout, change, proved)
 
 
 def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decoder: Decoder) -> Change:
@@ -450,9 +450,9 @@ def _with_bias(readout: Readout, change: Change, step: Mapping[str, Any], decode
 def _again_decisions(model: Model, step: Mapping[str, Any], file: Model, size: int) -> _Again:
     decoder = Decoder(size)
     guarded, thresholds, dials = (decoder.decoded(step[key]) for key in ("guarded", "thresholds", "dials"))
-    made = DecisionStep(step["source"], model, guarded, thresholds, step["names"], dials)
-    proto, words = _with_decisions(made, file, {**model.large_values, **file.large_values})
-    return proto, {}, words, made
+    decisions = DecisionStep(step["source"], model, guarded, thresholds, step["names"], dials)
+    proto, words = _with_decisions(decisions, file, {**model.large_values, **file.large_values})
+    return proto, {}, words, decisions
 
 
 def _size(file: Model) -> int:
@@ -480,8 +480,8 @@ def _words_of(readout: Readout) -> dict[str, Any]:
 
 def _readout_of(model: Model, words: Mapping[str, Any]) -> Readout:
     """Find a head, or a tensor of scores, again."""
-    for found in _readouts(model, words["output"], words["node"]):
-        readout = found
+    for candidate in _readouts(model, words["output"], words["node"]):
+        readout = candidate
         if isinstance(readout, Head):
             readout = requantized(model, readout)
             if words["own_weight"]:

@@ -217,7 +217,7 @@ class Rule:
         least = metric.smallest_effect / metric.factor
         losses = {method: self.losses(after) for method, after in scores.items()}
         best = min(losses, key=lambda method: (weighted_mean(losses[method], scores[method].weights), method.rank))
-        for method in sorted(losses, key=lambda each: each.rank):
+        for method in sorted(losses, key=lambda candidate: candidate.rank):
             after = scores[method]
             worse, error = mean_and_error(losses[method] - losses[best], after.clusters, after.weights)
             if worse <= max(error, least):

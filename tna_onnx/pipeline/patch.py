@@ -177,8 +177,10 @@ def _safetensors(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:
 def _read_safetensors(content: bytes) -> tuple[dict[str, NDArray[Any]], str]:
     metadata, tensors = read_header(content)
     arrays: dict[str, NDArray[Any]] = {}
-    for each in tensors:
-        arrays[each.name] = np.frombuffer(content[each.start : each.end], np.dtype(each.type)).reshape(each.shape)
+    for tensor in tensors:
+        arrays[tensor.name] = np.frombuffer(content[tensor.start : tensor.end], np.dtype(tensor.type)).reshape(
+            tensor.shape
+        )
     return arrays, metadata[_TEXT]
 
 

@@ -133,9 +133,9 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
         return
     if not isinstance(outcome.fitted, Refit):
         return
-    others = [each for method, each in outcome.scores.items() if method.map != outcome.map]
+    rivals = [scored for method, scored in outcome.scores.items() if method.map != outcome.map]
     before, after = (scores.mean("hit") for scores in (compared.before, compared.after))
-    plausible = max([before, *(each.mean("hit") for each in others)])
+    plausible = max([before, *(scored.mean("hit") for scored in rivals)])
     if after - plausible < _IMPLAUSIBLE_RISE or compared.changed_predictions <= _MOST:
         return
     raise DataError(
@@ -235,8 +235,8 @@ def notes_on(
     if compared.changed_predictions > _MANY_CHANGED:
         # what was asked for by name has no say there
         advice = "; --predictions keep changes none" if outcome.scores else ""
-        what = "labels" if task.readout.multi_label else "classes"
-        notes.append(f"{compared.changed_predictions:.1%} of the predicted {what} change{advice}")
+        predictions = "labels" if task.readout.multi_label else "classes"
+        notes.append(f"{compared.changed_predictions:.1%} of the predicted {predictions} change{advice}")
     if job.settings.keep_decision and outcome.keeps_predictions:
         notes.append(f"no predicted class changes: no output {OriginalClass.output} (--keep-decision)")
     comparison = compared.comparison
@@ -449,8 +449,8 @@ def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) ->
         return [f"output '{task.readout.output}' is calibrated as it is ({task.readout.holds}), without a linear head"]
     stored = task.head.stored_weight
     if stored.integers and weight is task.weight:
-        what = "" if stored.quantized is None else f" ({stored.quantized.dtype})"
-        return [f"the weight is quantised in the file{what} and stays as it is"]
+        stored_as = "" if stored.quantized is None else f" ({stored.quantized.dtype})"
+        return [f"the weight is quantised in the file{stored_as} and stays as it is"]
     if stored.quantized is not None:
         kind = "per class" if stored.quantized.axis is not None else "with one scale"
         return [

@@ -48,13 +48,13 @@ def require_command(step: HeadStep | DecisionStep, earlier: Sequence[HeadStep | 
 
     Heads are calibrated, each once unless there are others, then the file is shifted once, and guarded once.
     """
-    ranks = [_rank(each) for each in earlier]
+    ranks = [_rank(step) for step in earlier]
     rank = _rank(step)
     if rank < max(ranks, default=0) or (rank and rank in ranks):
         raise NotRebuilt("it says that it was made in an order that this tool refuses")
     if not isinstance(step, HeadStep):
         return
-    outputs = {each.readout.output for each in earlier if isinstance(each, HeadStep)}
+    outputs = {step.readout.output for step in earlier if isinstance(step, HeadStep)}
     if not (step.shifts or _is_calibration(step)) or (not rank and outputs == {step.readout.output}):
         raise NotRebuilt("it states a change that no calibration makes")
     if not (_is_in_form(step) and step.change.block == _block(step)):
@@ -96,7 +96,7 @@ def keeps_order(fitted: Any) -> bool:
 def _is_calibration(step: HeadStep) -> bool:
     """Whether a calibration writes this: one map at most, of such scores, and a new bias beside a new weight alone."""
     change, readout = step.change, step.readout
-    maps = [each for each in change.maps if not isinstance(each, OriginalClass)]
+    maps = [applied for applied in change.maps if not isinstance(applied, OriginalClass)]
     if change.weight is None and not (change.bias is None and change.bias_factor == 1):
         return False
     if change.folded is not None and (change.weight is not None or change.maps):
@@ -105,8 +105,10 @@ def _is_calibration(step: HeadStep) -> bool:
         maps = maps[1:] if change.weight is not None and not step.holds_bias else maps
     maps += [] if change.folded is None else [change.folded]
     fitting = maps_of(readout.n_classes, labels=readout.multi_label)
-    fits = all(each.name in fitting and _is_of_classes(each, step) for each in maps if not isinstance(each, Added))
-    return fits and len(maps) <= 1 and not any(isinstance(each, Added) for each in maps)
+    fits = all(
+        applied.name in fitting and _is_of_classes(applied, step) for applied in maps if not isinstance(applied, Added)
+    )
+    return fits and len(maps) <= 1 and not any(isinstance(applied, Added) for applied in maps)
 
 
 def _is_of_classes(fitted: Any, step: HeadStep) -> bool:
@@ -211,7 +213,9 @@ def _labels(name: str, words: Mapping[str, str], *, tilted: bool) -> list[str]:
     """Return what methods with a map are called: one of each strength, or the one that is stated."""
     strengths = getattr(MAPS.get(name), "strengths", (0.0,))
     stated = json.loads(words.get("strength", "0")) or strengths
-    return [Method(tilted, name, step).label for step, each in enumerate(strengths) if each in np.ravel(stated)] or [""]
+    return [
+        Method(tilted, name, step).label for step, strength in enumerate(strengths) if strength in np.ravel(stated)
+    ] or [""]
 
 
 def _of_shift(step: HeadStep, text: str) -> str:
@@ -220,14 +224,14 @@ def _of_shift(step: HeadStep, text: str) -> str:
     true = {*shift} in (_SHIFT_WORDS, _ESTIMATED_WORDS) and shift["source_sha256"] == step.source
     true = true and json.dumps(shift) == text
     if step.known:
-        (added,) = (each for each in (step.change.folded, *step.change.maps) if isinstance(each, Added))
+        (added,) = (applied for applied in (step.change.folded, *step.change.maps) if isinstance(applied, Added))
         true = true and _is_ratio(shift, added.bias)
     return text if true else ""
 
 
 def _is_ratio(shift: Mapping[str, Any], bias: NDArray[np.floating]) -> bool:
     source, target = (np.array(shift[name], np.float64) for name in ("source", "target"))
-    if not all(np.all(each >= 0) and abs(each.sum() - 1) < _SUM for each in (source, target)):
+    if not all(np.all(shares >= 0) and abs(shares.sum() - 1) < _SUM for shares in (source, target)):
         return False
     with np.errstate(all="ignore"):
         ratio = log_ratio(source, target)

@@ -117,7 +117,10 @@ class HeadStep:
     def fitted(self) -> Any:
         """The calibration map; None where none is written down."""
         maps = (self.change.folded, *self.change.maps)
-        return next((each for each in maps if each is not None and not isinstance(each, (Added, OriginalClass))), None)
+        return next(
+            (applied for applied in maps if applied is not None and not isinstance(applied, (Added, OriginalClass))),
+            None,
+        )
 
     @property
     def holds_bias(self) -> bool:
@@ -128,7 +131,7 @@ class HeadStep:
     def shifts(self) -> bool:
         """Whether it changes class frequencies: it adds a number a class, and that is all."""
         change = self.change
-        maps = [each for each in (change.folded, *change.maps) if each is not None]
+        maps = [applied for applied in (change.folded, *change.maps) if applied is not None]
         alone = len(maps) == 1 and isinstance(maps[0], Added) and change.bias is None
         return change.weight is None and change.bias_factor == 1 and (alone or not (maps or change.bias is None))
 
@@ -161,30 +164,30 @@ class Encoder:
         self._left = {"f": _MAX_NUMBERS, "i": _MAX_INTEGERS}
         self.left_out = 0
 
-    def encoded(self, value: Any, most: int = MAX_ARRAY) -> Any:
-        """Return a value that JSON has; `most` numbers of an array."""
+    def encoded(self, value: Any, limit: int = MAX_ARRAY) -> Any:
+        """Return a value that JSON has; `limit` numbers of an array."""
         if isinstance(value, np.ndarray):
             array = {"dtype": value.dtype.name, "shape": list(value.shape)}
-            fits = self._fits("i" if value.dtype.kind in "iu" else "f", value.size, most)
+            fits = self._fits("i" if value.dtype.kind in "iu" else "f", value.size, limit)
             return array | ({"values": value.reshape(-1).tolist()} if fits else {})
         if isinstance(value, (list, tuple)):
-            numbers = bool(value) and all(isinstance(each, float) for each in value)
-            if numbers and not self._fits("f", len(value), most):
+            numbers = bool(value) and all(isinstance(item, float) for item in value)
+            if numbers and not self._fits("f", len(value), limit):
                 return {"numbers": len(value)}
-            return [self.encoded(each) for each in value]
+            return [self.encoded(item) for item in value]
         if dataclasses.is_dataclass(value):
             # what was measured on the samples is for the fit alone
-            fields = [each.name for each in dataclasses.fields(value)]
+            fields = [field.name for field in dataclasses.fields(value)]
             names = [name for name in fields if not (isinstance(value, FeatureSpace) and name == "measured")]
             # costs of a few classes are an entry of their own, too
-            most = _MAX_NUMBERS if isinstance(value, operating_points.DecisionRule) else MAX_ARRAY
-            return {"is": type(value).__name__, **{name: self.encoded(getattr(value, name), most) for name in names}}
+            limit = _MAX_NUMBERS if isinstance(value, operating_points.DecisionRule) else MAX_ARRAY
+            return {"is": type(value).__name__, **{name: self.encoded(getattr(value, name), limit) for name in names}}
         if isinstance(value, Mapping):
-            return {"entries": {key: self.encoded(each) for key, each in value.items()}}
+            return {"entries": {key: self.encoded(item) for key, item in value.items()}}
         return value.item() if isinstance(value, np.generic) else value
 
-    def _fits(self, kind: str, count: int, most: int) -> bool:
-        if count > min(_MAX_INTEGERS if kind == "i" else most, self._left[kind]):
+    def _fits(self, kind: str, count: int, limit: int) -> bool:
+        if count > min(_MAX_INTEGERS if kind == "i" else limit, self._left[kind]):
             self.left_out += 1
             return False
         self._left[kind] -= count
@@ -205,7 +208,7 @@ class Decoder:
     def decoded(self, value: Any) -> Any:
         """Return the value."""
         if isinstance(value, list):
-            return tuple(self.decoded(each) for each in value)
+            return tuple(self.decoded(item) for item in value)
         if not isinstance(value, dict):
             return value
         if "shape" in value:
@@ -213,11 +216,11 @@ class Decoder:
         if "numbers" in value:
             return tuple(self._array(np.dtype(np.float64), (int(value["numbers"]),), None).tolist())
         if "entries" in value:
-            return {key: self.decoded(each) for key, each in value["entries"].items()}
+            return {key: self.decoded(item) for key, item in value["entries"].items()}
         cls = _classes().get(value["is"])
         if cls is None:
             raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
-        fitted = cls(**{key: self.decoded(each) for key, each in value.items() if key != "is"})
+        fitted = cls(**{key: self.decoded(item) for key, item in value.items() if key != "is"})
         _require_fit(fitted)
         return fitted
 

@@ -185,14 +185,14 @@ class Strategy:
         # what may not change a prediction is not tilted: there is nothing to search then
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, functools.partial(progress, "search"))
-        found = candidates[choose(candidates, self.settings)]
+        best = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
-        scores = self._compared(found, before, failed, progress)
+        scores = self._compared(best, before, failed, progress)
         choice = Choice(self._only, {}) if self._only else self._decided(scores, before)
         likelier = self._likelier(choice.method, scores, choice.left_out)
         choice = replace(choice, method=likelier or choice.method)
         method = choice.method
-        chosen = found if method.tilted else candidates[0]
+        chosen = best if method.tilted else candidates[0]
         weight = self._weight_of(chosen)
         logits = self._original
         if weight is not self.weight:
@@ -211,7 +211,7 @@ class Strategy:
             candidates = tuple(final if candidate is chosen else candidate for candidate in candidates)
             chosen = final
         # what could not be fitted on one weight may have been fitted on another
-        failed = {each: reason for each, reason in failed.items() if each not in scores}
+        failed = {candidate: reason for candidate, reason in failed.items() if candidate not in scores}
         changing = self._changing(choice, scores, before)
         return Outcome(
             candidates, chosen, weight, method, fitted, before, logits, scores, choice.left_out, changing, failed,
@@ -361,7 +361,7 @@ class Strategy:
         scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
-        honest = {method: each for method, each in scores.items() if not method.tilted}
+        honest = {method: scored for method, scored in scores.items() if not method.tilted}
         if not any(method.tilted for method in chosen):
             return honest
         tilted = tuple(method for method in methods if method.tilted)

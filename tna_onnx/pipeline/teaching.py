@@ -155,7 +155,7 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
     for first, second in zip(before[:2], now[:2], strict=True):
         mean, error = mean_and_error(second - first, clusters)
         ends.append((mean - z * error, mean + z * error))
-    kl, same, five = zip(*((float(np.mean(each)) for each in stage) for stage in (before, now)), strict=True)
+    kl, same, five = zip(*((float(np.mean(values)) for values in stage) for stage in (before, now)), strict=True)
     many = teacher.probabilities.shape[1] > _FIRST
     metrics, notes = _of_teacher(teacher, task)
     result = Taught(

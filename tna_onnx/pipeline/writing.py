@@ -119,12 +119,12 @@ class Writing:
         # `auto` takes from `choices`, all of which can be written
         if name in ("auto", "none"):
             return
-        maps = [other for other in self.maps if other != "none"]
+        maps = [other_map for other_map in self.maps if other_map != "none"]
         if self.task.teacher is not None and not MAPS[name].soft:
-            soft = ", ".join(other for other in maps if MAPS[other].soft)
+            soft = ", ".join(other_map for other_map in maps if MAPS[other_map].soft)
             raise UnsupportedModel(f"map {name} needs labels, and a teacher gives probabilities; use --map {soft}")
         if self._weighted and not MAPS[name].weighted:
-            weighted = ", ".join(other for other in maps if MAPS[other].weighted)
+            weighted = ", ".join(other_map for other_map in maps if MAPS[other_map].weighted)
             raise UnsupportedModel(f"map {name} cannot be fitted with sample weights; use --map {weighted}")
         task = self.task
         if name in maps and (_keeps_order(name) or not self.labels_around):
@@ -144,7 +144,7 @@ class Writing:
         why = "reads the features of a linear head, and there is none whose weight is known (one in integers is not)"
         if task.head:
             why = f"reads the features '{task.head.features}' in the graph and expects one vector a sample, (N, n)"
-        rest = ", ".join(each for each in self.choices if each not in ("none", name))
+        rest = ", ".join(other_map for other_map in self.choices if other_map not in ("none", name))
         raise UnsupportedModel(f"{task.model.name}: map {name} {why}; use --map {rest}")
 
     def _against(self, name: str) -> str:

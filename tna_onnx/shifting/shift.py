@@ -108,7 +108,7 @@ def open_shift(job: ShiftJob) -> ShiftSamples:
     # labels that the samples of the target bring are not read: an estimate must not know them
     unlabelled = None if job.target is None else open_inputs(opened, job.target, labels=False)[1]
     held_out = None if job.held_out is None else open_inputs(opened, job.held_out)[1]
-    target, evaluated = (None if each is None else DigestedSamples.of(each) for each in (unlabelled, held_out))
+    target, evaluated = (None if samples is None else DigestedSamples.of(samples) for samples in (unlabelled, held_out))
     shared = check_target(model, DigestedSamples.of(source), target, evaluated, job.calib.limits)
     notes = (*shared, *source_notes(source))
     if unlabelled is not None:
@@ -278,8 +278,8 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
     if estimated.estimated is not None:
         evidence = estimated.estimated.evidence
     # other outputs that are computed from the scores
-    others = (name for name in model.outputs if name != opened.output.name)
-    moved = [MovedOutput(name) for name in others if reads(model, name, opened.probed.readout.logits)]
+    further = (name for name in model.outputs if name != opened.output.name)
+    moved = [MovedOutput(name) for name in further if reads(model, name, opened.probed.readout.logits)]
     return Shift(
         model=model.name,
         model_sha256=model.sha256,
