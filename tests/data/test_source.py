@@ -7,7 +7,7 @@ import sys
 import tarfile
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -391,13 +391,18 @@ def test_a_few_rows_of_very_many_samples_cost_no_list_of_all() -> None:
 def test_require_samples() -> None:
     source = open_source({"x": np.zeros((N, 4), np.float32), "labels": LABELS}, [spec()], 2)
     require_samples(source, bins=7)
-    require_samples(source, bins=5, held_out=2)
+    require_samples(source, bins=5, folds=4)
     with pytest.raises(DataError, match="7 samples, fewer than the 8 bins of the ECE; give more samples"):
         require_samples(source, bins=8)
     with pytest.raises(DataError, match="5 samples outside a fold of 2, fewer than the 6 bins"):
-        require_samples(source, bins=6, held_out=2)
+        require_samples(source, bins=6, folds=4)
     with pytest.raises(UsageError, match="bins must be at least 1, got 0"):
         require_samples(source, bins=0)
+    # what has no weight fills no bin, and no fold
+    weighted: Any = replace(source, beside={"weight": np.array([1.0, 1, 1, 1, 0, 0, 0])})
+    require_samples(weighted, bins=3, folds=4)
+    with pytest.raises(DataError, match="3 samples outside a fold of 1, fewer than the 4 bins"):
+        require_samples(weighted, bins=4, folds=4)
 
 
 HEAVY = "PIL", "onnx", "onnxruntime", "torch", "scipy", "pyarrow", "h5py", "fsspec", "pandas"

@@ -20,6 +20,7 @@ mapping with a text (N,) for each sample under `group`.
 
 from __future__ import annotations
 
+import math
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -83,12 +84,17 @@ class Source(Protocol):
         """Return SHA-256 (hex) of the contents, independent of where they are stored."""
 
 
-def require_samples(source: Source, bins: int, held_out: int = 0) -> None:
-    """Refuse fewer samples than the ECE has bins: some bins would be empty whatever the model says."""
+def require_samples(source: Source, bins: int, folds: int | None = None) -> None:
+    """Refuse fewer samples than the ECE has bins: some bins would be empty whatever the model says.
+
+    `folds`: what one of so many folds leaves has to fill the bins too; None without cross-validation.
+    """
     if bins < 1:
         raise UsageError(f"bins must be at least 1, got {bins}")
     # what has no weight fills no bin
-    n_samples = int(np.count_nonzero(source_beside(source).get("weight", np.ones(len(source))))) - held_out
+    n_samples = int(np.count_nonzero(source_beside(source).get("weight", np.ones(len(source)))))
+    held_out = 0 if folds is None else math.ceil(n_samples / folds)
+    n_samples -= held_out
     require_groups(source, 2)
     owners = getattr(source, "owners", None)
     if owners is not None and len(owners) < _MIN_OWNERS:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -383,7 +382,7 @@ def _check_samples(job: Job, samples: Samples, held_out: Samples | None, trainin
         )
     if held_out is None:
         # what a fold leaves must fill the bins too: the choice is made on that
-        require_samples(samples.source, bins, held_out=math.ceil(len(samples.source) / FOLDS))
+        require_samples(samples.source, bins, FOLDS)
         return
     require_samples(samples.source, bins)
     require_samples(held_out.source, bins)

@@ -175,7 +175,6 @@ def test_an_input_called_labels(tmp_path: Path) -> None:
         ((3, 4, 1), (None, 4), "(N, 4)"),
         ((3,), (None, None), "(N, ?)"),
         ((), (None, 4), "(N, 4)"),
-        ((), (), "()"),
         ((3, 8, 8, 3), (1, 3, None, None), "(N, 3, ?, ?)"),
     ],
 )
@@ -317,3 +316,10 @@ def test_broken_hdf5_files(tmp_path: Path, content: bytes) -> None:
 def test_inputs_of_different_lengths(tmp_path: Path) -> None:
     path = write_npz(tmp_path / "calib.npz", {"x": X, "y": X[:2], "labels": LABELS})
     assert "'x' has 3, 'y' has 2" in refusal(path, spec("x"), spec("y"))
+
+
+def test_an_input_without_a_shape_is_named() -> None:
+    """A file may leave it out; a runtime says no more of it than of a single number."""
+    samples = {"x": np.zeros((4, 3), np.float32), "labels": np.array([0, 1, 0, 1])}
+    with pytest.raises(DataError, match="does not say which shape its input 'x' has"):
+        open_source(samples, [InputSpec("x", (), np.dtype(np.float32))], 2)

@@ -226,6 +226,11 @@ def check_names(
 
 
 def _check_column(column: Column, spec: InputSpec, where: str) -> None:
+    if not spec.shape:
+        raise DataError(
+            f"{where}: the model does not say which shape its input {spec.name!r} has; export it again with a shape for "
+            "each input, the samples along axis 0"
+        )
     n_axes = len(column.shape)
     fits = n_axes == len(spec.shape) and all(
         expected in (None, length) for expected, length in zip(spec.shape[1:], column.shape[1:], strict=True)
