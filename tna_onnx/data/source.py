@@ -20,8 +20,8 @@ mapping with a text (N,) for each sample under `group`.
 
 from __future__ import annotations
 
-import math
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias

@@ -228,8 +228,8 @@ def check_names(
 def _check_column(column: Column, spec: InputSpec, where: str) -> None:
     if not spec.shape:
         raise DataError(
-            f"{where}: the model does not say which shape its input {spec.name!r} has; export it again with a shape for "
-            "each input, the samples along axis 0"
+            f"{where}: the model does not say which shape its input {spec.name!r} has; export it again with shapes of "
+            "its inputs, samples along axis 0"
         )
     n_axes = len(column.shape)
     fits = n_axes == len(spec.shape) and all(
