@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,19 @@ def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch:
     assert all(abs(shares[label] - count * 100 / N) <= 0.5 for label, count in labels.items())
     features(MODEL, everything, output=tmp_path / "all", device="cpu")
     assert chosen.items() <= by_key(tmp_path / "all").items()
+
+
+def test_one_network_at_a_time_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create, live, most = Session.__init__, weakref.WeakSet[Session](), []
+
+    def counted(self: Session, *words: Any, **options: Any) -> None:
+        live.add(self)
+        most.append(len(live))
+        create(self, *words, **options)
+
+    monkeypatch.setattr(Session, "__init__", counted)
+    features(MODEL, write_files(tmp_path / "one", 1), output=tmp_path / "f", device="cpu")
+    assert max(most) == 1
 
 
 def test_rows_that_are_chosen() -> None:

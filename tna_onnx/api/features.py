@@ -184,8 +184,9 @@ def _into_files(
     """Compute features here or by Ray Data, and write them as Parquet files."""
     run = open_run(opened, data, fields, network)
     writer = run.extractor.describe()
-    extractor, first = run.first()
-    TableExtractor(extractor, writer)(first)
+    provider = opened.session.provider
+    opened.close()  # one network at a time is in memory
+    run.check_first(lambda extractor: TableExtractor(extractor, writer))
     tables = TableExtractor(run.extractor, writer)
     if fields.on_ray:
         from tna_onnx.engine.ray_data import check_ray, features_by_ray  # noqa: PLC0415 - optional
@@ -198,7 +199,6 @@ def _into_files(
     else:
         folder = FeatureFolder(output)
         folder.write(run.tables(tables, progress))
-        provider = opened.session.provider
     kind, count, width, dtype = folder.finish()
     readout = opened.readout
     return Collection(
@@ -289,14 +289,14 @@ class FeatureRun:
     notes: tuple[str, ...] = ()
     source: Source | None = None
 
-    def first(self) -> tuple[FeatureExtractor, Any]:
-        """Return an extractor for this machine's CPU, and the table of the first samples."""
+    def check_first(self, function_of: Callable[[FeatureExtractor], Callable[[Any], Any]]) -> None:
+        """Run the first samples on this machine's CPU, by the function of tables that is made of an extractor."""
         first = next((table for part in self.slices for table in part.tables()), None)
         if first is None:
             raise DataError(f"{self.title}: no samples; give data with samples")
         local = copy.copy(self.extractor)
         local.device = "cpu"
-        return local, first.slice(0, local.batch_size)
+        function_of(local)(first.slice(0, local.batch_size))
 
     def tables(self, extractor: TableExtractor, progress: Progress) -> Iterator[Any]:
         """Yield the features of all slices, which are computed in this process."""
