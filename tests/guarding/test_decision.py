@@ -172,6 +172,11 @@ def test_what_cannot_be_done_is_refused(small: Small, words: dict[str, Any], err
         tna_onnx.guard(small.model, small.calib, dry_run=True, **words, **CPU)
 
 
+def test_samples_that_nothing_would_be_measured_on_are_refused_at_once(small: Small, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="measures the output ood"):
+        tna_onnx.guard(tmp_path / "unread.onnx", small.test, ood_data=small.test, add=("set",))
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

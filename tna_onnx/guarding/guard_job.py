@@ -103,6 +103,8 @@ class GuardSamples(Opened):
 def open_guard(job: GuardJob) -> GuardSamples:
     """Open model and data, and refuse samples that decided on something before."""
     check_batch_size(job.batch_size)
+    if job.unknown is not None and "ood" not in job.settings.add:
+        raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     model, output = read_classifier(job.model, job.options)
     check_output(model, output, job.settings)
     classifier = Classifier(model, output, parse_device(job.device), job.calib)
@@ -125,8 +127,6 @@ def open_guard(job: GuardJob) -> GuardSamples:
     notes += _unseen_notes(source, output.n_classes, job.settings)
     unknown = None
     if job.unknown is not None:
-        if "ood" not in job.settings.add:
-            raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
         unknown = open_unknown(classifier, job.unknown, source)
     return GuardSamples(
         classifier=classifier,
