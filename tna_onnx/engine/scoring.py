@@ -17,7 +17,7 @@ from tna_onnx.data.request import BESIDE
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.data.sources.slices import KEY, LABEL, arrays_of
 from tna_onnx.errors import CheckFailed, DataError, TnaError, UnsupportedModel
-from tna_onnx.extraction.extractor import FeatureExtractor, Network, filled_up
+from tna_onnx.extraction.extractor import FeatureExtractor, OpenNetwork, filled_up
 from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.sessions import Classifier, in_rows, input_specs, open_model
@@ -122,10 +122,10 @@ def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:
 class OutputExtractor(FeatureExtractor):
     """Replaces the columns that a model reads by the values of its output that classifies, as `output`."""
 
-    def _open(self) -> Network:
+    def _open(self) -> OpenNetwork:
         model, output = read_classifier(self.model, self.options)
         classifier = Classifier(model, output, parse_device(self.device))
-        return Network(classifier.inputs, output.n_classes, "output", _Outputs(classifier).values)
+        return OpenNetwork(classifier.inputs, output.n_classes, "output", _Outputs(classifier).values)
 
 
 @dataclass(eq=False)

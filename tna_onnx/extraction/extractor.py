@@ -94,7 +94,7 @@ class FeatureExtractor:
         self.columns = tuple(columns)
         self.device = device
         self.batch_size = batch_size
-        self._network: Network | None = None
+        self._network: OpenNetwork | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what travels: no session."""
@@ -149,13 +149,15 @@ class FeatureExtractor:
             raise UnsupportedModel(f"{model.name}: has no linear head that reads features; use kind='logits'")
         return model, readout
 
-    def _open(self) -> Network:
+    def _open(self) -> OpenNetwork:
         model, readout = self._loaded()
         opened = OpenModel(model, readout, parse_device(self.device))
         kind = self.kind or _kind_of(readout)
-        return Network(opened.inputs, readout.n_classes, kind, _Features(opened, kind).values)
+        return OpenNetwork(opened.inputs, readout.n_classes, kind, _Features(opened, kind).values)
 
-    def _samples(self, network: Network, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]) -> ArraySource:
+    def _samples(
+        self, network: OpenNetwork, used: Mapping[str, tuple[str, ...]], batch: Mapping[str, Any]
+    ) -> ArraySource:
         """Return the samples of a batch as the model's inputs."""
         inputs = network.inputs
         images = [spec for spec in inputs if len(spec.shape) == 4]
@@ -199,7 +201,7 @@ class TableExtractor:
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class OpenNetwork:
     """An opened model that makes a row of numbers of each sample.
 
     Attributes:
