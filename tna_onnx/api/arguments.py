@@ -34,7 +34,7 @@ from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.gates import GateMissed, Gates
+from tna_onnx.results.gates import Gates
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -214,23 +214,7 @@ def save_json(path: str | Path | None, result: R) -> R:
 
 def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
     """Run a job with its progress shown, and write its result as JSON if that is asked for."""
+    check_targets(json)
     with progress_callback(progress) as advance:
-        return with_json(json, lambda: run(job, advance))
-
-
-def with_json(path: str | Path | None, run: Callable[[], R], write: Callable[[Any], None] | None = None) -> R:
-    """Run, and write the result as JSON; also that of a run that missed gates. `path`: of the JSON; None for none."""
-
-    def finish(result: Any) -> None:
-        save_json(path, result)
-        if write is not None:
-            write(result)
-
-    check_targets(path)
-    try:
-        result = run()
-    except GateMissed as missed:
-        finish(missed.result)
-        raise
-    finish(result)
-    return result
+        result = run(job, advance)
+    return save_json(json, result)

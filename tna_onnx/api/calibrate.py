@@ -14,7 +14,7 @@ from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings, check_patch_name
-from tna_onnx.results.gates import Gates
+from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.report import Report
 
 
@@ -130,23 +130,30 @@ def calibrate(
     unknown = arguments.beside_of(ood_data, job.calib, keywords)
     if unknown is not None and (decisions is None or "ood" not in decisions.add):
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
-    arguments.check_targets(report, patch)
+    arguments.check_targets(report, patch, json)
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 
         require_matplotlib()
+    missed: GateMissed | None = None
     with arguments.progress_callback(progress) as callback:
-
-        def run() -> Report:
+        try:
             if decisions is None:
                 from tna_onnx.pipeline.recalibrate import recalibrate  # noqa: PLC0415
 
-                return recalibrate(job, callback)
-            from tna_onnx.guarding.guard import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
+                result = recalibrate(job, callback)
+            else:
+                from tna_onnx.guarding.guard import recalibrate_and_guard  # noqa: PLC0415 - scipy: heavy
 
-            return recalibrate_and_guard(job, decisions, unknown, callback)
-
-        return arguments.with_json(json, run, lambda result: _write(result, report, figures, patch))
+                result = recalibrate_and_guard(job, decisions, unknown, callback)
+        except GateMissed as error:
+            result, missed = error.result, error
+    # that of a run that missed a gate too
+    arguments.save_json(json, result)
+    _write(result, report, figures, patch)
+    if missed is not None:
+        raise missed
+    return result
 
 
 def _decisions(keywords: CalibrateWords) -> GuardSettings | None:

@@ -16,7 +16,7 @@ import click
 
 from tna_onnx.cli import options
 from tna_onnx.cli.command import Command
-from tna_onnx.cli.config import config_options, setting_sources
+from tna_onnx.cli.config import VERBOSE, config_options, setting_sources
 from tna_onnx.cli.terminal import check_figure_folder, check_result_file, complain, default_output, named_files, watch
 from tna_onnx.data.data_settings import DataFields
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -152,7 +152,7 @@ def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: 
     extras = Extras(figures, mlflow)
     patch, json_file = arguments["patch"], arguments["json_file"]
     extras.check(*named_files(arguments, ".tna.onnx"), json_file, page)
-    detailed = bool(click.get_current_context().params.get("verbose"))
+    detailed = bool(click.get_current_context().meta[VERBOSE])
 
     def steps(report: Report) -> list[Step]:
         # MLflow comes last: it takes the files that the other steps have written

@@ -11,13 +11,13 @@ import errno
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
 
 import tna_onnx
-from tna_onnx.cli.config import naming_settings, read_from_environment
+from tna_onnx.cli.config import naming_settings, read_from_environment, settings_shown
 from tna_onnx.cli.options import numbers, size
 from tna_onnx.cli.terminal import complain, drop, interruption, shortage, stop_reported
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
@@ -209,13 +209,14 @@ _FEW = 10  # options that one screen holds
 _SHOWN = 60  # characters of a name that is too long to be shown
 
 
-def _interruptible(run: Callable[[click.Context], Any], ctx: click.Context) -> Any:
-    """Run a command; an interruption that compiled code has made another error of is one again.
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Make an interruption of which compiled code has made another error one again.
 
     A library that is loaded when the signal comes says that it could not be loaded.
     """
     try:
-        return run(ctx)
+        yield
     except Exception as error:
         cause: BaseException | None = error
         while cause is not None and not isinstance(cause, KeyboardInterrupt):
@@ -264,7 +265,8 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         try:
-            return _interruptible(super().invoke, ctx)
+            with _interruptible(), settings_shown(ctx):
+                return super().invoke(ctx)
         except (EOFError, ImportError, MemoryError, OSError, RuntimeError) as error:
             missing = shortage(error)
             if missing is not None:

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import functools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -42,6 +41,9 @@ from tna_onnx.errors import UsageError
 from tna_onnx.files import open_regular
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+VERBOSE = "tna_onnx.verbose"
+"""How often `--verbose` was given, in the `meta` of a command's context."""
 
 _SETTINGS = "tna_onnx.settings"
 _UNKNOWN = "tna_onnx.unknown"
@@ -82,20 +84,6 @@ class Setting:
 
 def config_options(command: F) -> F:
     """Add `--config` and `--verbose`, which make the options of a command read files and the environment."""
-
-    @functools.wraps(command)  # click takes the help from the docstring
-    def run(*args: Any, verbose: int, **arguments: Any) -> Any:
-        ctx = click.get_current_context()
-        quiet = arguments.get("quiet", False)
-        if not quiet:
-            for variable in ctx.meta.get(_UNKNOWN, ()):
-                complain(f"{variable}: unknown setting, ignored")
-        if verbose:
-            for option, setting in _applied(ctx):
-                complain(f"setting  {_flag(option)} = {setting.value}  ({setting.source})")
-        with show_log(verbose) if verbose and not quiet else contextlib.nullcontext():
-            return command(*args, **arguments)
-
     for option in (
         click.option(
             "-v",
@@ -113,8 +101,24 @@ def config_options(command: F) -> F:
             help="TOML file with settings, named like the flags. Flags and TNA_ONNX_* variables take precedence.",
         ),
     ):
-        run = option(run)
-    return run  # type: ignore[return-value]
+        command = option(command)
+    return command
+
+
+@contextlib.contextmanager
+def settings_shown(ctx: click.Context) -> Iterator[None]:
+    """Say where settings come from, and log each stage while the command runs, as far as its options ask for that."""
+    # no command's function takes it
+    verbose = ctx.meta[VERBOSE] = ctx.params.pop("verbose", 0)
+    quiet = ctx.params.get("quiet", False)
+    if not quiet:
+        for variable in ctx.meta.get(_UNKNOWN, ()):
+            complain(f"{variable}: unknown setting, ignored")
+    if verbose:
+        for option, setting in _applied(ctx):
+            complain(f"setting  {_flag(option)} = {setting.value}  ({setting.source})")
+    with show_log(verbose) if verbose and not quiet else contextlib.nullcontext():
+        yield
 
 
 def read_from_environment(command: click.Command) -> None:
