@@ -117,7 +117,7 @@ def _chunks(dtype: str) -> Iterator[NDArray[Any]]:
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_every_pass_gives_the_chunks(where: str, dtype: str) -> None:
-    kept = KeptChunks(_chunks(dtype), SAMPLES, SAMPLES * WIDTH * 8)
+    kept = KeptChunks(((chunk,) for chunk in _chunks(dtype)), SAMPLES, SAMPLES * WIDTH * 8)
     assert (kept._mapped is not None) == (where == "file")
     for _ in range(3):
         for found, expected in zip(kept, _chunks(dtype), strict=True):

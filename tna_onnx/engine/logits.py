@@ -137,7 +137,7 @@ class Logits(ABC):
     def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
         # features are mapped from a file; a map's fit takes many passes over the same logits
         if self._kept is None and self._size() <= _KEPT_BYTES:
-            self._kept = KeptChunks((logits for logits, _, _ in self._compute()), len(self), self._size())
+            self._kept = KeptChunks(self._compute(), len(self), self._size())
         if self._kept is None:
             yield from self._compute()
         else:
@@ -291,18 +291,18 @@ class KeptChunks:
     """Chunks of the logits of N samples, which can be passed over again and again; nobody may write to them.
 
     Args:
-        chunks: (B, C) each, in order; arrays that are not NumPy's stay where they are.
+        chunks: (logits (B, C), labels, features) each, in order; arrays that are not NumPy's stay where they are.
         samples: their number N.
         size: bytes of all of them, at most.
     """
 
-    def __init__(self, chunks: Iterator[Any], samples: int, size: int) -> None:
+    def __init__(self, chunks: Iterable[tuple[Any, ...]], samples: int, size: int) -> None:
         self._mapped: NDArray[Any] | None = None
         self._rows: list[slice] = []
         self._arrays: list[Any] = []
         file: IO[bytes] | None = None
         start = 0
-        for chunk in chunks:
+        for chunk, *_ in chunks:
             if not start and size > _IN_MEMORY and isinstance(chunk, np.ndarray):
                 file = _room(samples * chunk[0].nbytes)
             if file is None:

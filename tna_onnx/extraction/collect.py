@@ -96,21 +96,14 @@ class FeatureTable:
 
     def chunks(self, n_classes: int) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Yield (features, labels) in row blocks sized so that their logits take 16 MB; float32 or float64."""
-        for rows in self.blocks(n_classes):
-            yield self.block(rows)
-            # A second pass reads them again: memory is to stay the same however many samples there are.
-            release(self.features, rows)
-
-    def blocks(self, n_classes: int) -> list[slice]:
-        """Return the rows of these chunks."""
-        rows = max(1, _BLOCK // max(n_classes, self.features.shape[1]))
-        return [slice(start, min(start + rows, len(self))) for start in range(0, len(self), rows)]
-
-    def block(self, rows: slice) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Return (features, labels) of some rows; float32 or float64."""
+        step = max(1, _BLOCK // max(n_classes, self.features.shape[1]))
         # float16 is widened: sums over the features would have three digits
         dtype = np.float64 if self.features.dtype == np.float64 else np.float32
-        return np.asarray(self.features[rows], dtype), self.labels[rows]
+        for start in range(0, len(self.labels), step):
+            rows = slice(start, min(start + step, len(self.labels)))
+            yield np.asarray(self.features[rows], dtype), self.labels[rows]
+            # A second pass reads them again: memory is to stay the same however many samples there are.
+            release(self.features, rows)
 
     def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
         """Yield (features, labels, beside) in the batches in which they were collected, with their own shapes."""

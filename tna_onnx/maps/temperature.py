@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -109,7 +109,6 @@ class Temperature(CalibrationMap):
 
         `start`: a map with a temperature.
         """
-        reduce = _in_two_classes(reduce)
         first = 1.0 if start is None else 1 / start.temperature
         # d NLL / d beta increases: its root is the minimum, and a range end means that there is none
         root = increasing_root(functools.partial(_slope, reduce), _MIN_BETA, _MAX_BETA, start=first)
@@ -129,17 +128,9 @@ class Temperature(CalibrationMap):
         return _scanned(reduce, fitted, objective, bins)
 
 
-def _in_two_classes(reduce: Reduce) -> Reduce:
-    """Return a reduction that sees each label of a multi-label sample as a sample of two classes."""
-
-    def reduced(of: Any, *aligned: NDArray[Any]) -> Any:
-        return reduce(functools.partial(_paired, of), *aligned)
-
-    return reduced
-
-
-def _paired(of: Any, logits: Any, labels: NDArray[np.int64], *rest_of_chunk: Any) -> Any:
-    return of(*as_two_classes(logits, labels), *rest_of_chunk)
+def _in_two_classes(of: Callable[..., Any], beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> Any:
+    """Sum of(beta, logits, labels) over a chunk, where each label of a multi-label sample is one of two classes."""
+    return Blocked(functools.partial(of, beta))(*as_two_classes(logits, labels))
 
 
 def _scanned(reduce: Reduce, centre: Temperature, objective: Objective, bins: int) -> Temperature:
@@ -161,17 +152,17 @@ def _scanned(reduce: Reduce, centre: Temperature, objective: Objective, bins: in
 
 
 def _objective(reduce: Reduce, tried: Temperature, objective: Objective, bins: int) -> float:
-    scores = reduce(Blocked(functools.partial(_scores, 1 / tried.temperature)))
+    scores = reduce(functools.partial(_in_two_classes, _scores, 1 / tried.temperature))
     return metric_value(scores, objective, bins)
 
 
-def _scores(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> SampleScores:
+def _scores(beta: float, logits: Any, labels: NDArray[np.int64]) -> SampleScores:
     return replace(SampleScores.of_logits(logits * beta, labels), weights=weights_of(labels))
 
 
 def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:
     """Return the first three derivatives of the mean NLL at beta."""
-    sums = reduce(Blocked(functools.partial(_moments, beta)))
+    sums = reduce(functools.partial(_in_two_classes, _moments, beta))
     # The slope is negative for every beta then; where the exponentials underflow it would look like a root.
     if sums[4] == 0:
         raise DataError(
@@ -182,7 +173,7 @@ def _slope(reduce: Reduce, beta: float) -> tuple[float, float, float]:
     return first, second, third
 
 
-def _moments(beta: float, logits: Any, labels: NDArray[np.int64], *_: Any) -> NDArray[np.float64]:
+def _moments(beta: float, logits: Any, labels: NDArray[np.int64]) -> NDArray[np.float64]:
     """Sums over samples of (E_p[s] - s_y, Var_p[s], E_p[(s - E_p[s])^3], 1, max s - s_y) at p = softmax(beta s).
 
     The last is the limit of the first for beta -> infinity.

@@ -8,7 +8,6 @@ Every value is 2-D, (N, C) or (N, 1), or a constant of shape [], [C] or a matrix
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
@@ -157,8 +156,11 @@ class Blocked:
     of: Callable[..., Any]
 
     def __call__(self, logits: Any, *aligned: Any) -> Any:
-        parts = (self.of(logits[k], *(x if x is None else x[k] for x in aligned)) for k in blocks(logits))
-        return functools.reduce(operator.add, parts)
+        total = None
+        for rows in blocks(logits):
+            part = self.of(logits[rows], *(x if x is None else x[rows] for x in aligned))
+            total = part if total is None else total + part
+        return total
 
 
 def row_max(values: Any) -> Any:

@@ -216,19 +216,21 @@ class MapFits:
 
     options: Mapping[str, Any]
 
-    def path(self, method: Method, logits: Logits, rows: Mask, start: CalibrationMap | None = None) -> Iterator[Fit]:
+    def path(
+        self, method: Method, logits: Logits, rows: Mask, start: CalibrationMap | None = None
+    ) -> Iterator[tuple[Method, CalibrationMap | None]]:
         """Yield the fit to the samples `rows`, (N,), or those along the map's path, which begins without a start."""
         if not method.has_path:
-            yield method, logits, self.one(method.map, logits, rows, start)
+            yield method, self.one(method.map, logits, rows, start)
             return
         path: Any = MAPS[method.map]
         for step, fitted in enumerate(path.fit_path(_reduce(method.map, logits, rows))):
-            yield dataclasses.replace(method, step=step), logits, fitted
+            yield dataclasses.replace(method, step=step), fitted
 
     def chosen(self, method: Method, logits: Logits) -> CalibrationMap | None:
         """Return the fit to all samples, up to the step chosen."""
         fits = self.path(dataclasses.replace(method, step=0), logits, np.ones(len(logits), bool))
-        _, _, fitted = next(itertools.islice(fits, method.step, None))
+        _, fitted = next(itertools.islice(fits, method.step, None))
         return fitted
 
     def temperature_helps(self, logits: Logits, rows: Mask | None = None) -> bool:

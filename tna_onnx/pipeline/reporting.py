@@ -9,6 +9,7 @@ Both are scored on the same samples:
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -82,35 +83,30 @@ def compare_heads(
 
     `after`: what the written file computes for the held-out data, or for the calibration data without them.
     """
-    settings = task.settings
-    how, before, scores, changed, chosen = _paired_scores(task, strategy, outcome, after, progress)
+    original = task.logits(task.weight, on=task.reported)
     if fitted is None:
         fitted = outcome.logits.mapped_scores(outcome.fitted)
         _give_back(outcome.logits, task)
+    how: How = "unchanged"
+    before = scores = outcome.before
+    changed = 0.0
+    chosen: list[Method] = []
     cross_fit = None
-    if how == "cross-fitted":
+    if task.held_out is not None:
+        how = "held-out"
+        before, first = _passed(task, outcome, Shipped(original, None))
+        scores, second = _passed(task, outcome, after)
+        changed = _share(first != second, before)
+    elif not outcome.keeps_predictions:
+        changed = _share(original.predictions() != after.logits.predictions(after.fitted), before)
+    _give_back(original, task)
+    # an unchanged model is the same in every fold: nothing to cross-fit
+    if task.held_out is None and not outcome.unchanged:
+        how = "cross-fitted"
+        chosen = strategy.chosen_in_folds(outcome)
+        scores = strategy.cross_fitted(outcome, progress, chosen)
         cross_fit = CrossFit(fitted, folds(len(scores), strategy.settings.seed, scores.clusters))
-    names = class_names(task, task.reported)
-    labels = np.asarray(task.reported.table.labels)
-    labelled = before.labelled(labels)
-    parts = source_beside(task.reported.source).get("by")
-
-    def compared(scores: SampleScores) -> tuple[Comparison, Recall, tuple[Subgroup, ...]]:
-        # cross-fitted, other folds may have chosen a method that changes some
-        same = outcome.keeps_predictions and np.array_equal(before.hit, scores.hit)
-        shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
-        comparison = compare_scores(
-            task.reported.source.describe(), how, before, scores, settings.bins, settings.seed,
-            cross_fit=cross_fit, interval=settings.interval, **shared,
-        )  # fmt: skip
-        subgroups: tuple[Subgroup, ...] = ()
-        if parts is not None:
-            subgroups = subgroups_of(
-                scores.labelled(labels), parts, task.readout.n_classes, settings.bins, settings.level, labelled,
-                cross_fit, same_predictions=same,
-            )  # fmt: skip
-        return comparison, Recall.of(labelled, scores, names, **shared), subgroups
-
+    compared = functools.partial(_numbers, task, outcome, how, before, cross_fit)
     comparison, recall, subgroups = compared(scores)
     # the method in the file is scored too high by its own scores, which chose it, and too low by those of folds that
     # chose others: the worse of two for each fold
@@ -122,6 +118,30 @@ def compare_heads(
     return Compared(
         before, scores, fitted, comparison, recall, changed, tuple(method.label for method in chosen), subgroups
     )
+
+
+def _numbers(
+    task: Task, outcome: Outcome, how: How, before: SampleScores, cross_fit: CrossFit | None, after: SampleScores
+) -> tuple[Comparison, Recall, tuple[Subgroup, ...]]:
+    """Compare paired scores: in all, by class, and by subgroup if there are any."""
+    settings = task.settings
+    source, labels = task.reported.source, np.asarray(task.reported.table.labels)
+    labelled = before.labelled(labels)
+    # cross-fitted, other folds may have chosen a method that changes some
+    same = outcome.keeps_predictions and np.array_equal(before.hit, after.hit)
+    shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
+    comparison = compare_scores(
+        source.describe(), how, before, after, settings.bins, settings.seed,
+        cross_fit=cross_fit, interval=settings.interval, **shared,
+    )  # fmt: skip
+    subgroups: tuple[Subgroup, ...] = ()
+    parts = source_beside(source).get("by")
+    if parts is not None:
+        subgroups = subgroups_of(
+            after.labelled(labels), parts, task.readout.n_classes, settings.bins, settings.level, labelled,
+            cross_fit, same_predictions=same,
+        )  # fmt: skip
+    return comparison, Recall.of(labelled, after, class_names(task, task.reported), **shared), subgroups
 
 
 def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
@@ -145,27 +165,6 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
         "augmentations). Expected independent samples; add samples of other groups as --eval, to measure the result "
         "on them"
     )
-
-
-def _paired_scores(
-    task: Task, strategy: Strategy, outcome: Outcome, after: Shipped, progress: Progress
-) -> tuple[How, SampleScores, SampleScores, float, list[Method]]:
-    """Return how, scores before and after, the share that changes its class, and the methods of folds."""
-    original = Shipped(task.logits(task.weight, on=task.reported), None)
-    if task.held_out is not None:
-        before, first = _passed(task, outcome, original)
-        scores, second = _passed(task, outcome, after)
-        return "held-out", before, scores, _share(first != second, before), []
-    changed = 0.0
-    if not outcome.keeps_predictions:
-        different = original.logits.predictions() != after.logits.predictions(after.fitted)
-        changed = _share(different, outcome.before)
-    _give_back(original.logits, task)
-    # no fold could differ from another: nothing to cross-fit
-    if outcome.unchanged:
-        return "unchanged", outcome.before, outcome.before, changed, []
-    chosen = strategy.chosen_in_folds(outcome)
-    return "cross-fitted", outcome.before, strategy.cross_fitted(outcome, progress, chosen), changed, chosen
 
 
 def _share(different: NDArray[np.bool_], scores: SampleScores) -> float:

@@ -130,11 +130,6 @@ class _LogitsPair:
     scoring: Logits
     fitting: Logits
 
-    def scored(self, fits: Iterable[Fit]) -> Iterator[Fit]:
-        """Yield fits with the logits of all samples in place of those that they were fitted to."""
-        for method, _, fitted in fits:
-            yield method, self.scoring, fitted
-
     def forget(self) -> None:
         """Free the memory of both."""
         self.scoring.forget()
@@ -467,11 +462,12 @@ class Strategy:
         """Where the fits of the next fold start: at those of the last one, where that saves time and does no more."""
         return {}
 
-    def _kept_as_start(self, fits: Iterable[Fit]) -> Iterator[Fit]:
-        for method, logits, fitted in fits:
+    def _fits_of(self, method: Method, logits: _LogitsPair, rows: Mask) -> Iterator[Fit]:
+        """Yield the fits of a method to some samples, with the logits of all samples, and keep them as starts."""
+        for step, fitted in self._map_fits.path(method, logits.fitting, rows, self._starts.get(method)):
             if fitted is not None and fitted.starts_anywhere:
-                self._starts[method] = fitted
-            yield method, logits, fitted
+                self._starts[step] = fitted
+            yield step, logits.scoring, fitted
 
     def _fits(
         self, progress: Progress, methods: Sequence[Method], logits: Sequence[_LogitsPair], k: int, train: Mask
@@ -484,9 +480,7 @@ class Strategy:
         if all(self._tilts):
             original.forget()  # it has served the search
         for done, method in enumerate(methods, k * len(methods) + 1):
-            logits_pair = tilted if method.tilted else original
-            fits = self._map_fits.path(method, logits_pair.fitting, rows, self._starts.get(method))
-            yield method, logits_pair.scored(self._kept_as_start(fits))
+            yield method, self._fits_of(method, tilted if method.tilted else original, rows)
             progress("cross-validate", done, FOLDS * len(methods))
         if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
             tilted.forget()
