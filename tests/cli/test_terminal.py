@@ -20,7 +20,6 @@ from tests.conftest import Small
 from tests.support import PLAIN, cli, program, run, words_of
 from tna_onnx.cli.calibrate import Extras
 from tna_onnx.cli.command import Command, Group
-from tna_onnx.cli.options import FIGURE_FORMATS
 from tna_onnx.cli.show import finish, page_step
 from tna_onnx.cli.terminal import (
     check_figure_folder,
@@ -325,5 +324,5 @@ def test_steps_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr("tna_onnx.render.mlflow.log_report", lambda *given: calls.append(given) or "run 1")
     assert not [*Extras(None, mlflow=False).steps(REPORT, None)]
     steps = Extras("f", mlflow=True).steps(REPORT, str(tmp_path / "not written"))
-    assert [step() for step in steps] == [[f"figures  f: a ({', '.join(FIGURE_FORMATS)})"], ["mlflow   run 1"]]
-    assert calls == [(REPORT, Path("f"), FIGURE_FORMATS), (REPORT, {"": [], "figures": [*drawn]})]
+    assert [step() for step in steps] == [["figures  f: a (svg, png, pdf)"], ["mlflow   run 1"]]
+    assert calls == [(REPORT, Path("f")), (REPORT, {"": [], "figures": [*drawn]})]

@@ -30,7 +30,7 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "patch", "page", "json_file", "figures", "figure_formats", "style",
+        "output", "overwrite", "patch", "page", "json_file", "figures", "style",
         "split_panels", "mlflow",
         "dry_run", "baseline", "out",
     ),
