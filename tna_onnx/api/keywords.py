@@ -12,7 +12,6 @@ from tna_onnx.graph.options import ModelLimits, OutputKind
 from tna_onnx.guarding.guard_settings import OodScore, SetScoreName
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.pipeline.settings import EtsLoss, MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
-from tna_onnx.shifting.shift_settings import Estimator
 
 
 class DataWords(TypedDict, total=False):
@@ -151,8 +150,6 @@ class ShiftSettingsWords(TypedDict, total=False):
     target_prior: Frequencies | None
     source_prior: Frequencies | None
     only: Sequence[str]
-    estimator: Estimator
-    draws: int
     trust_shift: bool
     seed: int
     confidence_level: float

@@ -395,7 +395,6 @@ _MAX_CLASSES = 20  # of more, those that change most
 
 _METHODS = {
     "em": "estimated by EM",
-    "bbse": "estimated by the black box",
     "given": "as given",
 }
 
