@@ -374,6 +374,8 @@ def stand_ins(names: tuple[str, ...]) -> dict[str, Any]:
     labels = drawn(logits, 2)
     np.save("images.npy", images)
     np.save("labels.npy", labels)
+    np.save("heldout.npy", images[:, :, ::-1])
+    np.save("heldout-labels.npy", labels)
     np.savez("arrays.npz", images=images, labels=labels)
     Path("my_project.py").write_text(
         "import numpy as np\n\n"

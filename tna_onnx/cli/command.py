@@ -32,7 +32,7 @@ SECTIONS = {
     "Results": (
         "output", "overwrite", "patch", "page", "json_file", "figures", "style",
         "split_panels", "mlflow",
-        "dry_run", "baseline", "out",
+        "dry_run", "out",
     ),
     "Decisions": ("ood_data", "set_threshold", "remove"),
     "Class frequencies": ("target",),
