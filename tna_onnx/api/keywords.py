@@ -11,7 +11,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.graph.options import ModelLimits, OutputKind
 from tna_onnx.guarding.guard_settings import OodScore, SetScoreName
 from tna_onnx.numerics.metric import Objective
-from tna_onnx.pipeline.settings import EtsLoss, MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
+from tna_onnx.pipeline.settings import MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
 
 
 class DataWords(TypedDict, total=False):
@@ -58,7 +58,6 @@ class FitWords(TypedDict, total=False):
 
     map: MapChoice
     predictions: Predictions
-    map_objective: MapObjective
     bins: int
     seed: int
     trust_labels: bool
@@ -84,13 +83,11 @@ class SettingsWords(TypedDict, total=False):
     predictions: Predictions
     keep_decision: bool
     fold: bool
-    ets_loss: EtsLoss
     map_objective: MapObjective
     objective: Objective
     max_accuracy_drop: float
     ensemble_size: int | Literal["auto", "inf"]
     max_ensemble_size: int
-    antithetic: bool
     tilt_bias: bool
     angle_step: float
     adaptive: bool
@@ -102,7 +99,6 @@ class SettingsWords(TypedDict, total=False):
     seed: int
     trust_labels: bool
     quantized_head: QuantizedHead
-    interval: Literal["debiased", "bootstrap"]
     confidence_level: float
 
 

@@ -251,7 +251,7 @@ def report_of(
         },
         calibration=compare_scores(
             task.source.describe(), "fitted", outcome.before, compared.fitted, bins, settings.seed, settings.level,
-            same_predictions=outcome.keeps_predictions, interval=settings.interval,
+            same_predictions=outcome.keeps_predictions,
         ),
         comparison=comparison,
         recall=compared.recall,
