@@ -38,7 +38,6 @@ from tna_onnx.pipeline.checking import (
     check_file,
     check_probabilities,
     check_runs,
-    check_written,
     checked_samples,
     probability_bounds,
 )
@@ -251,13 +250,13 @@ def test_a_weight_that_is_wrong_by_ten_times_the_bound_is_caught(
     path = tmp_path / "o.onnx"
     onnx.save(rewritten.proto, path)
     shipped = Writing(task).shipped(outcome, checked_samples(task))
-    assert check_written(task, path, checked_samples(task), shipped).samples == 512
+    assert check_runs(task, checked_samples(task), shipped, path, checker=check_file(task.model, path)).samples == 512
     tensor.CopyFrom(numpy_helper.from_array(value, part))
     onnx.save(rewritten.proto, path)
     with pytest.raises(CheckFailed, match="from what tna-onnx computed"):
         check_runs(task, checked_samples(task), shipped, path, checker=True)
     with pytest.raises(CheckFailed, match=f"tensor {part}: values"):
-        check_written(task, path, checked_samples(task), shipped)
+        check_runs(task, checked_samples(task), shipped, path, checker=check_file(task.model, path))
 
 
 def test_a_node_that_nobody_announced_is_a_difference(task: Task, tmp_path: Path) -> None:

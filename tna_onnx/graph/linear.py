@@ -109,13 +109,6 @@ def _matrix(weight: Stored, transposed: bool) -> tuple[Step, ...]:
     return (*steps, Transpose((1, 0)))
 
 
-def _bias_at(model: Model, node: onnx.NodeProto, index: int, position: int) -> Stored | None:
-    name = input_at(node, position)
-    if not name:
-        return None
-    return resolve(model, name, index)
-
-
 def _constant_first(model: Model, node: onnx.NodeProto, index: int, refused: Refused) -> Stored:
     """Return a matrix that is the left operand."""
     try:
@@ -163,8 +156,8 @@ def _product(model: Model, index: int, node: onnx.NodeProto, attributes: dict[st
         raise Refused(f"{node.op_type} with an alpha of zero")
     # So it is with a bias: JAX writes a plain product with a bias of zeros, and adds the real one behind it.
     bias = None
-    if is_gemm and beta != 0:
-        bias = _bias_at(model, node, index, 2)
+    if is_gemm and beta != 0 and input_at(node, 2):
+        bias = resolve(model, input_at(node, 2), index)
     turned_a = bool(attributes.get("transA", 0))
     turned_b = bool(attributes.get("transB", 0))
     try:
@@ -209,11 +202,14 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
         raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
     if len(node.input) > 3 and node.input[3]:  # FusedConv's Z, which is computed from data
         raise Refused(f"{node.op_type} that adds a second tensor")
+    bias = None
+    if input_at(node, 2):
+        bias = resolve(model, input_at(node, 2), index)
     return Linear(
         features=node.input[0],
         weight=weight,
         orient=(Reshape(shape, (shape[0], math.prod(shape[1:]))),),
-        bias=_bias_at(model, node, index, 2),
+        bias=bias,
         link=_activation(attributes),
     )
 

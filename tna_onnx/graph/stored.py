@@ -183,7 +183,19 @@ def resolve(model: Model, tensor: str, reader: int) -> Stored:
         value = _dense(model, filled)
         return Stored(tensor, value, value.dtype.name, (), tensor, reader, shared=True)
     try:
-        return _Follow(model, tensor, reader).run()
+        walk = _Walk(model)
+        name, value, steps = walk.value(tensor, reader)
+        return Stored(
+            name=name,
+            value=value,
+            float_type=walk.float_type,
+            steps=steps,
+            read_as=tensor,
+            reader=reader,
+            shared=walk.shared,
+            quantized=None if walk.shared else walk.quantized,  # a tensor of its own is float
+            packed=walk.shared and walk.quantized is not None,
+        )
     except RecursionError as error:
         raise Refused(f"the chain of nodes behind '{tensor}' is too long to follow") from error
     except _NoWayBack as reason:  # the value can be computed all the same, and written to a tensor of its own
@@ -220,42 +232,26 @@ class _NoWayBack(Exception):
     """A step that cannot be undone; the text says which."""
 
 
-class _Follow:
-    """The walk from the reading node back to the stored tensor."""
+@dataclass(eq=False)
+class _Walk:
+    """The walk from a reading node back to the stored tensor, and what it has come across."""
 
-    def __init__(self, model: Model, tensor: str, reader: int) -> None:
-        self._model = model
-        self._tensor = tensor
-        self._reader = reader
-        self._shared = False
-        self._quantized: Quantized | None = None
-        self._float_type = ""
+    model: Model
+    shared: bool = False
+    quantized: Quantized | None = None
+    float_type: str = ""
 
-    def run(self) -> Stored:
-        name, value, steps = self._value(self._tensor, self._reader)
-        return Stored(
-            name=name,
-            value=value,
-            float_type=self._float_type,
-            steps=steps,
-            read_as=self._tensor,
-            reader=self._reader,
-            shared=self._shared,
-            quantized=None if self._shared else self._quantized,  # a tensor of its own is float
-            packed=self._shared and self._quantized is not None,
-        )
-
-    def _value(self, tensor: str, reader: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
+    def value(self, tensor: str, reader: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
         """Return (name of the stored tensor, value, steps)."""
-        model = self._model
+        model = self.model
         node = model.producer(tensor)
         constant = model.constant_tensor(tensor)
-        self._shared |= model.uses.get(tensor, 0) > 1  # its other readers must not see a new value
+        self.shared |= model.uses.get(tensor, 0) > 1  # its other readers must not see a new value
         if constant is not None:
             if constant.data_type not in FLOAT_TYPES:
                 kind = type_name(constant.data_type)
                 raise Refused(f"constant '{tensor}' has element type {kind}; expected {_listed()}")
-            self._float_type = FLOAT_TYPES[constant.data_type]
+            self.float_type = FLOAT_TYPES[constant.data_type]
             return tensor, model.floats(constant), ()
         if node is None:
             where = "a graph input" if tensor in model.inputs else "not in the file"
@@ -269,7 +265,7 @@ class _Follow:
             return self._dequantized(tensor, index)
         if node.op_type not in ("Identity", "Cast", "Transpose", "Reshape") or node.domain not in ("", "ai.onnx"):
             raise _NoWayBack(f"'{tensor}' is computed by a {node.op_type} node, not a constant")
-        name, value, steps = self._value(node.input[0], index)
+        name, value, steps = self.value(node.input[0], index)
         # A damaged file may permute axes that are not there, or reshape to another number of elements.
         try:
             step = _step(model, node, value)
@@ -280,19 +276,19 @@ class _Follow:
             raise Refused(
                 f"{node.op_type} does not fit the constant '{node.input[0]}' of shape {value.shape}"
             ) from error
-        if isinstance(step, Cast) and self._shared:
-            self._float_type = step.to  # the node gets a tensor of its own, in the type that it reads
+        if isinstance(step, Cast) and self.shared:
+            self.float_type = step.to  # the node gets a tensor of its own, in the type that it reads
         return name, value, (*steps, step)
 
     def _dequantized(self, tensor: str, index: int) -> tuple[str, NDArray[Any], tuple[Step, ...]]:
-        model = self._model
+        model = self.model
         node = model.proto.graph.node[index]
         dequantized = read_quantized(model, index)
         if dequantized is None:
             raise _NoWayBack(f"'{tensor}' is dequantised from something other than constants of 8, 16 or 32 bits")
-        self._quantized, value = dequantized
-        self._shared |= model.uses.get(node.input[0], 0) > 1  # tied to another layer, as stored integers
-        self._float_type = value.dtype.name
+        self.quantized, value = dequantized
+        self.shared |= model.uses.get(node.input[0], 0) > 1  # tied to another layer, as stored integers
+        self.float_type = value.dtype.name
         return str(node.input[0]), value, ()
 
 

@@ -248,17 +248,8 @@ _MIN_MEAN = 1e-5
 _TOGETHER = 2**20
 
 
-def check_written(task: Task, path: Path, checked: Collected, shipped: Shipped) -> Verification:
-    """Run all checks on a file."""
-    # checks 1 and 2 need no session
-    checker = check_file(task.model, path)
-    # the copy of the file that was compared: a session makes its own
-    trim_memory()
-    return check_runs(task, checked, shipped, path, checker=checker)
-
-
 def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
-    """Run checks 3 and 4 on a file."""
+    """Run checks 3 and 4 on a file. `checker`: what `check_file` says of it."""
     rows = _rows(task, checked)
     # features on the device are moved there again; the session has its memory until then
     task.placement.forget()
@@ -286,7 +277,7 @@ def checked_samples(task: Task) -> Collected:
 
 
 def check_file(model: Model, path: Path) -> bool:
-    """Rebuild the file from its source, compare both, and run the ONNX checker in full.
+    """Run checks 1 and 2 on a file: rebuild it from its source, compare both, and run the ONNX checker in full.
 
     Gives whether the checker accepts the file; False only where it refuses the source too.
     """
@@ -295,6 +286,8 @@ def check_file(model: Model, path: Path) -> bool:
     # a source that the checker refuses too says nothing about the rewrite
     if complaint and not checker_complaint(model.path or model.proto):
         raise CheckFailed(f"verification: the ONNX checker refuses the written file: {complaint}")
+    # the copy of the file that was compared: a session makes its own
+    trim_memory()
     return not complaint
 
 

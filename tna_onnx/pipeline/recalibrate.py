@@ -24,7 +24,7 @@ from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import mean_and_error
 from tna_onnx.numerics.threads import one_thread
-from tna_onnx.pipeline.checking import FinalFile, check_written, checked_samples, with_file
+from tna_onnx.pipeline.checking import FinalFile, check_file, check_runs, checked_samples, with_file
 from tna_onnx.pipeline.collected_details import Started, collect_details
 from tna_onnx.pipeline.crossfit import fit_rows
 from tna_onnx.pipeline.job import Job, Task
@@ -94,7 +94,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
             trim_memory()
         checked = checked_samples(task)
         shipped = writing.shipped(outcome, checked)
-        verification = check_written(task, path, checked, shipped)
+        verification = check_runs(task, checked, shipped, path, checker=check_file(task.model, path))
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped if task.reported is checked else writing.shipped(outcome, task.reported)

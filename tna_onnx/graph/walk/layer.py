@@ -51,7 +51,14 @@ MULTI_LABEL = "logits with a Sigmoid at several positions of a sample: several l
 
 def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     """Return the head that a linear node is."""
-    layer = _in_order(state, _read(state, node, index))
+    _require_features(state, node, index)
+    layer = read_linear(state.model, index, state.tensor)
+    before = state.model.maker(layer.features, PASSED)
+    if before is not None and before.op_type in ("Softmax", "LogSoftmax"):
+        raise Refused(
+            f"its features are the result of {before.op_type}: a layer that reads probabilities is not the head"
+        )
+    layer = _in_order(state, layer)
     if layer.classes_first and not state.turned:
         raise Refused("its weight is the left operand, so its result is (C, N), and no Transpose makes that (N, C)")
     _take_in_link(state, layer)
@@ -96,23 +103,15 @@ def head_at(state: State, node: onnx.NodeProto, index: int) -> Head:
     )
 
 
-def _read(state: State, node: onnx.NodeProto, index: int) -> Linear:
-    """Read the layer, and refuse one that does not make the scores from features alone."""
-    model = state.model
+def _require_features(state: State, node: onnx.NodeProto, index: int) -> None:
+    """Refuse a layer that does not make the scores from features alone."""
     if state.tensor != node.output[0] and node.op_type != "LinearClassifier":
         raise Refused(f"'{state.tensor}' is a side output of {node.op_type}")
     for name in state.side_inputs:
-        if index in ancestors(model, name):
+        if index in ancestors(state.model, name):
             raise Refused(f"'{name}', which is computed from the scores of this layer, changes them")
     if node.name.startswith(f"{PREFIX}/"):
         raise Refused("tna-onnx wrote this node: start from the original model")
-    layer = read_linear(model, index, state.tensor)
-    before = model.maker(layer.features, PASSED)
-    if before is not None and before.op_type in ("Softmax", "LogSoftmax"):
-        raise Refused(
-            f"its features are the result of {before.op_type}: a layer that reads probabilities is not the head"
-        )
-    return layer
 
 
 def _in_order(state: State, layer: Linear) -> Linear:
