@@ -103,8 +103,15 @@ class Logits(ABC):
         self, rows: NDArray[np.bool_] | None = None, *, features: bool = False
     ) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any] | None]]:
         """Yield (logits, labels, features or None) of all samples, or of those where the (N,) mask is true."""
+        # features are mapped from a file; a map's fit takes many passes over the same logits
+        if self._kept is None and self._size() <= _KEPT_BYTES:
+            self._kept = KeptChunks(self._compute(), len(self._store), self._size())
+        passed = self._compute()
+        if self._kept is not None:
+            blocks = self._read_blocks() if features else self._blocks()
+            passed = ((logits, labels, z) for logits, (z, labels) in zip(self._kept, blocks, strict=True))
         start = 0
-        for logits, labels, z in self._all(features=features):
+        for logits, labels, z in passed:
             stop = start + len(labels)
             if rows is None:
                 yield logits, labels, z if features else None
@@ -129,21 +136,10 @@ class Logits(ABC):
     def scores(self) -> SampleScores:
         """Scores of all samples; logits that are not there already are not kept."""
         # a candidate of a search is scored once: there is no second pass to keep its logits for
-        passed = self._compute() if self._kept is None else self._all()
+        passed = self._compute() if self._kept is None else self.chunks()
         chunks = ((logits, labels) for logits, labels, _ in passed)
         scores: SampleScores = sum_chunks(Blocked(SampleScores.of_logits), chunks)
         return self._clustered(scores)
-
-    def _all(self, *, features: bool = False) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], NDArray[Any]]]:
-        # features are mapped from a file; a map's fit takes many passes over the same logits
-        if self._kept is None and self._size() <= _KEPT_BYTES:
-            self._kept = KeptChunks(self._compute(), len(self), self._size())
-        if self._kept is None:
-            yield from self._compute()
-        else:
-            blocks = self._read_blocks() if features else self._blocks()
-            for logits, (z, labels) in zip(self._kept, blocks, strict=True):
-                yield logits, labels, z
 
     def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         """Yield (features, labels) in chunks, with features on the device that has the logits."""
