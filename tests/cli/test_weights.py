@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tna_onnx
-from tests.cli.test_groups import npz, parquet
+from tests.cli.test_groups import csv, features, npz, parquet
 from tests.conftest import Small
 from tests.support import cli, ok
 from tna_onnx.data.source import rows_by_weight
@@ -353,6 +353,28 @@ def test_by_a_column_on_the_command_line(small: Small, tmp_path: Path) -> None:
     assert "Subgroups, " in page.read_text()
     with pytest.raises(UsageError, match="guard does not take subgroups into account"):
         tna_onnx.guard(small.model, small.calib, by="site")
+
+
+@pytest.mark.parametrize("write", [npz, csv, parquet, features])
+def test_subgroups_by_the_label(small: Small, arrays: Arrays, tmp_path: Path, write: Any) -> None:
+    name = "labels" if write is npz else "label"
+    # the head reads 32 features
+    x = np.tile(arrays["x"], 4) if write is features else arrays["x"]
+    path = write(tmp_path / "samples", {**arrays, "x": x})
+    found = tna_onnx.evaluate(small.model, path, by=name, weight_column="patient")
+    labels, counts = np.unique(arrays["labels"], return_counts=True)
+    assert {part.name for part in found.subgroups} == {*map(str, labels[counts >= MIN_SAMPLES])} != set()
+
+
+def test_subgroups_by_a_feature_leave_it_to_the_model(small: Small, arrays: Arrays, tmp_path: Path) -> None:
+    x = arrays["x"].round()  # of which some values are frequent
+    expected = tna_onnx.evaluate(small.model, {"x": x, "labels": arrays["labels"]}, by=x[:, 0])
+    head = ",".join([*(f"x{k}" for k in range(x.shape[1])), "label"])
+    rows = np.column_stack([x, arrays["labels"]])
+    np.savetxt(tmp_path / "d.csv", rows, delimiter=",", header=head, comments="")
+    found = tna_onnx.evaluate(small.model, tmp_path / "d.csv", by="x0")
+    assert found.metrics.nll == pytest.approx(expected.metrics.nll, rel=1e-6)
+    assert [part.name for part in found.subgroups] == [part.name for part in expected.subgroups] != []
 
 
 @pytest.mark.parametrize("held_out", [True, False])

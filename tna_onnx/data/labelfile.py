@@ -30,7 +30,7 @@ from tna_onnx.data.sources.array_files import map_npy
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
@@ -157,6 +157,18 @@ def find_label_column(
         raise DataError(f"{where}: {problem} ({listed(columns)}); {advice}")
     _check_y(names, candidates[0], where)
     return candidates[0]
+
+
+def label_candidates(names: Sequence[str], beside: Collection[str], label_column: str | None) -> list[str]:
+    """Return the columns that may hold the labels: those of `beside`, read for groups, say, only if no other one does.
+
+    >>> label_candidates(["site", "label"], ["site"], None), label_candidates(["x", "label"], ["label"], None)
+    (['label'], ['x', 'label'])
+    """
+    others = [name for name in names if name not in beside]
+    if label_column is None:
+        return [*names] if _named(names, _LABEL) and not _named(others, _LABEL) else others
+    return [*names] if label_column in names else others
 
 
 def holds_classes(values: AnyArray, request: Request) -> bool:

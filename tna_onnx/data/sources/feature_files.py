@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import file_system, foreign_json, is_url, local_path, parsing, reason
-from tna_onnx.data.labelfile import find_label_column
+from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import release, room
 from tna_onnx.data.request import Request
 from tna_onnx.data.source import InputSpec, source_beside
@@ -91,9 +91,9 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
     where = str(data)
     further = request.columns_beside(where, names)
     left_out = [name for name in _UNUSED if name in names and name not in further]
-    no_labels = (*_KINDS, *_UNUSED, "key", *further)
-    stored = [name for name in files.schema.names if name not in no_labels]
-    label = find_label_column(stored, request.label_column, where)
+    stored = [name for name in files.schema.names if name not in (*_KINDS, *_UNUSED, "key")]
+    candidates = label_candidates(stored, further, request.label_column)
+    label = find_label_column(candidates, request.label_column, where)
     values, labels, columns = _read(files, kind, label, where, further)
     spec = InputSpec(kind, (None, values.shape[1]), values.dtype)
     request = Request([spec], request.n_classes, class_names=request.class_names, beside=request.beside)
@@ -263,7 +263,7 @@ def _read(
     files: TableFiles, kind: str, label: str, where: str, further: Sequence[str] = ()
 ) -> tuple[NDArray[Any], NDArray[Any], dict[str, NDArray[Any]]]:
     """Return the values (N, n), labels (N,) and further columns (N,) in the order of the files."""
-    columns = [kind, label, *further]
+    columns = [*dict.fromkeys([kind, label, *further])]
     count = _count(files, columns)
     values: NDArray[Any] | None = None
     labels = []
@@ -427,5 +427,6 @@ def _score_columns(
         if column not in names:
             flag = f"--{role.removesuffix('s')}-column"
             raise DataError(f"{where}: no column {column!r} for {flag}; found {', '.join(map(repr, names))}")
-    others = [name for name in names if name not in (*_SCORES, *beside.values())]
-    return present[0], find_label_column(others, label_column, where)
+    others = [name for name in names if name not in _SCORES]
+    candidates = label_candidates(others, beside.values(), label_column)
+    return present[0], find_label_column(candidates, label_column, where)

@@ -18,7 +18,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from tna_onnx.data.labelfile import find_label_column, holds_classes
+from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates
 from tna_onnx.data.labels import listed
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.errors import DataError
@@ -67,6 +67,12 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     if label is None:  # labels apart do not make a feature of those in the table
         left_out |= {*_LABELS, _unread_label(where, kinds, request)} - {spec.name for spec in inputs}
     data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
+    by = request.beside.get("by")
+    width = _width(inputs[0]) if len(inputs) == 1 else None
+    if isinstance(by, str) and kinds.get(by) == "number" and list(data_columns.values()).count("number") + 1 == width:
+        # an age, say, by which subgroups are made, is a feature where the others are too few
+        left_out -= {by} - {label, *request.drop_columns}
+        data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
     order = "in the model's order, as told"
     if request.columns:
         columns = by_user(where, kinds, inputs, request.columns)
@@ -99,8 +105,9 @@ def label_in(
     """
     if request.labels is not None:
         return None
-    not_labels = (*(spec.name for spec in request.inputs), *request.columns, *request.no_inputs)
-    names = [name for name in kinds if name not in not_labels]
+    not_labels = (*(spec.name for spec in request.inputs), *request.columns, *request.drop_columns)
+    columns = [name for name in kinds if name not in not_labels]
+    names = label_candidates(columns, request.no_inputs, request.label_column)
     texts = [name for name in names if kinds[name] == "text"]
 
     def classes_in(name: str) -> bool:

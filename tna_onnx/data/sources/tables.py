@@ -255,7 +255,7 @@ class _Table:
             request = replace(request, label_column=self.label)
         # what several label columns are joined from is in the files alone
         hashed = (lambda indices: files_sha256(self.files, indices)) if request.label_columns else None
-        return open_in_memory(self.title, str(self.path), {**values, **beside}, request, hashed=hashed)
+        return open_in_memory(self.title, str(self.path), {**beside, **values}, request, hashed=hashed)
 
     def images(self, name: str) -> ImageSource:
         path, request = self.path, self.request
