@@ -15,6 +15,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.results.test_json_schema import valid
 from tests.support import cli, ok
+from tna_onnx.errors import DataError
 from tna_onnx.numerics.conformal import coverage_band
 
 ALL = ["--add", "confidence,accept,set,ood", "--device", "cpu", "-q"]
@@ -125,6 +126,16 @@ def test_after_calibration_on_other_samples(small: Small, tmp_path: Path) -> Non
         done = cli(command, tmp_path / "g.onnx", "--calib", small.test, "-o", tmp_path / "again.onnx", "-q")
         assert done.exit_code == 3, done.output
         assert "guarded already" in done.output
+
+
+def test_no_unknown_samples_are_refused(small: Small, tmp_path: Path) -> None:
+    words: dict[str, Any] = {"add": ("ood",), "ood_score": "energy", "output": tmp_path / "g.onnx"}
+    empty = {"x": loaded(small.test)["x"][:0]}
+    with pytest.raises(DataError, match=r"ood_data: .* expected samples, found none"):
+        tna_onnx.guard(small.model, small.calib, ood_data=empty, **words)
+    tna_onnx.guard(small.model, small.calib, **words)
+    with pytest.raises(DataError, match=r"ood_data: .* expected samples, found none"):
+        tna_onnx.evaluate(tmp_path / "g.onnx", small.test, ood_data=empty)
 
 
 @pytest.mark.parametrize(

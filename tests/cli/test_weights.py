@@ -240,10 +240,14 @@ def test_decisions_are_those_of_samples_drawn_by_weight(small: Small, tmp_path: 
         assert first.samples == second.samples == len(part["labels"])
         assert [out.threshold for out in first.outputs] == [out.threshold for out in second.outputs]
         assert first.decisions.coverage == second.decisions.coverage
-    measured = tna_onnx.evaluate(tmp_path / "a.onnx", data, weights=weights, limits=tna_onnx.Limits(overlap=100))
-    alone = tna_onnx.evaluate(tmp_path / "b.onnx", part, limits=tna_onnx.Limits(overlap=100))
+    unknown = {"x": other["x"][:50] * 3}
+    measured, alone = (
+        tna_onnx.evaluate(tmp_path / name, samples, ood_data=unknown, limits=tna_onnx.Limits(overlap=100), **more)
+        for name, samples, more in (("a.onnx", data, {"weights": weights}), ("b.onnx", part, {}))
+    )
     assert measured.decisions is not None
     assert alone.decisions is not None
+    assert measured.decisions.detection == alone.decisions.detection
     assert measured.decisions.coverage == alone.decisions.coverage
     assert measured.decisions.n == len(part["labels"])
     assert measured.metrics.nll == pytest.approx(alone.metrics.nll, rel=1e-6)

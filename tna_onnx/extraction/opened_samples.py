@@ -195,6 +195,8 @@ def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
     Only the inputs count; labels may be any numbers or names.
     """
     opened = replace(data, classes=None, labels=NO_LABELS).open(model.inputs, _CLASSES, None)
+    if not len(opened):
+        raise DataError(f"--ood-data: {opened.describe()}: expected samples, found none")
     if opened.recipe() is not None and known.recipe() is None and data.preprocessing is None:
         raise UsageError(
             f"--ood-data: {opened.describe()} are images, but {known.describe()} holds arrays as the model takes "

@@ -358,6 +358,11 @@ def score_guarded(
         source.labels, scores.hit, scores.confidence, listening.columns, listening.sizes, scores.clusters,
         listening.probabilities,
     )  # fmt: skip
+    described = source.describe()
+    rows = rows_by_weight(source)
+    if rows is not None:
+        decided = decided.take(rows)
+        described += f", of which {len(rows):,} drawn by their weights"
     detection: Detection | None = None
     if unknown is not None and {"ood", "ood_alarm"} <= {*guards}:
         roles = {role: guards[role] for role in ("ood", "ood_alarm")}
@@ -365,11 +370,6 @@ def score_guarded(
         detection = measure_detection(
             decided.values["ood"], found["ood"], found["ood_alarm"], level, unknown.describe()
         )
-    described = source.describe()
-    rows = rows_by_weight(source)
-    if rows is not None:
-        decided = decided.take(rows)
-        described += f", of which {len(rows):,} drawn by their weights"
     called = names or tuple(map(str, range(output.n_classes)))
     cost = cost_in_file(provenance(model))
     decisions = measure(decided, called, level, described, fresh=fresh, detection=detection, rule=rule, cost=cost)
