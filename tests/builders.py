@@ -1,9 +1,9 @@
 """Small ONNX models for tests, from nodes and arrays.
 
-model(
+small_model(
     [helper.make_node("Gemm", ["x", "w"], ["logits"], name="head", transB=1)],
-    inputs=[tensor_info("x", ["N", 3])],
-    outputs=[tensor_info("logits", ["N", 2])],
+    inputs={"x": ["N", 3]},
+    outputs={"logits": ["N", 2]},
     tensors={"w": weight},
 )
 """
@@ -24,16 +24,25 @@ from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Readout
 from tna_onnx.pipeline.stated import _OF_RUN
 
+Shape = Sequence[int | str | None] | None
+Infos = Mapping[str, Shape | tuple[Shape, DTypeLike]] | Iterable[onnx.ValueInfoProto]
 
-def tensor_info(name: str, shape: Sequence[int | str | None] | None = None, dtype: DTypeLike = np.float32) -> Any:
+
+def tensor_info(name: str, shape: Shape = None, dtype: DTypeLike = np.float32) -> Any:
     """Declare an input or output; without a shape, of any."""
     return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
 
 
+def _declared(infos: Infos) -> list[onnx.ValueInfoProto]:
+    if isinstance(infos, Mapping):
+        return [tensor_info(name, *(each if isinstance(each, tuple) else (each,))) for name, each in infos.items()]
+    return list(infos)
+
+
 def small_model(
     nodes: Iterable[onnx.NodeProto],
-    inputs: Iterable[onnx.ValueInfoProto],
-    outputs: Iterable[onnx.ValueInfoProto],
+    inputs: Infos,
+    outputs: Infos,
     tensors: Mapping[str, ArrayLike] | Iterable[onnx.TensorProto] = (),
     *,
     opset: int = 17,
@@ -47,8 +56,8 @@ def small_model(
 
     Args:
         nodes: in order.
-        inputs: see `tensor_info`.
-        outputs: see `tensor_info`.
+        inputs: shapes by name, of float32; another type makes a pair with the shape. Or ready, see `tensor_info`.
+        outputs: the same.
         tensors: initializers, as arrays by name or ready.
         opset: version of the default operators.
         domains: versions of other domains.
@@ -59,7 +68,9 @@ def small_model(
     """
     if isinstance(tensors, Mapping):
         tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in tensors.items()]
-    graph = helper.make_graph(list(nodes), "test", inputs, outputs, tensors, sparse_initializer=list(sparse))
+    graph = helper.make_graph(
+        list(nodes), "test", _declared(inputs), _declared(outputs), tensors, sparse_initializer=list(sparse)
+    )
     versions = {"": opset, **(domains or {})}
     opsets = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=ir_version, **fields)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from onnx import helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,8 +92,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Small:
             helper.make_node("Relu", ["h"], ["features"], name="relu"),
             helper.make_node("Gemm", ["features", "weight", "bias"], ["logits"], name="head", transB=1),
         ],
-        inputs=[tensor_info("x", ["N", 8])],
-        outputs=[tensor_info("logits", ["N", 5])],
+        inputs={"x": ["N", 8]},
+        outputs={"logits": ["N", 5]},
         tensors={"hidden": hidden, "weight": weight, "bias": bias},
         metadata={"team": "unchanged"},
     )

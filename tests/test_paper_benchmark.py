@@ -13,7 +13,9 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import helper
+
+from tests.builders import small_model
 
 FOLDER = Path(__file__).resolve().parent.parent / "benchmarks" / "paper"
 
@@ -73,14 +75,8 @@ def network(path: Path, classes: int, size: int) -> None:
         helper.make_node("Flatten", ["p"], ["z"]),
         helper.make_node("Gemm", ["z", "w", "b"], ["y"], transB=1),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, size, size])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", classes])],
-        [onnx.numpy_helper.from_array(weight, "w"), onnx.numpy_helper.from_array(np.zeros(classes, np.float32), "b")],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    tensors = {"w": weight, "b": np.zeros(classes, np.float32)}
+    onnx.save(small_model(nodes, {"x": ["N", 3, size, size]}, {"y": ["N", classes]}, tensors), path)
 
 
 @pytest.mark.parametrize("dataset", ["cifar10", "cifar100", "svhn", "imagenet"])

@@ -77,7 +77,7 @@ def test_labels_beside_the_scores_are_no_refusal(tmp_path: Path) -> None:
         helper.make_node("ArgMax", ["p"], ["label"], axis=1, keepdims=0, name="labels"),
     ]
     outputs = [helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]), tensor_info("p", ["N", 3])]
-    proto = small_model(nodes, [tensor_info("x", ["N", 2])], outputs, {"w": np.eye(2, 3, dtype=np.float32)})
+    proto = small_model(nodes, {"x": ["N", 2]}, outputs, {"w": np.eye(2, 3, dtype=np.float32)})
     onnx.save(proto, tmp_path / "m.onnx")
     result = tna_onnx.inspect(tmp_path / "m.onnx")
     assert [head.output for head in result.heads] == ["p"]
@@ -104,17 +104,15 @@ def test_what_works_comes_before_what_was_refused(tmp_path: Path) -> None:
 
 def test_grids_of_one_width_may_be_those_of_a_detector(tmp_path: Path) -> None:
     """The scales of a YOLO end in convolutions of one width, as the outputs of a segmentation may."""
-    images = tensor_info("x", ["N", 3, 8, 8])
-    grids = [tensor_info("large", ["N", 24, 8, 8]), tensor_info("small", ["N", 24, 4, 4])]
+    grids = {"large": ["N", 24, 8, 8], "small": ["N", 24, 4, 4]}
     nodes = [
         helper.make_node("Conv", ["x", "a"], ["large"]),
         helper.make_node("MaxPool", ["x"], ["half"], kernel_shape=[2, 2], strides=[2, 2]),
         helper.make_node("Conv", ["half", "b"], ["small"]),
     ]
-    rng = np.random.default_rng(0)
-    weights = [onnx.numpy_helper.from_array(rng.normal(size=(24, 3, 1, 1)).astype("f4"), name) for name in "ab"]
-    graph = helper.make_graph(nodes, "grids", [images], grids, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "m.onnx")
+    weights = np.random.default_rng(0).normal(size=(2, 24, 3, 1, 1)).astype(np.float32)
+    proto = small_model(nodes, {"x": ["N", 3, 8, 8]}, grids, {"a": weights[0], "b": weights[1]})
+    onnx.save(proto, tmp_path / "m.onnx")
     text = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")]).output
     assert "--head large" in text
     assert "detector" in text

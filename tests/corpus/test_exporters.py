@@ -15,7 +15,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.conftest import ROOT
 from tests.corpus import ALL, Case, Unavailable, mismatch, outcome
 
@@ -65,8 +65,8 @@ _WEIGHT = np.arange(6, dtype=np.float32).reshape(2, 3) - 2
 def _plain(folder: Path) -> Path:
     plain = small_model(
         [helper.make_node("Gemm", ["x", "w"], ["logits"], name="head", transB=1)],
-        inputs=[tensor_info("x", ["N", 3])],
-        outputs=[tensor_info("logits", ["N", 2])],
+        inputs={"x": ["N", 3]},
+        outputs={"logits": ["N", 2]},
         tensors={"w": _WEIGHT},
     )
     onnx.save(plain, folder / "m.onnx")

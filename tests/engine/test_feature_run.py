@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_files, write_images
-from tests.support import cli
+from tests.support import ok, refused
 from tna_onnx import Recipe
 from tna_onnx.api.features import features
 from tna_onnx.data.request import Request
@@ -60,10 +60,8 @@ def test_the_written_file_is_one(tmp_path: Path) -> None:
     write_files(tmp_path / "one", 1)
     write_files(tmp_path / "many", 5)
     for name in ("one", "many"):
-        done = cli("features", MODEL, tmp_path / name, "-o", tmp_path / f"f-{name}", "--device", "cpu", "-q")
-        assert done.exit_code == 0, done.output
-        done = cli("calibrate", MODEL, tmp_path / f"f-{name}", "-o", tmp_path / f"{name}.onnx", "--map", "ts", "-q")
-        assert done.exit_code == 0, done.output
+        ok("features", MODEL, tmp_path / name, "-o", tmp_path / f"f-{name}", "--device", "cpu", "-q")
+        ok("calibrate", MODEL, tmp_path / f"f-{name}", "-o", tmp_path / f"{name}.onnx", "--map", "ts", "-q")
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "many.onnx").read_bytes()
 
 
@@ -163,8 +161,7 @@ def test_a_run_that_fails_leaves_no_data(tmp_path: Path) -> None:
     ],
 )
 def test_flags_that_do_not_go_together(tmp_path: Path, flags: tuple[str, ...], message: str) -> None:
-    done = cli("features", MODEL, MODEL.parent / "calib.npz", *flags)
-    assert (done.exit_code, message in done.output) == (2, True), done.output
+    refused(2, message, "features", MODEL, MODEL.parent / "calib.npz", *flags)
 
 
 def test_features_are_no_data_for_features(tmp_path: Path) -> None:

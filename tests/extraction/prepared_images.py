@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from onnx import helper
 from PIL import Image
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 
 CLASSES = 4
 SIDE = 8
@@ -110,8 +110,8 @@ def network(
     axes = [channels, *size] if layout == "NCHW" else [*size, channels]
     return small_model(
         nodes,
-        inputs=[tensor_info("image", ["N", *axes], dtype)],
-        outputs=[tensor_info("logits", ["N", CLASSES])],
+        inputs={"image": (["N", *axes], dtype)},
+        outputs={"logits": ["N", CLASSES]},
         tensors={
             "times": times.astype(np.float32),
             "plus": plus.astype(np.float32),

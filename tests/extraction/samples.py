@@ -33,7 +33,7 @@ def dense(dtype: Any = np.float32, batch: int | str = "N", *, softmax: bool = Fa
         nodes.append(helper.make_node("Softmax", ["logits"], ["p"], axis=1))
         outputs = [tensor_info("p", [batch, 3], dtype)]
     tensors = {"weight": WEIGHT.astype(dtype), "bias": BIAS.astype(dtype)}
-    return small_model(nodes, [tensor_info("x", [batch, 6], dtype)], outputs, tensors)
+    return small_model(nodes, {"x": ([batch, 6], dtype)}, outputs, tensors)
 
 
 def divided() -> onnx.ModelProto:
@@ -47,7 +47,7 @@ def divided() -> onnx.ModelProto:
         helper.make_node("Div", ["scores", "scale"], ["logits"], name="divide"),
     ]
     tensors = {"weight": WEIGHT, "bias": BIAS, "one": np.ones(1, np.float32)}
-    return small_model(nodes, [tensor_info("x", ["N", 6])], [tensor_info("logits", ["N", 3])], tensors)
+    return small_model(nodes, {"x": ["N", 6]}, {"logits": ["N", 3]}, tensors)
 
 
 def tokens(batch: int | str = "N") -> onnx.ModelProto:
@@ -59,7 +59,7 @@ def tokens(batch: int | str = "N") -> onnx.ModelProto:
         helper.make_node("ReduceMax", ["scores"], ["logits"], axes=[1], keepdims=0),
     ]
     tensors = {"weight": np.ascontiguousarray(WEIGHT.T), "bias": BIAS}
-    return small_model(nodes, [tensor_info("x", [batch, 4, 6])], [tensor_info("logits", [batch, 3])], tensors)
+    return small_model(nodes, {"x": [batch, 4, 6]}, {"logits": [batch, 3]}, tensors)
 
 
 def opened(proto: onnx.ModelProto) -> OpenModel:

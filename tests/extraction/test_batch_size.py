@@ -13,9 +13,10 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import tna_onnx
+from tests.builders import small_model
 from tests.support import PLAIN, TILTED
 from tna_onnx.cli.command import group
 from tna_onnx.errors import DataError, UsageError
@@ -131,18 +132,12 @@ def model(batch: int | str, path: Path | None = None) -> bytes:
     rng = np.random.default_rng(3)
     weight = rng.standard_normal((5, 8)).astype(np.float32)
     hidden = rng.standard_normal((4, 8)).astype(np.float32)
-    graph = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["x", "hidden"], ["h"]),
-            helper.make_node("Relu", ["h"], ["z"]),
-            helper.make_node("Gemm", ["z", "weight"], ["logits"], name="head", transB=1),
-        ],
-        "tiny",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [batch, 4])],
-        [helper.make_tensor_value_info("logits", onnx.TensorProto.FLOAT, [batch, 5])],
-        [numpy_helper.from_array(weight, "weight"), numpy_helper.from_array(hidden, "hidden")],
-    )
-    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    nodes = [
+        helper.make_node("MatMul", ["x", "hidden"], ["h"]),
+        helper.make_node("Relu", ["h"], ["z"]),
+        helper.make_node("Gemm", ["z", "weight"], ["logits"], name="head", transB=1),
+    ]
+    made = small_model(nodes, {"x": [batch, 4]}, {"logits": [batch, 5]}, {"weight": weight, "hidden": hidden})
     if path is not None:
         onnx.save(made, path)
     return bytes(made.SerializeToString())

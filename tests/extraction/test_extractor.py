@@ -12,8 +12,9 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from tests.builders import small_model
 from tests.conftest import ROOT
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened
 from tna_onnx import FeatureExtractor
@@ -116,11 +117,8 @@ def linear_model(path: Path) -> Path:
         helper.make_node("Gemm", ["z", "w", "b"], ["logits"], name="head"),
     ]
     shapes = {"a": (3, 4), "w": (4, 2), "b": (2,)}
-    weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3])]
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 2])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    onnx.save(small_model(nodes, {"x": ["N", 3]}, {"logits": ["N", 2]}, weights), path)
     return path
 
 
@@ -143,11 +141,8 @@ def test_encoded_images_and_pixels_are_one(tmp_path: Path) -> None:
         helper.make_node("Flatten", ["p"], ["z"]),
         helper.make_node("Gemm", ["z", "w"], ["logits"], name="head", transB=1),
     ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])]
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", 2])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, [numpy_helper.from_array(weight, "w")])
     path = tmp_path / "m.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(small_model(nodes, {"x": ["N", 3, 8, 8]}, {"logits": ["N", 2]}, {"w": weight}), path)
     pixels = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 3), np.uint8)
     encoded = []
     for image in pixels:

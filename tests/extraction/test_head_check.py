@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from tests.builders import tensor_info
+from tests.builders import small_model, tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
 from tna_onnx.data import Batch
 from tna_onnx.errors import DataError, UnsupportedModel
@@ -67,13 +67,8 @@ def classifier(scale: float = 1.0) -> onnx.ModelProto:
         "LinearClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", coefficients=[*-w, *w],
         intercepts=[-scale, scale], classlabels_ints=[0, 1], post_transform="LOGISTIC",
     )  # fmt: skip
-    outputs = [
-        helper.make_tensor_value_info("p", onnx.TensorProto.FLOAT, ["N", 2]),
-        helper.make_tensor_value_info("label", onnx.TensorProto.INT64, ["N"]),
-    ]
-    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["N", 6])
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
-    return helper.make_model(helper.make_graph([node], "g", [x], outputs), ir_version=8, opset_imports=opsets)
+    outputs = {"p": ["N", 2], "label": (["N"], np.int64)}
+    return small_model([node], {"x": ["N", 6]}, outputs, domains={"ai.onnx.ml": 3})
 
 
 @pytest.mark.parametrize("scale", [1.0, 8.0, 40.0])

@@ -13,7 +13,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.independence import _cycle
 from tna_onnx.runtime import Session
@@ -66,8 +66,8 @@ def _model(behind: Callable[[Any], Nodes], batch: Any = "N") -> onnx.ModelProto:
         helper.make_node("Gemm", ["x", "zero", "unit"], ["one"]),
         *behind(ones),
     ]
-    inputs = [tensor_info("x", [batch, SIZE])]
-    return small_model(nodes, inputs, [tensor_info("logits", [batch, CLASSES])], tensors)
+    inputs = {"x": [batch, SIZE]}
+    return small_model(nodes, inputs, {"logits": [batch, CLASSES]}, tensors)
 
 
 def _data(folder: Path) -> Path:
@@ -251,7 +251,7 @@ def test_rounding_and_ranges_of_a_batch_are_no_dependence(kind: str, tmp_path: P
             helper.make_node("Mul", ["qs", "s"], ["both"]),
             helper.make_node("Mul", ["f", "both"], ["logits"]),
         ]
-    model = small_model(nodes, [tensor_info("x", ["N", SIZE])], [tensor_info("logits", ["N", CLASSES])], tensors)
+    model = small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, tensors)
     onnx.save(model, tmp_path / "m.onnx")
     for route in ("calibrate", "evaluate"):
         ROUTES[route](tmp_path / "m.onnx", data, tmp_path)

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import load_model
@@ -62,9 +62,7 @@ def expanded() -> Nodes:
 
 
 def of(nodes: Nodes, *more: onnx.NodeProto) -> onnx.ModelProto:
-    return small_model(
-        [*nodes, *more], [tensor_info("x", ["N", FEATURES])], [tensor_info("y", ["N", CLASSES])], TENSORS, opset=17
-    )
+    return small_model([*nodes, *more], {"x": ["N", FEATURES]}, {"y": ["N", CLASSES]}, TENSORS, opset=17)
 
 
 def outcome(model: onnx.ModelProto) -> Head | Refusal:
@@ -192,12 +190,7 @@ def test_squared_distances_written_out_are_a_linear_layer(last: str) -> None:
 )
 def test_what_is_added_to_scores_has_to_be_one_number_a_sample(shift: Nodes, reason: str) -> None:
     nodes = [node("MatMul", "x turned", "p"), *shift, node("Add", "p n", "y")]
-    model = small_model(
-        nodes,
-        [tensor_info("x", ["N", FEATURES])],
-        [tensor_info("y", ["N", CLASSES])],
-        {**TENSORS, "axis2": np.array([0])},
-    )
+    model = small_model(nodes, {"x": ["N", FEATURES]}, {"y": ["N", CLASSES]}, {**TENSORS, "axis2": np.array([0])})
     found = outcome(model)
     assert isinstance(found, Refusal)
     assert reason in found.reason
@@ -227,7 +220,7 @@ def test_constants_that_are_repeated_for_each_sample_leave_a_map() -> None:
         summed("ReduceSum", "q", "y"),
     ]
     tensors = {**TENSORS, "rest": np.array([CLASSES, FEATURES])}
-    model = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("y", ["N", CLASSES])], tensors)
+    model = small_model(nodes, {"x": ["N", FEATURES]}, {"y": ["N", CLASSES]}, tensors)
     found = outcome(model)
     assert isinstance(found, Refusal)
     assert "repeated for each sample" in found.reason

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.conftest import Demo
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import UnsupportedModel, UsageError
@@ -139,6 +139,6 @@ def test_a_tensor_that_two_nodes_make_is_refused() -> None:
         for value in (1, 2)
     ]
     nodes = [constants[0], helper.make_node("MatMul", ["x", "w"], ["y"]), constants[1]]
-    model = small_model(nodes, [tensor_info("x", ["N", 4])], [tensor_info("y", ["N", 3])], {})
+    model = small_model(nodes, {"x": ["N", 4]}, {"y": ["N", 3]}, {})
     with pytest.raises(UnsupportedModel, match="'w' is an output of two nodes"):
         choose_head(load_model(model))

@@ -133,7 +133,7 @@ def test_a_shape_that_is_not_declared_is_taken_as_a_matrix(tmp_path: Path) -> No
 
 
 def loaded(path: Path, nodes: list[Any], shape: list[Any], tensors: dict[str, Any], source: list[Any]) -> Model:
-    model = small_model(nodes, [tensor_info("x", source)], [tensor_info("y", shape)], tensors)
+    model = small_model(nodes, {"x": source}, {"y": shape}, tensors)
     (path / "m.onnx").write_bytes(model.SerializeToString())
     return load_model(path / "m.onnx")
 

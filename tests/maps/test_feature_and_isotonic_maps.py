@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.covariance import oas
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
@@ -48,8 +48,8 @@ def graph_of(fitted: Any, classes: int, n: int, opset: int) -> bytes:
     ops = NodeOps("float32", opset)
     result = fitted.forward(ops, "logits", "features")
     ops.nodes.append(helper.make_node("Identity", [result], ["y"]))
-    inputs = [tensor_info("logits", ["N", classes]), tensor_info("features", ["N", n])]
-    model = small_model(ops.nodes, inputs, [tensor_info("y", ["N", classes])], ops.initializers, opset=opset)
+    inputs = {"logits": ["N", classes], "features": ["N", n]}
+    model = small_model(ops.nodes, inputs, {"y": ["N", classes]}, ops.initializers, opset=opset)
     onnx.checker.check_model(model, full_check=True)
     return bytes(model.SerializeToString())
 

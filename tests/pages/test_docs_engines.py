@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 
+from tests.builders import small_model
 from tests.conftest import ROOT
 from tests.pages.documents import blocks
 from tna_onnx.api.features import features
@@ -32,17 +33,13 @@ def world(tmp_path: Path) -> Path:
     pq = pytest.importorskip("pyarrow.parquet")
     rng = np.random.default_rng(0)
     shapes = {"a": (SIZE, 16), "w": (16, CLASSES)}
-    weights = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["h"]),
         helper.make_node("Relu", ["h"], ["z"]),
         helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
     ]
-    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", SIZE])]
-    outputs = [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", CLASSES])]
-    graph = helper.make_graph(nodes, "g", inputs, outputs, weights)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    onnx.save(model, tmp_path / "model.onnx")
+    onnx.save(small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, weights), tmp_path / "model.onnx")
     x, labels = rng.standard_normal((N, SIZE)).astype(np.float32), rng.integers(0, CLASSES, N)
     (tmp_path / "samples").mkdir()
     for k, part in enumerate(np.array_split(np.arange(N), 3)):

@@ -163,10 +163,8 @@ def binary_page() -> World:
     head = helper.make_node("MatMul", ["x", "weight"], ["logit"], name="head")
     sigmoid = helper.make_node("Sigmoid", ["logit"], ["probability"])
     x, weight = tensor_info("x", ["N", 20]), rng.standard_normal((20, 1)).astype(np.float32)
-    onnx.save(
-        small_model([head, sigmoid], [x], [tensor_info("probability", ["N", 1])], {"weight": weight}), "binary.onnx"
-    )
-    onnx.save(small_model([head], [x], [tensor_info("logit", ["N", 1])], {"weight": weight}), "logit.onnx")
+    onnx.save(small_model([head, sigmoid], [x], {"probability": ["N", 1]}, {"weight": weight}), "binary.onnx")
+    onnx.save(small_model([head], [x], {"logit": ["N", 1]}, {"weight": weight}), "logit.onnx")
     for name in ("calib", "heldout"):
         samples = rng.standard_normal((400, 20)).astype(np.float32)
         np.savez(f"{name}.npz", x=samples, labels=holds(samples @ weight, rng)[:, 0])
@@ -252,7 +250,7 @@ def text_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     ]
     inputs = [tensor_info(name, ["N", "T"], np.int64) for name in ("input_ids", "attention_mask")]
     tensors = {"table": 4 * table, "weight": weight, "last": np.array([-1])}
-    onnx.save(small_model(nodes, inputs, [tensor_info("logits", ["N", 4])], tensors), "text.onnx")
+    onnx.save(small_model(nodes, inputs, {"logits": ["N", 4]}, tensors), "text.onnx")
     return 4 * table, weight
 
 
@@ -263,7 +261,7 @@ def table_model(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
     weight = rng.standard_normal((4, 3)).astype(np.float32)
     node = helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head")
-    model = small_model([node], [tensor_info("X", ["N", 4])], [tensor_info("logits", ["N", 3])], {"weight": 4 * weight})
+    model = small_model([node], {"X": ["N", 4]}, {"logits": ["N", 3]}, {"weight": 4 * weight})
     onnx.save(model, "tabular.onnx")
     x = rng.standard_normal((N, 4))
     y = drawn(x.astype(np.float32) @ (4 * weight), 5)

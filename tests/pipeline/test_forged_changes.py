@@ -122,7 +122,7 @@ def _source(kind: str, small: Small, folder: Path) -> Path:
     elif kind == "positions":
         conv = helper.make_node("Conv", ["x", "k", "b"], ["logits"], name="conv")
         values = {"k": rng.standard_normal((5, 4, 1, 1)).astype(np.float32), "b": np.zeros(5, np.float32)}
-        model = small_model([conv], [tensor_info("x", ["N", 4, 6, 7])], [tensor_info("logits", ["N", 5, 6, 7])], values)
+        model = small_model([conv], {"x": ["N", 4, 6, 7]}, {"logits": ["N", 5, 6, 7]}, values)
     elif kind == "two":
         values = {"w2": rng.standard_normal((3, 32)), "b2": rng.standard_normal(3)}
         model.graph.initializer.extend(numpy_helper.from_array(v.astype(np.float32), n) for n, v in values.items())

@@ -47,9 +47,7 @@ def plain(folder: Path) -> Path:
         helper.make_node("Add", ["s", "b"], ["logits"], name="bias"),
     ]
     tensors = {"first": first, "w": weight.astype(np.float32), "b": np.linspace(-1, 1, CLASSES, dtype=np.float32)}
-    proto = small_model(
-        nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("logits", ["N", CLASSES])], tensors=tensors
-    )
+    proto = small_model(nodes, {"x": ["N", FEATURES]}, {"logits": ["N", CLASSES]}, tensors=tensors)
     onnx.save(proto, folder / "plain.onnx")
     return folder / "plain.onnx"
 
@@ -207,7 +205,7 @@ def label_model(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     outputs = ["logits", "p"] if "too" in request.param else ["p"]
     infos = [tensor_info(name, ["N", LABELS]) for name in outputs]
     tensors = {"w": weight, "b": np.zeros(LABELS, np.float32)}
-    onnx.save(small_model(nodes, [tensor_info("x", ["N", FEATURES])], infos, tensors=tensors), tmp_path / "float.onnx")
+    onnx.save(small_model(nodes, {"x": ["N", FEATURES]}, infos, tensors=tensors), tmp_path / "float.onnx")
     batches = iter([{"x": label_samples(2)["x"]}])
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]

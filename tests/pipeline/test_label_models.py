@@ -20,7 +20,7 @@ import tna_onnx
 from tests.api.test_choice import logits_of
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.store import json_digest
 from tna_onnx.render.figures import write_figures
@@ -52,7 +52,7 @@ def model(form: str = "sigmoid") -> Any:
             columns.append(f"p{c}")
         del tensors["w"], tensors["b"]
         nodes.append(helper.make_node("Concat", columns, ["p"], axis=1))
-        return small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+        return small_model(nodes, {"x": ["N", N_FEATURES]}, outputs, tensors)
     nodes.append(helper.make_node("Gemm", ["z", "w", "b"], ["logits"], name="head", transB=1))
     if form in ("logits", "both"):
         outputs.insert(0, tensor_info("logits", ["N", LABELS]))
@@ -73,7 +73,7 @@ def model(form: str = "sigmoid") -> Any:
             helper.make_node("Add", ["e", "one"], ["d"]),
             helper.make_node("Div", ["one", "d"], ["p"]),
         ]
-    return small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+    return small_model(nodes, {"x": ["N", N_FEATURES]}, outputs, tensors)
 
 
 FORMS = ("sigmoid", "both", "label", "written out", "columns", "logits")
@@ -194,8 +194,7 @@ def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: 
 @pytest.mark.parametrize("form", _FIRST_FORM)
 def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
     report, _ = written(folder, form)
-    result = cli("evaluate", folder / "o.onnx", "--data", folder / "test.npz", "--json", folder / "e.json")
-    assert result.exit_code == 0, result.output
+    result = ok("evaluate", folder / "o.onnx", "--data", folder / "test.npz", "--json", folder / "e.json")
     evaluated = json.loads((folder / "e.json").read_text("utf-8"))
     # probabilities in float32 against logits
     assert evaluated["metrics"]["nll"] == pytest.approx(report["comparison"]["after"]["nll"], abs=1e-4)
@@ -203,11 +202,9 @@ def test_other_commands_read_the_written_file(folder: Path, form: str) -> None:
     assert len(evaluated["labels"]) == LABELS
     assert "each label, 15 bins" in result.output
     kind = ["--output-kind", "label-logits"] if form == "logits" else []
-    result = cli("verify", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz")
-    assert result.exit_code == 0, result.output
+    result = ok("verify", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz")
     assert "intact: " in result.output
-    result = cli("compare", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz", *kind)
-    assert result.exit_code == 0, result.output
+    result = ok("compare", folder / "m.onnx", folder / "o.onnx", "--data", folder / "test.npz", *kind)
     assert re.search(r"better than m.onnx in .*NLL", result.output)
 
 
@@ -225,8 +222,7 @@ def test_what_each_command_writes_fits_the_schema(folder: Path, form: str) -> No
         ("compare", model_file, new, "--data", data, *kind),
         ("verify", model_file, new, "--data", data),
     ):
-        result = cli(*words, "--json", file)
-        assert result.exit_code == 0, result.output
+        ok(*words, "--json", file)
         found.append(json.loads(file.read_text("utf-8")))
     for each in found:
         jsonschema.validate(each, tna_onnx.json_schema(each["kind"]))
@@ -249,12 +245,10 @@ def test_models_agree_on_samples_of_which_all_labels_are_the_same() -> None:
 
 def test_inspect_says_that_a_model_is_multi_label_and_what_it_needs(folder: Path) -> None:
     onnx.save(model(), folder / "m.onnx")
-    result = cli("inspect", folder / "m.onnx")
-    assert result.exit_code == 0
+    result = ok("inspect", folder / "m.onnx")
     assert "kind     multi-label: 4 labels, each with a sigmoid of its own; labels of shape (N, 4)" in result.output
     onnx.save(model("columns"), folder / "m.onnx")
-    result = cli("inspect", folder / "m.onnx")
-    assert result.exit_code == 0
+    result = ok("inspect", folder / "m.onnx")
     assert "probabilities, 4 labels, no linear head" in result.output
     assert "kind     multi-label: 4 labels" in result.output
 
@@ -302,8 +296,7 @@ def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
     """The oracle is a run on the data themselves: the same features, or logits, give the same file."""
     onnx.save(model(form), folder / "m.onnx")
     kind = ["--output-kind", "label-logits"] if form == "logits" else []
-    stored = cli("features", folder / "m.onnx", "--data", folder / "calib.npz", "--cache", folder / "store", *kind)
-    assert stored.exit_code == 0, stored.output
+    ok("features", folder / "m.onnx", "--data", folder / "calib.npz", "--cache", folder / "store", *kind)
     words = ["calibrate", folder / "m.onnx", "--search", "none", "--map", "label-platt", *kind]
     metrics = {}
     for name, data in (
@@ -311,8 +304,7 @@ def test_a_store_stands_for_the_data(folder: Path, form: str) -> None:
         ("cache", [folder / "calib.npz", "--cache", folder / "store"]),
         ("store", [folder / "store"]),
     ):
-        done = cli(*words, "--calib", *data, "-o", folder / f"{name}.onnx", "--json", folder / "r.json")
-        assert done.exit_code == 0, done.output
+        ok(*words, "--calib", *data, "-o", folder / f"{name}.onnx", "--json", folder / "r.json")
         after = json.loads((folder / "r.json").read_text("utf-8"))["comparison"]["after"]
         metrics[name] = {metric: value for metric, value in after.items() if value is not None}
     assert len([*(folder / "store").iterdir()]) == 1
@@ -380,7 +372,7 @@ def test_a_store_of_labels_is_checked(folder: Path) -> None:
     (store / "manifest.json").write_bytes(manifest)
     classes = small_model(
         [helper.make_node("Gemm", ["x", "w"], ["z"], name="head", transB=1), helper.make_node("Softmax", ["z"], ["p"])],
-        [tensor_info("x", ["N", N_FEATURES])], [tensor_info("p", ["N", LABELS])], {"w": WEIGHT},
+        {"x": ["N", N_FEATURES]}, {"p": ["N", LABELS]}, {"w": WEIGHT},
     )  # fmt: skip
     with pytest.raises(DataError, match="computed with another model"):
         tna_onnx.calibrate(classes, store, search="none", map="ts", dry_run=True)
@@ -436,12 +428,11 @@ def test_what_a_file_says_of_its_labels_is_not_said_of_another_head(folder: Path
     ]
     outputs = [tensor_info(name, ["N", LABELS]) for name in ("digit", "marks")]
     tensors = {"w": WEIGHT[::-1].copy(), "b": BIAS, "w2": WEIGHT, "b2": BIAS}
-    proto = small_model(nodes, [tensor_info("x", ["N", N_FEATURES])], outputs, tensors)
+    proto = small_model(nodes, {"x": ["N", N_FEATURES]}, outputs, tensors)
     onnx.save(proto, folder / "m.onnx")
     new, marks = folder / "o.onnx", ["--data", folder / "test.npz"]
     words = ["--head", "marks", "--output-kind", "label-logits", "--map", "label-ts", "--search", "none"]
-    result = cli("calibrate", folder / "m.onnx", "--calib", folder / "calib.npz", "-o", new, *words)
-    assert result.exit_code == 0, result.output
+    result = ok("calibrate", folder / "m.onnx", "--calib", folder / "calib.npz", "-o", new, *words)
     x = samples(900, 2)["x"]
     np.savez(folder / "digit.npz", x=x, labels=np.argmax(np.maximum(x, 0) @ WEIGHT[::-1].T + BIAS, axis=1))
     digit = ["--data", folder / "digit.npz", "--head"]

@@ -205,14 +205,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         helper.make_node("ReduceMean", ["logits"], ["mean"], keepdims=0),
         helper.make_node("Abs", ["x"], ["own"]),
     ]
-    outputs = [
-        tensor_info("logits", ["N", 5]),
-        tensor_info("energy", ["N"]),
-        tensor_info("label", ["N"], np.int64),
-        tensor_info("mean", []),
-        tensor_info("own", ["N", 8]),
-    ]
-    onnx.save(small_model(nodes, [tensor_info("x", ["N", 8])], outputs, {"w": weight}), folder / "model.onnx")
+    outputs = {"logits": ["N", 5], "energy": ["N"], "label": (["N"], np.int64), "mean": [], "own": ["N", 8]}
+    onnx.save(small_model(nodes, {"x": ["N", 8]}, outputs, {"w": weight}), folder / "model.onnx")
     x = rng.standard_normal((1500, 8)).astype(np.float32)
     labels = np.argmax(x @ weight.T / 6 + rng.gumbel(size=(1500, 5)), axis=1)
     np.savez(folder / "data.npz", x=x, labels=labels)
@@ -287,9 +281,9 @@ def data(weight: np.ndarray, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_rounding_of_the_output_is_no_error(form: str, weight: np.ndarray, data: Path, tmp_path: Path) -> None:
     nodes, dtype, most = FORMS[form]
     head = helper.make_node("Gemm", ["x", "w"], ["s"], name="head", transB=1)
-    outputs = [tensor_info("o", ["N", 5], dtype)]
+    outputs = {"o": (["N", 5], dtype)}
     model = tmp_path / "m.onnx"
-    onnx.save(small_model([head, *nodes], [tensor_info("x", ["N", 8])], outputs, {"w": weight}), model)
+    onnx.save(small_model([head, *nodes], {"x": ["N", 8]}, outputs, {"w": weight}), model)
     for name in ("ts", "ets"):
         found = tna_onnx.calibrate(model, data, dry_run=True, map=name, search="none", device="cpu").verification
         assert found.max_difference <= found.bound <= most

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.support import cli, ok
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.numerics.ops import softmax
@@ -32,8 +32,8 @@ def tokens(**fields: Any) -> Any:
         helper.make_node("Add", ["s", "b"], ["logits"]),
         helper.make_node("ArgMax", ["logits"], ["label"], axis=2, keepdims=0),
     ]
-    outputs = [tensor_info("logits", ["N", "T", CLASSES]), tensor_info("label", ["N", "T"], np.int64)]
-    return small_model(nodes, [tensor_info("x", ["N", "T", N_FEATURES])], outputs, {"w": WEIGHT.T, "b": BIAS}, **fields)
+    outputs = {"logits": ["N", "T", CLASSES], "label": (["N", "T"], np.int64)}
+    return small_model(nodes, {"x": ["N", "T", N_FEATURES]}, outputs, {"w": WEIGHT.T, "b": BIAS}, **fields)
 
 
 def pixels(batch: int | str = "N", *, resized: bool = False) -> Any:
@@ -47,10 +47,8 @@ def pixels(batch: int | str = "N", *, resized: bool = False) -> Any:
     tensors: dict[str, Any] = {"w": WEIGHT[:, :, None, None], "b": BIAS}
     if resized:
         tensors["scales"] = np.ones(4, np.float32)
-    inputs = [tensor_info("x", [batch, N_FEATURES, "H", "W"])]
-    return small_model(
-        [node for node in nodes if node], inputs, [tensor_info("p", [batch, CLASSES, "H", "W"])], tensors
-    )
+    inputs = {"x": [batch, N_FEATURES, "H", "W"]}
+    return small_model([node for node in nodes if node], inputs, {"p": [batch, CLASSES, "H", "W"]}, tensors)
 
 
 def samples(n: int, shape: tuple[int, ...], seed: int, *, classes_first: bool = False) -> dict[str, NDArray[Any]]:
@@ -206,7 +204,7 @@ def test_refusals(words: dict[str, Any], kind: type[Exception], message: str, tm
 
 def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None:
     nodes = [helper.make_node("MatMul", ["x", "w"], ["logits"])]
-    model = small_model(nodes, [tensor_info("x", ["N", 8])], [tensor_info("logits", ["N", CLASSES])], {"w": WEIGHT.T})
+    model = small_model(nodes, {"x": ["N", 8]}, {"logits": ["N", CLASSES]}, {"w": WEIGHT.T})
     data = {"x": np.zeros((40, 8), np.float32), "labels": np.arange(40) % 4}
     for words in ({"ignore_label": -1}, {"position": "last"}):
         with pytest.raises(UsageError, match="several predictions a sample"):
@@ -216,8 +214,8 @@ def test_options_for_positions_need_a_model_with_several(tmp_path: Path) -> None
 def sequence(length: int | str) -> Any:
     """A convolution along a sequence that gives logits: (N, n, P) -> (N, C, P)."""
     nodes = [helper.make_node("Relu", ["x"], ["z"]), helper.make_node("Conv", ["z", "w", "b"], ["logits"], name="head")]
-    inputs = [tensor_info("x", ["N", N_FEATURES, length])]
-    outputs = [tensor_info("logits", ["N", CLASSES, length])]
+    inputs = {"x": ["N", N_FEATURES, length]}
+    outputs = {"logits": ["N", CLASSES, length]}
     return small_model(nodes, inputs, outputs, {"w": WEIGHT[:, :, None], "b": BIAS})
 
 
@@ -237,7 +235,7 @@ def test_as_many_positions_as_classes(length: int | str, tmp_path: Path) -> None
 def test_an_axis_of_classes_that_nothing_tells_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Tanh", ["x"], ["logits"])]
     sizes = ["N", 4, 4]
-    model = write(tmp_path, small_model(nodes, [tensor_info("x", sizes)], [tensor_info("logits", sizes)], {}))
+    model = write(tmp_path, small_model(nodes, {"x": sizes}, {"logits": sizes}, {}))
     data = {"x": np.zeros((40, 4, 4), np.float32), "labels": np.arange(160).reshape(40, 4) % 4}
     result = cli("evaluate", model, write_data(tmp_path, data), "--output-kind", "logits")
     assert result.exit_code == 3
@@ -254,7 +252,7 @@ def test_a_declared_number_of_classes_tells_their_axis(axis: int, tmp_path: Path
     """As many positions as classes in the data, but the model declares the classes alone."""
     nodes = [helper.make_node("Identity", ["x"], ["logits"])]
     sizes = ["N", 4, "P"] if axis == 1 else ["N", "P", 4]
-    model = write(tmp_path, small_model(nodes, [tensor_info("x", sizes)], [tensor_info("logits", sizes)], {}))
+    model = write(tmp_path, small_model(nodes, {"x": sizes}, {"logits": sizes}, {}))
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, (40, 4))
     x = np.moveaxis(np.eye(4, dtype=np.float32)[labels], -1, axis) * 3
@@ -272,8 +270,8 @@ def test_a_network_that_quantises_each_batch(batch_size: int, tmp_path: Path) ->
         helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
     ]
     hidden = np.eye(N_FEATURES, dtype=np.float32) + 0.1
-    inputs = [tensor_info("x", ["N", "T", N_FEATURES])]
-    outputs = [tensor_info("logits", ["N", "T", CLASSES])]
+    inputs = {"x": ["N", "T", N_FEATURES]}
+    outputs = {"logits": ["N", "T", CLASSES]}
     plain = write(tmp_path, small_model(nodes, inputs, outputs, {"v": hidden, "w": WEIGHT.T}))
     model = tmp_path / "dynamic.onnx"
     quantization.quantize_dynamic(plain, model, nodes_to_exclude=["head"])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.support import PLAIN, TILTED, WALKED, ok
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
@@ -130,8 +130,8 @@ def _made(folder: Path, name: str) -> tuple[Path, Path, Path]:
     kept = {key: value for key, value in {**constants, **tensors}.items() if key in used or key == "trunk"}
     proto = small_model(
         [_node("MatMul", "x trunk", "m"), _node("Tanh", "m", "h"), *nodes],
-        [tensor_info("x", ["N", INPUTS])],
-        [tensor_info("logits", ["N", CLASSES])],
+        {"x": ["N", INPUTS]},
+        {"logits": ["N", CLASSES]},
         kept,
     )
     onnx.save(proto, folder / "m.onnx")

@@ -18,7 +18,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.conftest import Small
 from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities, with_settings
 from tna_onnx import __version__
@@ -439,7 +439,7 @@ def test_a_map_rounds_in_its_own_steps(small: Small, width: float) -> None:
     fitted = SmoothedIsotonic((((0.2 - width, 0.2 + width), (-2.0, 2.0)),) * 5)
     ops = NodeOps("float32", 17)
     result = fitted.forward(ops, "logits")
-    model = small_model(ops.nodes, [tensor_info("logits", ["N", 5])], [tensor_info(result)], ops.initializers)
+    model = small_model(ops.nodes, {"logits": ["N", 5]}, {result: None}, ops.initializers)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     written = probabilities(session.run(None, {"logits": s.astype(np.float32)})[0])
     exact = probabilities(fitted.forward(ArrayOps(s), s))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import tna_onnx
 from tests.conftest import Small
 from tests.pipeline import test_label_models as label_models
-from tests.support import PLAIN, cli
+from tests.support import PLAIN, cli, ok
 from tna_onnx.render.card import MARK, CardWords, _yaml, model_card
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.report import Report
@@ -41,8 +41,7 @@ def header(text: str) -> dict[str, Any]:
 
 
 def test_the_metrics_are_those_of_the_report(report: Report, result: Path, tmp_path: Path) -> None:
-    done = cli("card", result, "-o", tmp_path / "README.md", "--license", "mit", "--task", "tabular-classification")
-    assert done.exit_code == 0
+    ok("card", result, "-o", tmp_path / "README.md", "--license", "mit", "--task", "tabular-classification")
     text = (tmp_path / "README.md").read_text("utf-8")
     values = header(text)
     assert values["license"] == "mit"
@@ -71,8 +70,7 @@ def test_results_go_where_the_hub_looks_for_them(report: Report, result: Path, t
     results = pytest.importorskip("huggingface_hub._eval_results")
     yaml = pytest.importorskip("yaml")
     path = tmp_path / "README.md"
-    done = cli("card", result, "-o", path, "--dataset", "my-org/digits", "--base-model", "my-org/net")
-    assert done.exit_code == 0, done.output
+    ok("card", result, "-o", path, "--dataset", "my-org/digits", "--base-model", "my-org/net")
     written = yaml.safe_load((tmp_path / ".eval_results/digits.yaml").read_text("utf-8"))
     entries = results.parse_eval_result_entries(written)
     assert {entry.task_id: entry.value for entry in entries} == {

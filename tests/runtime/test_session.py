@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.runtime.fakes import CPU, CUDA, WEIGHT, Exhausted, Recorded, fail_with, inputs, product, record
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.runtime import Device, OutOfMemory, Session, open_session
@@ -55,7 +55,7 @@ def test_a_batch_size_that_the_inputs_do_not_tell(monkeypatch: pytest.MonkeyPatc
 def test_an_array_without_a_row_per_sample_goes_into_every_portion(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not padded either, where it is as long as the last portion."""
     nodes = [helper.make_node("Mul", ["x", "scale"], ["y"])]
-    model = small_model(nodes, [tensor_info("x", [4, 3]), tensor_info("scale", [3])], [tensor_info("y", [4, 3])])
+    model = small_model(nodes, {"x": [4, 3], "scale": [3]}, {"y": [4, 3]})
     session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))
     recorded = record(session, monkeypatch)
     x = np.arange(21, dtype=np.float32).reshape(7, 3)
@@ -133,7 +133,7 @@ def test_maps_are_not_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     )
     node = helper.make_node("ZipMap", ["x"], ["maps"], domain="ai.onnx.ml", classlabels_int64s=[0, 1, 2])
-    model = small_model([node], [tensor_info("x", ["N", 3])], [zipped], domains={"ai.onnx.ml": 1})
+    model = small_model([node], {"x": ["N", 3]}, [zipped], domains={"ai.onnx.ml": 1})
     x = np.arange(6, dtype=np.float32).reshape(2, 3)
     session, counting = as_cuda(model.SerializeToString(), monkeypatch)
     np.testing.assert_array_equal(session.run(["maps"], {"x": x})[0], x)
@@ -179,8 +179,8 @@ def test_a_real_allocation_that_fails() -> None:
     """Expanded to 2^50 bytes: no machine gives that."""
     model = small_model(
         [helper.make_node("Expand", ["x", "shape"], ["y"])],
-        inputs=[tensor_info("x", ["N", 1])],
-        outputs=[tensor_info("y", ["N", None])],
+        inputs={"x": ["N", 1]},
+        outputs={"y": ["N", None]},
         tensors={"shape": np.array([1, 2**47])},
     )
     session = open_session(model.SerializeToString(), "model.onnx", Device("cpu"))

@@ -16,7 +16,7 @@ import onnx
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.pipeline import test_heads as heads
 from tests.pipeline import test_integer_heads as integers
 from tests.pipeline import test_label_models as labels
@@ -78,7 +78,7 @@ def cosine(settings: dict[str, Any], folder: Path) -> Form:
         helper.make_node("Mul", ["s", "scale"], ["logits"]),
     ]
     tensors = {"w": rng.normal(size=(5, 16)).astype(np.float32), "scale": np.float32(30)}
-    proto = small_model(nodes, [tensor_info("x", ["N", 16])], [tensor_info("logits", ["N", 5])], tensors)
+    proto = small_model(nodes, {"x": ["N", 16]}, {"logits": ["N", 5]}, tensors)
     onnx.save(proto, folder / "m.onnx")
     x = rng.normal(size=(600, 16)).astype(np.float32)
     logits = 12 * (x / np.linalg.norm(x, axis=1, keepdims=True)) @ _unit(tensors["w"]).T
