@@ -13,17 +13,13 @@ import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED, WALKED
+from tests.support import PLAIN, TILTED
 from tna_onnx import maps
 from tna_onnx.errors import DataError
-from tna_onnx.numerics.metrics import Metrics
-from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.results.gates import GateMissed
 
 Array = NDArray[Any]
 
@@ -98,14 +94,6 @@ def test_external_data_are_the_same_bytes(small: Small, own: dict[str, Array], t
     assert old == new  # the data loaded
     (tmp_path / "weights.bin").unlink()  # the new model has data of its own
     np.testing.assert_array_equal(run(tmp_path / "o.onnx", own["x"][:9]), run(small.model, own["x"][:9]))
-
-
-def test_who_requires_an_improvement_gets_none(small: Small, own: dict[str, Array], tmp_path: Path) -> None:
-    with pytest.raises(GateMissed) as caught:
-        tna_onnx.calibrate(small.model, own, output=tmp_path / "o.onnx", require_improvement=True, **FAST)
-    assert caught.value.result.already_calibrated
-    assert any("--require-improvement missed" in line for line in caught.value.result.missed)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -186,38 +174,6 @@ def outputs(path: Path, x: np.ndarray) -> list[np.ndarray]:
     return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("map_name", "search"),
-    [
-        ("none", "sparse"),
-        ("ts", "none"),
-        ("ts", "sparse"),
-        ("ets", "complete"),
-        ("isotonic", "none"),
-        ("aar", "complete"),
-    ],
-)
-def test_maps_and_searches_are_one_call_and_one_file(small: Small, tmp_path: Path, map_name: str, search: str) -> None:
-    output = tmp_path / "o.onnx"
-    # one map draws its members, the others take the limit, which is quick
-    settings = (WALKED if map_name == "ts" else TILTED) | {"map": map_name, "search": search}
-    report = tna_onnx.calibrate(small.model, small.calib, eval=small.test, output=output, **settings)
-    onnx.checker.check_model(str(output), full_check=True)
-    data = np.load(small.test)
-    (logits,) = outputs(output, data["x"])
-    # one batch of 1,500 here, batches of 64 in the report: the last digit may differ
-    again = Metrics.of(SampleScores.of_logits(logits, data["labels"]))
-    assert again.nll == pytest.approx(report.comparison.after.nll, abs=1e-5)
-    assert np.all(np.isfinite(logits))
-    reference = ReferenceEvaluator(str(output)).run(None, {"x": data["x"][:50]})[0]
-    np.testing.assert_allclose(softmax(reference), softmax(logits[:50]), atol=1e-5)
-    if search == "complete" and map_name != "none":
-        assert all(point.parameters for point in report.curve)
-    for batch in (0, 1, 3):
-        assert outputs(output, data["x"][:batch])[0].shape == (batch, 5)
-
-
 def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(small: Small, tmp_path: Path) -> None:
     settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu", "predictions": "change"}
     report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
@@ -250,7 +206,7 @@ def binary(folder: Path, form: str) -> tuple[Path, Path, Path]:
         tensors["weight"] = np.concatenate([-single / 2, single / 2], axis=1)
         tensors["bias"], shape = np.array([-0.2, 0.2], np.float32), ["N", 2]
         nodes.append(helper.make_node("Softmax", ["s"], ["y"], axis=1))
-    model = small_model(nodes, [tensor_info("x", ["N", 8])], [tensor_info("y", shape)], tensors)
+    model = small_model(nodes, {"x": ["N", 8]}, {"y": shape}, tensors)
     onnx.save(model, folder / "b.onnx")
     for name in ("calib", "test"):
         x = rng.standard_normal((1500, 8)).astype(np.float32)

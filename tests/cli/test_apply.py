@@ -19,11 +19,11 @@ import pytest
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.cli.test_verify import scattered
 from tests.conftest import Small
 from tests.pipeline.test_integer_heads import FORMS, quantized, samples
-from tests.support import PLAIN, TILTED, WALKED, cli
+from tests.support import PLAIN, TILTED, WALKED, cli, ok
 from tna_onnx.graph.nodes import linear_model
 from tna_onnx.pipeline.change import _seal, _text_of
 from tna_onnx.pipeline.patch import _npz, _read_npz
@@ -114,10 +114,8 @@ def test_numbers_in_attributes(tmp_path: Path, name: str) -> None:
         "LinearClassifier", ["x"], ["label", "p"], name="lc", domain="ai.onnx.ml", coefficients=coefficients,
         intercepts=[0.1, 0.2, -0.3], classlabels_ints=[0, 1, 2], multi_class=1, post_transform="SOFTMAX",
     )  # fmt: skip
-    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", 3])]
-    onnx.save(
-        small_model([node], [tensor_info("x", ["N", 4])], outputs, domains={"ai.onnx.ml": 3}), tmp_path / "m.onnx"
-    )
+    outputs = {"label": (["N"], np.int64), "p": ["N", 3]}
+    onnx.save(small_model([node], {"x": ["N", 4]}, outputs, domains={"ai.onnx.ml": 3}), tmp_path / "m.onnx")
     _drawn_samples(tmp_path)
     _same_bytes(tmp_path / "m.onnx", tmp_path / "calib.npz", tmp_path, **{**PLAIN, "map": name})
 
@@ -133,8 +131,7 @@ def test_nothing_to_change_is_a_patch_too(small: Small, tmp_path: Path) -> None:
 
 def test_the_commands(small: Small, tmp_path: Path) -> None:
     patch = tmp_path / "head.npz"
-    dry = cli("calibrate", small.model, small.calib, "--patch", patch, "--dry-run", "--search", "none", "--map", "ts")
-    assert dry.exit_code == 0, dry.output
+    dry = ok("calibrate", small.model, small.calib, "--patch", patch, "--dry-run", "--search", "none", "--map", "ts")
     assert (f"patch    {patch}" in dry.output, "wrote    nothing" in dry.output) == (True, True)
     done = cli("apply", small.model, patch, "-o", tmp_path / "n.onnx", "--json", tmp_path / "r.json")
     assert (done.exit_code, "intact" in done.output) == (0, True), done.output
@@ -343,11 +340,7 @@ def test_an_adapter_makes_no_checkpoint(small: Small, tmp_path: Path) -> None:
 
 Arrays = dict[str, np.ndarray]
 
-KINDS: dict[str, dict[str, Any]] = {
-    "folded": {"map": "ts"},
-    "refitted": {"map": "refit"},
-    "appended": {"map": "irova"},
-}
+KINDS: dict[str, dict[str, Any]] = {"folded": {"map": "ts"}, "refitted": {"map": "refit"}, "appended": {"map": "irova"}}
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.api.test_choice import drawn
 from tests.conftest import Small
 from tests.graph.samples import run
 from tests.pipeline.test_folded_maps import Built, gemm, one_number, tied, without_bias
-from tests.support import cli, ok
+from tests.support import ok
 from tna_onnx.pipeline.settings import PAPER
 
 Array = NDArray[Any]
@@ -88,12 +88,6 @@ def test_no_output_more_where_no_prediction_changes(small: Small, tmp_path: Path
     assert "no output original_class" in " ".join(result.output.split())
     outputs = [[each.name for each in onnx.load(path).graph.output] for path in (small.model, tmp_path / "o.onnx")]
     assert outputs[0] == outputs[1]
-
-
-def test_a_tilted_weight_does_not_give_the_class_of_the_input(small: Small) -> None:
-    result = cli("calibrate", small.model, "--calib", small.calib, "--method", "tna", "--keep-decision", "--dry-run")
-    assert result.exit_code == 2
-    assert "--keep-decision: a tilted weight" in result.output
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from onnx import helper, numpy_helper
+from onnx import helper
 
 import tna_onnx
 import tna_onnx.cli
@@ -299,8 +299,7 @@ def test_bad_models(small: Small, tmp_path: Path, case: str, command: str) -> No
         code = 0 if command == "inspect" else 3
         message = message if command == "inspect" else "if they are logits, say so with --output-kind logits"
     flags = {"calibrate": ["--calib", small.calib], "evaluate": ["--data", small.calib], "inspect": []}[command]
-    result = cli(command, make(small, tmp_path), *flags)
-    assert (result.exit_code, message in result.output) == (code, True), result.output
+    result = refused(code, message, command, make(small, tmp_path), *flags)
     assert "Traceback" not in result.output
     assert not list(tmp_path.glob("*.tna.onnx"))
 
@@ -344,16 +343,6 @@ def test_bad_arrays(small: Small, tmp_path: Path, case: str) -> None:
         assert not output.exists()
 
 
-def test_infinite_features_and_logits_name_the_sample(small: Small, tmp_path: Path) -> None:
-    x = np.load(small.calib)["x"]
-    x[7] = 3e38
-    data = data_with(tmp_path, small, x=x)
-    result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "o.onnx")
-    assert (result.exit_code, "sample 7" in result.output) == (4, True), result.output
-    result = cli("evaluate", small.model, "--data", data)
-    assert (result.exit_code, "sample 7" in result.output) == (4, True), result.output
-
-
 @pytest.mark.parametrize(
     ("output", "message"),
     [("model.onnx", "output is the input model"), ("none/o.onnx", "does not exist"), (".", "is a directory")],
@@ -361,8 +350,7 @@ def test_infinite_features_and_logits_name_the_sample(small: Small, tmp_path: Pa
 def test_bad_outputs(small: Small, tmp_path: Path, output: str, message: str) -> None:
     model = tmp_path / "model.onnx"
     model.write_bytes(small.model.read_bytes())
-    result = cli("calibrate", model, "--calib", small.calib, "-o", tmp_path / output)
-    assert (result.exit_code, message in result.output) == (2, True), result.output
+    refused(2, message, "calibrate", model, "--calib", small.calib, "-o", tmp_path / output)
     assert model.read_bytes() == small.model.read_bytes()
 
 
@@ -382,8 +370,7 @@ BAD_USAGE = {
 def test_bad_usage(small: Small, tmp_path: Path, case: str) -> None:
     flags, message = BAD_USAGE[case]
     given = [str(small.calib) if f == "D" else f for f in flags]
-    result = cli("calibrate", small.model, *given, "-o", tmp_path / "o.onnx")
-    assert (result.exit_code, message in result.output) == (2, True), result.output
+    refused(2, message, "calibrate", small.model, *given, "-o", tmp_path / "o.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -395,25 +382,3 @@ def test_without_a_runtime_the_message_says_what_to_install(
     assert result.exit_code == 5
     assert "pip install 'tna-onnx[cpu]'" in result.output
     assert "pip install 'tna-onnx[gpu]'" in result.output
-
-
-def test_data_that_the_model_has_mastered_gives_advice(small: Small, tmp_path: Path) -> None:
-    arrays = dict(np.load(small.calib))
-    tensors = {t.name: numpy_helper.to_array(t) for t in onnx.load(small.model).graph.initializer}
-    logits = np.maximum(arrays["x"] @ tensors["hidden"], 0) @ tensors["weight"].T + tensors["bias"]
-    data = data_with(tmp_path, small, labels=logits.argmax(axis=1))
-    result = cli("calibrate", small.model, "--calib", data, "-o", tmp_path / "o.onnx", *FAST)
-    assert (result.exit_code, "every calibration sample is classified right" in result.output) == (4, True)
-    assert not (tmp_path / "o.onnx").exists()
-
-
-def test_no_file_of_the_command_is_overwritten(small: Small, tmp_path: Path) -> None:
-    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
-    model.write_bytes(small.model.read_bytes())
-    data.write_bytes(small.calib.read_bytes())
-    for flags in (["-o", data], ["--json", model], ["--json", data], ["--json", tmp_path], ["-o", model]):
-        result = cli("calibrate", model, "--calib", data, *flags)
-        assert result.exit_code == 2, result.output
-    assert model.read_bytes() == small.model.read_bytes()
-    assert data.read_bytes() == small.calib.read_bytes()
-    assert len(list(tmp_path.iterdir())) == 2

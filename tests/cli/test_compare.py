@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests import support
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.conftest import Small
 from tests.render.html.test_calibration import check_page
 from tna_onnx.extraction import sessions as opening
@@ -64,8 +64,8 @@ def classifier(
     ]
     model = small_model(
         nodes,
-        [tensor_info(name, ["N", 6], dtype)],
-        [tensor_info("logits", ["N", classes])],
+        {name: (["N", 6], dtype)},
+        {"logits": ["N", classes]},
         {"weight": weight},
         metadata=class_names and {"class_names": json.dumps(class_names)},
     )
@@ -188,7 +188,7 @@ def test_each_model_gets_the_layout_that_fits_it(tmp_path: Path) -> None:
             helper.make_node("Flatten", ["t" if turn else "x"], ["flat"]),
             helper.make_node("MatMul", ["flat", "weight"], ["logits"]),
         ]
-        model = small_model(nodes, [tensor_info("x", shape)], [tensor_info("logits", ["N", 2])], {"weight": weight})
+        model = small_model(nodes, {"x": shape}, {"logits": ["N", 2]}, {"weight": weight})
         models.append(tmp_path / f"{layout}.onnx")
         onnx.save(model, models[-1])
     for k in range(40):
@@ -263,7 +263,7 @@ def test_refusals_have_the_exit_codes_of_evaluate(world: World, small: Small, tm
     five = classifier(tmp_path / "five.onnx", classes=5)
     (tmp_path / "text.onnx").write_text("no model")
     node = helper.make_node("Relu", ["x"], ["y"])
-    onnx.save(small_model([node], [tensor_info("x", ["N", 6])], [tensor_info("y", ["N", 6])]), tmp_path / "r.onnx")
+    onnx.save(small_model([node], {"x": ["N", 6]}, {"y": ["N", 6]}), tmp_path / "r.onnx")
     cases: list[tuple[list[object], int, str]] = [
         ([world.true], 2, "at least two models, got 1"),
         ([world.true, tmp_path / "missing.onnx"], 2, "missing.onnx"),

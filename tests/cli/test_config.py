@@ -234,8 +234,7 @@ def test_bad_files(small: Small, folder: Path, case: str) -> None:
 
 @pytest.mark.parametrize("name", ["none.toml", "."])
 def test_a_file_that_cannot_be_read(small: Small, name: str) -> None:
-    result = cli("evaluate", small.model, "--data", small.test, "--config", name)
-    assert (result.exit_code, "cannot be read" in result.stderr) == (2, True)
+    result = refused(2, "cannot be read", "evaluate", small.model, "--data", small.test, "--config", name)
     assert result.stderr.startswith(f"Error: {name}: ")
 
 

@@ -17,7 +17,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.results.test_json_schema import valid
-from tests.support import cli, ok
+from tests.support import cli, ok, refused
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.errors import DataError
@@ -158,8 +158,7 @@ def test_models_that_decide_nothing(small: Small, model: str, tmp_path: Path) ->
     words = ["--data", small.test, "--output-name", "logits"]
     ok("evaluate", tmp_path / "m.onnx", *words, "--json", tmp_path / "e.json")
     assert valid((tmp_path / "e.json").read_text())["decisions"] is None
-    done = cli("evaluate", tmp_path / "m.onnx", *words, "--ood-data", small.test)
-    assert (done.exit_code, "--ood-data measures the output ood" in done.output) == (2, True), done.output
+    refused(2, "--ood-data measures the output ood", "evaluate", tmp_path / "m.onnx", *words, "--ood-data", small.test)
 
 
 @pytest.mark.parametrize("asked", ["accept,set", "accept"])
@@ -210,5 +209,4 @@ def test_unknown_images_beside_arrays(demo: Demo, tmp_path: Path) -> None:
     (tmp_path / "far").mkdir()
     image.new("L", (28, 28)).save(tmp_path / "far/a.png")
     words = ["--add", "ood", "--ood-data", tmp_path / "far", "-o", tmp_path / "g.onnx"]
-    done = cli("guard", demo.model, demo.calib, *words)
-    assert (done.exit_code, "use arrays or images for both" in done.output) == (2, True), done.output
+    refused(2, "use arrays or images for both", "guard", demo.model, demo.calib, *words)

@@ -12,12 +12,13 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper
 from PIL import Image
 
 import tna_onnx
+from tests.builders import small_model
 from tests.conftest import Small
-from tests.support import cli
+from tests.support import cli, ok
 from tna_onnx.errors import DataError, UsageError
 
 Array = NDArray[Any]
@@ -98,8 +99,7 @@ def test_a_column_says_which_samples_belong_together(
     expected = tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=arrays["patient"])
     assert expected.metrics.groups == 50
     path = write(tmp_path / "data", arrays)
-    done = cli("evaluate", small.model, path, "--group-column", "patient", "--json", tmp_path / "r.json")
-    assert done.exit_code == 0, done.output
+    done = ok("evaluate", small.model, path, "--group-column", "patient", "--json", tmp_path / "r.json")
     assert "N = 300 in 50 groups (design effect" in done.output
     metrics = json.loads((tmp_path / "r.json").read_text())["metrics"]
     assert metrics["groups"] == 50
@@ -223,8 +223,7 @@ def test_a_calibrator_takes_groups_and_so_does_fit(arrays: Arrays, tmp_path: Pat
     assert fitted.report_ is not None
     assert fitted.report_.comparison.before.groups == 50
     np.savez(tmp_path / "scores.npz", logits=logits, labels=y, patient=arrays["patient"])
-    done = cli("fit", tmp_path / "scores.npz", "--map", "ts", "--group-column", "patient", "-o", tmp_path / "c.onnx")
-    assert done.exit_code == 0, done.output
+    done = ok("fit", tmp_path / "scores.npz", "--map", "ts", "--group-column", "patient", "-o", tmp_path / "c.onnx")
     assert "in 50 groups" in done.output
     missing = cli("fit", tmp_path / "scores.npz", "--group-column", "nobody", "-o", tmp_path / "d.onnx")
     assert missing.exit_code == 4
@@ -280,8 +279,7 @@ def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Smal
 def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arrays, tmp_path: Path) -> None:
     path = npz(tmp_path / "d", arrays)
     command = ["guard", small.model, path, "--add", "set", "--coverage", "90", "--device", "cpu"]
-    done = cli(*command, "-o", tmp_path / "g.onnx", "--group-column", "patient", "--json", tmp_path / "g.json")
-    assert done.exit_code == 0, done.output
+    done = ok(*command, "-o", tmp_path / "g.onnx", "--group-column", "patient", "--json", tmp_path / "g.json")
     assert "thresholds from 50 samples" in done.output
     assert "for one sample of a new group" in done.output
     assert "new group" not in cli(*command, "-o", tmp_path / "h.onnx").output
@@ -305,8 +303,7 @@ def test_features_keep_groups_and_weights(
     words = ["calibrate", small.model, "--search", "none", "--map", "ts", "--device", "cpu"]
     reports = []
     for data, flags, name in ((path, columns, "a"), (features, named, "b")):
-        done = cli(*words, data, *flags, "-o", tmp_path / f"{name}.onnx", "--json", tmp_path / f"{name}.json")
-        assert done.exit_code == 0, done.output
+        ok(*words, data, *flags, "-o", tmp_path / f"{name}.onnx", "--json", tmp_path / f"{name}.json")
         reports.append(json.loads((tmp_path / f"{name}.json").read_text())["comparison"]["before"])
     assert reports[0]["groups"] == reports[1]["groups"] == 50
     # files of features are in another order, so that folds are others; the input's metrics are not
@@ -331,15 +328,9 @@ def weight(seed: int) -> Array:
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A head of more features than a calibration set of a few hundred samples can fit."""
     nodes = [helper.make_node("Relu", ["x"], ["f"]), helper.make_node("Gemm", ["f", "w", "b"], ["logits"], transB=1)]
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", FEATURES])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["N", CLASSES])],
-        [numpy_helper.from_array(0.4 * weight(0), "w"), numpy_helper.from_array(np.zeros(CLASSES, np.float32), "b")],
-    )
+    tensors = {"w": np.float32(0.4) * weight(0), "b": np.zeros(CLASSES, np.float32)}
     path = tmp_path_factory.mktemp("copies") / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(small_model(nodes, {"x": ["N", FEATURES]}, {"logits": ["N", CLASSES]}, tensors), path)
     return path
 
 

@@ -14,7 +14,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.results.test_json_schema import valid
-from tests.support import cli, ok
+from tests.support import cli, ok, refused
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.conformal import coverage_band
 
@@ -156,8 +156,7 @@ def test_what_cannot_be_promised(small: Small, flags: list[str], code: int, said
     words = ["--calib", small.calib, "-o", tmp_path / "g.onnx", "-q", "--add", "accept,set", "--risk", "20"]
     if "--add" in flags:
         words = words[:4]
-    done = cli("guard", small.model, *words, *flags)
-    assert (done.exit_code, said in done.output) == (code, True), done.output
+    refused(code, said, "guard", small.model, *words, *flags)
     assert (tmp_path / "g.onnx").exists() == (code == 0)
 
 

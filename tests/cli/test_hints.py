@@ -39,7 +39,7 @@ def linear(columns: int, *names: str) -> onnx.ModelProto:
     weights = {f"w_{name}": weight + np.float32(0.1 * place) * RNG.standard_normal((4, columns)).astype(np.float32)
                for place, name in enumerate(names)}  # fmt: skip
     nodes = [helper.make_node("MatMul", ["X", f"w_{name}"], [name], name=f"head_{name}") for name in names]
-    return small_model(nodes, [tensor_info("X", ["N", 4])], [tensor_info(n, ["N", columns]) for n in names], weights)
+    return small_model(nodes, {"X": ["N", 4]}, [tensor_info(n, ["N", columns]) for n in names], weights)
 
 
 def tree(shares: bool) -> onnx.ModelProto:
@@ -53,8 +53,8 @@ def tree(shares: bool) -> onnx.ModelProto:
         class_weights=scores if shares else [5 * score - 2 for score in scores], classlabels_int64s=[0, 1, 2],
         post_transform="NONE",
     )  # fmt: skip
-    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("scores", ["N", 3])]
-    return small_model([node], [tensor_info("X", ["N", 4])], outputs, domains={"ai.onnx.ml": 3})
+    outputs = {"label": (["N"], np.int64), "scores": ["N", 3]}
+    return small_model([node], {"X": ["N", 4]}, outputs, domains={"ai.onnx.ml": 3})
 
 
 def unequal(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -65,13 +65,13 @@ def unequal(model: onnx.ModelProto) -> onnx.ModelProto:
 
 def regressor() -> onnx.ModelProto:
     node = helper.make_node("LinearRegressor", ["X"], ["y"], domain="ai.onnx.ml", coefficients=[1.0] * 4)
-    return small_model([node], [tensor_info("X", ["N", 4])], [tensor_info("y", ["N", 1])], domains={"ai.onnx.ml": 1})
+    return small_model([node], {"X": ["N", 4]}, {"y": ["N", 1]}, domains={"ai.onnx.ml": 1})
 
 
 def detector() -> onnx.ModelProto:
     nodes = [helper.make_node("Identity", ["X"], ["boxes"]), helper.make_node("Softmax", ["X"], ["scores"])]
-    outputs = [tensor_info("boxes", ["N", 4]), tensor_info("scores", ["N", 7, 4])]
-    return small_model(nodes, [tensor_info("X", ["N", 4])], outputs)
+    outputs = {"boxes": ["N", 4], "scores": ["N", 7, 4]}
+    return small_model(nodes, {"X": ["N", 4]}, outputs)
 
 
 def embedding() -> onnx.ModelProto:
@@ -80,7 +80,7 @@ def embedding() -> onnx.ModelProto:
         helper.make_node("LpNormalization", ["raw"], ["embedding"]),
     ]
     weight = RNG.standard_normal((4, 8)).astype(np.float32)
-    return small_model(nodes, [tensor_info("X", ["N", 4])], [tensor_info("embedding", ["N", 8])], {"w": weight})
+    return small_model(nodes, {"X": ["N", 4]}, {"embedding": ["N", 8]}, {"w": weight})
 
 
 MODELS: dict[str, Any] = {"boosted trees": lambda: tree(shares=False), "two heads": lambda: linear(3, "a", "b")}
@@ -123,8 +123,7 @@ def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None
 def test_a_forest_of_shares_is_probabilities(tmp_path: Path) -> None:
     onnx.save(tree(shares=True), tmp_path / "model.onnx")
     words = ["--search", "none", "--map", "ts", "-o", tmp_path / "new.onnx", "--trust-labels"]
-    done = cli("calibrate", tmp_path / "model.onnx", data(tmp_path), *words)
-    assert done.exit_code == 0, done.output
+    done = ok("calibrate", tmp_path / "model.onnx", data(tmp_path), *words)
     assert "adds up the shares in the leaves of trees" in done.output
 
 
@@ -142,7 +141,7 @@ def test_boxes_beside_scores_are_a_detector(tmp_path: Path) -> None:
         "w": RNG.standard_normal((7, 3, 1, 1)).astype(np.float32), "shape": np.array([0, 7, 20]),
         "sizes": np.array([4, 3]), "stride": np.float32(8),
     }  # fmt: skip
-    model = small_model(nodes, [tensor_info("X", ["N", 3, 4, 5])], [tensor_info("output0", ["N", 7, 20])], tensors)
+    model = small_model(nodes, {"X": ["N", 3, 4, 5]}, {"output0": ["N", 7, 20]}, tensors)
     onnx.save(model, tmp_path / "yolo.onnx")
     done = cli("inspect", tmp_path / "yolo.onnx")
     assert "detector" in done.output
@@ -209,24 +208,23 @@ def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], hint: s
     assert refused.exit_code in (2, 3), refused.output
     assert hint in refused.stderr
     for told in followed:
-        done = cli(*words, *told)
-        assert done.exit_code == 0, (told, done.output)
+        ok(*words, *told)
 
 
 # --- What people try first, also with a folder of the Hub: where it cannot work, the message names what was meant
 
 
-TABLE_RNG = np.random.default_rng(0)
-ROWS = TABLE_RNG.standard_normal((40, 2)).astype(np.float32)
+ROWS = np.random.default_rng(0).standard_normal((40, 2)).astype(np.float32)
 LABELS = np.arange(40) % 3
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Path:
     """A folder with a model of two numbers, and a table of two columns and one of text."""
-    weight = TABLE_RNG.standard_normal((2, 3)).astype(np.float32)
+    # a draw with which the labels, that follow nothing, go a little: a temperature can be fitted
+    weight = np.random.default_rng(6).standard_normal((2, 3)).astype(np.float32)
     node = helper.make_node("MatMul", ["X", "weight"], ["logits"], name="head")
-    model = small_model([node], [tensor_info("X", ["N", 2])], [tensor_info("logits", ["N", 3])], {"weight": weight})
+    model = small_model([node], {"X": ["N", 2]}, {"logits": ["N", 3]}, {"weight": weight})
     onnx.save(model, tmp_path / "model.onnx")
     names = ("cat", "dog", "emu")
     lines = [f"{a},{b},{names[label]}" for (a, b), label in zip(ROWS, LABELS, strict=True)]
@@ -253,13 +251,6 @@ def test_a_column_in_another_case(table: Path) -> None:
 
 def test_a_column_given_as_a_file_of_labels(table: Path) -> None:
     assert "for a column of a table, use --label-column species" in refusal(table, "calib.csv", "--labels", "species")
-
-
-def test_one_cell_that_is_no_number(table: Path) -> None:
-    text = (table / "calib.csv").read_text("utf-8").replace(f"{ROWS[7, 1]}", "tall")
-    (table / "calib.csv").write_text(text, "utf-8")
-    error = refusal(table, "calib.csv", "--label-column", "species")
-    assert "the table has 1 ('age'; not all values are numbers in 'height')" in error
 
 
 def test_a_path_that_is_nearly_right(table: Path) -> None:
@@ -292,7 +283,7 @@ def test_a_stray_folder_beside_numbered_ones(tmp_path: Path, small: Small) -> No
     node = helper.make_node("Flatten", ["image"], ["flat"])
     head = helper.make_node("MatMul", ["flat", "weight"], ["logits"], name="head")
     weight = {"weight": np.ones((4, 3), np.float32)}
-    model = small_model([node, head], [tensor_info("image", ["N", 1, 2, 2])], [tensor_info("logits", ["N", 3])], weight)
+    model = small_model([node, head], {"image": ["N", 1, 2, 2]}, {"logits": ["N", 3]}, weight)
     onnx.save(model, tmp_path / "model.onnx")
     from PIL import Image
 
@@ -374,7 +365,7 @@ def test_text_is_tokenised_by_the_tokenizer_of_the_folder(tmp_path: Path) -> Non
         helper.make_node("ReduceMean", ["e"], ["z"], axes=[1], keepdims=0),
         helper.make_node("MatMul", ["z", "w"], ["logits"], name="head"),
     ]
-    proto = small_model(nodes, [tensor_info("input_ids", ["N", 4], np.int64)], [tensor_info("logits", ["N", 2])], table)
+    proto = small_model(nodes, {"input_ids": (["N", 4], np.int64)}, {"logits": ["N", 2]}, table)
     onnx.save(proto, hub / "onnx/model.onnx")
     ids = rng.integers(0, 5, (300, 4))
     logits = table["table"][ids].mean(axis=1) @ table["w"]

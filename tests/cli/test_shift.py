@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model
 from tests.results.test_json_schema import valid
 from tests.support import cli, ok
 
@@ -50,8 +50,8 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     bias = np.array([0.0, 0.4, -0.2, 0.1], np.float32)
     model = small_model(
         [helper.make_node("Gemm", ["x", "weight", "bias"], ["logits"], name="head")],
-        inputs=[tensor_info("x", ["N", 6])],
-        outputs=[tensor_info("logits", ["N", 4])],
+        inputs={"x": ["N", 6]},
+        outputs={"logits": ["N", 4]},
         tensors={"weight": 2 * weight, "bias": 2 * bias},
     )
     onnx.save(model, folder / "source.onnx")
@@ -162,8 +162,8 @@ def test_other_outputs(activation: str, tmp_path: Path) -> None:
             helper.make_node("MatMul", ["x", "weight"], ["s"], name="head"),
             helper.make_node(activation, ["s"], ["p"], name="link", **options),
         ],
-        inputs=[tensor_info("x", ["N", 4])],
-        outputs=[tensor_info("p", ["N", columns])],
+        inputs={"x": ["N", 4]},
+        outputs={"p": ["N", columns]},
         tensors={"weight": weight},
     )
     onnx.save(model, tmp_path / "m.onnx")
@@ -198,8 +198,8 @@ def test_a_float16_head_behind_which_all_is_float32(words: dict[str, Any], tmp_p
             helper.make_node("Cast", ["scores"], ["logits"], to=TensorProto.FLOAT),
             helper.make_node("Softmax", ["logits"], ["p"], axis=1),
         ],
-        inputs=[tensor_info("x", ["N", 4])],
-        outputs=[tensor_info("p", ["N", 3])],
+        inputs={"x": ["N", 4]},
+        outputs={"p": ["N", 3]},
         tensors={"weight": weight, "bias": np.array([0.3, 0.1, 0.2], np.float16)},
     )
     onnx.save(model, tmp_path / "m.onnx")

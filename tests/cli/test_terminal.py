@@ -10,15 +10,13 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
 
 from tests.conftest import Small
-from tests.support import PLAIN, cli, program, run, words_of
-from tna_onnx.cli.calibrate import Extras
+from tests.support import PLAIN, program, refused, run, words_of
 from tna_onnx.cli.command import Command, Group
 from tna_onnx.cli.show import finish, page_step
 from tna_onnx.cli.terminal import (
@@ -141,7 +139,7 @@ LABELS = ["--labels", "l.npy", "--eval", "e.npz", "--eval-labels", "el.npy"]
         ("guard", LABELS, ("m.guard.onnx", "l.npy", "e.npz", "el.npy")),
         ("shift", [*LABELS, "--target-prior", "t.json"], ("m.shift.onnx", "l.npy", "el.npy", "t.json")),
         ("shift", ["--source-prior", "s.json", "--target-prior", "uniform"], ("s.json",)),
-        ("calibrate", LABELS, ("m.tna.onnx", "l.npy", "el.npy")),
+        ("calibrate", LABELS, ("m.onnx", "c.npz", "m.tna.onnx", "l.npy", "el.npy")),
         ("calibrate", ["-o", "o.onnx"], ("o.onnx",)),
         ("evaluate", ["--labels", "l.npy"], ("l.npy",)),
         ("features", ["--labels", "l.npy", "--cache", "c"], ("l.npy",)),
@@ -153,9 +151,7 @@ def test_no_result_replaces_a_file_of_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name in taken:
-        done = cli(command, "m.onnx", "c.npz", *words, "--json", name)
-        assert done.exit_code == 2
-        assert "is one of the other files" in done.stderr, name
+        refused(2, "is one of the other files", command, "m.onnx", "c.npz", *words, "--json", name)
     assert not list(tmp_path.iterdir())
 
 
@@ -309,20 +305,3 @@ def test_changed_and_new_files_are_named(tmp_path: Path) -> None:
         assert interruption(ctx) == f"Interrupted; {changed} is written.{kept}"
         new.touch()
         assert interruption(ctx) == f"Interrupted; {changed}, {new} are written.{kept}"
-
-
-# ---- Figures and MLflow: steps only for what was asked for
-
-
-REPORT: Any = object()
-
-
-def test_steps_are_those_that_were_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[object] = []
-    drawn = (tmp_path / "a.svg", tmp_path / "a.png")
-    monkeypatch.setattr("tna_onnx.render.figures.write_figures", lambda *given: calls.append(given) or drawn)
-    monkeypatch.setattr("tna_onnx.render.mlflow.log_report", lambda *given: calls.append(given) or "run 1")
-    assert not [*Extras(None, mlflow=False).steps(REPORT, None)]
-    steps = Extras("f", mlflow=True).steps(REPORT, str(tmp_path / "not written"))
-    assert [step() for step in steps] == [["figures  f: a (svg, png, pdf)"], ["mlflow   run 1"]]
-    assert calls == [(REPORT, Path("f")), (REPORT, {"": [], "figures": [*drawn]})]

@@ -82,8 +82,7 @@ def test_compare_pairs_models_by_weight_and_the_report_says_what_they_are_worth(
     scaled = tmp_path / "scaled.onnx"
     tna_onnx.calibrate(small.model, {name: arrays[name] for name in ("x", "labels")}, output=scaled, map="ts")
     target = tmp_path / "compared.json"
-    result = cli("compare", small.model, scaled, "--data", path, "--weight-column", "patient", "--json", target)
-    assert result.exit_code == 0, result.output
+    result = ok("compare", small.model, scaled, "--data", path, "--weight-column", "patient", "--json", target)
     worth = arrays["patient"].sum() ** 2 / (arrays["patient"] ** 2).sum()
     assert f"worth {worth:.0f}" in result.output
     second = json.loads(target.read_text())["models"][1]
@@ -154,8 +153,7 @@ def test_the_choice_takes_maps_that_know_weights_and_others_are_refused(
 ) -> None:
     path = npz(tmp_path / "samples", arrays)
     words = ("--weight-column", "patient", "-o", tmp_path / "new.onnx")
-    chosen = cli("calibrate", small.model, path, *words)
-    assert chosen.exit_code == 0, chosen.output
+    chosen = ok("calibrate", small.model, path, *words)
     assert "by weight worth" in chosen.output
     refused = cli("calibrate", small.model, path, *words, "--map", "aar", "--overwrite")
     assert refused.exit_code != 0

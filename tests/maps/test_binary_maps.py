@@ -143,12 +143,6 @@ class TestFits:
 
 @pytest.mark.parametrize("name", NAMES)
 class TestUglyEdges:
-    @pytest.mark.parametrize("classes", [3, 10])
-    def test_more_classes_are_refused(self, name: str, classes: int) -> None:
-        logits = np.random.default_rng(0).normal(size=(30, classes))
-        with pytest.raises(DataError, match=f"{name}: this map is for two classes, and the logits have {classes}"):
-            MAPS[name].fit(reduce_of(logits, np.arange(30) % classes))
-
     @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0, 1e4])
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     def test_separable_data_give_sane_probabilities(self, name: str, dtype: Any, scale: float) -> None:

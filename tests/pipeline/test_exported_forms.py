@@ -116,7 +116,7 @@ def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
     if tied:  # the weight is read elsewhere too: the head gets one of its own
         nodes.append(helper.make_node("Identity", ["w"], ["class vectors"]))
         outputs.append(tensor_info("class vectors", [CLASSES, FEATURES]))
-    inputs = [tensor_info("x", ["N", FEATURES]), tensor_info("w", [CLASSES, FEATURES]), tensor_info("b", [CLASSES])]
+    inputs = {"x": ["N", FEATURES], "w": [CLASSES, FEATURES], "b": [CLASSES]}
     tensors = {"w": weight, "b": rng.standard_normal(CLASSES).astype(np.float32)}
     return small_model(nodes, inputs, outputs, tensors, opset=opset, ir_version=3)
 
@@ -152,7 +152,7 @@ def one_logit(how: str) -> onnx.ModelProto:
         tensors["shape"] = np.array([-1], np.int64)
         nodes.append(helper.make_node("Reshape", ["s", "shape"], ["y"]))
     shape = {"flat": ["N"], "column": ["N", 1], "unknown": None}[how]
-    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("y", shape)], tensors)
+    return small_model(nodes, {"x": ["N", FEATURES]}, {"y": shape}, tensors)
 
 
 def both(logit: Array) -> Array:
@@ -185,14 +185,6 @@ def test_one_logit_without_a_sigmoid(tmp_path: Path, how: str, search: str, name
     assert report.classes == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"search": "none"}, {"output_kind": "logits"}])
-def test_one_number_without_a_sigmoid_is_asked_about(tmp_path: Path, options: dict[str, Any]) -> None:
-    proto = one_logit("column")
-    x = samples()
-    with pytest.raises(UnsupportedModel, match="Then say output_kind='logit'; a regression has no probabilities"):
-        recalibrated(proto, tmp_path, both(run(proto, x, "y")), x, **options)
-
-
 def logistic(sharpness: float, *, normalizer: bool) -> onnx.ModelProto:
     """A binary logistic regression as scikit-learn's converter writes it; many of its probabilities are 1."""
     w = sharpness * np.random.default_rng(0).standard_normal(FEATURES).astype(np.float32)
@@ -205,8 +197,8 @@ def logistic(sharpness: float, *, normalizer: bool) -> onnx.ModelProto:
     ]  # fmt: skip
     if normalizer:  # older versions of the converter
         nodes.append(helper.make_node("Normalizer", ["scores"], ["p"], domain="ai.onnx.ml", norm="L1"))
-    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", 2])]
-    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], outputs, domains={"ai.onnx.ml": 3})
+    outputs = {"label": (["N"], np.int64), "p": ["N", 2]}
+    return small_model(nodes, {"x": ["N", FEATURES]}, outputs, domains={"ai.onnx.ml": 3})
 
 
 @pytest.mark.parametrize(
@@ -244,9 +236,9 @@ def with_labels() -> onnx.ModelProto:
         helper.make_node("Reshape", ["s", "shape"], ["logits"]),
         helper.make_node("Softmax", ["logits"], ["p"], axis=1),
     ]
-    outputs = [tensor_info("label", ["N"], np.int64), tensor_info("p", ["N", CLASSES])]
+    outputs = {"label": (["N"], np.int64), "p": ["N", CLASSES]}
     tensors = {"w": weight, "shape": np.array([-1, CLASSES], np.int64)}
-    return small_model(nodes, [tensor_info("x", ["N", FEATURES])], outputs, tensors)
+    return small_model(nodes, {"x": ["N", FEATURES]}, outputs, tensors)
 
 
 @pytest.mark.parametrize(("name", "fold"), [("ts", True), ("ts", False), ("ets", True)])
@@ -260,13 +252,6 @@ def test_labels_that_read_the_layer_stay_right_under_maps_that_keep_the_order(
     np.testing.assert_array_equal(run(new, x, "label"), run(new, x, "p").argmax(axis=1))
 
 
-def test_labels_that_read_the_layer_would_not_follow_another_map(tmp_path: Path) -> None:
-    proto = with_labels()
-    x = samples()
-    with pytest.raises(UnsupportedModel, match=r"'s', from which labels are read, .* use map='ts', ets or none"):
-        recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="isotonic")
-
-
 def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: Path) -> None:
     """The softmax is brought into the shape that the input says."""
     nodes = [
@@ -278,7 +263,7 @@ def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: 
     ]
     weight = np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
     tensors = {"w": weight, "classes": np.array([CLASSES], np.int64)}
-    proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], tensors)
+    proto = small_model(nodes, {"x": ["N", FEATURES]}, {"p": ["N", CLASSES]}, tensors)
     x = samples()
     labels = softened(run(proto, x, "p"))
     with pytest.raises(UnsupportedModel, match="read the model's input 'x' too; give samples for the inputs"):

@@ -63,7 +63,7 @@ def _proto(how: str) -> onnx.ModelProto:
         inputs = [features[name], f"{stored[name]}_weight", f"{stored[name]}_bias"]
         nodes.append(helper.make_node("Gemm", inputs, [name], name=f"{name}_head", transB=1))
     outputs = [tensor_info(name, ["N", classes[name]]) for name in CLASSES]
-    return small_model(nodes, [tensor_info("x", ["N", 8])], outputs, tensors)
+    return small_model(nodes, {"x": ["N", 8]}, outputs, tensors)
 
 
 def _run(path: Path | bytes, x: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
@@ -245,30 +245,6 @@ def test_a_list_beside_the_heads_has_their_new_scores(tmp_path: Path) -> None:
     # arrays of different width are compared as one
     verified = ok("verify", model, out, "--data", calib, "--head", "shape", "--label-column", "shape")
     assert f"{600 * sum(CLASSES.values()):,} of {600 * sum(CLASSES.values()):,} values differ" in verified.output
-
-
-@pytest.mark.parametrize("kind", ["external data", "IR version 3"])
-def test_files_of_other_kinds(two: Model, tmp_path: Path, kind: str) -> None:
-    """Each file has its own data file; constants of old files are nodes."""
-    model, calib, _ = two
-    proto = onnx.load(model)
-    folder = tmp_path / "own"
-    folder.mkdir()
-    if kind == "external data":
-        onnx.save(proto, folder / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
-    else:
-        proto.ir_version = 3
-        proto.opset_import[0].version = 8
-        proto.graph.input.extend(tensor_info(t.name, list(t.dims)) for t in proto.graph.initializer)
-        onnx.save(proto, folder / "m.onnx")
-    out = folder / "o.onnx"
-    settings = {**TILTED, "map": "ets"}
-    reports = _calibrated(folder / "m.onnx", calib, out, settings)
-    assert all(each.standing.word == "improved" for each in reports.values())
-    assert tna_onnx.verify(folder / "m.onnx", out).passed
-    data = [path.name for path in folder.iterdir() if path.name.startswith("o.onnx.")]
-    assert len(data) == (kind == "external data")
-    _run(out, np.load(calib)["x"])
 
 
 @pytest.mark.parametrize("names", [("y", "y/b"), ("guard", "a b")])
