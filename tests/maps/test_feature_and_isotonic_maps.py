@@ -155,20 +155,6 @@ def test_new_samples_have_mean_zero_and_standard_deviation_one(size: int, n: int
     assert same.mean() < new.mean()
 
 
-def test_gaussians_of_training_features_are_standardised_on_the_calibration_samples() -> None:
-    logits, labels, features = sample(size=900, n=20)
-    trained, seen = slice(0, 500), slice(500, 900)
-    training = FeatureSpace.of_training(reduce_of(logits[trained], labels[trained], features[trained]))
-    assert training.measured is None
-    reduce = reduce_of(logits[seen], labels[seen], features[seen], cuts=(100,))
-    fitted_map = AtypicalityAware.fit(reduce, space=training)
-    unseen = distances(features[trained], labels[trained], features[seen])
-    expected = (unseen - unseen.mean()) / unseen.std()
-    np.testing.assert_allclose(fitted_map.space.measured, expected, atol=1e-6)
-    found = fitted_map.space.atypicality(ArrayOps(features), features[seen])[:, 0]
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 def test_few_samples_for_many_features_do_no_harm() -> None:
     """A classifier that needs one temperature: a polynomial of in-sample distances multiplied its NLL."""
     rng = np.random.default_rng(0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -25,7 +24,6 @@ def calibrate(
     *,
     eval: Any = None,  # noqa: A002 - the word of the command line
     teacher: ModelSource | None = None,
-    train_features: Any = None,
     ood_data: Any = None,
     output: str | Path | None = None,
     settings: Settings | None = None,
@@ -56,7 +54,6 @@ def calibrate(
         teacher: a model whose probabilities are fitted in place of labels, in the forms of `model`: the float model of
             which a quantised one was made. The labels of `calib` are not read; without `eval`, a quarter of the samples
             is kept for the report.
-        train_features: a part of the training data, in the same forms as `calib`. `aar` compares features with these.
             Without it, the features of each calibration sample are compared with those of the other folds.
         ood_data: with `add`, samples that the model should not know, for the report. Their labels are not used.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
@@ -126,7 +123,6 @@ def calibrate(
         raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
     if teacher is not None:
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
-    job = replace(job, training=arguments.beside_of(train_features, job.calib, keywords))
     unknown = arguments.beside_of(ood_data, job.calib, keywords)
     if unknown is not None and (decisions is None or "ood" not in decisions.add):
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")

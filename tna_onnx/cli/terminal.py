@@ -300,7 +300,6 @@ _PATHS_FILES = (
     "eval",
     "eval_labels",
     "ood_data",
-    "train_features",
     "teacher",
     "target",
 )

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -295,7 +294,6 @@ class AtypicalityAware(CalibrationMap):
     title: ClassVar[str] = "temperature by how unusual a sample is"
     rank: ClassVar[int] = 130
     needs_features: ClassVar[bool] = True
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {"space": ()}
 
     @property
     def brief(self) -> dict[str, Any]:
@@ -316,24 +314,11 @@ class AtypicalityAware(CalibrationMap):
         return op.log(op.clip(p, op.tiny, 1.0))
 
     @classmethod
-    def fit(
-        cls, reduce: Reduce, *, start: AtypicalityAware | None = None, space: FeatureSpace | None = None
-    ) -> AtypicalityAware:
-        """Fit the feature space, then p and v.
-
-        With `space`, `FeatureSpace.of_training` of other samples' features, that is standardised here; without it, the
-        space is fitted on these samples, and the atypicality of each is measured without itself.
-        """
-        if start:
-            space = start.space
-        elif space:
-            space = space.standardised(space.atypicalities(reduce))
-        else:
-            space = FeatureSpace.fit(reduce)
-        atypicality = space.measured
-        if atypicality is None:
-            atypicality = space.atypicalities(reduce)
-        objective = AtypicalityLoss.of(without_features(reduce), atypicality)
+    def fit(cls, reduce: Reduce, *, start: AtypicalityAware | None = None) -> AtypicalityAware:
+        """Fit the feature space, in which the atypicality of each sample is measured without itself, then p and v."""
+        space = start.space if start else FeatureSpace.fit(reduce)
+        assert space.measured is not None  # noqa: S101 - it was fitted to these samples
+        objective = AtypicalityLoss.of(without_features(reduce), space.measured)
         first = np.r_[start.polynomial, start.bias] if start else objective.plain
         # the same for all samples: saturated probabilities hide where the loss falls
         refuge = objective.constant / objective.unit

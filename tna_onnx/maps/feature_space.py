@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import Reduce, Rows
-from tna_onnx.numerics.ops import ArrayOps, Ops, to_host
+from tna_onnx.numerics.ops import Ops, to_host
 from tna_onnx.numerics.outliers import inverse_root, oas, whitened
 from tna_onnx.numerics.threads import several_threads
 
@@ -88,11 +88,6 @@ class FeatureSpace:
         distance = op.add(op.sum_square(u), op.min(cross))
         return op.mul(op.add(distance, op.const(-self.shift)), op.const(1 / self.scale))
 
-    def atypicalities(self, reduce: Reduce) -> FloatArray:
-        """Return the atypicality of all samples, (N,)."""
-        (values,) = reduce(functools.partial(_atypicality_of, self)).columns
-        return np.asarray(values)
-
     def standardised(self, distance: FloatArray) -> FeatureSpace:
         """Return the space whose atypicality has mean 0 and standard deviation 1 over (N,) values in this one."""
         mean = float(distance.mean())
@@ -120,11 +115,6 @@ class FeatureSpace:
         of = functools.partial(_distance_without_itself, space, space.between(), moments.count)
         (distance,) = reduce(of).columns
         return space.standardised(distance)
-
-    @classmethod
-    def of_training(cls, reduce: Reduce) -> FeatureSpace:
-        """Fit means and covariance on training data, in one pass; `standardised` takes distances of other data."""
-        return cls.of_moments(reduce(_Moments.of))
 
     @classmethod
     def of_moments(cls, moments: _Moments) -> FeatureSpace:
@@ -195,11 +185,6 @@ class _Moments:
         outer = np.stack([c, d], axis=1) @ np.stack([d, c])
         outer += self.outer
         return _Moments(origin, self.count, self.total + self.count[:, None] * d, outer)
-
-
-def _atypicality_of(space: FeatureSpace, _logits: Any, _labels: Any, features: Any) -> Rows:
-    a = space.atypicality(ArrayOps(features), features)
-    return Rows.of(np.asarray(to_host(a), np.float64)[:, 0])
 
 
 def _distance_without_itself(

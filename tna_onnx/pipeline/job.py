@@ -71,7 +71,6 @@ class Job(ModelJob):
     """The request for a recalibration; without held-out data the report is cross-fitted.
 
     Attributes:
-        training: a part of the training data, for maps that compare features with those; None without.
         settings: of search, map and intervals.
         gates: limits on the result.
         details: collect the numbers behind the figures.
@@ -80,7 +79,6 @@ class Job(ModelJob):
         patch: ending of the name of a patch to make (`pipeline.patch`); empty for none.
     """
 
-    training: Data | None = None
     settings: Settings = field(default_factory=Settings)
     gates: Gates = field(default_factory=Gates)
     details: bool = False
@@ -222,7 +220,6 @@ class Task:
         output: path to write; None for a model in memory that stays there.
         calibration: samples to search and fit on.
         held_out: samples for the report, if given.
-        training: a part of the training data, if given.
         provider: ONNX Runtime's execution provider.
         fallback: why `auto` did not get CUDA; empty otherwise.
         batch_size: samples per run.
@@ -237,7 +234,6 @@ class Task:
     output: Path | None
     calibration: Collected
     held_out: Collected | None
-    training: Collected | None
     provider: str
     fallback: str
     batch_size: int

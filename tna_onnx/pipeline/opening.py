@@ -171,9 +171,8 @@ def open_task(job: Job, progress: Progress) -> Task:
     model, readout, target = _open_model(job)
     opened = OpenModel(model, readout, device, job.calib)
     samples, held_out = _open_both(job, opened)
-    training = None if job.training is None else open_samples(opened, job.training)
     # before the network runs over any of them
-    _check_samples(job, samples, held_out, training)
+    _check_samples(job, samples, held_out)
     # after the counts, because it reads all data
     calib_digests = DigestedSamples(samples.source, samples.form)
     judging = _digested(held_out)
@@ -183,7 +182,7 @@ def open_task(job: Job, progress: Progress) -> Task:
     try:
         probed, size, more = _probed(job, opened, samples, session)
     except HeadDiffers:
-        if job.needs_head or samples.given or training is not None:
+        if job.needs_head or samples.given:
             raise
         opened = opened.without_head()
         samples = replace(samples, readout=opened.readout)
@@ -202,7 +201,6 @@ def open_task(job: Job, progress: Progress) -> Task:
     calibration = collect(samples, "calibration data", job.folder)
     # only this run needs these: no store keeps their features
     held_out_features = None if held_out is None else collect(held_out, "held-out data")
-    training_features = None if training is None else collect(training, "training data")
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
     few = group_notes(samples.source) if held_out is None else group_notes(held_out.source)
@@ -219,7 +217,6 @@ def open_task(job: Job, progress: Progress) -> Task:
         output=target,
         calibration=calibration,
         held_out=held_out_features,
-        training=training_features,
         provider=provider,
         fallback=fallback,
         batch_size=size,
@@ -364,14 +361,12 @@ def _head(model: Model, options: ModelOptions) -> Head:
         raise
 
 
-def _check_samples(job: Job, samples: Samples, held_out: Samples | None, training: Samples | None) -> None:
+def _check_samples(job: Job, samples: Samples, held_out: Samples | None) -> None:
     """Refuse samples that leave nothing to do, and too few of them."""
     bins = job.settings.bins
     # a store does not say which rows are of one sample
     if job.cache is not None and samples.readout.several:
         raise UsageError("features of several predictions a sample are not kept on disk; leave --cache out")
-    if training is not None and not isinstance(training.readout, Head):
-        raise UsageError(f"{training.source.describe()}: holds logits; train_features needs data or features")
     if job.needs_head and not isinstance(samples.readout, Head):
         raise UsageError(f"{samples.source.describe()}: holds logits, which leave nothing to tilt; add --search none")
     require_groups(samples.source, FOLDS)

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.source import source_beside
@@ -17,8 +17,6 @@ from tna_onnx.graph.nodes import beside_earlier
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, unchanged
 from tna_onnx.graph.save import pending
-from tna_onnx.maps import MAPS
-from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.reliability import Reliability
@@ -133,11 +131,6 @@ def _writing(task: Task, labels: LabelCheck) -> Writing:
 
 def _strategy(task: Task, choices: Sequence[str]) -> Strategy:
     settings = task.settings
-    options: dict[str, Any] = {**settings.fit_options}
-    maps = [MAPS[name] for name in (*choices, settings.resolved_map) if name in MAPS]
-    if task.training is not None and any("space" in chosen.options for chosen in maps):
-        _log.info("training features: %s", task.training.source.describe())
-        options["space"] = FeatureSpace.of_training(task.logits(task.weight, on=task.training).reduce(features=True))
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
     return Strategy(
@@ -147,7 +140,7 @@ def _strategy(task: Task, choices: Sequence[str]) -> Strategy:
         map=settings.resolved_map,
         settings=settings.for_search,
         allowed=tuple(choices),
-        options=options,
+        options=settings.fit_options,
         predictions=settings.predictions,
         part=_fit_part(task, settings.seed),
     )
