@@ -226,7 +226,7 @@ def test_a_dry_run_says_what_a_run_writes_and_writes_nothing(small: Small, tmp_p
     assert changes["added"] == sorted(after.keys() - before.keys())
     assert changes["nodes"] == sorted({n.name for n in new.node} - {n.name for n in old.node})
     assert f"note     dry run, no file was written; a run would write {output} with changed tensors: " in dry.stdout
-    assert ", ".join(changes["tensors"]) in dry.stdout
+    assert ", ".join(map(repr, changes["tensors"])) in dry.stdout
     assert "wrote    nothing" in dry.stdout
 
 

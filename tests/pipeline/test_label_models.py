@@ -183,7 +183,7 @@ def test_a_label_that_never_holds_has_the_shared_temperature_and_a_note(folder: 
     notes = "\n".join(report.notes)
     assert "the calibration data have no sample with 1 of 4 labels (sun)" in notes
     assert "1 of 4 labels have the temperature of all labels, as they lack samples" in notes
-    assert "or their scores do not go with the labels: sun" in notes
+    assert "or their scores do not go with the labels: 'sun'" in notes
     assert [row.shared for row in report.labels] == [False, False, True, False]
     assert report.parameters["intercepts"][2] == 0
 

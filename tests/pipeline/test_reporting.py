@@ -299,8 +299,8 @@ IMAGE = InputSpec("image", (None, 3, None, None), np.dtype(np.float32))
 
 
 def test_worst_rows() -> None:
-    over, under = worst_rows(scores_of([0.9, 0.8, 0.2, 0.99, 0.1], [False, True, True, False, True]), 2)
-    assert (over.tolist(), under.tolist()) == ([3, 0], [4, 2])
+    over, under = worst_rows(scores_of([0.9, 0.8, 0.2, 0.99, 0.1], [False, True, True, False, True]))
+    assert (over.tolist(), under.tolist()) == ([3, 0], [4, 2, 1])
     over, under = worst_rows(scores_of([0.9], [True]))
     assert (over.tolist(), under.tolist()) == ([], [0])
 

@@ -73,10 +73,10 @@ def connected(n: int, pairs: Pairs) -> IntArray:
     return group
 
 
-def near_copies(features: NDArray[Any], seed: int = 0) -> Pairs:
+def near_copies(features: NDArray[Any]) -> Pairs:
     """Return the pairs (P, 2) of samples that are near copies; of a large group, enough of them to connect it.
 
-    `features`: (N, n) finite numbers; `seed`: of the samples that distances are measured to, and of a projection.
+    `features`: (N, n) finite numbers.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.standard_normal((200, 16))
@@ -88,7 +88,8 @@ def near_copies(features: NDArray[Any], seed: int = 0) -> Pairs:
     none = np.zeros((0, 2), np.int64)
     if n <= 2 * _NEIGHBOURS or features.shape[1] < MIN_FEATURES:
         return none
-    rng = np.random.default_rng(seed)
+    # of the samples that distances are measured to, and of a projection
+    rng = np.random.default_rng(0)
     # of very wide features fewer, which are copied
     most = min(_OTHERS, max(4 * _NEIGHBOURS, _MOST_NUMBERS // features.shape[1]))
     references = np.sort(rng.permutation(n)[:most])

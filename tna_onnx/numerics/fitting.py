@@ -172,15 +172,12 @@ def simplex_weights(gram: FloatArray, target: FloatArray) -> FloatArray:
     return weights
 
 
-def mixture_weights(
-    likelihoods: FloatArray, counts: FloatArray | None = None, *, max_iterations: int = 50
-) -> FloatArray:
+def mixture_weights(likelihoods: FloatArray, counts: FloatArray | None = None) -> FloatArray:
     """Maximise sum_i log(likelihoods_i . w) over the probability simplex, by sequential quadratic programming.
 
     Gives (k,) weights. Source: Kim, Carbonetto, Stephens & Anitescu (2020), "A fast algorithm for maximum likelihood
     estimation of mixture proportions using sequential quadratic programming". `likelihoods`: (N, k) non-negative, a
     positive one in every row; k small. `counts`: (N,) how much each row counts; None where all count the same.
-    `max_iterations`: steps at most; the last one gains less than 1e-14 a sample.
 
     >>> mixture_weights(np.array([[0.9, 0.1], [0.2, 0.1]])).round(6).tolist()
     [1.0, 0.0]
@@ -191,7 +188,7 @@ def mixture_weights(
     # inside: every row has a positive likelihood there
     weights = np.full(k, 1 / k)
     mixed = likelihoods @ weights
-    for _ in range(max_iterations):
+    for _ in range(50):  # the last step gains less than 1e-14 a sample
         ratios = likelihoods / mixed[:, None]
         slope = ratios.mean(axis=0) if counts is None else counts @ ratios / n
         gram = ratios.T @ (ratios if counts is None else ratios * counts[:, None]) / n
@@ -371,7 +368,6 @@ def convex_minimum(
     *,
     refuge: FloatArray | None = None,
     tolerance: float = 1e-7,
-    max_iterations: int = 100,
 ) -> FloatArray:
     """Minimise a smooth convex function.
 
@@ -386,12 +382,12 @@ def convex_minimum(
     """
     first = _Point.of(function, start)
     if refuge is None or first.length <= _FAR:
-        return _descent(function, first, tolerance, max_iterations).x
-    fallback = _descent(function, _Point.of(function, refuge), tolerance, max_iterations)
+        return _descent(function, first, tolerance).x
+    fallback = _descent(function, _Point.of(function, refuge), tolerance)
     if fallback.length <= _NEAR:
         return fallback.x
     # not even from there: the better end of the two
-    minimum = _descent(function, first, tolerance, max_iterations)
+    minimum = _descent(function, first, tolerance)
     return min((fallback, minimum), key=lambda end: end.value if math.isfinite(end.value) else math.inf).x
 
 
@@ -413,9 +409,9 @@ class _Point:
         return cls(x, value, gradient, curvature, math.nan if math.isnan(square) else math.sqrt(max(square, 0.0)))
 
 
-def _descent(function: Function, at: _Point, tolerance: float, max_iterations: int) -> _Point:
+def _descent(function: Function, at: _Point, tolerance: float) -> _Point:
     """Take Newton steps from a point; return the last one."""
-    for _ in range(max_iterations):
+    for _ in range(100):
         if not at.length > tolerance:
             break
         step = _conjugate_gradients(at.curvature, -at.gradient, _forcing(at.length, tolerance))

@@ -149,7 +149,7 @@ def before_decisions(file: Model, entries: Mapping[str, str]) -> Model:
     *earlier, step = _steps(provenance(file))
     if step["step"] != "decisions":
         raise NotRebuilt("something else was changed after decisions were added")
-    with _not_rebuilt("its making"):
+    with _not_rebuilt():
         dials = Decoder(_size(file)).decoded(step["dials"])
         proto = decisions.without_decisions(file, step["names"].values(), dials)
     annotate(proto, _with_steps(entries, earlier) if earlier else entries)
@@ -360,7 +360,7 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
     roles: dict[str, str] = {}
     wrong: list[Difference] = []
     stated: dict[str, str] = {}
-    with _not_rebuilt("its making"):
+    with _not_rebuilt():
         for step in steps:
             again = _again_decisions if step["step"] == "decisions" else _again
             proto, new_roles, words, made = again(model, step, file, size)
@@ -383,7 +383,7 @@ def _rebuilt(source: Model, file: Model) -> _Rebuilt:
 
 
 @contextlib.contextmanager
-def _not_rebuilt(what: str) -> Iterator[None]:
+def _not_rebuilt() -> Iterator[None]:
     """Turn what a record that someone else wrote, which may hold anything, does to its reader into a reason."""
     try:
         yield
@@ -391,7 +391,7 @@ def _not_rebuilt(what: str) -> Iterator[None]:
         ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError, RecursionError, StopIteration,
         TypeError, ValueError, UnsupportedModel,
     ) as error:  # fmt: skip
-        raise NotRebuilt(f"what it says of {what} cannot be done ({type(error).__name__}: {error})") from error
+        raise NotRebuilt(f"what it says of its making cannot be done ({type(error).__name__}: {error})") from error
 
 
 _Again: TypeAlias = tuple[Any, dict[str, str], dict[str, Any], HeadStep | DecisionStep]

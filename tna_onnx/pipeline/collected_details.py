@@ -279,13 +279,13 @@ def worst_samples(
     return tuple(map(sample, over.tolist())), tuple(map(sample, under.tolist()))
 
 
-def worst_rows(scores: SampleScores, max_rows: int = _WORST_MAX_SAMPLES) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of wrong predictions by falling confidence, and of right ones by rising; at most so many of each."""
+def worst_rows(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of wrong predictions by falling confidence, and of right ones by rising; some of each."""
     wrong = np.flatnonzero(~scores.hit)
     right = np.flatnonzero(scores.hit)
     # stable: samples of one confidence keep their order, so a run shows the same ones again
-    over = wrong[np.argsort(-scores.confidence[wrong], kind="stable")][:max_rows]
-    under = right[np.argsort(scores.confidence[right], kind="stable")][:max_rows]
+    over = wrong[np.argsort(-scores.confidence[wrong], kind="stable")][:_WORST_MAX_SAMPLES]
+    under = right[np.argsort(scores.confidence[right], kind="stable")][:_WORST_MAX_SAMPLES]
     return over, under
 
 

@@ -19,6 +19,7 @@ import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.labels import listed
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source, source_beside
 from tna_onnx.data.suspicion import recipe_text
@@ -332,7 +333,7 @@ def _position_notes(source: Source) -> list[str]:
     ]
 
 
-def _label_notes(task: Task, outcome: Outcome, max_names: int = 8) -> list[str]:
+def _label_notes(task: Task, outcome: Outcome) -> list[str]:
     """Say what the numbers are where a sample has several labels, and which labels were not fitted by themselves."""
     if not task.readout.multi_label:
         return []
@@ -343,11 +344,10 @@ def _label_notes(task: Task, outcome: Outcome, max_names: int = 8) -> list[str]:
     shared: tuple[int, ...] = getattr(outcome.fitted, "shared", ())
     if shared:
         names = task.opened.names or tuple(map(str, range(task.readout.n_classes)))
-        more = ", ..." if len(shared) > max_names else ""
-        listed = ", ".join(names[c] for c in shared[:max_names])
         notes.append(
             f"{len(shared):,} of {task.readout.n_classes:,} labels have the temperature of all labels, as they lack "
-            f"samples for a fit of their own, or their scores do not go with the labels: {listed}{more}"
+            f"samples for a fit of their own, or their scores do not go with the labels: "
+            f"{listed(names[c] for c in shared)}"
         )
     return notes
 
@@ -463,14 +463,7 @@ def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) ->
     return []
 
 
-def _dry_run_note(changes: Changes, max_names: int = 8) -> str:
-
-    def listed(what: str, names: tuple[str, ...]) -> str:
-        more = f" and {len(names) - max_names} more" if len(names) > max_names else ""
-        return f"{what} {', '.join(names[:max_names]) or 'none'}{more}"
-
-    return (
-        f"dry run, no file was written; a run would write {changes.target or 'the model in memory'} with "
-        f"{listed('changed tensors:', changes.tensors)}; {listed('new tensors:', changes.added)}; "
-        f"{listed('new nodes:', changes.nodes)}"
-    )
+def _dry_run_note(changes: Changes) -> str:
+    parts = {"changed tensors": changes.tensors, "new tensors": changes.added, "new nodes": changes.nodes}
+    text = "; ".join(f"{what}: {listed(names) or 'none'}" for what, names in parts.items())
+    return f"dry run, no file was written; a run would write {changes.target or 'the model in memory'} with {text}"

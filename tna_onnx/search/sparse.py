@@ -132,12 +132,10 @@ class Walk:
         inside = set(self._settings.steps(1))
         return [quarters + k for k in offsets if quarters + k in inside]
 
-    def refine(
-        self, stride: int, last: int, extend: Callable[[list[int]], object], members: int, centres: int = 2
-    ) -> None:
-        """Look half as far on both sides of the best `centres`, again and again down to a distance of `last`."""
+    def refine(self, stride: int, extend: Callable[[list[int]], object], members: int, centres: int = 2) -> None:
+        """Look half as far on both sides of the best `centres`, again and again down to a distance of 1."""
         tried: set[int] = set()  # angles past the end of the paths are not asked for again
-        while stride > last:
+        while stride > 1:
             stride //= 2
             near = {q for c in self.level(members)[:centres] for q in self.around(self.quarters(c), (-stride, stride))}
             new = sorted(q for q in near - tried if not self.has(q, members))
@@ -175,7 +173,7 @@ def search_sparse(
     # step 2
     level = search.add_members(target)
     extend = functools.partial(search.extend, members=level.members)
-    walk.refine(level.stride, 1, extend, level.members, level.centres)  # step 3
+    walk.refine(level.stride, extend, level.members, level.centres)  # step 3
     walk.end()
     return tuple(walk.pool)
 
@@ -195,7 +193,7 @@ def _target(original: Candidate, settings: SearchSettings, scores_at: Callable[[
 
     extend(settings.steps(settings.coarse))
     # as finely as the search itself: the target lies on its grid
-    limit.refine(settings.coarse, 1, extend, LIMIT)
+    limit.refine(settings.coarse, extend, LIMIT)
     return limit.quarters(limit.best(LIMIT))
 
 
@@ -317,6 +315,6 @@ def search_complete(
             walk.add([candidate_of(average, members, scores, fitted)])
 
     extend(settings.steps(settings.coarse))
-    walk.refine(settings.coarse, 1, extend, members, centres=4)  # fitted maps leave a flat curve with several dips
+    walk.refine(settings.coarse, extend, members, centres=4)  # fitted maps leave a flat curve with several dips
     walk.end()
     return tuple(walk.pool)
