@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
 from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
+from tna_onnx.graph.outputs import ClassOutput
 from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
@@ -46,6 +47,9 @@ from tna_onnx.results.measured import Evaluation, estimates_of, subgroup_notes, 
 from tna_onnx.results.outcomes import Decisions
 from tna_onnx.results.recall import Recall
 from tna_onnx.runtime import Device, parse_device
+
+if TYPE_CHECKING:
+    from tna_onnx.api.features import FeatureRun
 
 _log = logging.getLogger("tna_onnx")
 
@@ -201,24 +205,23 @@ def _scored_by_ray(
     source = run.source
     notes = run.notes
     if source is None:
-        request = Request(
-            [InputSpec("confidence", (None,), np.dtype(np.float32))],
-            output.n_classes,
-            beside={role: columns[role] for role in data.beside},
-        )
-        scored = open_columns(run.title, run.title, request, columns, columns["label"], hashed=lambda _: "")
-        source = replace(scored, preprocessing=run.recipe)
+        source = _source_of(run, columns, output, data)
         if "shift" in provenance(loaded):
-            notes = (
-                *notes,
-                f"{loaded.name} was shifted; --engine ray does not check whether with some of these samples",
-            )
+            notes += (f"{loaded.name} was shifted; --engine ray does not check whether with some of these samples",)
     scores = SampleScores(*(columns[name] for name in ("confidence", "hit", "nll", "brier")))
     scores = scores.clustered(clusters_of(source), weights_of(source))
     if source.recipe() is not None:
-        notes = (*notes, *preprocessing_notes(source, classifier.inputs, run.data.preprocessing))
+        notes += (*preprocessing_notes(source, classifier.inputs, run.data.preprocessing),)
     notes = (*loaded.class_notes(classifier.names), *group_notes(source), *notes)
     return Opened(classifier, run.data, source, None, batch_size, notes), scores, columns["predicted"]
+
+
+def _source_of(run: FeatureRun, columns: Mapping[str, NDArray[Any]], output: ClassOutput, data: Data) -> Source:
+    """Return the samples of table files as their scores describe them."""
+    inputs = [InputSpec("confidence", (None,), np.dtype(np.float32))]
+    request = Request(inputs, output.n_classes, beside={role: columns[role] for role in data.beside})
+    scored = open_columns(run.title, run.title, request, columns, columns["label"], hashed=lambda _: "")
+    return replace(scored, preprocessing=run.recipe)
 
 
 def _scored(

@@ -248,27 +248,34 @@ def run_both(both: Both, device: Device, source: Source, batch_size: int, progre
             tally.add(x, y)
         done += len(labels)
         progress("compare", done, len(source))
-    downstream = _downstream(both.old, both.readouts)
     before_scores, after_scores = (SampleScores.concatenate(part).clustered(clusters_of(source)) for part in scores)
-    outputs = OutputDifference(
+    difference = _difference(both, source, sums, tallies, new_session.provider)
+    return Moved(difference, before_scores, after_scores, tuple(notes))
+
+
+def _difference(
+    both: Both, source: Source, sums: _Sums, tallies: Mapping[str, _Tally], provider: str
+) -> OutputDifference:
+    n = len(source)
+    downstream = _downstream(both.old, both.readouts)
+    return OutputDifference(
         data=source.describe(),
-        samples=done,
-        output=output.name,
-        output_kind=output.kind,
+        samples=n,
+        output=both.output.name,
+        output_kind=both.output.kind,
         largest=sums.largest,
-        mean=sums.difference / (done * output.n_classes),
+        mean=sums.difference / (n * both.output.n_classes),
         same_class=sums.same,
-        confidence_before=sums.confidence[0] / done,
-        confidence_after=sums.confidence[1] / done,
-        accuracy_before=sums.hits[0] / done,
-        accuracy_after=sums.hits[1] / done,
+        confidence_before=sums.confidence[0] / n,
+        confidence_after=sums.confidence[1] / n,
+        accuracy_before=sums.hits[0] / n,
+        accuracy_after=sums.hits[1] / n,
         others=tuple(
             OtherOutput(name, name in downstream, t.values, t.differing, t.largest) for name, t in tallies.items()
         ),
         preprocessing=source.recipe(),
-        provider=new_session.provider,
+        provider=provider,
     )
-    return Moved(outputs, before_scores, after_scores, tuple(notes))
 
 
 class _Sums:

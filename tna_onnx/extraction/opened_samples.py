@@ -28,7 +28,7 @@ from tna_onnx.data.sources.columns import open_columns
 from tna_onnx.data.sources.feature_files import FeatureFiles, feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.sessions import Classifier, OpenModel, Runner, in_rows, open_part
-from tna_onnx.extraction.store import find_stores, model_key, read_stored
+from tna_onnx.extraction.store import StoredFeatures, find_stores, model_key, read_stored
 from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.nodes import PREFIX, calibrations
@@ -264,6 +264,26 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
     if isinstance(readout, Head):
         kind = "features"
         tensor = readout.features
+    _check_tensor(opened, stored, kind, tensor)
+    beside = stored.key.get("beside", [])
+    unfit = [name for name in beside if _by_place(model, name)]
+    if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
+        unfit.append(tensor)  # several rows a sample, one after the other
+    if unfit:
+        raise DataError(
+            f"{stored.folder}: the head reads '{unfit[0]}', whose rows depend on the place of a sample in its batch; "
+            "give the data themselves, with --cache for the features"
+        )
+    values = {kind: stored.arrays["features"]}
+    values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
+    data = _with_columns(data, stored)
+    entered = _enter(opened, values, stored.labels, kind, data, f"feature store {stored.folder.name}")
+    return replace(entered, store=stored.folder)
+
+
+def _check_tensor(opened: OpenModel, stored: StoredFeatures, kind: str, tensor: str) -> None:
+    """Refuse a store of another model, tensor or head."""
+    model, readout = opened.model, opened.readout
     if not _computed_with(model, stored.key, kind):
         raise DataError(
             f"{stored.folder}: the features were computed with another model, or other external data (SHA-256 "
@@ -285,15 +305,10 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
             f"{stored.folder}: '{tensor}' was collected as {stored.key.get('holds')}, not as {readout.holds}; say the "
             "same --output-kind"
         )
-    beside = stored.key.get("beside", [])
-    unfit = [name for name in beside if _by_place(model, name)]
-    if isinstance(readout, Head) and "Gemm" in readout.op_type and stored.arrays["features"].ndim != 2:
-        unfit.append(tensor)  # several rows a sample, one after the other
-    if unfit:
-        raise DataError(
-            f"{stored.folder}: the head reads '{unfit[0]}', whose rows depend on the place of a sample in its batch; "
-            "give the data themselves, with --cache for the features"
-        )
+
+
+def _with_columns(data: Data, stored: StoredFeatures) -> Data:
+    """Return the data with the columns of a store that they name."""
     further: dict[str, Any] = {}
     for role, column in data.beside.items():
         if isinstance(column, str) and column not in stored.columns:
@@ -303,11 +318,7 @@ def _stored(opened: OpenModel, folder: Path, data: Data) -> Samples:
                 "with --group-column or --weight-column, which are stored as 'group' and 'weight'"
             )
         further[role] = stored.columns[column] if isinstance(column, str) else column
-    data = replace(data, groups=further.get("group"), by=further.get("by"), weights=further.get("weight"))
-    values = {kind: stored.arrays["features"]}
-    values.update({name: stored.arrays[f"beside_{k}"] for k, name in enumerate(beside)})
-    entered = _enter(opened, values, stored.labels, kind, data, f"feature store {stored.folder.name}")
-    return replace(entered, store=stored.folder)
+    return replace(data, groups=further.get("group"), by=further.get("by"), weights=further.get("weight"))
 
 
 # Operators that number samples: what they give one sample depends on the others.

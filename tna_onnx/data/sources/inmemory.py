@@ -75,18 +75,7 @@ def open_in_memory(
         # before the columns of the inputs, which the other labels may be taken for
         marked_labels(columns[label], len(columns[label]), request.n_classes, f"{where}: column {label!r}")
     request = with_tokenizer(request, kinds, label)
-    tokens = token_columns(kinds, request)
-    if tokens and need_padding(tokens, map(_length, columns[tokens["ids"]]), request):
-        arrays, note = padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)
-    elif request.tokenizer is None:
-        layout = lay_out(where, kinds, request, label)
-        note = layout.note
-        arrays = {spec.name: _filled(where, spec, layout.columns[spec.name], columns, kinds) for spec in request.inputs}
-    else:
-        not_text = (label, *request.no_inputs)
-        texts = [name for name, kind in kinds.items() if kind == "text" and name not in not_text]
-        cells = [(name, columns[name].tolist()) for name in text_columns(where, texts, request)]
-        arrays, note = tokenized(where, cells, request)
+    arrays, note = _input_arrays(where, columns, kinds, request, label)
     return open_columns(
         title,
         where,
@@ -99,6 +88,24 @@ def open_in_memory(
         notes=(note,) if note else (),
         beside={name: columns[name] for name in further},
     )
+
+
+def _input_arrays(
+    where: str, columns: Mapping[str, AnyArray], kinds: Mapping[str, Kind], request: Request, label: str | None
+) -> tuple[Mapping[str, Any], str]:
+    """Return the values of the inputs, from padded tokens, from numbers or from texts; and a note on them."""
+    tokens = token_columns(kinds, request)
+    if tokens and need_padding(tokens, map(_length, columns[tokens["ids"]]), request):
+        return padded(where, {role: (name, columns[name].tolist()) for role, name in tokens.items()}, request)
+    if request.tokenizer is None:
+        layout = lay_out(where, kinds, request, label)
+        names = layout.columns
+        arrays = {spec.name: _filled(where, spec, names[spec.name], columns, kinds) for spec in request.inputs}
+        return arrays, layout.note
+    not_text = (label, *request.no_inputs)
+    texts = [name for name, kind in kinds.items() if kind == "text" and name not in not_text]
+    cells = [(name, columns[name].tolist()) for name in text_columns(where, texts, request)]
+    return tokenized(where, cells, request)
 
 
 def plain_column(values: Any) -> AnyArray:
