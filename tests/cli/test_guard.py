@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,16 @@ def test_no_unknown_samples_are_refused(small: Small, tmp_path: Path) -> None:
     tna_onnx.guard(small.model, small.calib, **words)
     with pytest.raises(DataError, match=r"ood_data: .* expected samples, found none"):
         tna_onnx.evaluate(tmp_path / "g.onnx", small.test, ood_data=empty)
+
+
+def test_the_range_of_the_coverage_holds_that_of_many_equal_scores(small: Small, tmp_path: Path) -> None:
+    """The likeliest class is the true one of more samples than the coverage asks for, and all of these have score 0."""
+    done = tna_onnx.guard(
+        small.model, small.calib, eval=small.test, output=tmp_path / "g.onnx", add=("set",), coverage=50
+    )
+    (sets,) = done.outputs
+    low, high = map(float, re.findall(r"with this one ([\d.]+) to ([\d.]+) %", sets.promise)[0])
+    assert low <= 50 < 100 * done.decisions.coverage <= high
 
 
 @pytest.mark.parametrize(

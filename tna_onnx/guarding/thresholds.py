@@ -293,12 +293,14 @@ class Thresholds:
             the probabilities, [] or [C]; float32.
         dials: levels that callers may choose in place of `accept` and `set`, and class frequencies.
         vacuous: classes that every set holds, because they have too few samples.
+        covered: how many of the samples that the one threshold of sets comes from are in it.
         notes: what the user should know, in sentences.
     """
 
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     dials: Dials = field(default_factory=Dials)
     vacuous: tuple[int, ...] = ()
+    covered: int = 0
     notes: tuple[str, ...] = ()
 
 
@@ -317,6 +319,7 @@ def choose_thresholds(
     levels: dict[str, NDArray[np.float32]] = {}
     dials = Dials()
     vacuous: tuple[int, ...] = ()
+    covered = 0
     notes: list[str] = []
     if "accept" in settings.add:
         accepted = accept_above(values.values["confidence"], values.hit, settings.risk / 100, settings.delta / 100)
@@ -336,6 +339,7 @@ def choose_thresholds(
                 "that the coverage needs"
             )
         if not settings.per_class:
+            covered = int(np.count_nonzero(own <= levels["set"]))
             notes += _tie_notes(own, levels["set"], settings)
         if settings.dials:
             dials = replace(dials, set=set_dial(own, values.labels[calibrating], settings, n_classes))
@@ -351,7 +355,7 @@ def choose_thresholds(
         notes += [f"decision: {note}" for note in operated.notes]
         if settings.dials:
             dials = replace(dials, decision=ThresholdDial(settings.inputs["threshold"], operated.thresholds))
-    return Thresholds(levels, dials, vacuous, tuple(notes))
+    return Thresholds(levels, dials, vacuous, covered, tuple(notes))
 
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
@@ -515,7 +519,7 @@ def new_outputs(
         "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
         "accept": f"with a certainty of {100 - settings.delta:g} %, at most {settings.risk:g} % of accepted samples "
         f"are classified wrong, {whom}",
-        "set": _set_promise(settings, n, whom) + _made_of(score),
+        "set": _set_promise(settings, n, thresholds.covered, whom) + _made_of(score),
         "posterior": "the probabilities under the class frequencies of the dial, which confidence and accept are about",
         "ood": f"{settings.ood_score}: the larger, the less a sample is like these",
         "ood_alarm": f"raised by at most {settings.false_alarm:g} % of samples on average over calibration sets, "
@@ -535,14 +539,16 @@ def _numbers(levels: NDArray[np.float32] | None) -> tuple[float | None, ...]:
     return tuple(level if math.isfinite(level) else None for level in np.ravel(levels).tolist())
 
 
-def _set_promise(settings: GuardSettings, n: int, whom: str) -> str:
+def _set_promise(settings: GuardSettings, n: int, covered: int, whom: str) -> str:
     level = settings.coverage / 100
     if settings.per_class:
         return (
             f"holds the true class of at least {settings.coverage:g} % of the samples of each class on "
             f"average over calibration sets, {whom}"
         )
-    low, high = coverage_band(n, level, None, 0.95)
+    low, _ = coverage_band(n, level, None, 0.95)
+    # where many share the score of the threshold, sets hold the true class of as many
+    _, high = coverage_band(n, max(level, covered / (n + 1)), None, 0.95)
     return (
         f"holds the true class of at least {settings.coverage:g} % of samples on average over calibration sets, "
         f"{whom}; with this one {100 * low:.1f} to {100 * high:.1f} % in 95 of 100 cases"
