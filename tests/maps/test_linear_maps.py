@@ -328,6 +328,18 @@ def test_bias_of_two_classes_is_scikit_learns_logistic_regression() -> None:
     assert fitted.bias[1] - fitted.bias[0] == pytest.approx(gap, rel=1e-5)
 
 
+def test_a_mask_that_leaves_the_others_no_digits_is_refused() -> None:
+    """A class of the logit -10,000 changes nothing; far below that, float32 has no digits for the others."""
+    logits, labels = shifted(3, 600)
+    plain, masked = (
+        Bias.fit(reduce_of(values, labels))
+        for values in (logits, np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e4))
+    )
+    assert masked.temperature == pytest.approx(plain.temperature, rel=0.01)
+    with pytest.raises(DataError, match=r"below the others.*mask it with -10,000"):
+        Bias.fit(reduce_of(np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e9), labels))
+
+
 @pytest.fixture(scope="module")
 def probmetrics() -> Any:
     """The calibrators of probmetrics; those with the solver `bfgs` do not use what Numba compiles."""

@@ -47,6 +47,10 @@ _FIRST_RIDGE = 5.0
 _MAX_RIDGE = 1000.0
 _MIN_RIDGE = 0.5
 
+# Logits so far apart are those of a masked class, if errors are by so much less: that is the rounding of float32.
+_MASKED = 1e4
+_DIGITS = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Bias(CalibrationMap):
@@ -105,6 +109,11 @@ def first_fit(
         raise DataError(
             "bias: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
             "expected data with some errors (were these samples trained on?), or use --map none"
+        )
+    if size.spread > _MASKED and size.gap < _DIGITS * size.spread:
+        raise DataError(
+            f"bias: a class has logits that are {size.spread:.0e} below the others, which leaves these too few digits; "
+            "mask it with -10,000, or use --map ts or ets"
         )
     begin = None
     if start:
