@@ -172,6 +172,14 @@ def test_what_cannot_be_done_is_refused(small: Small, words: dict[str, Any], err
         tna_onnx.guard(small.model, small.calib, dry_run=True, **words, **CPU)
 
 
+def test_a_class_without_samples_has_no_best_threshold(small: Small, data: dict[str, np.ndarray]) -> None:
+    rest = {"x": data["x"][data["y"] != 2], "labels": data["y"][data["y"] != 2]}
+    done = tna_onnx.guard(small.model, rest, add=("set",), decide="f1", positive="2", dry_run=True, **CPU)
+    assert (done.omitted, [output.role for output in done.outputs]) == (("decision",), ["set"])
+    with pytest.raises(DataError, match=r"none of these .* samples are of the class 2"):
+        tna_onnx.guard(small.model, rest, decide="f1", positive="2", dry_run=True, **CPU)
+
+
 def test_samples_that_nothing_would_be_measured_on_are_refused_at_once(small: Small, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="measures the output ood"):
         tna_onnx.guard(tmp_path / "unread.onnx", small.test, ood_data=small.test, add=("set",))

@@ -168,6 +168,10 @@ def operate(
     if goal in ("f1", "macro-f1") and rule.kind in ("labels", "ratio"):
         # the mean over labels, or over classes
         goal = "f1" if rule.kind == "labels" else "macro-f1"
+    holds = labels == rule.positive
+    if rule.kind == "positive" and holds.all() == holds.any():
+        why = f"{'all' if holds.all() else 'none'} of these {len(p):,} samples are of the class {names[rule.positive]}"
+        return Operated(None, OperatingPoint(settings.decide), (f"{why}, so no threshold is better than another",))
     level = settings.confidence_level / 100
     if goal == "cost":
         return _cheapest(rule, p, labels, settings.seed, level)

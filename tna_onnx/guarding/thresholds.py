@@ -472,7 +472,7 @@ def operable(
         return settings, operated, None
     (why,) = operated.notes
     if settings.if_unreachable == "fail" or not settings.add:
-        raise NotReached(f"{where}: {why}; give more samples, or another bound")
+        raise NotReached(f"{where}: {why}; give more samples, or another goal")
     return replace(settings, decide="", positive=""), None, Unreached("decision", None, f"decision is left out: {why}")
 
 

@@ -181,7 +181,10 @@ def subgroup_notes(parts: NDArray[Any], subgroups: Sequence[Subgroup], level: fl
     small = len(names) - len(subgroups)
     notes = []
     if small:
-        notes.append(f"{small:,} of {len(names):,} subgroups have fewer than {MIN_SAMPLES} samples and are left out")
+        notes.append(
+            f"{small:,} of {len(names):,} subgroups have fewer than {MIN_SAMPLES} samples, or too few that count for "
+            "intervals, and are left out"
+        )
     if len(subgroups) > 1:
         notes.append(
             f"each {level:g}% interval of a subgroup stands for itself; they are not corrected for "
