@@ -17,8 +17,9 @@ from tests.api.make_keywords import FILE, formatted, written
 from tests.conftest import Small
 from tests.support import PLAIN
 from tna_onnx.api import arguments
-from tna_onnx.api.compare import named_models
+from tna_onnx.api.compare import named_models, position_of
 from tna_onnx.data.options import Data
+from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.render import progress_bars
@@ -124,7 +125,7 @@ def test_the_file_is_the_one_that_the_fields_make() -> None:
     assert FILE.read_text(encoding="utf-8") == formatted(written())
 
 
-# --- Names of models that are compared: as short as tells them apart
+# --- Names of models that are compared: as short as tells them apart, and the baseline found by each of its names
 
 
 def names(*paths: Any) -> list[str]:
@@ -156,3 +157,26 @@ def test_names_differ_and_end_their_paths(paths: list[str]) -> None:
 def test_a_mapping_names_its_models() -> None:
     models = named_models({"old": "m.onnx", "new": b"bytes"})
     assert [(model.name, model.path) for model in models] == [("old", Path("m.onnx")), ("new", None)]
+
+
+@pytest.mark.parametrize(
+    ("baseline", "position"), [("old", 0), ("2", 2), (2, 2), ("m.onnx", 1), (1, 0), (str(Path("m.onnx").absolute()), 1)]
+)
+def test_a_name_comes_before_a_path_and_a_path_before_a_position(baseline: str | int, position: int) -> None:
+    models = named_models({"old": b"", "new": "m.onnx", "2": b""})
+    assert position_of(baseline, models) == position
+
+
+@pytest.mark.parametrize("baseline", ["0", "4", -1, "other.onnx", "", "1.0"])
+def test_a_baseline_that_is_none_of_them(baseline: str | int) -> None:
+    with pytest.raises(UsageError, match="is none of the models; expected old, new, 2, or a position from 1 to 3"):
+        position_of(baseline, named_models({"old": b"", "new": "m.onnx", "2": b""}))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [([], "got 0"), (["a.onnx"], "got 1"), ({"a": "a.onnx"}, "got 1"), ("a.onnx", "got str"), (7, "got int")],
+)
+def test_one_model_is_not_enough(wrong: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        named_models(wrong)

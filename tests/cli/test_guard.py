@@ -105,8 +105,9 @@ def test_sets_of_all_kinds_cover(small: Small, score: str, flags: list[str], tmp
         assert min(shown["class_coverage"]) >= coverage_band(200, 0.95, 200, 0.9999)[0]
 
 
-def test_the_energy_as_outlier_score(small: Small, tmp_path: Path) -> None:
-    words = ["--add", "ood", "--ood-score", "energy", "-o", tmp_path / "g.onnx", "-q"]
+@pytest.mark.parametrize("score", ["energy", "residual"])
+def test_other_outlier_scores(small: Small, score: str, tmp_path: Path) -> None:
+    words = ["--add", "ood", "--ood-score", score, "-o", tmp_path / "g.onnx", "-q"]
     assert cli("guard", small.model, "--calib", small.calib, *words).exit_code == 0
     x = loaded(small.test)["x"]
     alarms = outputs(tmp_path / "g.onnx", x)["ood_alarm"].mean()

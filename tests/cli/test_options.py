@@ -41,7 +41,7 @@ def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
     expected |= {option: parameter.default for option, parameter in parameters.items()}
     # a path here and a truth value there; a text here and a number there; a word behind the models here
     # and no gate is an empty mapping here; guard edits a file without samples here
-    other_types = ("details", "data", "min_recall", *(("calib",) if name == "guard" else ()))
+    other_types = ("details", "baseline", "data", "min_recall", *(("calib",) if name == "guard" else ()))
     shared = [option for option in defaults(name) if option in expected and option not in other_types]
     assert {option: defaults(name)[option] for option in shared} == {option: expected[option] for option in shared}
 

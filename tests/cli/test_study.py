@@ -41,8 +41,7 @@ def test_figures_for_a_paper_have_a_file_a_panel_symbols_and_whole_lines(small: 
     pytest.importorskip("matplotlib")
     words = ["--only", "rotations", "--repeats", "2", "--device", "cpu", "--style", "paper", "--split-panels"]
     ok(*command(small, tmp_path / "out"), *words)
-    names = {f"rotations-{k}.{ending}" for k in (1, 2) for ending in ("svg", "pdf")}
-    assert {path.name for path in (tmp_path / "out").glob("*-*")} == names
+    assert {path.name for path in (tmp_path / "out").glob("*.svg")} == {"rotations-1.svg", "rotations-2.svg"}
     drawn = (tmp_path / "out" / "rotations-1.svg").read_text()
     assert ">θ<" in drawn
     assert 'width="234pt"' in drawn  # 3.25 inches

@@ -22,7 +22,7 @@ from tna_onnx.numerics.conformal import (
     samples_needed,
 )
 from tna_onnx.numerics.ops import ArrayOps
-from tna_onnx.numerics.outliers import Energy, Mahalanobis, shrunk_covariance
+from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual, shrunk_covariance
 from tna_onnx.numerics.roll_up import RollUp, level_thresholds
 
 # --- Split conformal thresholds against their definition: ranks of exchangeable scores
@@ -170,6 +170,16 @@ def test_mahalanobis() -> None:
     nearest = np.min([[(z - m) @ within @ (z - m) for m in means] for z in new], axis=1)
     background = [(z - x.mean(axis=0)) @ overall @ (z - x.mean(axis=0)) for z in new]
     np.testing.assert_allclose(found[:, 0], nearest - background, rtol=1e-9, atol=1e-9)
+
+
+def test_residual() -> None:
+    x, labels = features_and_labels()
+    x[:, 3:] = x[:, :3] @ np.ones((3, 4))  # all in three directions
+    residual = Residual.fit(x, labels)
+    assert residual.axes.shape == (7, 4)
+    assert np.max(residual.score(ArrayOps(x), None, x)) < 1e-9 * np.max(x**2)
+    off = x + np.random.default_rng(2).standard_normal(x.shape)
+    assert np.min(residual.score(ArrayOps(off), None, off)) > 1e-4
 
 
 def test_classes_without_samples_and_constant_features() -> None:

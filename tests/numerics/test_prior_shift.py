@@ -256,8 +256,8 @@ def test_a_class_that_a_draw_loses_keeps_its_column() -> None:
     labels = np.array([0] * 30 + [1])
     found = Observed(labels, labels, np.ones(31), np.eye(2)[[0] * 20 + [1] * 5], np.full(2, 0.5), counted=True)
     drawn = redraw(found, np.array([0.8, 0.2]), 50, 0, with_black_box=True)
-    assert drawn.unexplained is not None
-    assert np.all(np.isfinite(drawn.unexplained))
+    assert drawn.black_box is not None
+    assert np.all(np.isfinite(drawn.black_box))
     assert np.all(np.isfinite(drawn.surprise))
 
 

@@ -284,7 +284,7 @@ def test_labels_that_do_not_hold_are_not_drawn_as_errors(searched: Report, tmp_p
         assert "all labels together" in text
         assert "confidence too high" not in text
     pytest.importorskip("matplotlib")
-    write_figures(searched, tmp_path)
+    write_figures(searched, tmp_path, ["svg"])
     drawn = (tmp_path / "confidence.svg").read_text("utf-8")
     assert ">does not hold<" in drawn
     assert ">wrong<" not in drawn

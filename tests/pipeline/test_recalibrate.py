@@ -77,6 +77,7 @@ def test_a_weight_that_cannot_be_tilted_is_a_refusal_of_the_model(
         ({"search": "dense"}, "search 'dense' is not known; expected auto, none, sparse, complete"),
         ({"map": "tss"}, f"map 'tss' is not known; expected auto, none, {', '.join(MAPS)}"),
         ({"objective": "ECE"}, "objective 'ECE' is not known; expected ece, adaece, nll, brier"),
+        ({"ets_loss": "mse"}, "ets_loss 'mse' is not known"),
         ({"method": "best"}, "method 'best' is not known; expected auto, tna"),
         ({"predictions": "same"}, "predictions 'same' is not known; expected auto, change, keep"),
         ({"quantized_head": "int8"}, "quantized_head 'int8' is not known"),
@@ -124,10 +125,19 @@ def test_the_method_fills_in_what_is_not_said(words: dict[str, Any], search: str
         assert settings.recorded[name] == words.get(name, "auto")
 
 
-@pytest.mark.parametrize(("objective", "loss"), [("nll", "nll"), ("ece", "squared"), ("brier", "squared")])
-def test_maps_are_fitted_by_the_objective(objective: Any, loss: str) -> None:
+@pytest.mark.parametrize(
+    ("objective", "asked", "loss"),
+    [
+        ("nll", "auto", "nll"),
+        ("ece", "auto", "squared"),
+        ("brier", "auto", "squared"),
+        ("nll", "squared", "squared"),
+        ("ece", "nll", "nll"),
+    ],
+)
+def test_maps_are_fitted_by_the_objective(objective: Any, asked: Any, loss: str) -> None:
     expected = {"ets_loss": loss, "objective": objective, "bins": 15}
-    assert Settings(objective=objective).fit_options == expected
+    assert Settings(objective=objective, ets_loss=asked).fit_options == expected
 
 
 def test_defaults_and_choices_load_without_numpy() -> None:

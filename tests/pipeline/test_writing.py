@@ -325,6 +325,7 @@ def test_entries_are_texts_that_give_the_numbers_back(task: Task, small: Small) 
     numbers = {name: json.loads(entries[name]) for name in ("temperature", "theta_s", "bins", "calibration_samples")}
     assert numbers == {"temperature": 1 / 3, "theta_s": 0.1 + 0.2, "bins": 12, "calibration_samples": 1500}
     assert json.loads(entries["max_accuracy_drop"]) == 0.5  # points, as it was asked for
+    assert json.loads(entries["antithetic"]) is False
 
 
 def test_the_same_data_elsewhere_give_the_same_entries_and_other_data_others(

@@ -135,7 +135,7 @@ def test_many_numbers_of_members_are_told_apart(
         assert len(shown) == len(set(sizes))  # each number has a line, with a name or without
     search = figures._figures(many, many.details)["search"]
     monkeypatch.setattr(figures, "_figures", lambda *_: {"search": search})  # the others are as before
-    write_figures(many, tmp_path)
+    write_figures(many, tmp_path, ("png",))
     image = pytest.importorskip("PIL.Image")
     with image.open(tmp_path / "search.png") as opened:
         pixels = np.asarray(opened.convert("L"))
@@ -184,7 +184,7 @@ def test_every_kind_of_run_has_figures(
     made = tna_onnx.calibrate(
         small.model, small.calib, eval=data, output=tmp_path / "o", details=True, **TILTED | options
     )
-    names = {path.stem for path in write_figures(made, tmp_path / "f")}
+    names = {path.stem for path in write_figures(made, tmp_path / "f", ("svg",))}
     assert names >= {"reliability", "confidence", "risk-coverage", "angles"}
     assert ("search" in names) == (options.get("search") != "none")
 

@@ -115,7 +115,7 @@ def test_the_schema_follows_the_dataclasses() -> None:
     assert {kind for kind in KINDS if "verdict" in defined[kind]["properties"]} == {"report", "modeldifference"}
     assert set(defined["differences"]["properties"]) == set(METRICS)
     assert set(defined["settings"]["properties"]) == fields(SearchSettings) | {
-        "batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "fold", "gates",
+        "batch_size", "computed_on", "confidence_level", "device", "ensemble_size_asked", "ets_loss", "fold", "gates",
         "keep_decision", "map", "map_objective", "method", "predictions", "quantized_head", "search", "trust_labels",
     }  # fmt: skip
 

@@ -41,6 +41,7 @@ GUARDED: dict[str, dict[str, Any]] = {
     "set (per class)": {"add": ["set"], "per_class": True},
     "ood (energy)": {"add": ["ood"], "ood_score": "energy"},
     "ood (mahalanobis)": {"add": ["ood"], "ood_score": "mahalanobis"},
+    "ood (residual)": {"add": ["ood"], "ood_score": "residual"},
     "decision (one class)": {"decide": "f1", "positive": "1"},
     "decision (all classes)": {"decide": "balanced-accuracy"},
     "decision (or none)": {"decide": "fpr<=0.5", "per_class": True},

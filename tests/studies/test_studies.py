@@ -14,6 +14,7 @@ from scipy import integrate, stats
 
 from tests.studies.problems import problem
 from tests.support import ece
+from tna_onnx.errors import UsageError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics import averages as averages_module
@@ -308,7 +309,7 @@ def test_samples_that_are_all_right_leave_maps_out_and_break_nothing() -> None:
 @pytest.mark.parametrize("protocol", ["default", "paper"])
 def test_a_table_tells_how_far_its_searches_are(protocol: str) -> None:
     told: list[tuple[int, int]] = []
-    settings = StudySettings(repeats=2, protocol=protocol)  # type: ignore[arg-type]
+    settings = StudySettings(repeats=2, protocol=protocol, n_t=3 if protocol == "paper" else None)  # type: ignore[arg-type]
     main_table.table(problem(n=8, samples=150), settings, lambda done, total: told.append((done, total)))
     shares = [done / total for done, total in told]
     assert shares == sorted(shares)
@@ -317,14 +318,17 @@ def test_a_table_tells_how_far_its_searches_are(protocol: str) -> None:
     assert len([share for share in shares if 0 < share < 0.35]) >= 5
 
 
-def test_members_and_rotations_are_those_of_the_protocol() -> None:
-    settings = StudySettings(protocol="paper")
+def test_members_and_rotations_are_those_that_were_asked_for() -> None:
+    settings = StudySettings(protocol="paper", theta_s=0.5, n_t=20, ensemble_size=3)
     search = settings.search(0)
-    assert (search.tilt.theta_s, search.tilt.n_t, search.ensemble_size) == (0.9, 50, 10)
+    assert (search.tilt.theta_s, search.tilt.n_t, search.ensemble_size) == (0.5, 20, 3)
     result = recalibrations.sparse(problem(n=12, samples=150), settings, 0)
-    assert result.members in (1, 10)
+    assert result.members in (1, 3)
     plain = settings.by_default.search(0)
     assert (plain.tilt.theta_s, plain.tilt.n_t, plain.ensemble_size) == (0.9, 1, 10)
+    for wrong in ({"theta_s": -1.0}, {"n_t": 0}, {"ensemble_size": 0}):
+        with pytest.raises(UsageError):
+            StudySettings(**wrong)  # type: ignore[arg-type]
 
 
 # --- Splits and subsets of samples: sizes, classes, and what they leave alone

@@ -174,4 +174,4 @@ def _write(result: Report, page: str | Path | None, figures: str | Path | None, 
     if figures is not None:
         from tna_onnx.render.figures import write_figures  # noqa: PLC0415
 
-        write_figures(result, Path(figures))
+        write_figures(result, Path(figures), ("svg", "png", "pdf"))

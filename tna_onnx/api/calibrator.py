@@ -390,7 +390,7 @@ def fit(
         class_prior: class frequencies of the population, in place of weights: `uniform`, a file, or C numbers.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `bins`, `seed`,
+        **keywords: single fields of `tna_onnx.Settings` by name: `map`, `predictions`, `map_objective`, `bins`, `seed`,
             `trust_labels`, `confidence_level`.
 
     Raises:

@@ -139,6 +139,24 @@ def _names(paths: Sequence[Path | None]) -> list[str]:
     return [f"{name} ({names[: k + 1].count(name)})" if names.count(name) > 1 else name for k, name in enumerate(names)]
 
 
+def position_of(baseline: str | int, models: Sequence[GivenModel]) -> int:
+    """Find the baseline: the first model of that name, else of that path, else the one at that position from 1."""
+    # names before positions: a file may be called 2
+    text = str(baseline)
+    for k, g in enumerate(models):
+        if text == g.name:
+            return k
+    for k, g in enumerate(models):
+        if g.path is not None and (text == g.path.name or Path(text).absolute() == g.path.absolute()):
+            return k
+    if text.isdecimal() and 1 <= int(text) <= len(models):
+        return int(text) - 1
+    raise UsageError(
+        f"baseline '{baseline}' is none of the models; expected {', '.join(g.name for g in models)}, or a position "
+        f"from 1 to {len(models)}"
+    )
+
+
 _log = logging.getLogger("tna_onnx")
 
 
@@ -270,6 +288,7 @@ def compare(
     models: Sequence[ModelSource] | Mapping[str, ModelSource],
     data: Any,
     *,
+    baseline: str | int = 1,
     ood_data: Any = None,
     confidence_level: float = 95.0,
     bins: int = 15,
@@ -280,7 +299,7 @@ def compare(
     progress: ProgressWord = None,
     **keywords: Unpack[DataModelWords],
 ) -> ModelComparison:
-    """Measure classifiers on the same labelled data, with paired differences to the first of them, the baseline.
+    """Measure classifiers on the same labelled data, with paired differences to one of them.
 
     The models may differ in names, sizes and dtypes of their inputs, if the data fit all of them; they must have
     the same number of classes. Intervals are not corrected for the number of models; a note says so.
@@ -289,6 +308,7 @@ def compare(
         models: two or more ONNX models, as for `calibrate`; a mapping gives them names. One may be given twice.
         data: labelled data, as for `calibrate`. For models with different inputs they are opened several times and must
             give the same samples in the same order.
+        baseline: model that the others are compared with: its name, its path, or its position from 1.
         ood_data: samples that the models should not know, for guarded models with the output `ood`; in the same forms
             as `data`. Their labels are not used.
         confidence_level: of each interval, per cent.
@@ -319,6 +339,7 @@ def compare(
     check_batch_size(batch_size)
     arguments.check_targets(json, report)
     named = named_models(models)
+    first = position_of(baseline, named)
     where = parse_device(device)
 
     unknown = arguments.beside_of(ood_data, labelled, {})
@@ -332,19 +353,19 @@ def compare(
         settings = RunSettings(where, batch_size, advance, confidence_level, unknown)
         # one after the other: a session is closed before the next is opened
         runs = [
-            run_model(g, read_classifier(g.source, options), samples, settings, expected=k == 0)
+            run_model(g, read_classifier(g.source, options), samples, settings, expected=k == first)
             for k, g in enumerate(named)
         ]
-    models = tuple(reduced(run, runs[0], bins, level) for run in runs)
-    parts = runs[0].parts
-    of_parts = () if parts is None else subgroup_notes(parts, models[0].subgroups, level)
+    models = tuple(reduced(run, runs[first], bins, level) for run in runs)
+    parts = runs[first].parts
+    of_parts = () if parts is None else subgroup_notes(parts, models[first].subgroups, level)
     result = ModelComparison(
         data=samples.description,
-        baseline=named[0].name,
+        baseline=named[first].name,
         confidence_level=confidence_level,
         models=models,
         versions=versions(),
-        notes=(*_notes(named, runs, runs[0], confidence_level), *samples.notes, *of_parts),
+        notes=(*_notes(named, runs, runs[first], confidence_level), *samples.notes, *of_parts),
     )
     arguments.save_json(json, result)
     if report is not None:

@@ -11,7 +11,8 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.graph.options import ModelLimits, OutputKind
 from tna_onnx.guarding.guard_settings import OodScore, SetScoreName
 from tna_onnx.numerics.metric import Objective
-from tna_onnx.pipeline.settings import MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
+from tna_onnx.pipeline.settings import EtsLoss, MapChoice, MapObjective, Method, Predictions, QuantizedHead, Search
+from tna_onnx.shifting.shift_settings import Estimator
 
 
 class DataWords(TypedDict, total=False):
@@ -58,6 +59,7 @@ class FitWords(TypedDict, total=False):
 
     map: MapChoice
     predictions: Predictions
+    map_objective: MapObjective
     bins: int
     seed: int
     trust_labels: bool
@@ -83,11 +85,13 @@ class SettingsWords(TypedDict, total=False):
     predictions: Predictions
     keep_decision: bool
     fold: bool
+    ets_loss: EtsLoss
     map_objective: MapObjective
     objective: Objective
     max_accuracy_drop: float
     ensemble_size: int | Literal["auto", "inf"]
     max_ensemble_size: int
+    antithetic: bool
     tilt_bias: bool
     angle_step: float
     adaptive: bool
@@ -99,6 +103,7 @@ class SettingsWords(TypedDict, total=False):
     seed: int
     trust_labels: bool
     quantized_head: QuantizedHead
+    interval: Literal["debiased", "bootstrap"]
     confidence_level: float
 
 
@@ -146,6 +151,8 @@ class ShiftSettingsWords(TypedDict, total=False):
     target_prior: Frequencies | None
     source_prior: Frequencies | None
     only: Sequence[str]
+    estimator: Estimator
+    draws: int
     trust_shift: bool
     seed: int
     confidence_level: float

@@ -50,8 +50,8 @@ def shift(
         overwrite: allow the output to be the input.
         json: JSON file to write.
         progress: True for bars on standard error, or a function that is called with (stage, done, total).
-        **keywords: single fields by name: of `tna_onnx.ShiftSettings` (`target_prior`, `source_prior`, ...), of
-            `tna_onnx.Data` and of `tna_onnx.ModelOptions`; and `eval_labels`.
+        **keywords: single fields by name: of `tna_onnx.ShiftSettings` (`target_prior`, `source_prior`, `estimator`,
+            ...), of `tna_onnx.Data` and of `tna_onnx.ModelOptions`; and `eval_labels`.
 
     Raises:
         TypeError: a keyword that none of these has.

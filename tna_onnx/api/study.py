@@ -28,6 +28,9 @@ def study(
     objective: Objective = "ece",
     bins: int = 15,
     seed: int = 0,
+    theta_s: float = 0.9,
+    n_t: int | None = None,
+    ensemble_size: int | None = None,
     device: str = "auto",
     batch_size: BatchSize = 64,
     cache: str | Path | None = None,
@@ -51,6 +54,9 @@ def study(
             the row "Default" of the table.
         bins: bins of ECE and AdaECE.
         seed: of all random draws; the same seed gives the same numbers, times apart.
+        theta_s: largest angle of one rotation, in radians.
+        n_t: rotations from one look at mRC to the next; by default 1, and 50 for the protocol `paper`.
+        ensemble_size: members of an average, n_e; by default 10, and more where accuracy requires it.
         device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
         batch_size: samples per run; `auto` finds them by a short probe.
         cache: folder in which features are kept.
@@ -69,7 +75,7 @@ def study(
         ResultError: a file cannot be written.
     """
     arguments.refuse_unknown("study", keywords, StudyWords)
-    settings = StudySettings(repeats, seed, bins, objective, protocol)
+    settings = StudySettings(repeats, seed, bins, objective, protocol, theta_s, n_t, ensemble_size)
     # a text is a sequence of letters
     names = (only,) if isinstance(only, str) else tuple(only)
     calibration = arguments.data_of(calib, keywords)

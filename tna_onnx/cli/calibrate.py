@@ -58,11 +58,11 @@ class Extras:
         drawn: list[Path] = []
 
         def draw(folder: str) -> Sequence[str]:
-            from tna_onnx.render.figures import FORMATS, write_figures  # noqa: PLC0415
+            from tna_onnx.render.figures import write_figures  # noqa: PLC0415
 
-            drawn.extend(write_figures(report, Path(folder)))
+            drawn.extend(write_figures(report, Path(folder), options.FIGURE_FORMATS))
             names = ", ".join(dict.fromkeys(path.stem for path in drawn))
-            return [f"figures  {folder}: {names} ({', '.join(FORMATS)})"]
+            return [f"figures  {folder}: {names} ({', '.join(options.FIGURE_FORMATS)})"]
 
         def log() -> Sequence[str]:
             from tna_onnx.render.mlflow import log_report  # noqa: PLC0415

@@ -30,9 +30,9 @@ SECTIONS = {
         "interpolation",
     ),
     "Results": (
-        "output", "overwrite", "patch", "page", "json_file", "figures", "style",
+        "output", "overwrite", "patch", "page", "json_file", "figures", "figure_formats", "style",
         "split_panels", "mlflow",
-        "dry_run", "out",
+        "dry_run", "baseline", "out",
     ),
     "Decisions": ("ood_data", "set_threshold", "remove"),
     "Class frequencies": ("target",),

@@ -42,6 +42,13 @@ def evaluate(**arguments: Any) -> None:
 @click.argument("models", metavar="MODEL MODEL... [DATA]", nargs=-1, required=True, type=click.Path())
 @click.option("--data", "--calib", "data", type=click.Path(), help="Labelled data: file, folder or URL.  [required]")
 @options.labels_option
+@click.option(
+    "--baseline",
+    metavar="NAME|INDEX",
+    default="1",
+    show_default=True,
+    help="Model that the others are compared with: its file name, or its position counted from 1.",
+)
 @options.ood_data_option
 @options.confidence_option
 @click.option("--report", "page", metavar="FILE", type=click.Path(), help="Write an HTML report, in one file.")
@@ -53,9 +60,9 @@ def evaluate(**arguments: Any) -> None:
 @options.run_options
 @config_options
 def compare(page: str | None, **arguments: Any) -> None:
-    """Measure several models on the same labelled data, with paired differences to the first.
+    """Measure several models on the same labelled data, with paired differences to one of them.
 
-    --head, --output-name and --output-kind apply to all models, --expect-accuracy to the first.
+    --head, --output-name and --output-kind apply to all models, --expect-accuracy to the baseline.
 
     \b
     Example:

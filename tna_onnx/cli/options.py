@@ -191,6 +191,8 @@ def _is_positive(text: str) -> bool:
     return text.isdecimal() and int(text) > 0
 
 
+FIGURE_FORMATS = ("svg", "png", "pdf")
+
 _WORD = "positional_data"
 
 data_argument = click.argument(_WORD, metavar="[DATA]", required=False, expose_value=False, type=click.Path())

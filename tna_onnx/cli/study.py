@@ -41,11 +41,19 @@ if TYPE_CHECKING:
 )
 @options.field_options(StudySettings)
 @click.option(
+    "--figure-format",
+    "figure_formats",
+    multiple=True,
+    type=options.Words(options.FIGURE_FORMATS),
+    callback=options.flat,
+    help="Format of the figures; several separated by commas, or repeat the option.  [default: svg]",
+)
+@click.option(
     "--style",
     type=click.Choice(["page", "paper"]),
     default="page",
     show_default=True,
-    help="page: SVG as in the report; paper: also PDF, one column wide, with symbols, one legend and no clipped lines.",
+    help="page: as in the report; paper: one column wide, with symbols, one legend and no clipped lines.",
 )
 @click.option("--split-panels", is_flag=True, help="A file for each panel of a figure: NAME-1, NAME-2, ...")
 @options.data_options
@@ -53,7 +61,7 @@ if TYPE_CHECKING:
 @options.model_options
 @options.run_options
 @config_options
-def study(style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
+def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
     """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.
 
     Each study writes NAME.csv, NAME.json, NAME.tex and figures into --out, and index.html shows them.
@@ -64,12 +72,13 @@ def study(style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.study import study as run  # noqa: PLC0415 - NumPy loads only when a command runs
     from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
-    from tna_onnx.render.figures import figure_step  # noqa: PLC0415
+    from tna_onnx.render.figures import figure_step, require_formats  # noqa: PLC0415
     from tna_onnx.render.html.pages import study_page  # noqa: PLC0415
     from tna_onnx.render.terminal import study_text  # noqa: PLC0415
 
     # before the work: a mistyped path must not cost a run
     check_figure_folder(arguments["out"], *named_files(arguments))
+    formats = require_formats(figure_formats)
     folder = Path(arguments["out"])
     page = str(folder / "index.html")
     carry_out(
@@ -79,6 +88,6 @@ def study(style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
         page=page,
         steps=lambda studies: [
             page_step(page, lambda: study_page(studies, command_line())),
-            figure_step(studies, folder, style, split=split_panels),
+            figure_step(studies, folder, formats, style, split=split_panels),
         ],
     )

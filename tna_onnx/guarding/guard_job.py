@@ -36,7 +36,7 @@ from tna_onnx.graph.scores import find_readout
 from tna_onnx.guarding.guard_settings import GuardSettings, OodScore
 from tna_onnx.guarding.thresholds import require_enough
 from tna_onnx.numerics.conformal import small_set_penalty, small_set_temperature, tempered
-from tna_onnx.numerics.outliers import Energy, Mahalanobis
+from tna_onnx.numerics.outliers import Energy, Mahalanobis, Residual
 from tna_onnx.pipeline.job import ModelJob
 from tna_onnx.pipeline.opening import Opened, checked_batch_size
 from tna_onnx.pipeline.sample_checks import DigestedSamples, check_leaks, decided_on
@@ -211,10 +211,13 @@ def _to_fit(fit: Source | None, source: Source, settings: GuardSettings) -> NDAr
     return np.flatnonzero(2 * place <= place.max())
 
 
+_FITTED: dict[str, type[Mahalanobis | Residual]] = {"mahalanobis": Mahalanobis, "residual": Residual}
+
+
 def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, progress: Progress) -> OutlierInput:
     """Return the score, fitted to the features of some samples if it is one of features."""
     model, options = before_map(opened.model, opened.output.name, options)
-    if score == "energy":
+    if score not in _FITTED:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
         if readout.holds != "logits" or readout.binary:
             raise UnsupportedModel(
@@ -228,7 +231,7 @@ def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, pro
             f"{model.name}: the features of head '{head.node}' are several tensors, and --ood-score {score} reads one; "
             "use --ood-score energy"
         )
-    fitted = Mahalanobis.fit(*_features(opened, head, progress))
+    fitted = _FITTED[score].fit(*_features(opened, head, progress))
     return OutlierInput(fitted, "", head.features, head.n_features)
 
 

@@ -12,7 +12,7 @@ from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level
 
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
 SetScoreName: TypeAlias = Literal["lac", "aps", "raps"]
-OodScore: TypeAlias = Literal["mahalanobis", "energy"]
+OodScore: TypeAlias = Literal["mahalanobis", "energy", "residual"]
 
 ADDITIONS: tuple[Addition, ...] = get_args(Addition)
 

@@ -1,7 +1,7 @@
 """Averages of tilted class vectors, the *Average* step of Algorithm 1, at many angles.
 
-Member k is path k of the seed, whatever the number of members. An average of so many members at an angle has the same
-bits, whatever was asked for before it.
+Member k is path k of the seed, whatever the number of members; with antithetic draws, a pair of members is a path and
+its counterpart. An average of so many members at an angle has the same bits, whatever was asked for before it.
 """
 
 from __future__ import annotations
@@ -35,10 +35,12 @@ class Draws:
 
     Attributes:
         seed: of all random draws.
+        antithetic: members come in pairs R, R^T, whose antisymmetric noise cancels.
         tilt: distribution of the rotations.
     """
 
     seed: int = 0
+    antithetic: bool = False
     tilt: TiltParameters = field(default_factory=TiltParameters)
 
 
@@ -107,14 +109,16 @@ class Ensemble:
                 cosine = self.weight.dtype.type(math.cos(math.radians(angle)))
                 yield Average(angle, self.weight * cosine, 0.0, angle)
             return
-        stops = self._stops_of(angles, members)
+        # the odd one of pairs has no counterpart
+        paired = members // 2 if self._draws.antithetic else 0
+        stops = self._stops_of(angles, members - paired)
         # a mean over some of the members would not be the average that was asked for
         reached = np.logical_and.accumulate((stops.rotations > 0).all(axis=0))
-        share = np.full(members, 1 / members)
+        share = np.where(np.arange(members - paired) < paired, 2, 1) / members
         together = max(1, _TOGETHER // self.weight.nbytes)
         for begin in range(0, int(reached.sum()), together):
             part = slice(begin, min(begin + together, int(reached.sum())))
-            means = tilted_means(self._start, self._rotations, stops.rotations[:, part])
+            means = tilted_means(self._start, self._rotations, stops.rotations[:, part], paired=paired)
             for k, mean in enumerate(means, start=begin):
                 yield Average(
                     angles[k],

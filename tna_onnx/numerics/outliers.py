@@ -5,12 +5,13 @@ z is (N, n) features, s is (N, C) logits; a larger score is farther away.
 - Energy: -log sum_c exp s_c.
 - Relative Mahalanobis distance: min_c (z - m_c)' S^-1 (z - m_c) - (z - m)' T^-1 (z - m). m_c are the class means, S is
   the covariance around them, m and T are those of all samples.
+- Residual: || N' (z - m) ||. The columns of N are the principal axes of T with the smallest variances, half of all.
 
 Covariances are shrunk towards a multiple of the identity (oracle approximating shrinkage), as samples may be few.
 
 Source: W. Liu et al., Energy-based Out-of-distribution Detection, NeurIPS 2020, section 3.1; J. Ren et al., A Simple
-Fix to Mahalanobis Distance, arXiv:2106.09022, section 3; Y. Chen et al., Shrinkage Algorithms for MMSE Covariance
-Estimation, IEEE TSP 58 (2010), equation 23.
+Fix to Mahalanobis Distance, arXiv:2106.09022, section 3; H. Wang et al., ViM, CVPR 2022, section 4.1 (residual); Y.
+Chen et al., Shrinkage Algorithms for MMSE Covariance Estimation, IEEE TSP 58 (2010), equation 23.
 
 Whitening: the inverse root of a covariance that is shrunk to a multiple of the identity.
 
@@ -89,6 +90,32 @@ class Mahalanobis:
         nearest = op.min(op.add(products, op.const((self.means**2).sum(axis=1))))
         background = op.sum_square(op.matmul(z, op.const(self.overall)))
         return op.add(op.add(op.sum_square(u), nearest), op.mul(background, op.const(-1.0)))
+
+
+@dataclass(frozen=True, eq=False)
+class Residual:
+    """Length of what lies in the directions in which the samples vary least.
+
+    Attributes:
+        center: (n,) mean of all samples.
+        axes: (n, m) orthonormal columns.
+    """
+
+    center: FloatArray
+    axes: FloatArray
+
+    @classmethod
+    def fit(cls, features: NDArray[Any], labels: NDArray[np.int64]) -> Residual:  # noqa: ARG003 - one signature for all
+        """Fit to features (N, n)."""
+        z = np.asarray(features, np.float64)
+        center = z.mean(axis=0)
+        _, axes = np.linalg.eigh(shrunk_covariance(z - center))
+        return cls(center, axes[:, : (z.shape[1] + 1) // 2])
+
+    def score(self, op: Ops, logits: Any, features: Any) -> Any:  # noqa: ARG002 - one signature for all
+        """Return (N, 1) squared lengths; of the logits nothing is read."""
+        z = op.add(features, op.const(-self.center))
+        return op.sum_square(op.matmul(z, op.const(self.axes)))
 
 
 def shrunk_covariance(centred: FloatArray) -> FloatArray:

@@ -18,8 +18,8 @@ Varadhan & Roland (2008), scheme S3 (extrapolation). The bound on L is the one o
 
 How sure class frequencies without labels are, and whether the samples look as if only those had changed.
 
-Both sets of samples are drawn again with replacement, B times, and EM is fitted to each draw. That gives intervals,
-and the noise of two differences that are 0 under label shift, up to noise, for a calibrated model:
+Both sets of samples are drawn again with replacement, B times, and both estimates are made of each draw. That gives
+intervals, and the noise of two differences that are 0 under label shift, up to noise, for a calibrated model:
 
     disagreement  sum_y |q_y of EM - q_y of the black box| / 2, the total variation between them
     surprise      mean confidence on the new samples - sum_y q_y (mean confidence on the old samples of class y)
@@ -37,6 +37,7 @@ Sources: Saerens et al. (2002) and Lipton et al. (2018), whose theorem 3 asks th
 
 from __future__ import annotations
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -260,12 +261,13 @@ class Draws:
 
     Attributes:
         em: (B, C) frequencies.
-        unexplained: (B, C) shares of predictions less those that the frequencies of EM explain; None where K cannot be
-            inverted.
+        black_box: (B, C) frequencies; None where K, or that of a draw, cannot be inverted.
+        unexplained: (B, C) shares of predictions less those that the frequencies of EM explain; None likewise.
         surprise: (B,) differences of confidence, fractions.
     """
 
     em: FloatArray
+    black_box: FloatArray | None
     unexplained: FloatArray | None
     surprise: FloatArray
 
@@ -283,6 +285,7 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
     start = smoothed(em, n)
     draws_a_block = max(1, _NUMBERS // n)
     em_rows = []
+    box_rows = []
     unexplained_rows = []
     surprises = []
     for first in range(0, count, draws_a_block):
@@ -302,9 +305,18 @@ def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_bl
             surprises.append(float(row @ confidence) / n - _expected(observed, old_row, q))
             if with_black_box:
                 shares = np.bincount(predicted, row, classes) / n
-                unexplained_rows.append(shares - _redrawn(observed, old_row) @ q)
-    unexplained_shares = np.stack(unexplained_rows) if with_black_box else None
-    return Draws(np.concatenate(em_rows), unexplained_shares, np.array(surprises))
+                matrix = _redrawn(observed, old_row)
+                unexplained_rows.append(shares - matrix @ q)
+                # a draw may have made K singular
+                with contextlib.suppress(DataError):
+                    box_rows.append(black_box(matrix, shares))
+    complete = len(box_rows) == count
+    return Draws(
+        np.concatenate(em_rows),
+        np.stack(box_rows) if complete else None,
+        np.stack(unexplained_rows) if complete else None,
+        np.array(surprises),
+    )
 
 
 def unexplained(observed: Observed, q: FloatArray) -> FloatArray:

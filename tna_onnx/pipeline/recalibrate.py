@@ -244,7 +244,7 @@ def report_of(
         },
         calibration=compare_scores(
             task.source.describe(), "fitted", outcome.before, compared.fitted, bins, settings.seed, settings.level,
-            same_predictions=outcome.keeps_predictions,
+            same_predictions=outcome.keeps_predictions, interval=settings.interval,
         ),
         comparison=comparison,
         recall=compared.recall,

@@ -133,7 +133,7 @@ def _numbers(
     shared: dict[str, Any] = {"level": settings.level, "same_predictions": same}
     comparison = compare_scores(
         source.describe(), how, before, after, settings.bins, settings.seed,
-        cross_fit=cross_fit, **shared,
+        cross_fit=cross_fit, interval=settings.interval, **shared,
     )  # fmt: skip
     subgroups: tuple[Subgroup, ...] = ()
     parts = source_beside(source).get("by")

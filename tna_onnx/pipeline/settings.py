@@ -24,16 +24,17 @@ Search: TypeAlias = Literal["auto", "none", "sparse", "complete"]
 MapChoice: TypeAlias = Literal["auto", "none", MapName]
 Predictions: TypeAlias = Literal["auto", "change", "keep"]
 QuantizedHead: TypeAlias = Literal["requantize", "float"]
+EtsLoss: TypeAlias = Literal["auto", "squared", "nll"]
 MapObjective: TypeAlias = Literal["auto", Objective]
 
 _PATCHES = (".npz", ".safetensors", ".onnx_adapter")
 
 
-FIT_SETTINGS = ("map", "predictions", "bins", "seed", "trust_labels", "confidence_level")
+FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")
 """Settings that matter for scores alone, without a head to search."""
 
 RECORDED = (
-    "max_accuracy_drop", "method", "search", "map", "predictions", "keep_decision", "fold", "map_objective",
+    "max_accuracy_drop", "method", "search", "map", "predictions", "keep_decision", "fold", "ets_loss", "map_objective",
     "quantized_head", "trust_labels",
 )  # fmt: skip
 """Settings that reports record beside those of the search."""
@@ -91,6 +92,9 @@ class Settings:
         section=_FITTED,
     )
     fold: bool = setting(True, "Fold linear maps into weight and bias, or append nodes for them.")
+    ets_loss: EtsLoss = setting(
+        "auto", "Loss that the weights of ETS minimise. auto: nll where that is the objective, else squared."
+    )
     map_objective: MapObjective = setting(
         "auto", "Metric that the temperature of ts minimises. auto: the objective; the paper on ts uses nll."
     )
@@ -117,6 +121,7 @@ class Settings:
         32,
         "Most tilted weights that auto averages; if accuracy requires more, the limit of infinitely many is used.",
     )
+    antithetic: bool = setting(False, "Average pairs of a rotation and its transpose.")
     tilt_bias: bool = setting(
         True,
         "Scale the bias by what averaging leaves of the weight, cos(mRC) in the limit of many. The paper leaves it as "
@@ -141,6 +146,12 @@ class Settings:
         "requantize",
         "If the weight is stored quantised (QDQ): quantise the new one too, per class, or store it as float.",
         section=_FITTED,
+    )
+    interval: Literal["debiased", "bootstrap"] = setting(
+        "debiased",
+        "Interval of the differences of ECE and AdaECE, for the verdict and the gates. debiased: corrected for the "
+        "bias of binned errors; bootstrap: BCa, as in other tools, which is too narrow.",
+        section="Results",
     )
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
@@ -181,8 +192,9 @@ class Settings:
     @property
     def fit_options(self) -> dict[str, Any]:
         """Options of the maps' fits, by name."""
-        # the source of ETS minimises the squared error
-        loss = "nll" if self.objective == "nll" else "squared"
+        loss = self.ets_loss
+        if loss == "auto":
+            loss = "nll" if self.objective == "nll" else "squared"
         objective = self.objective if self.map_objective == "auto" else self.map_objective
         return {"ets_loss": loss, "objective": objective, "bins": self.bins}
 
@@ -198,7 +210,7 @@ class Settings:
         from tna_onnx.search.candidates import SearchSettings  # noqa: PLC0415 - loads NumPy
 
         first, last = self._members()
-        same = ("angle_step", "adaptive", "objective", "bins", "seed", "tilt_bias")
+        same = ("angle_step", "adaptive", "objective", "bins", "seed", "antithetic", "tilt_bias")
         return SearchSettings(
             ensemble_size=first,
             # many members come close to one temperature, which a default run fits anyway
@@ -254,6 +266,7 @@ PAPER: dict[str, Any] = {
     "method": "tna",
     "objective": "ece",
     "map_objective": "nll",
+    "ets_loss": "squared",
     # the paper reports what the accuracy loses, and bounds nothing
     "max_accuracy_drop": 100.0,
     "ensemble_size": 10,

@@ -26,7 +26,7 @@ _SUM = 1e-6  # by which class frequencies may miss 1
 
 # Entries of a calibration on how the tool was run, which nothing in the file shows: all of these, and some of those.
 _OF_RUN = (
-    "version", "search", "ensemble_size", "alpha", "beta", "theta_s", "objective", "n_t",
+    "version", "search", "ensemble_size", "antithetic", "alpha", "beta", "theta_s", "objective", "n_t",
     "max_accuracy_drop", "bins", "seed", "calibration_sha256", "calibration_samples", "calibration_sketch",
     "calibration_form",
 )  # fmt: skip

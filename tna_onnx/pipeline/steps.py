@@ -284,7 +284,7 @@ def _classes() -> dict[str, type]:
     """Return the classes that metadata may name."""
     named = (
         Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy,
-        outliers.Mahalanobis, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
+        outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
         dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
         operating_points.DecisionRule, RollUp, *MAPS.values(),
     )  # fmt: skip

@@ -55,9 +55,6 @@ STYLE: dict[str, Any] = {
 }
 """Settings of matplotlib."""
 
-FORMATS = ("svg", "png", "pdf")
-"""Formats of the figures of a report."""
-
 # Entries of a file that would differ from run to run.
 _NO_DATE = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
 
@@ -83,8 +80,8 @@ def require_matplotlib() -> None:
     optional("matplotlib.figure", "plot", "drawing figures")
 
 
-def write_figures(report: Report, folder: Path) -> tuple[Path, ...]:
-    """Write each figure in each of `FORMATS`, and return the files.
+def write_figures(report: Report, folder: Path, formats: Sequence[str] = ("svg", "png", "pdf")) -> tuple[Path, ...]:
+    """Write each figure in each format, and return the files.
 
     `folder`: made if it is missing; files of the same names are replaced.
     """
@@ -97,7 +94,7 @@ def write_figures(report: Report, folder: Path) -> tuple[Path, ...]:
         for name, charts in _figures(report, details).items():
             figure = _empty_figure(_WIDTH, _HEIGHT)
             _draw_abreast(figure, charts)
-            for ending in FORMATS:
+            for ending in formats:
                 path = folder / f"{name}.{ending}"
                 save_figure(figure, path)
                 written.append(path)
@@ -159,23 +156,32 @@ MARKERS = ("o", "s", "^", "D", "x", "")
 COLORS = ("#5d6670", "#a3480f", "#1d5fb8", "#1d7a4d", "#b3261e", "#222222")
 
 
+def require_formats(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return the formats of the figures: svg by default; none where nobody asked and matplotlib is missing."""
+    if formats:
+        require_matplotlib()
+        return tuple(formats)
+    if importlib.util.find_spec("matplotlib"):
+        return ("svg",)
+    return ()
+
+
 _RING = {"marker": "o", "markersize": 8, "markerfacecolor": "none", "color": "#333333", "linestyle": "none"}
 
 FigureStyle: TypeAlias = Literal["page", "paper"]
 
 
 def figure_step(
-    studies: Studies, folder: Path, style: FigureStyle = "page", *, split: bool = False
+    studies: Studies, folder: Path, formats: Sequence[str], style: FigureStyle = "page", *, split: bool = False
 ) -> Callable[[], Sequence[str]]:
     """Return a step that draws all figures into a folder, and says which.
 
-    `style`: `paper` for figures of a column's width, with symbols and one legend, as PDF too; `split`: whether each
-    panel has a file of its own, NAME-1, NAME-2, .
+    `style`: `paper` for figures of a column's width, with symbols and one legend; `split`: whether each panel has a
+    file of its own, NAME-1, NAME-2, .
     """
-    formats = ("svg", "pdf") if style == "paper" else ("svg",)
 
     def step() -> Sequence[str]:
-        if not importlib.util.find_spec("matplotlib"):
+        if not formats:
             return ["figures  not drawn: matplotlib is not installed; run pip install 'tna-onnx[plot]'"]
         for study in studies.studies:
             parts = {study.name: study.charts} if study.charts else {}

@@ -395,6 +395,7 @@ _MAX_CLASSES = 20  # of more, those that change most
 
 _METHODS = {
     "em": "estimated by EM",
+    "bbse": "estimated by the black box",
     "given": "as given",
 }
 

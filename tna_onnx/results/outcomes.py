@@ -348,8 +348,8 @@ class ShiftEvidence:
     Attributes:
         changed_p: how often noise alone makes as large a change of frequencies, a fraction.
         gain: log-likelihood of the estimate above that of the old frequencies, nats a sample.
-        black_box: estimate from the confusion matrix, by class, fractions; null where that cannot be inverted.
-        disagreement: total variation between it and the estimate of EM, a fraction; null likewise.
+        other: the other estimate, by class, fractions; null where it cannot be made.
+        disagreement: total variation between the two estimates, a fraction; null where there is one only.
         disagreement_p: how often noise alone makes it as large, a fraction; null likewise.
         surprise: mean confidence less what the classes explain, from -1 to 1, no unit.
         surprise_p: how often noise alone makes it as large, a fraction.
@@ -358,7 +358,7 @@ class ShiftEvidence:
 
     changed_p: float
     gain: float
-    black_box: tuple[float, ...] | None
+    other: tuple[float, ...] | None
     disagreement: float | None
     disagreement_p: float | None
     surprise: float
@@ -396,7 +396,7 @@ class Shift:
         model_sha256: SHA-256 of its file.
         output: path of the new file; empty if none was written.
         class_output: graph output that classifies.
-        method: where the new frequencies come from: `em` or `given`.
+        method: where the new frequencies come from: `em`, `bbse` or `given`.
         classes: frequencies of each class, in the model's order.
         data: what the labelled samples are, in one line.
         samples: their number, at least 1.

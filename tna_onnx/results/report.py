@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Any, Literal
 
 from tna_onnx.data.images.recipes import RecipeSearch
-from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.intervals import IntervalKind, paired_differences
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
 from tna_onnx.numerics.reliability import Reliability
@@ -117,6 +117,7 @@ def compare_scores(
     *,
     cross_fit: CrossFit | None = None,
     same_predictions: bool = False,
+    interval: IntervalKind = "debiased",
 ) -> Comparison:
     """Reduce paired scores to a comparison; the other arguments are those of `paired_differences`."""
     differences = paired_differences(
@@ -127,6 +128,7 @@ def compare_scores(
         seed=seed,
         cross_fit=cross_fit,
         same_predictions=same_predictions,
+        kind=interval,
     )
     metrics = Metrics.of(after, bins)
     if cross_fit is not None:

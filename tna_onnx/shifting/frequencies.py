@@ -71,9 +71,6 @@ def off_centre(
     )
 
 
-# Bootstrap samples behind intervals and tests.
-_DRAWS = 200
-
 # Below this, frequencies are mostly noise: a class of average frequency is known to a third of itself.
 _MIN_A_CLASS = 10
 
@@ -125,16 +122,27 @@ def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str =
             "frequencies of fewer are mostly noise; give more, or say the frequencies with --target-prior"
         )
     against = invertible(observed, settings.seed)
+    if against and settings.estimator == "bbse":
+        raise DataError(f"{where}: --estimator bbse cannot be used: {against}; use em, or give more --calib")
     fit = fit_em(observed.probabilities, observed.source)
     em = fit.priors[0]
-    drawn = redraw(observed, em, _DRAWS, settings.seed, with_black_box=not against)
+    drawn = redraw(observed, em, settings.draws, settings.seed, with_black_box=not against)
+    if drawn.black_box is None and not against:
+        against = "the confusion matrix is singular in some of the bootstrap samples; give more --calib"
+    if against and settings.estimator == "bbse":
+        raise DataError(f"{where}: --estimator bbse cannot be used: {against}")
     box = None if against else _black_box(observed)
     evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
     notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
     notes += _judged(evidence, where, off)
+    estimate_q = em
+    spread = drawn.em
+    if settings.estimator == "bbse" and box is not None and drawn.black_box is not None:
+        estimate_q = box
+        spread = drawn.black_box
     tail = (1 - settings.confidence_level / 100) / 2
-    interval = np.quantile(drawn.em, [tail, 1 - tail], axis=0).T
-    return Estimated(smoothed(em, n), interval, evidence, tuple(notes))
+    interval = np.quantile(spread, [tail, 1 - tail], axis=0).T
+    return Estimated(smoothed(estimate_q, n), interval, evidence, tuple(notes))
 
 
 def _black_box(observed: Observed) -> FloatArray:
@@ -149,11 +157,10 @@ def _evidence(
     from scipy.special import chdtrc  # noqa: PLC0415 - heavy
 
     n, classes = observed.probabilities.shape
-    black_box_shares = None
+    alternative = box if settings.estimator == "em" else em
     distance = None
     apart_p = None
     if box is not None and drawn.unexplained is not None:
-        black_box_shares = tuple(box.tolist())
         distance = disagreement(em, box)
         apart_p = p_of_distance(unexplained(observed, em), drawn.unexplained)
     surprise_value = surprise(observed, em)
@@ -161,7 +168,7 @@ def _evidence(
         # twice the log-likelihood ratio has a chi-squared distribution
         changed_p=float(chdtrc(classes - 1, 2 * n * max(gain, 0.0))),
         gain=max(gain, 0.0),
-        black_box=black_box_shares,
+        other=None if alternative is None else tuple(alternative.tolist()),
         disagreement=distance,
         disagreement_p=apart_p,
         surprise=surprise_value,

@@ -304,7 +304,7 @@ def shift(job: ShiftJob, progress: Progress) -> Shift:
 def _method(job: ShiftJob) -> str:
     if job.target is None:
         return "given"
-    return "em"
+    return job.settings.estimator
 
 
 def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Estimate:

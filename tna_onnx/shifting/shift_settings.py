@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 from tna_onnx.data.choices import Frequencies
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level
+
+Estimator: TypeAlias = Literal["em", "bbse"]
+
+_MIN_DRAWS = 100
+
 
 _SECTION = "Class frequencies"
 
@@ -43,6 +49,12 @@ class ShiftSettings:
         unit="CLASS,...",
         parse="names",
     )
+    estimator: Estimator = setting(
+        "em",
+        "em needs calibrated probabilities; bbse needs only a confusion matrix, and is less precise.",
+        section=_SECTION,
+    )
+    draws: int = setting(200, "Number of bootstrap samples for intervals and tests.", section=_SECTION, low=1)
     trust_shift: bool = setting(
         False,
         "Write the model even if more than the class frequencies seems to have changed.",
@@ -56,6 +68,8 @@ class ShiftSettings:
         only: object = self.only
         if isinstance(only, str) or len({*self.only}) == 1:
             raise UsageError(f"only: expected two classes or more, got {self.only!r}")
+        if self.draws < _MIN_DRAWS:
+            raise UsageError(f"draws must be at least {_MIN_DRAWS}, got {self.draws}")
         if self.seed < 0:
             raise UsageError(f"seed must be at least 0, got {self.seed}")
         check_level(self.confidence_level)

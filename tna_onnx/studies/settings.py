@@ -51,6 +51,23 @@ class StudySettings:
         section="What is fitted",
     )
 
+    theta_s: float = setting(0.9, "Largest angle of one rotation, in radians.", section="The search")
+    n_t: int | None = setting(
+        None,
+        "Check mRC after this many rotations, from 1 to 10,000; 1 by default, and 50 under the protocol of the paper.",
+        section="The search",
+        low=1,
+        note="by protocol",
+    )
+    ensemble_size: int | None = setting(
+        None,
+        "Number of tilted weights to average (n_e); 10 by default, and more where accuracy requires it, except under "
+        "the protocol of the paper.",
+        section="The search",
+        low=1,
+        note="10 and more",
+    )
+
     def __post_init__(self) -> None:
         check_settings(self)
         _ = self.search(self.seed if self.seed >= 0 else 0)  # ranges are checked there
@@ -76,19 +93,20 @@ class StudySettings:
 
     def calibration(self, seed: int, **words: Any) -> Settings:
         """Return the settings of an equivalent `calibrate` call, with overrides."""
-        keywords: dict[str, Any] = {
-            "search": "sparse",
-            "map": "none",
+        keywords: dict[str, Any] = {"search": "sparse", "map": "none"}
+        defaults: dict[str, Any] = {
             "objective": self.objective,
             "bins": self.bins,
             "seed": seed,
             "tilt_bias": self.tilt_bias,
         }
         if self.printed:
-            keywords["n_t"] = PAPER["n_t"]
-        return Settings(**{**keywords, **words})
+            defaults["n_t"] = PAPER["n_t"]
+        requested = {"theta_s": self.theta_s, "n_t": self.n_t, "ensemble_size": self.ensemble_size}
+        defaults |= {name: value for name, value in requested.items() if value is not None}
+        return Settings(**{**keywords, **defaults, **words})
 
     @property
     def by_default(self) -> StudySettings:
-        """These settings with the default protocol."""
-        return replace(self, protocol="default")
+        """These settings with the default protocol and search."""
+        return replace(self, protocol="default", theta_s=0.9, n_t=None, ensemble_size=None)
