@@ -161,6 +161,17 @@ def test_truth_values_are_refused_where_names_do_not_say_which_is_true() -> None
         label_indices(np.array([True, False]), 2, 2, "here", ("ham", "spam"))
 
 
+def test_numbers_as_objects_or_as_texts_of_floats_are_indices() -> None:
+    values = np.array([10, 2, 0, 10, 1])
+    for stored in (values.astype(object), values.astype(float).astype(object), values.astype(float).astype(str)):
+        assert label_indices(stored, 5, 11, "labels").tolist() == values.tolist()
+        assert label_indices(stored, 5, 11, "labels", [str(n) for n in range(11)]).tolist() == values.tolist()
+    # eleven names, whose alphabetical order is another one
+    texts = np.arange(11.0).astype(str)
+    assert label_indices(texts, 11, 11, "labels").tolist() == list(range(11))
+    assert label_indices(texts, 11, 11, "labels", sorted(texts.tolist())).tolist()[2:3] == [3]
+
+
 @pytest.mark.parametrize("as_frame", [False, True])
 def test_dummies_are_labels(as_frame: bool) -> None:
     pd = pytest.importorskip("pandas")

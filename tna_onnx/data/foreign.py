@@ -1,9 +1,10 @@
-"""Safe access to foreign files: those that the user or the data name, and their contents.
+"""Safe access to foreign files, those that the user or the data name, and to foreign values.
 
 - Only regular files are opened, and only up to a size limit: a pipe, socket or device could block the process or feed
   it without end.
 - Paths in a manifest or folder must not lead elsewhere: one that leaves the folder of the data, by `..`, as an absolute
   path or through a link, is refused unless `--data-root` names a folder that holds the target.
+- Arrays of other libraries become those of NumPy (`any_array`, `plain_column`).
 - Whatever a parser of foreign bytes raises becomes an error that names the file (`parsing`).
 - Optional libraries are imported when a source needs them (`optional`).
 - `is_url` recognises URLs without loading what copies their data.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import numbers
 import os
 import re
 import stat
@@ -229,6 +231,46 @@ def whole_numbers(values: Sequence[int]) -> NDArray[Any]:
 def cell_array(values: Sequence[Any]) -> NDArray[Any]:
     """Return values as an array of objects (N,), one for each, lists too."""
     return np.array([*values, None], object)[:-1]  # None keeps NumPy from making axes of nested lists
+
+
+def any_array(values: Any) -> NDArray[Any]:
+    """Return an array of what NumPy, torch, SciPy, pandas, polars or pyarrow call one; masked values are None in it."""
+    if hasattr(values, "detach"):
+        values = values.detach().cpu()
+    elif hasattr(values, "toarray"):  # a sparse matrix
+        values = values.toarray()
+    elif np.ma.is_masked(values):
+        values = np.where(np.ma.getmaskarray(values), None, np.ma.getdata(values))
+    elif hasattr(values, "to_numpy") and not hasattr(values, "to_pylist"):
+        # of lists, pandas and polars give objects, one a row; pyarrow refuses what it has to copy
+        values = values.to_numpy()
+    try:
+        return np.asarray(values)
+    except ValueError:  # lists that differ in length
+        return cell_array(values)
+
+
+# What libraries put where a value is missing, by the names of the types: none of them need be installed.
+MISSING = ("NoneType", "NAType", "NaTType")
+
+
+def plain_column(values: Any) -> NDArray[Any]:
+    """Return values as an array (N,) or (N, ...) of numbers where all are numbers or missing, else of objects."""
+    array = np.asarray(values)
+    if array.dtype.kind == "U":
+        return array.astype(object)
+    if array.dtype.kind != "O" or array.ndim != 1:
+        return array
+    cells = array.tolist()
+    missing = [type(cell).__name__ in MISSING for cell in cells]
+    plain = [gone or (isinstance(cell, numbers.Real)) for cell, gone in zip(cells, missing, strict=True)]
+    if not cells or not all(plain) or all(missing):
+        return array
+    if all(isinstance(cell, bool) for cell in cells):
+        return array.astype(bool)
+    if not any(missing) and all(isinstance(cell, numbers.Integral) for cell in cells):
+        return whole_numbers([int(cell) for cell in cells])
+    return np.array([np.nan if gone else float(cell) for cell, gone in zip(cells, missing, strict=True)])
 
 
 def reason(error: BaseException) -> str:

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS
-from tna_onnx.data.foreign import foreign_json, parse_json, read_text, text_lines
+from tna_onnx.data.foreign import any_array, foreign_json, parse_json, plain_column, read_text, text_lines
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
@@ -75,6 +75,7 @@ def check_range(values: AnyArray, n_classes: int, where: str) -> None:
 
 
 _INTEGER = re.compile(r"-?[0-9]{1,40}")  # longer ones are no index, and Python does not convert thousands of digits
+_WHOLE_FLOAT = re.compile(_INTEGER.pattern + r"\.0+")
 _MAX_LISTED = 10  # names in a message; more are cut
 _MAX_NAME = 120  # characters of a name in a message
 
@@ -118,6 +119,8 @@ def label_indices(
         return np.full(n_samples, -1, np.int64)
     if values.ndim == 2 and values.shape[1] == n_classes > 1 and _one_hot(values):
         values = values.argmax(axis=1)
+    if values.dtype == object:
+        values = plain_column(values)
     if values.dtype == bool and n_classes == 2:
         values = _of_truth(values, where, class_names)
     if class_names is not None and _are_own_numbers(values, n_classes, where, class_names):
@@ -127,9 +130,13 @@ def label_indices(
     texts = _as_text(_one_axis(values, where), where)
     if class_names is None or not set(texts.tolist()) <= set(class_names):
         texts = np.char.strip(texts)  # cells of a CSV file have spaces around their text
-    names, inverse = np.unique(texts, return_inverse=True)
-    index_of = name_indices(names.tolist(), n_classes, where, "labels", class_names)
-    indices = np.array([index_of[name] for name in names.tolist()], np.int64)[inverse]
+    distinct, inverse = np.unique(texts, return_inverse=True)
+    names = distinct.tolist()
+    # numbers that were floats for a while: the alphabet would put "10.0" before "2.0"
+    if all(_WHOLE_FLOAT.fullmatch(name) for name in names) and not set(names) <= set(class_names or ()):
+        names = [name.partition(".")[0] for name in names]
+    index_of = name_indices(names, n_classes, where, "labels", class_names)
+    indices = np.array([index_of[name] for name in names], np.int64)[inverse]
     return check_labels(indices, n_samples, n_classes, where)
 
 
@@ -139,7 +146,7 @@ def of_dummies(labels: Any) -> Any:
     `pandas.get_dummies` puts the name of the original column in front of those of the classes.
     """
     names = [str(name) for name in getattr(labels, "columns", ())]
-    values = np.asarray(labels)
+    values = any_array(labels)
     if len(names) < 2 or values.ndim != 2 or not _one_hot(values):
         return values
     prefix, sign, _ = names[0].partition("_")

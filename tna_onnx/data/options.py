@@ -18,10 +18,10 @@ from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.labels import metadata_class_names, read_class_names
 from tna_onnx.data.positions import Several
 from tna_onnx.data.prior import read_prior
-from tna_onnx.data.request import BESIDE, Request, label_columns
+from tna_onnx.data.request import BESIDE, Request, label_columns, names_of
 from tna_onnx.data.source import ClassPrior, InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
-from tna_onnx.errors import CheckFailed, UsageError
+from tna_onnx.errors import CheckFailed, DataError, UsageError
 from tna_onnx.fields import documented
 from tna_onnx.files import name_problem
 from tna_onnx.numerics.checks import check_choice
@@ -45,6 +45,9 @@ class Data(DataFields):
             is_path = isinstance(name, str) and not is_url(local_path(name)) and "{" not in name
             if (is_path or isinstance(name, Path)) and (problem := name_problem(local_path(str(name)))):
                 raise UsageError(problem)
+        object.__setattr__(self, "columns", names_of(self.columns))
+        object.__setattr__(self, "drop_columns", names_of(self.drop_columns))
+        _check_rows(self)
         expected = self.expect_accuracy
         if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
@@ -183,6 +186,26 @@ class Data(DataFields):
         if role == "weight" and self.class_prior is not None:
             return "--class-prior"
         return BESIDE[role][1]
+
+
+def _check_rows(data: Data) -> None:
+    """Refuse values of pandas whose rows have one index in different orders: by position, they would be mixed up."""
+    parts = {"labels": data.labels, "groups": data.groups, "weights": data.weights, "by": data.by}
+    samples = data.samples
+    if isinstance(samples, Mapping):
+        parts = {**parts, **samples}
+    elif isinstance(samples, tuple):
+        parts = {**parts, **{str(number): part for number, part in enumerate(samples)}}
+    else:
+        parts = {"samples": samples, **parts}
+    indexes = {name: part.index for name, part in parts.items() if hasattr(getattr(part, "index", None), "equals")}
+    first, *others = indexes or [""]
+    for name in others:
+        if not indexes[name].equals(indexes[first]) and set(indexes[name]) == set(indexes[first]):
+            raise DataError(
+                f"{name!r} has the rows of {first!r} in another order, by their index; bring them into one order "
+                "(.loc), or drop the index (.reset_index(drop=True)) if rows belong together by position"
+            )
 
 
 def _stated_names(classes: Sequence[str] | str | Path, n_classes: int, limits: Limits) -> tuple[str, ...]:

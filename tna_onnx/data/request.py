@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import DEFAULT_LIMITS, Limits
+from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import require_pillow
 from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.labels import label_indices, listed, of_dummies
@@ -80,12 +81,12 @@ class Request:
         if isinstance(labels, (str, Path)):
             labels = Path(labels)
         elif labels is not None:
-            labels = np.asarray(labels) if self.multi_label else of_dummies(labels)
+            labels = any_array(labels) if self.multi_label else of_dummies(labels)
         changed = {
             "labels": labels,
             "data_root": None if self.data_root is None else Path(self.data_root),
-            "columns": _names(self.columns),
-            "drop_columns": _names(self.drop_columns),
+            "columns": names_of(self.columns),
+            "drop_columns": names_of(self.drop_columns),
         }
         for name, value in changed.items():
             object.__setattr__(self, name, value)
@@ -214,7 +215,8 @@ class Request:
             raise UsageError(f"{where}: contains its labels; leave --labels out")
 
 
-def _names(names: Sequence[str]) -> tuple[str, ...]:
+def names_of(names: Sequence[str]) -> tuple[str, ...]:
+    """Return one name or several as a tuple of texts."""
     if isinstance(names, str):
         return (names,)
     return tuple(map(str, names))
@@ -222,7 +224,7 @@ def _names(names: Sequence[str]) -> tuple[str, ...]:
 
 def _texts(values: Any, n: int, where: str) -> AnyArray:
     """Return n values as texts, (n,): 7, 7.0 and "7" are one."""
-    array = np.asarray(values)
+    array = any_array(values)
     if array.shape != (n,):
         raise DataError(f"{where}: expected one value for each of {n:,} samples, found shape {array.shape}")
     cells = array.tolist()
@@ -243,7 +245,7 @@ def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> Data
 
 def _weights(values: Any, n: int, where: str) -> AnyArray:
     """Return n weights as float64, (n,)."""
-    array = np.asarray(values)
+    array = any_array(values)
     if array.shape != (n,):
         raise DataError(f"{where}: expected one weight for each of {n:,} samples, found shape {array.shape}")
     cells = array.tolist()

@@ -10,6 +10,7 @@ import pytest
 
 from tests.data.samples import gather, spec
 from tna_onnx.data import Source, open_source
+from tna_onnx.data.options import Data
 from tna_onnx.errors import DataError, UsageError
 
 X = np.random.default_rng(0).random((70, 3))  # more than one batch of items
@@ -174,12 +175,34 @@ def test_torch() -> None:
         source = opened(data)
         np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
         np.testing.assert_array_equal(source.labels, LABELS)
+    labels = torch.tensor(LABELS, dtype=torch.float32, requires_grad=True)
+    np.testing.assert_array_equal(opened(values, labels=labels).labels, LABELS)
+
+
+def test_masked_values_are_missing_ones() -> None:
+    hidden = np.arange(70) == 7
+    labels = np.ma.array(LABELS, mask=hidden)
+    values = np.ma.array(X.astype(np.float32), mask=np.repeat(hidden[:, np.newaxis], 3, 1))
+    for data in ((X, labels), {"X": X.astype(np.float32), "labels": labels}, {"X": values, "labels": LABELS}):
+        with pytest.raises(
+            DataError, match=r"expected integers, found 1 of 70 .* in row 7|expected numbers, found objects"
+        ):
+            opened(data)
+    with pytest.raises(DataError, match="expected a finite number of float32, found nan in row 7"):
+        gather(opened((values.astype(float), LABELS)), 16)
 
 
 def test_tables_of_pyarrow_and_sparse_matrices() -> None:
     pa = pytest.importorskip("pyarrow")
     sparse = pytest.importorskip("scipy.sparse")
-    for data in (pa.table({**parts(), "label": LABELS}), (sparse.csr_matrix(X), LABELS)):
+    for data in (
+        pa.table({**parts(), "label": LABELS}),
+        (sparse.csr_matrix(X), LABELS),
+        {"X": sparse.csr_matrix(X.astype(np.float32)), "labels": LABELS},
+        (X, pa.array(LABELS)),
+        (X, pa.array(LABELS.astype(str)).dictionary_encode()),
+        (X, pa.chunked_array([LABELS[:7], LABELS[7:]])),
+    ):
         np.testing.assert_array_equal(gather(opened(data), 16)["X"], X.astype(np.float32), strict=True)
 
 
@@ -191,6 +214,22 @@ def test_data_frames(library: str) -> None:
         source = opened(data, class_names=NAMES)
         np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32), strict=True)
         np.testing.assert_array_equal(source.labels, LABELS)
+    if library == "polars":
+        np.testing.assert_array_equal(opened(whole.lazy(), class_names=NAMES).labels, LABELS)
+
+
+def test_rows_of_pandas_in_two_orders_are_refused() -> None:
+    pd = pytest.importorskip("pandas")
+    x = pd.DataFrame(parts())
+    labels = pd.Series(LABELS)
+    moved = labels[::-1]
+    for data in (lambda: Data((x, moved)), lambda: Data(x, moved), lambda: Data({**x, "b": x["b"][::-1], "y": labels})):
+        with pytest.raises(DataError, match="in another order, by their index"):
+            data()
+    for pair in ((x[::-1], moved), (x[10:40], labels[:30])):  # of other rows nothing is known: position counts
+        np.testing.assert_array_equal(opened(Data(pair).samples).labels, pair[1])
+    data = Data(x[["c", "a", "b"]], labels, columns=x.columns)
+    np.testing.assert_array_equal(gather(data.open(ONE, 3, None), 16)["X"], X.astype(np.float32))
 
 
 class DataSet:

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256, stream_sha256
-from tna_onnx.data.foreign import cell_array, check_inside, open_regular, optional, parsing, regular_size
+from tna_onnx.data.foreign import any_array, check_inside, open_regular, optional, parsing, regular_size
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -302,26 +302,10 @@ class MappingArrays(StoredArrays):
 def numeric_array(value: Any, where: str) -> AnyArray:
     """Return an array of numbers; a tensor of torch leaves its graph and device."""
     try:
-        if hasattr(value, "detach"):
-            value = value.detach().cpu()
-        array = np.asarray(value)
+        array = np.asarray(value) if isinstance(value, (list, tuple)) else any_array(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise DataError(f"{where}: cannot be made an array ({error}); give NumPy arrays") from error
     if array.dtype.kind in "OUS":
         actual = "objects" if array.dtype.hasobject else str(array.dtype)
         raise DataError(f"{where}: expected numbers, found {actual}; give arrays of one shape and dtype")
     return array
-
-
-def any_array(values: Any) -> AnyArray:
-    """Return an array of what NumPy, torch, SciPy, pandas, polars or pyarrow call one."""
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-    elif hasattr(values, "toarray"):  # a sparse matrix
-        values = values.toarray()
-    elif hasattr(values, "to_numpy"):  # of lists, pandas and polars give objects, one a row
-        values = values.to_numpy()
-    try:
-        return np.asarray(values)
-    except ValueError:  # lists that differ in length
-        return cell_array(values)

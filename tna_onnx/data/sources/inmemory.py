@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256, files_sha256
-from tna_onnx.data.foreign import cell_array, parse_json, read_text, whole_numbers
+from tna_onnx.data.foreign import MISSING, cell_array, parse_json, plain_column, read_text, whole_numbers
 from tna_onnx.data.labelfile import labels_apart, text_json, text_rows
 from tna_onnx.data.labels import listed
 from tna_onnx.data.multi_label import joined_columns, marked_labels
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.choices import Limits
     from tna_onnx.data.request import Request
     from tna_onnx.data.source import AnyArray, InputSpec, IntArray
-
-# What libraries put where a value is missing, by the names of the types: none of them need be installed.
-_MISSING = ("NoneType", "NAType", "NaTType")
 
 
 def open_in_memory(
@@ -108,27 +105,8 @@ def _input_arrays(
     return tokenized(where, cells, request)
 
 
-def plain_column(values: Any) -> AnyArray:
-    """Return values as an array (N,) or (N, ...) of numbers where all are numbers or missing, else of objects."""
-    array = np.asarray(values)
-    if array.dtype.kind == "U":
-        return array.astype(object)
-    if array.dtype.kind != "O" or array.ndim != 1:
-        return array
-    cells = array.tolist()
-    missing = [type(cell).__name__ in _MISSING for cell in cells]
-    plain = [gone or (isinstance(cell, numbers.Real)) for cell, gone in zip(cells, missing, strict=True)]
-    if not cells or not all(plain) or all(missing):
-        return array
-    if all(isinstance(cell, bool) for cell in cells):
-        return array.astype(bool)
-    if not any(missing) and all(isinstance(cell, numbers.Integral) for cell in cells):
-        return whole_numbers([int(cell) for cell in cells])
-    return np.array([np.nan if gone else float(cell) for cell, gone in zip(cells, missing, strict=True)])
-
-
 def _is_missing(cell: Any) -> bool:
-    return type(cell).__name__ in _MISSING or (isinstance(cell, float) and math.isnan(cell))
+    return type(cell).__name__ in MISSING or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _kind(values: AnyArray) -> Kind:

@@ -40,13 +40,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from tna_onnx.data.digest import arrays_sha256
+from tna_onnx.data.foreign import any_array, plain_column
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed, of_dummies
 from tna_onnx.data.source import shape_text
-from tna_onnx.data.sources.array_files import any_array, numeric_array
+from tna_onnx.data.sources.array_files import numeric_array
 from tna_onnx.data.sources.arrays import open_mapping
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
-from tna_onnx.data.sources.inmemory import aligned, open_in_memory, plain_column
+from tna_onnx.data.sources.inmemory import aligned, open_in_memory
 from tna_onnx.data.sources.tables import open_table
 from tna_onnx.errors import DataError, TnaError, UsageError
 
@@ -203,7 +204,9 @@ def open_object(data: Any, request: Request) -> Source:
         if isinstance(data, list):
             data = any_array(data)
         stored = of_dummies(labels) if _is_frame(labels) and not request.multi_label else any_array(labels)
-        request = dataclasses.replace(request, labels=plain_column(stored))
+        request = dataclasses.replace(request, labels=stored)
+    if hasattr(data, "collect_schema") and hasattr(data, "collect"):  # a lazy frame of polars
+        data = data.collect()
     if _is_hugging_face(data):
         return _open_hugging_face(data, request)
     if _is_frame(data):
@@ -231,7 +234,8 @@ def _is_pair(data: Any, request: Request) -> bool:
     if not isinstance(data, tuple) or len(data) != 2 or request.labels is not None:
         return False
     x, y = data
-    if isinstance(y, (Mapping, tuple, str)) or not (_is_array(y) or _is_frame(y) or isinstance(y, list)):
+    is_column = _is_array(y) or _is_frame(y) or isinstance(y, list) or hasattr(y, "to_pylist")
+    if isinstance(y, (Mapping, tuple, str)) or not is_column:
         return False
     return _is_frame(x) or _is_array(x) or isinstance(x, (list, Mapping))
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, read_text, whole_numbers
+from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, plain_column, read_text, whole_numbers
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.arrow import (
@@ -34,7 +34,7 @@ from tna_onnx.data.sources.arrow import (
 )
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
 from tna_onnx.data.sources.image_files import ImageSource, open_image_files
-from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory, plain_column
+from tna_onnx.data.sources.inmemory import DELIMITED, open_delimited, open_in_memory
 from tna_onnx.data.sources.layout import Kind, Layout, label_in, lay_out, plain_kinds
 from tna_onnx.data.sources.tokens import need_padding, token_columns, with_tokenizer
 from tna_onnx.errors import DataError
