@@ -96,6 +96,24 @@ def test_a_file_without_standard_nodes_gets_the_opset_of_its_ir_version(tmp_path
     assert np.abs(run(tmp_path / "new.onnx", x, "p") - p).max() > 0.01
 
 
+@pytest.mark.parametrize("names", [[-1, 3, 7], [2, 0, 1]])
+def test_classes_keep_their_names_behind_a_map(tmp_path: Path, names: list[int]) -> None:
+    proto = trees(opset=15)
+    labels = next(field for field in proto.graph.node[0].attribute if field.name == "classlabels_int64s")
+    labels.ints[:] = names
+    x = samples()
+    y = np.array(names)[softened(run(proto, x, "p"))].astype(str)
+    onnx.save(proto, tmp_path / "model.onnx")
+    new = tmp_path / "new.onnx"
+    report = tna_onnx.calibrate(
+        tmp_path / "model.onnx", (x, y), output=new, search="none", map="ts", fail_if_worse=False
+    )
+    after = tna_onnx.evaluate(new, (x, y)).metrics
+    # a temperature keeps the order of the classes
+    assert after.accuracy == tna_onnx.evaluate(tmp_path / "model.onnx", (x, y)).metrics.accuracy
+    assert after.nll == pytest.approx(report.calibration.after.nll, rel=1e-5)
+
+
 def test_standard_nodes_of_no_known_version_get_none_beside_them(tmp_path: Path) -> None:
     """Each runtime takes them for another version; an import would change what they mean."""
     x = samples()

@@ -15,8 +15,9 @@ from onnx import TensorProto
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head, find_heads
+from tna_onnx.graph.linear import class_labels
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.nodes import PREFIX, head_provenance
+from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, head_provenance, raw_logits
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE, OPEN_AXIS, Readout, class_axis_of, has_positions
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.walk.loop import walk_back
@@ -217,7 +218,18 @@ def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) 
         class_axis = walked.class_axis or _recorded_axis(entries, sizes, classes) or class_axis_of(sizes)
         if class_axis == ONE:
             raise UnsupportedModel(f"{model.name}: output '{name}': {OPEN_AXIS}")
-    return ClassOutput(name, kind, classes, walked.labels, "ZipMap" in walked.follows, class_axis)
+    labels = walked.labels or _labels_before_map(model, name, classes)
+    return ClassOutput(name, kind, classes, labels, "ZipMap" in walked.follows, class_axis)
+
+
+def _labels_before_map(model: Model, name: str, classes: int) -> tuple[int | str, ...]:
+    """Return what the classifier node in front of an appended map calls the classes; empty if there is none."""
+    for scores in (raw_logits(block_of(name)), RAW_LOGITS):
+        if scores in model.producers:
+            walked = walk_back(model, scores)
+            labels = walked.labels or ((walked.node and class_labels(walked.node)) or ())
+            return labels if len(labels) == classes else ()
+    return ()
 
 
 def require_one_prediction(model: Model, output: Readout | ClassOutput, why: str) -> None:
