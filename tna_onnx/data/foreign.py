@@ -240,7 +240,7 @@ def any_array(values: Any) -> NDArray[Any]:
     elif hasattr(values, "toarray"):  # a sparse matrix
         values = values.toarray()
     elif np.ma.is_masked(values):
-        values = np.where(np.ma.getmaskarray(values), None, np.ma.getdata(values))
+        values = np.where(np.ma.getmaskarray(values), np.array(None, object), np.ma.getdata(values))
     elif hasattr(values, "to_numpy") and not hasattr(values, "to_pylist"):
         # of lists, pandas and polars give objects, one a row; pyarrow refuses what it has to copy
         values = values.to_numpy()
