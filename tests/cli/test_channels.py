@@ -232,7 +232,7 @@ def test_the_cache_is_kept_wherever_it_was_named(small: Small, tmp_path: Path, m
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tna_onnx.pipeline.checking.check_file", interrupt)
+    monkeypatch.setattr("tna_onnx.pipeline.recalibrate.check_file", interrupt)
     monkeypatch.setenv("TNA_ONNX_CACHE", str(tmp_path / "cache"))
     assert "are kept in the cache" in cli(*command(small, tmp_path / "o.onnx")).stderr
 

@@ -41,13 +41,14 @@ class Extras:
 
     def check(self, *files: str | None) -> None:
         """Refuse before the work what would fail after it."""
-        from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - NumPy loads only when a command runs
-        from tna_onnx.render.mlflow import require_mlflow  # noqa: PLC0415
-
         if self.figures is not None:
+            from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - loads only where it is asked for
+
             check_figure_folder(self.figures, *files)
             require_matplotlib()
         if self.mlflow:
+            from tna_onnx.render.mlflow import require_mlflow  # noqa: PLC0415 - as above
+
             warning = require_mlflow()
             if warning:
                 complain(warning)

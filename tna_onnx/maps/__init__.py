@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from tna_onnx.maps.base import CalibrationMap
 
-__all__ = ["MAPS", "MapName", "maps_of"]
+__all__ = ["MAPS", "MapName", "is_map_of", "map_of_class", "maps_of"]
 
 MapName = Literal[
     "ts", "ets", "bias", "bias-robust", "svs", "bias-floor", "sms", "platt", "beta", "isotonic", "irova", "aar",
@@ -66,8 +66,18 @@ MAPS: Mapping[str, type[CalibrationMap]] = _Maps()
 """Map classes by name, read-only."""
 
 
+def is_map_of(name: str, classes: int, *, labels: bool = False) -> bool:
+    """Whether a map is for so many classes, or for so many labels that a sample may have."""
+    if labels:
+        return MAPS[name].for_labels
+    return MAPS[name].for_classes and (classes == 2 or not MAPS[name].binary)
+
+
 def maps_of(classes: int, *, labels: bool = False) -> tuple[str, ...]:
     """Return the names of the maps for so many classes, or for so many labels that a sample may have."""
-    if labels:
-        return tuple(name for name in MAPS if MAPS[name].for_labels)
-    return tuple(name for name in MAPS if MAPS[name].for_classes and (classes == 2 or not MAPS[name].binary))
+    return tuple(name for name in MAPS if is_map_of(name, classes, labels=labels))
+
+
+def map_of_class(name: str) -> type[CalibrationMap] | None:
+    """Return the map whose class has a name; None if none has."""
+    return next((MAPS[word] for word, (_, cls) in _CLASSES.items() if cls == name), None)

@@ -30,7 +30,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.maps import MAPS
-from tna_onnx.maps.structured import VectorScaling
 from tna_onnx.numerics.metric import METRICS, Objective
 from tna_onnx.numerics.metrics import sample_losses
 from tna_onnx.numerics.operating_points import Recalls
@@ -120,7 +119,7 @@ class Method:
         """Sorts methods from the simplest on."""
         rank = 0 if self.map == "none" else MAPS[self.map].rank
         # a tilt moves every class vector: no simpler than a scale and a bias for each class
-        rank_of_weight = VectorScaling.rank if self.tilted else 0
+        rank_of_weight = MAPS["svs"].rank if self.tilted else 0
         return (max(rank, rank_of_weight), self.tilted, rank, self.map, self.step)
 
 

@@ -74,7 +74,8 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
     # wrong labels would make every later number meaningless: before the search
     labels = check_labels(task)
     writing = _writing(task, labels)
-    strategy = _strategy(task, [name for name in writing.choices if labels.covers(name)])
+    choices = [name for name in writing.choices if labels.covers(name)] if task.settings.resolved_map == "auto" else []
+    strategy = _strategy(task, choices)
     outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own

@@ -27,7 +27,6 @@ from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.scores import adds_up_to_one
 from tna_onnx.graph.walk.loop import walk_back
-from tna_onnx.maps.refit import Refit
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import metric_value
@@ -152,7 +151,7 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
     """
     if compared.comparison.how != "cross-fitted" or compared.before.predicted is not None:
         return
-    if not isinstance(outcome.fitted, Refit):
+    if outcome.map != "refit":
         return
     rivals = [scored for method, scored in outcome.scores.items() if method.map != outcome.map]
     before, after = (scores.mean("hit") for scores in (compared.before, compared.after))

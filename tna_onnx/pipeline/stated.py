@@ -14,7 +14,7 @@ from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Layout
 from tna_onnx.graph.written_values import NotRebuilt
-from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps import MAPS, is_map_of
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.pipeline.methods import Method
@@ -104,9 +104,12 @@ def _is_calibration(step: HeadStep) -> bool:
     if maps and isinstance(maps[0], Added):  # what is left of a bias, where the file has no place for it
         maps = maps[1:] if change.weight is not None and not step.holds_bias else maps
     maps += [] if change.folded is None else [change.folded]
-    fitting = maps_of(readout.n_classes, labels=readout.multi_label)
     fits = all(
-        applied.name in fitting and _is_of_classes(applied, step) for applied in maps if not isinstance(applied, Added)
+        applied.name in MAPS
+        and is_map_of(applied.name, readout.n_classes, labels=readout.multi_label)
+        and _is_of_classes(applied, step)
+        for applied in maps
+        if not isinstance(applied, Added)
     )
     return fits and len(maps) <= 1 and not any(isinstance(applied, Added) for applied in maps)
 

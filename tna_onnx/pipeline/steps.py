@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -16,7 +15,7 @@ from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.written_values import PLACEHOLDER_INT, NotRebuilt
-from tna_onnx.maps import MAPS
+from tna_onnx.maps import MAPS, map_of_class
 from tna_onnx.maps.base import Folding
 from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import TopVersusAll
@@ -217,7 +216,7 @@ class Decoder:
             return tuple(self._array(np.dtype(np.float64), (int(value["numbers"]),), None).tolist())
         if "entries" in value:
             return {key: self.decoded(item) for key, item in value["entries"].items()}
-        cls = _classes().get(value["is"])
+        cls = _CLASSES.get(value["is"]) or map_of_class(value["is"])
         if cls is None:
             raise NotRebuilt(f"this version of tna-onnx does not know {value['is']!r}")
         fitted = cls(**{key: self.decoded(item) for key, item in value.items() if key != "is"})
@@ -244,8 +243,9 @@ def _require_fit(fitted: Any) -> None:
     """Refuse a map with numbers that no fit gives, which could turn its predictions round."""
     if isinstance(fitted, RollUp) and fitted.wrong:
         raise NotRebuilt(f"it holds groups of classes that are none: {fitted.wrong}")
+    is_map = isinstance(fitted, Added) or map_of_class(type(fitted).__name__) is not None
     for name, value in vars(fitted).items():
-        if isinstance(fitted, (Added, *MAPS.values())) and _is_infinite(value):
+        if is_map and _is_infinite(value):
             raise NotRebuilt(f"it holds a {type(fitted).__name__} with infinite numbers")
         if name not in _RANGES or value is None:
             continue
@@ -279,13 +279,13 @@ _RANGES = {
 }
 
 
-@functools.cache
-def _classes() -> dict[str, type]:
-    """Return the classes that metadata may name."""
-    named = (
+_CLASSES: dict[str, type] = {
+    cls.__name__: cls
+    for cls in (
         Added, OriginalClass, FeatureSpace, TopVersusAll, Layout, outputs.ClassOutput, outliers.Energy,
         outliers.Mahalanobis, outliers.Residual, decisions.Guarded, decisions.OutlierInput, decisions.SetScore,
         dials.Dials, dials.RiskDial, dials.SetDial, dials.ClassSetDial, dials.PriorDial, dials.ThresholdDial,
-        operating_points.DecisionRule, RollUp, *MAPS.values(),
-    )  # fmt: skip
-    return {cls.__name__: cls for cls in named}
+        operating_points.DecisionRule, RollUp,
+    )
+}  # fmt: skip
+"""Classes that metadata may name, besides those of maps."""

@@ -158,7 +158,7 @@ class Strategy:
     search: str
     map: str
     settings: SearchSettings
-    allowed: tuple[str, ...] = ("none", *maps_of(3))
+    allowed: tuple[str, ...] = field(default_factory=lambda: ("none", *maps_of(3)))
     options: Mapping[str, Any] = field(default_factory=dict)
     predictions: str = "auto"
     part: Part | None = None

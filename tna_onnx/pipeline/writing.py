@@ -27,7 +27,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.nodes import can_append, free_block, map_opset, too_old
 from tna_onnx.graph.rewrite import Rewritten
 from tna_onnx.graph.scores import can_insert, can_scale
-from tna_onnx.maps import MAPS, maps_of
+from tna_onnx.maps import MAPS, is_map_of, maps_of
 from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
@@ -119,23 +119,23 @@ class Writing:
         # `auto` takes from `choices`, all of which can be written
         if name in ("auto", "none"):
             return
-        maps = [other_map for other_map in self.maps if other_map != "none"]
-        if self.task.teacher is not None and not MAPS[name].soft:
-            soft = ", ".join(other_map for other_map in maps if MAPS[other_map].soft)
+        task = self.task
+        if task.teacher is not None and not MAPS[name].soft:
+            soft = ", ".join(fit for fit in self.maps if fit != "none" and MAPS[fit].soft)
             raise UnsupportedModel(f"map {name} needs labels, and a teacher gives probabilities; use --map {soft}")
         if self._weighted and not MAPS[name].weighted:
-            weighted = ", ".join(other_map for other_map in maps if MAPS[other_map].weighted)
+            weighted = ", ".join(fit for fit in self.maps if fit != "none" and MAPS[fit].weighted)
             raise UnsupportedModel(f"map {name} cannot be fitted with sample weights; use --map {weighted}")
-        task = self.task
-        if name in maps and (_keeps_order(name) or not self.labels_around):
+        fits = is_map_of(name, task.readout.n_classes, labels=task.readout.multi_label)
+        if fits and self._is_held(name) and (_keeps_order(name) or not self.labels_around):
             return
-        if name in maps:
+        if fits and self._is_held(name):
             raise UnsupportedModel(
                 f"{task.model.name}: output '{self.labels_around}' gives the labels and is computed around "
                 f"'{task.readout.logits}', so it would not follow map {name}; use --map ts, ets or none, which never "
                 "change the order of the classes"
             )
-        if name not in self._all:
+        if not fits:
             raise UnsupportedModel(f"{task.model.name}: map {name} {self._against(name)}")
         if not self._appends:
             advice = ", or use --map ts, which needs no new nodes" if "ts" in self.maps else ""
