@@ -123,10 +123,10 @@ def _read(content: bytes, name: str) -> tuple[dict[str, NDArray[Any]], dict[str,
         said = json.loads(text)
         if said["format"] == _FORMAT and _is_text(said["entries"]) and set(said["types"]) <= set(arrays):
             return arrays, {**said, "source": str(said["source"])}
-    # whatever bytes may do to readers of zip, NumPy and JSON
+    # whatever bytes may do to readers of zip, NumPy and JSON: of what is encrypted, a RuntimeError
     except (
-        ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, OSError,
-        RecursionError, TypeError, ValueError, zipfile.BadZipFile,
+        ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, OSError, RuntimeError, TypeError,
+        ValueError, zipfile.BadZipFile,
     ) as error:  # fmt: skip
         raise DataError(f"{name}: the patch is damaged, or no patch of tna-onnx ({error})") from error
     raise DataError(f"{name}: the patch has a form that this version of tna-onnx does not know")
