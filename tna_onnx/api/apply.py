@@ -56,14 +56,19 @@ def apply(
 
     source = open_source(model, ModelOptions())
     target = _target(source, output, checkpoint, overwrite=overwrite)
-    name = "the patch" if isinstance(patch, bytes) else str(patch)
-    adapter = not isinstance(patch, bytes) and check_patch_name(patch) == ".onnx_adapter"
+    name = "the patch"
+    adapter = False
+    if not isinstance(patch, bytes):
+        name = str(patch)
+        adapter = check_patch_name(patch) == ".onnx_adapter"
     if adapter and checkpoint is not None:
         raise UsageError(f"{name}: --checkpoint takes a patch as .npz or .safetensors, not an adapter")
     if adapter:
         file = adaptable(source, Path(name))
+    elif isinstance(patch, bytes):
+        file = apply_patch(source, patch, name)
     else:
-        file = apply_patch(source, patch if isinstance(patch, bytes) else read_patch(patch), name)
+        file = apply_patch(source, read_patch(patch), name)
     of_model = target if checkpoint is None else None
     with pending(source, file.proto, of_model, verbatim=file is source, large_values=file.large_values) as path:
         result = verify(source.path or model, path)

@@ -77,9 +77,10 @@ def card(
 
 def _report(result: Report | str | Path) -> Report:
     """Return the report of a written model, read from a file where a path is given."""
-    report = result if isinstance(result, Report) else _read_report(Path(result))
+    report, where = result, "the report"
+    if not isinstance(report, Report):
+        report, where = _read_report(Path(report)), str(report)
     if report.missed or report.dry_run:
-        where = "the report" if isinstance(result, Report) else str(result)
         raise UsageError(f"{where}: is of a run that wrote no model; expected one that did, so run it without the gate")
     return report
 

@@ -117,10 +117,11 @@ def named_models(models: Sequence[ModelSource] | Mapping[str, ModelSource]) -> l
         raise UsageError(f"expected a list of models, got {type(models).__name__}")
     if len(models) < 2:
         raise UsageError(f"compare needs at least two models, got {len(models)}; `evaluate` measures one")
-    sources = list(models.values() if isinstance(models, Mapping) else models)
-    paths = [Path(source) if isinstance(source, (str, Path)) else None for source in sources]
-    names = list(models) if isinstance(models, Mapping) else _names(paths)
-    return [GivenModel(*each) for each in zip(sources, names, paths, strict=True)]
+    names = None
+    if isinstance(models, Mapping):
+        names, models = list(models), list(models.values())
+    paths = [Path(source) if isinstance(source, (str, Path)) else None for source in models]
+    return [GivenModel(*each) for each in zip(models, names or _names(paths), paths, strict=True)]
 
 
 def _names(paths: Sequence[Path | None]) -> list[str]:

@@ -43,7 +43,7 @@ from tna_onnx.pipeline.sample_checks import decided_on, decided_thresholds
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.measured import Evaluation, estimates_of, subgroup_notes, subgroups_of
+from tna_onnx.results.measured import Evaluation, Subgroup, estimates_of, subgroup_notes, subgroups_of
 from tna_onnx.results.outcomes import Decisions
 from tna_onnx.results.recall import Recall
 from tna_onnx.runtime import Device, parse_device
@@ -255,7 +255,11 @@ def _evaluation(
     classes = opened.output.n_classes
     scores = scores.labelled(source.labels)
     parts = source_beside(source).get("by")
-    subgroups = () if parts is None else subgroups_of(scores, parts, classes, bins)
+    notes += decided_on(opened.model, opened.digested, opened.data.limits)
+    subgroups: tuple[Subgroup, ...] = ()
+    if parts is not None:
+        subgroups = subgroups_of(scores, parts, classes, bins)
+        notes += subgroup_notes(parts, subgroups)
     return Evaluation(
         model=opened.model.name,
         model_sha256=opened.model.sha256,
@@ -268,11 +272,7 @@ def _evaluation(
         preprocessing=source.recipe(),
         recipe_search=source_search(source),
         provider=opened.session.provider,
-        notes=(
-            *notes,
-            *decided_on(opened.model, opened.digested, opened.data.limits),
-            *(() if parts is None else subgroup_notes(parts, subgroups)),
-        ),
+        notes=notes,
         missed=gates.limits_missed(metrics, ""),
         decisions=decisions,
         labels=LabelMetrics.of(scores, None, bins, opened.classifier.names),

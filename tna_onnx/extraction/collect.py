@@ -26,6 +26,7 @@ from tna_onnx.extraction.sessions import OpenModel, batch_in_rows
 from tna_onnx.extraction.store import STORED, data_key, model_key, open_store
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.numerics.ops import rows_of
 from tna_onnx.progress import Progress
 from tna_onnx.runtime import Session, runtime_version, side_by_side
 
@@ -73,9 +74,13 @@ class FeatureTable:
 
     def part(self, rows: NDArray[np.intp]) -> FeatureTable:
         """Return some samples, in this order, as a table: features and labels are all that a linear head needs."""
-        columns = {"clusters": self.clusters, "weights": self.weights}
-        parts: dict[str, Any] = {name: values if values is None else values[rows] for name, values in columns.items()}
-        return FeatureTable(self._selected(rows), self.labels[rows], self.batch_size, **parts)
+        return FeatureTable(
+            self._selected(rows),
+            self.labels[rows],
+            self.batch_size,
+            clusters=rows_of(self.clusters, rows),
+            weights=rows_of(self.weights, rows),
+        )
 
     def _selected(self, rows: NDArray[np.intp]) -> NDArray[Any]:
         features = self.features

@@ -130,10 +130,12 @@ class FeatureExtractor:
         """
         model, readout = self._loaded()
         kind = self.kind or _kind_of(readout)
-        tensor = readout.features if kind == "features" and isinstance(readout, Head) else readout.logits
+        head, tensor = None, readout.logits
+        if kind == "features" and isinstance(readout, Head):
+            head, tensor = readout.node, readout.features
         return {
             **model_key(model),
-            "head": readout.node if kind == "features" and isinstance(readout, Head) else None,
+            "head": head,
             "kind": kind,
             "tensor": tensor,
             "version": __version__,

@@ -188,8 +188,10 @@ def in_rows(session: Session, scores: Readout | ClassOutput, name: str, needed: 
     """
     if not scores.several:
         return session
-    output = scores.output if isinstance(scores, Readout) else scores.name
-    single = scores.binary if isinstance(scores, Readout) else scores.width == 1
+    if isinstance(scores, Readout):
+        output, single = scores.output, scores.binary
+    else:
+        output, single = scores.name, scores.width == 1
     return PositionSession(session, scores.class_axis, needed or (output,), name, () if single else (output,))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -187,26 +187,36 @@ def _bounded(
     goal, level = settings.goal
     delta = settings.delta / 100
     point = OperatingPoint(settings.decide)
-    trivial = _ALWAYS if goal == "recall" else _NEVER
+    trivial, word = _NEVER, "never"
+    if goal == "recall":
+        trivial, word = _ALWAYS, "always"
     thresholds: list[float] = []
     lost: list[int] = []
     of_one = rule.kind == "positive"
     for c in [rule.positive] if of_one else range(p.shape[1]):
         scores, holds = _tested(rule, p, labels, c, goal)
         threshold = bounded_threshold(scores, holds, goal, level, delta)
-        thresholds.append(trivial if threshold is None else min(max(float(threshold), _ALWAYS), _NEVER))
         if threshold is None:
             lost.append(c)
-    why = ""
+            thresholds.append(trivial)
+        else:
+            thresholds.append(min(max(float(threshold), _ALWAYS), _NEVER))
+    notes: tuple[str, ...] = ()
     if lost:
         scores, holds = _tested(rule, p, labels, lost[0], goal)
         why = _unreached(goal, level, delta, scores, holds, listed(names[c] for c in lost))
-    if len(lost) == len(thresholds):
-        return Operated(None, point, (why,))
-    if lost:
-        why = f"{'always' if goal == 'recall' else 'never'} decided, which keeps the promise and says nothing: {why}"
-    found = np.array(thresholds[0] if of_one else thresholds, np.float32)
-    return Operated(found, point, (why,) if why else ())
+        if len(lost) == len(thresholds):
+            return Operated(None, point, (why,))
+        notes = (f"{word} decided, which keeps the promise and says nothing: {why}",)
+    return Operated(np.array(thresholds[0] if of_one else thresholds, np.float32), point, notes)
+
+
+# Goal -> the side of its bound, the samples that it is about, and the rounding to the side on which a bound is true.
+_BOUNDS: dict[str, tuple[str, str, Callable[[float], int]]] = {
+    "recall": ("at least", "samples of the class", math.floor),
+    "fpr": ("at most", "samples without the class", math.ceil),
+    "precision": ("at least", "samples that have it above", math.floor),
+}
 
 
 def _rolled_up(rule: RollUp, p: Floats, labels: NDArray[np.int64], settings: GuardSettings) -> Operated:
@@ -241,17 +251,14 @@ def _tested(
 def _unreached(goal: str, level: float, delta: float, scores: Floats, holds: NDArray[np.bool_], who: str) -> str:
     """Say what a bound would take, what there is, and the best that can be had."""
     needed = needed_for(goal, level, delta)
-    sign = "at most" if goal == "fpr" else "at least"
-    whose = "samples that have it above"
-    if goal != "precision":
-        whose = "samples of the class" if goal == "recall" else "samples without the class"
-    there = int(np.count_nonzero(~holds if goal == "fpr" else holds))
+    sign, whose, rounded = _BOUNDS[goal]
+    there = int(np.count_nonzero(holds))
+    if goal == "fpr":
+        there = len(holds) - there
     best = reachable_bound(scores, holds, goal, delta)
     words = "none can be had"
     if best is not None:
-        # rounded to the side on which it is true
-        rounded = (math.ceil if goal == "fpr" else math.floor)(1000 * best) / 1000
-        words = f"the best that these can promise is {rounded:g}"
+        words = f"the best that these can promise is {rounded(1000 * best) / 1000:g}"
     text = f"{who}: {goal} of {sign} {level:g} with {100 * (1 - delta):g} % certainty takes {needed:,} {whose}"
     if goal == "precision":
         text += " the threshold, and no other above it, or more with few"
@@ -265,29 +272,32 @@ def _cheapest(rule: DecisionRule, p: Floats, labels: NDArray[np.int64], seed: in
     classes = p.shape[1]
     plain = np.ones(classes, np.float32)
     counted = best_thresholds(rule, p, labels, "cost")
+    decided = rule.decide(p, plain)
     unseen = crossfitted(rule, p, labels, "cost", seed)
     costs = [
-        rule.cost[labels, np.where(decided < 0, classes, decided)].astype(np.float64)
-        for decided in (rule.decide(p, plain), unseen, rule.decide(p, counted))
+        rule.cost[labels, np.where(classes_of < 0, classes, classes_of)].astype(np.float64)
+        for classes_of in (decided, unseen, rule.decide(p, counted))
     ]
     by_probability, by_counting, lowest = (float(cost.mean()) for cost in costs)
     gain = costs[0] - costs[1]
     # folds depend on one another
     reach = quantile((1 + level) / 2, None) * float(gain.std(ddof=1)) / math.sqrt(len(gain)) * math.sqrt(1.25)
     low, high = float(gain.mean()) - reach, float(gain.mean()) + reach
-    chosen = counted if low > 0 else plain
-    decided = unseen if low > 0 else rule.decide(p, plain)
+    chosen = plain
+    notes: tuple[str, ...] = ()
+    if low > 0:
+        chosen, decided = counted, unseen
+        notes = (
+            f"the probabilities are not good enough for this decision: thresholds by counting cost {by_counting:.4g} a "
+            f"sample, those by probability {by_probability:.4g} ({low:.3g} to {high:.3g} more), so the file has those "
+            "by counting; recalibrate the model first",
+        )
     value, *ends = goal_interval(rule, decided, labels, "cost", level, classes)
     thresholds = _of_two(rule.cost, counted) if rule.cost.shape == (2, 2) else (None, None)
     point = OperatingPoint(
         "cost", -value, (-ends[1], -ends[0]), *thresholds, by_counting, by_probability, lowest, (low, high)
     )
-    note = (
-        f"the probabilities are not good enough for this decision: thresholds by counting cost {by_counting:.4g} a "
-        f"sample, those by probability {by_probability:.4g} ({low:.3g} to {high:.3g} more), so the file has those by "
-        "counting; recalibrate the model first"
-    )
-    return Operated(chosen, point, (note,) if low > 0 else ())
+    return Operated(chosen, point, notes)
 
 
 def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:
@@ -316,17 +326,17 @@ def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names
     if rule.cost.shape[0] < rule.cost.shape[1]:
         text += ", or -1 to abstain"
     if goal in BOUNDS:
-        least = "at most" if goal == "fpr" else "at least"
-        name = "false positive rate" if goal == "fpr" else goal
+        side, *_ = _BOUNDS[goal]
+        name = goal.replace("fpr", "false positive rate")
         return (
-            f"{text}; with a certainty of {100 - settings.delta:g} %, the {name} {who} is {least} {100 * level:g} %, "
+            f"{text}; with a certainty of {100 - settings.delta:g} %, the {name} {who} is {side} {100 * level:g} %, "
             "for samples from the same source"
         )
     assert point.interval is not None  # noqa: S101 - of what is no bound
     low, high = point.interval
     return (
-        f"{text}; {goal} {who + ' ' if who else ''}{point.value:.4g} ({low:.4g} to {high:.4g}) on samples that no "
-        "threshold was chosen on"
+        f"{text}; {' '.join(filter(None, (goal, who)))} {point.value:.4g} ({low:.4g} to {high:.4g}) on samples that "
+        "no threshold was chosen on"
     )
 
 

@@ -24,7 +24,7 @@ from tna_onnx.extraction.independence import require_independence
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import open_samples
 from tna_onnx.extraction.sessions import OpenModel, open_model, open_part
-from tna_onnx.graph.decisions import Guarded, add_scores
+from tna_onnx.graph.decisions import Guarded, SetScore, add_scores
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import pending
@@ -122,6 +122,7 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         promise = promise_of(settings, rule, chosen.operated.point, opened.names)
     of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
     groups = chosen.scores.clusters is not None
+    shown = score or SetScore()
     return Guard(
         model=model.name,
         model_sha256=model.sha256,
@@ -129,9 +130,9 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
         class_output=opened.output.name,
         outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, groups=groups),
         inputs=dial_inputs(thresholds.dials),
-        set_temperature=1.0 if score is None else score.temperature,
-        set_penalty=0.0 if score is None else score.weight,
-        set_free_classes=0 if score is None else score.free,
+        set_temperature=shown.temperature,
+        set_penalty=shown.weight,
+        set_free_classes=shown.free,
         data=opened.source.describe(),
         samples=len(chosen.rows),
         fitted_on=len(opened.fit_rows),

@@ -26,6 +26,7 @@ from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
 from tna_onnx.numerics.corp import top_label_errors
 from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_value
+from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.outliers import area_under, roc_points
 from tna_onnx.numerics.roll_up import RollUp, Rule
 from tna_onnx.numerics.scores import SampleScores
@@ -246,13 +247,17 @@ def _of_levels(
     for place, groups in enumerate(rolled.groups):
         answered = np.flatnonzero((decided >= groups.min()) & (decided <= groups.max()))
         wrong = decided[answered] != groups[labels[answered]]
-        among = None if clusters is None else clusters[answered]
-        yield LevelDecision(
-            rolled.levels[place],
-            len(answered) / len(decided),
-            float(wrong.mean()) if len(wrong) else None,
-            share_interval(wrong, level, among) if len(wrong) else None,
-        )
+        share, interval = _share(wrong, level, rows_of(clusters, answered))
+        yield LevelDecision(rolled.levels[place], len(answered) / len(decided), share, interval)
+
+
+def _share(
+    hits: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None
+) -> tuple[float | None, tuple[float, float] | None]:
+    """Return the share of hits and its interval; None for both without samples."""
+    if not len(hits):
+        return None, None
+    return float(hits.mean()), share_interval(hits, level, clusters)
 
 
 def _of_class(
@@ -263,15 +268,9 @@ def _of_class(
     clusters: NDArray[np.int64] | None,
 ) -> ClassDecision:
     """Count one class: samples that hold it, and those that are decided to."""
-
-    def share(of: NDArray[np.bool_], among: NDArray[np.bool_]) -> tuple[float | None, tuple[float, float] | None]:
-        if not among.any():
-            return None, None
-        groups = None if clusters is None else clusters[among]
-        return float(of[among].mean()), share_interval(of[among], level, groups)
-
-    recall, recall_interval = share(chosen, holds)
-    precision, precision_interval = share(holds, chosen)
+    recall, recall_interval = _share(chosen[holds], level, rows_of(clusters, holds))
+    precision, precision_interval = _share(holds[chosen], level, rows_of(clusters, chosen))
+    false_positives, _ = _share(chosen[~holds], level, rows_of(clusters, ~holds))
     return ClassDecision(
         name=name,
         samples=int(holds.sum()),
@@ -280,7 +279,7 @@ def _of_class(
         recall_interval=recall_interval,
         precision=precision,
         precision_interval=precision_interval,
-        false_positives=share(chosen, ~holds)[0],
+        false_positives=false_positives,
     )
 
 

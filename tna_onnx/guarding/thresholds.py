@@ -36,6 +36,7 @@ from tna_onnx.numerics.conformal import (
     ranked_levels,
     samples_needed,
 )
+from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.prior_shift import smoothed
 from tna_onnx.numerics.roll_up import Rule
 from tna_onnx.progress import Progress
@@ -73,9 +74,9 @@ class Values:
     def take(self, rows: slice | NDArray[np.int64]) -> Values:
         """Return those of some samples."""
         sizes = self.sizes[rows] if len(self.sizes) else self.sizes
-        clusters = None if self.clusters is None else self.clusters[rows]
+        clusters = rows_of(self.clusters, rows)
         columns = {role: column[rows] for role, column in self.values.items()}
-        p = None if self.probabilities is None else self.probabilities[rows]
+        p = rows_of(self.probabilities, rows)
         return Values(self.labels[rows], self.hit[rows], self.confidence[rows], columns, sizes, clusters, p)
 
 

@@ -22,6 +22,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.ops import rows_of
+
 FloatArray = NDArray[np.float64]
 
 # Width of a cell in log-odds: a probability of 0.5 changes by 0.06, one of 0.99 by 0.0025.
@@ -95,7 +97,7 @@ def cells(
     log_odds = logit(np.clip(p, expit(-_RANGE), expit(_RANGE)))
     cell = np.clip(((log_odds + _RANGE) / _WIDTH).astype(np.int64), 0, len(CENTRES) - 1)
     count = np.bincount(cell, weights, len(CENTRES))
-    hits = np.bincount(cell[outcome], None if weights is None else weights[outcome], len(CENTRES))
+    hits = np.bincount(cell[outcome], rows_of(weights, outcome), len(CENTRES))
     return count.astype(np.float64), hits.astype(np.float64)
 
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import array_api_compat
 import numpy as np
 from numpy.typing import NDArray
+
+T = TypeVar("T")
 
 _BLOCK = 2**17
 """Logits in a row block: 512 KB of float32, so that what is computed from them stays in a core's cache."""
@@ -143,6 +145,14 @@ def _keep_freed_memory() -> None:
     np.empty(2**21)
 
 
+def rows_of(values: T | None, rows: Any) -> T | None:
+    """Return some rows of an array; of what is missing, None."""
+    if values is None:
+        return None
+    chosen: T = values[rows]  # type: ignore[index]  # an array of any namespace
+    return chosen
+
+
 @dataclass(frozen=True)
 class Blocked:
     """The sum of of(logits, *aligned) over row blocks; None among the aligned arrays stays None.
@@ -158,7 +168,7 @@ class Blocked:
     def __call__(self, logits: Any, *aligned: Any) -> Any:
         total = None
         for rows in blocks(logits):
-            part = self.of(logits[rows], *(x if x is None else x[rows] for x in aligned))
+            part = self.of(logits[rows], *(rows_of(x, rows) for x in aligned))
             total = part if total is None else total + part
         return total
 

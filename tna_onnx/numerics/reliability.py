@@ -40,6 +40,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.scores import SampleScores
 
 
@@ -225,9 +226,9 @@ class ClassCounts:
         """Count (N,) predictions against (N,) labels; with weights (N,) the counts are their sums."""
         wrong = predicted != labels
         pairs, places = np.unique(labels[wrong] * classes + predicted[wrong], return_inverse=True)
-        counts = np.bincount(places, None if weights is None else weights[wrong], len(pairs)).tolist()
+        counts = np.bincount(places, rows_of(weights, wrong), len(pairs)).tolist()
         errors = Counter({divmod(int(pair), classes): n for pair, n in zip(pairs, counts, strict=True)})
-        right = np.bincount(labels[~wrong], None if weights is None else weights[~wrong], classes)
+        right = np.bincount(labels[~wrong], rows_of(weights, ~wrong), classes)
         return cls(np.bincount(predicted, weights, classes), right, errors)
 
     def __add__(self, addend: ClassCounts) -> ClassCounts:

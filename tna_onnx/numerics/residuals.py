@@ -92,9 +92,14 @@ def mean_and_error(
     """
     if clusters is None:
         return float(np.mean(values)), float(np.std(values)) / math.sqrt(len(values))
-    total = len(values) if weights is None else float(np.sum(weights))
-    mean = float(np.mean(values)) if weights is None else weighted_mean(values, weights)
-    deviations = cluster_sums(values - mean if weights is None else weights * (values - mean), clusters)
+    total: float = len(values)
+    mean = float(np.mean(values))
+    deviations = values - mean
+    if weights is not None:
+        total = float(np.sum(weights))
+        mean = weighted_mean(values, weights)
+        deviations = weights * (values - mean)
+    deviations = cluster_sums(deviations, clusters)
     count = len(deviations)
     if count < 2:
         return mean, math.inf

@@ -55,6 +55,7 @@ from tna_onnx.numerics.ops import (
     plain_labels,
     row_max,
     row_sum,
+    rows_of,
     to_host,
 )
 
@@ -98,8 +99,11 @@ def _narrow(logits: NDArray[Any], labels: NDArray[Any]) -> Terms:
     largest = by_class == 0
     # mostly every row has one largest
     tied = np.count_nonzero(largest) != len(label_logits)
-    hits = np.argmax(largest, axis=0) == labels if tied else label_logits == 0
-    ones = np.sum(largest, axis=0) if tied else 1
+    hits = label_logits == 0
+    ones: Any = 1
+    if tied:
+        hits = np.argmax(largest, axis=0) == labels
+        ones = np.sum(largest, axis=0)
     _take_exponentials(by_class)
     np.copyto(by_class, 0, where=largest)
     total, squares = _sums_of_columns(by_class)
@@ -382,8 +386,7 @@ class SampleScores:
 
     def take(self, rows: NDArray[Any] | slice) -> SampleScores:
         """Return the scores of the chosen rows: integer indices, a (N,) bool mask, or a slice."""
-        columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
-        chosen: dict[str, Any] = {name: column if column is None else column[rows] for name, column in columns.items()}
+        chosen: dict[str, Any] = {field.name: rows_of(getattr(self, field.name), rows) for field in fields(self)}
         return SampleScores(**chosen)
 
     def clustered(self, clusters: NDArray[np.int64] | None, weights: NDArray[np.float64] | None = None) -> SampleScores:

@@ -448,7 +448,9 @@ def grouped(
             )
             collected = replace(collected, table=replace(collected.table, clusters=clusters))  # noqa: PLW2901
         clustered.append(collected)
-    return clustered[0], clustered[-1] if held_out is not None else None, tuple(notes)
+    if held_out is None:
+        return clustered[0], None, tuple(notes)
+    return clustered[0], clustered[1], tuple(notes)
 
 
 def _across_groups(collected: Collected, pairs: NDArray[np.int64]) -> list[str]:

@@ -156,7 +156,8 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
         mean, error = mean_and_error(second - first, clusters)
         ends.append((mean - z * error, mean + z * error))
     kl, same, five = zip(*((float(np.mean(values)) for values in stage) for stage in (before, now)), strict=True)
-    many = teacher.probabilities.shape[1] > _FIRST
+    if teacher.probabilities.shape[1] <= _FIRST:
+        five = (None, None)
     metrics, notes = _of_teacher(teacher, task)
     result = Taught(
         model=teacher.model.name,
@@ -168,8 +169,8 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
         agreement_before=same[0],
         agreement_after=same[1],
         agreement_change=ends[1],
-        top5_before=five[0] if many else None,
-        top5_after=five[1] if many else None,
+        top5_before=five[0],
+        top5_after=five[1],
         metrics=metrics,
     )
     return replace(report, teacher=result, notes=(*report.notes, *notes))

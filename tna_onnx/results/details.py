@@ -56,8 +56,10 @@ class RiskCoverage:
         wrong = ~hit[order]
         # samples of one confidence are taken together: their order is arbitrary
         ends = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True]) + 1
-        mass = np.arange(1, len(values) + 1) if weights is None else np.cumsum(weights[order])
-        taken, errors = mass[ends - 1], np.cumsum(wrong if weights is None else wrong * weights[order])[ends - 1]
+        mass, wrong_mass = np.arange(1, len(values) + 1), np.cumsum(wrong)
+        if weights is not None:
+            mass, wrong_mass = np.cumsum(weights[order]), np.cumsum(wrong * weights[order])
+        taken, errors = mass[ends - 1], wrong_mass[ends - 1]
         coverage = taken / mass[-1]
         risk = errors / np.where(taken > 0, taken, 1)
         # a step function: each threshold's risk times the coverage that it adds

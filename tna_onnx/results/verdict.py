@@ -119,9 +119,9 @@ def _change(name: str, before: Metrics, after: Metrics, d: Interval) -> str:
     """Write values and interval of a metric: `ECE 4.65 % -> 1.51 % (-4.78 to -2.19 points)`."""
     metric = METRICS[name]
     # nats are left out: a sentence of four metrics has no room for them
-    percent = metric.unit == "%"
-    unit = " %" if percent else ""
-    points = " points" if percent else ""
+    unit = points = ""
+    if metric.unit == "%":
+        unit, points = " %", " points"
     values = " -> ".join(f"{metric.number(getattr(metrics, name))}{unit}" for metrics in (before, after))
     return f"{metric.label} {values} ({metric.ends(d.low, d.high)}{points})"
 
@@ -176,10 +176,13 @@ def result_sentence(
     >>> result_sentence("improved", old, new, d).partition(": ")[2]
     'confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %'
     """
+    pair, kind = _CLASS, "class"
+    if labels:
+        pair, kind = _LABEL, "label"
     gap = changed("ece", differences["ece"])
     fit = changed("nll", differences["nll"])
     parts = [
-        _gap(gap, before, after, " and ".join(_LABEL if labels else _CLASS)) + _by_chance(chance),
+        _gap(gap, before, after, " and ".join(pair)) + _by_chance(chance),
         _accuracy(before, after, differences["accuracy"]),
     ]
     # the distance alone would not explain the verdict
@@ -188,12 +191,13 @@ def result_sentence(
     if word == "worse" and fit == -1 and gap != -1:
         parts.insert(0, "its probabilities fit the labels less closely")
     if worst is not None:
-        kind = "label" if labels else "class"
         parts.append(
             f"{kind} {worst.name} is recognised in {100 * worst.after:.1f} % of its samples, not in "
             f"{100 * worst.before:.1f} %"
         )
-    named = {"accuracy", "ece", *({"nll"} if word == "worse" else ())}
+    named = {"accuracy", "ece"}
+    if word == "worse":
+        named.add("nll")
     worse = [name for name, d in differences.items() if name not in named and _side(name, d) < 0]
     parts += [f"{_change(name, before, after, differences[name])} is worse" for name in worse]
     return f"{_OPENINGS[word]}: {'; '.join(parts)}"

@@ -85,8 +85,11 @@ class Session:
         self._name = name
         self.provider = str(session.get_providers()[0])
         self.fallback = fallback
-        self.device = device if self.provider == CUDA else None
-        self.elsewhere = _elsewhere(session) if self.provider == CUDA else ""
+        self.device = None
+        self.elsewhere = ""
+        if self.provider == CUDA:
+            self.device = device
+            self.elsewhere = _elsewhere(session)
         self.inputs = tuple(_tensor_info(info, name) for info in session.get_inputs())
         self.fixed_batch = fixed_batch or _fixed_batch(self.inputs)
         if self.fixed_batch is not None and self.fixed_batch > _MAX_FIXED_BATCH:

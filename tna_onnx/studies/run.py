@@ -204,7 +204,7 @@ def latex(study: Study) -> str:
     heads = " & ".join(escaped(column.title) + _ARROWS[column.better] for column in columns)
     lines = [
         f"% {study.title}; written by tna-onnx, needs \\usepackage{{booktabs}}",
-        f"\\begin{{tabular}}{{{''.join('l' if k == 0 else 'c' for k in range(len(columns)))}}}",
+        f"\\begin{{tabular}}{{l{'c' * (len(columns) - 1)}}}",
         "\\toprule",
         heads + r" \\",
         "\\midrule",
@@ -274,10 +274,12 @@ def to_csv(study: Study) -> str:
     """Return the rows as CSV with a head of column names."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*(column.name for column in study.columns), *(("footnotes",) if study.footnotes else ())])
-    for k, row in enumerate(study.rows):
-        remarks = [footnote.text for footnote in study.footnotes if k in footnote.rows]
-        writer.writerow([*map(_csv_cell, row), *((" ".join(remarks),) if study.footnotes else ())])
+    rows: list[list[Any]] = [[column.name for column in study.columns], *([*map(_csv_cell, row)] for row in study.rows)]
+    if study.footnotes:
+        rows[0].append("footnotes")
+        for k, cells in enumerate(rows[1:]):
+            cells.append(" ".join(footnote.text for footnote in study.footnotes if k in footnote.rows))
+    writer.writerows(rows)
     return text.getvalue()
 
 

@@ -154,11 +154,13 @@ def to_html(report: Report, command: str = "", sources: Mapping[str, str] | None
 def _facts(report: Report) -> list[tuple[str, str]]:
     """Return date, samples and verdict."""
     c = report.comparison
-    word = "refused" if report.missed else report.standing.word
+    word: str = report.standing.word
+    look = LOOKS[report.standing.word]
+    if report.missed:
+        word, look = "refused", "worse"
     facts = [("", f"{c.before.n:,} {c.samples} samples"), ("", f"{report.classes:,} classes")]
     if report.details is not None:
         facts.insert(0, ("", report.details.made.date[:10]))
-    look = "worse" if report.missed else LOOKS[report.standing.word]
     return [(look, word), *facts]
 
 
