@@ -77,6 +77,19 @@ def test_another_order_of_the_classes(n_samples: int, n_classes: int, accuracy: 
     assert all(order[confusion.predicted] == confusion.label for confusion in found.confusions)
 
 
+def test_two_swapped_classes_in_few_labels() -> None:
+    """A fifth of 100 labels is wrong: a refit would learn it. Right labels of as many samples are left alone."""
+    kinds = []
+    for seed in range(50):
+        predicted, labels = predictions(100, 10, 0.85, seed)
+        assert label_suspicion(predicted, labels, 10) is None
+        weak, right = predictions(100, 10, 0.3, seed)
+        assert label_suspicion(weak, right, 10) is None
+        found = label_suspicion(predicted, np.r_[1, 0, 2:10][labels], 10)
+        kinds.append(found and found.kind)
+    assert kinds.count("order") >= 45
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 5), st.integers(20, 60), st.floats(0, 1), st.integers(0, 999))
 def test_accuracy_and_chance_against_their_definition(n_classes: int, n_samples: int, share: float, seed: int) -> None:
