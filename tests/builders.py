@@ -8,8 +8,6 @@ small_model(
 )
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Fixtures that several tests share: the demo model, a small random classifier, optional real data."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ second one dies just before it. One line of JSON a kill: the call, what the name
 wrong), and what the folder holds after the next run that is not killed.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """What tests share: how the command line is run, and settings that take no longer than a test needs."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import subprocess

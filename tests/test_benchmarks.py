@@ -3,8 +3,6 @@
 mypy checks the calls into the package.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Laws of the package: exit codes, imports, what may be printed, and what SECURITY.md promises."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import re

@@ -1,7 +1,5 @@
 """The script that makes the paper's table: stand-ins with torchvision's layouts, and the printed figures."""
 
-from __future__ import annotations
-
 import importlib
 import pickle
 import re

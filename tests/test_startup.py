@@ -1,7 +1,5 @@
 """Start-up: what the help and the import of the package load. Times are in `benchmarks/startup.py`."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ Type checkers and editors read types from files only, so these are written by `p
 a field was added; a test says where that was forgotten.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import inspect

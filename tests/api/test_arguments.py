@@ -1,7 +1,5 @@
 """Keywords of the public functions are the fields of their values, and come to the same; progress that is shown."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

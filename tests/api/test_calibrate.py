@@ -1,7 +1,5 @@
 """`calibrate` end to end on real files: what is written, what is reported, what is left alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`Calibrator`: the choice and the numbers of the command, in the shape of a scikit-learn estimator."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The choice of a method, end to end: a calibrated model stays as it is, and what is asked for by name is done."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`evaluate` on features and logits that were computed before: the numbers of a run of the network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

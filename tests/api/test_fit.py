@@ -1,7 +1,5 @@
 """`fit`: scores in files, whatever computed them, give the model that `Calibrator` fits on the same arrays."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models that are not files: bytes, protobufs and other packages' graphs, in and, without an output, out again."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`inspect`: what it says of heads is what the file holds, and nothing is run."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

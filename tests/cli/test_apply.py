@@ -1,7 +1,5 @@
 """A patch gives the file that it was made of, byte for byte; of another model, or damaged, nothing."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import itertools

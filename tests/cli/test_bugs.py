@@ -1,7 +1,5 @@
 """Planted bugs end with exit code 70 and a traceback, hostile models with a message."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The choice of a method as the command line shows it, and maps that go into the last layer of real files."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Commands: the table of them, their help and log, and errors inside one, which become messages with exit codes."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import logging

@@ -1,7 +1,5 @@
 """`tna-onnx compare`: its numbers against `evaluate` and the metrics, its words, its page, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Settings from files and the environment, through the real command line: which one wins, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

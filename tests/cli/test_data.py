@@ -5,8 +5,6 @@ One table, made from 120 images, of the ways in which words of the command line 
 wrong paths.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import json

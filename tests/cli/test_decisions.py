@@ -1,7 +1,5 @@
 """Decisions in other commands: `calibrate --add`; what `evaluate`, `compare` and `verify` say of guarded files."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

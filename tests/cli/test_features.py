@@ -1,7 +1,5 @@
 """`tna-onnx features` and `--cache`: filled alone, taken over, interrupted, resumed, used as data, and refused."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Gates through the real command line: what is met and missed, which lines and exit codes that gives, what is left."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -1,7 +1,5 @@
 """Samples that come in groups: read from every kind of data, on one side only, and independent only as groups."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

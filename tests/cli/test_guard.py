@@ -1,7 +1,5 @@
 """`guard` from the command line and Python: files whose decisions keep their promises, and what cannot be promised."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

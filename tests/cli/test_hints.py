@@ -1,7 +1,5 @@
 """What a model is told to be, and hints: each of them is followed, and has to work."""
 
-from __future__ import annotations
-
 import json
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Options: their order, defaults and choices are those of the functions behind them; their texts become values."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import json

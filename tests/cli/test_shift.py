@@ -1,7 +1,5 @@
 """`shift` from the command line and Python: better files where frequencies have changed, refusals where more has."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

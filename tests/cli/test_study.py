@@ -1,7 +1,5 @@
 """`tna-onnx study`: its files, its page, what it takes from an earlier run, and what it refuses."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

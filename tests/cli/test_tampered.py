@@ -1,7 +1,5 @@
 """Files that someone has changed: none of them is intact, whoever computed the seal anew."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import itertools

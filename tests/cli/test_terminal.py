@@ -1,7 +1,5 @@
 """The terminal and the machine: tables and colours, signals, shortages, and paths of results."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """`tna-onnx verify` as a user meets it: files of every kind that calibrate writes pass, tampered ones do not."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

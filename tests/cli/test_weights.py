@@ -1,7 +1,5 @@
 """Samples with weights: read from every kind of data, refused where they would be ignored or say nothing."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from statistics import NormalDist

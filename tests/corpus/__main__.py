@@ -4,8 +4,6 @@
 A table of outcomes per route with totals; with -v one line per case. Exit code 1 if an outcome is wrong.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections import Counter

@@ -3,8 +3,6 @@
 A truth is a weight, or a refusal. `outcome` compares it with what the package says.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -3,8 +3,6 @@
 Kernels are (n, C), those of Equinox (C, n). Images are NHWC.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path

@@ -4,8 +4,6 @@ The truth of a linear model is scikit-learn's; a Sigmoid has [0, w]. Trees have 
 computes them with matrix products.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path

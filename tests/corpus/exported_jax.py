@@ -1,7 +1,5 @@
 """Functions of JAX and layers of Flax, written by jax2onnx. Kernels are (n, C), as JAX users write them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache, partial

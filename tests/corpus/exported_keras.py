@@ -4,8 +4,6 @@ Kernels are stored as (n, C). Images are NHWC. The first import of Keras fixes i
 asks for torch in the environment; the TensorFlow models do without Keras.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache, partial

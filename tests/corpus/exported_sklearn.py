@@ -5,8 +5,6 @@ Sigmoid follows, the classes differ by w, so the truth is [0, w]. The pair with 
 (For linear discriminant analysis that Softmax is not scikit-learn's probability; the truth is about the file.)
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from importlib import import_module

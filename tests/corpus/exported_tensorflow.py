@@ -4,8 +4,6 @@ Kernels are (n, C). Keras fixes its backend at its first import, so that the lay
 up to 0.6 spells its operators out in TensorFlow's; later ones write XLA's, which tf2onnx does not read.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import cache, partial

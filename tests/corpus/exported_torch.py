@@ -3,8 +3,6 @@
 Every model takes one input, `x`. torch is imported when a case is built.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, partial

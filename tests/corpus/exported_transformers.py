@@ -1,7 +1,5 @@
 """Small random classifiers of the transformers library, written by both of PyTorch's exporters."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Boosted trees, written by onnxmltools: no linear head, and with XGBoost no standard operator set either."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 from typing import Any

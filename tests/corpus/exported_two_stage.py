@@ -5,8 +5,6 @@ distances that are written as 2 x @ P.T - |P|^2 - |x|^2 are a linear layer with 
 that could be tilted, and are refused by name. `python -m tests.corpus two-stage` counts them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path

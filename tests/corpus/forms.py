@@ -16,8 +16,6 @@ Decisions where the truth is a matter of definition:
 - Class vectors are meant up to one positive factor: constant - logits has the class vectors -W.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path

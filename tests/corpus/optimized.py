@@ -3,8 +3,6 @@
 The truth stays the weight of the model before export. A quantised weight differs from it by rounding.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

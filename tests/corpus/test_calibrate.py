@@ -4,8 +4,6 @@ The labels are drawn from the model's own probabilities made softer (or sharper,
 there is something to repair.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Head finding on models of real exporters and tools, against the weight in the framework that made them."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

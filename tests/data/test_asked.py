@@ -1,7 +1,5 @@
 """What is asked of data: formats, options, requests; what a table does not say; samples without labels."""
 
-from __future__ import annotations
-
 import io
 import json
 import sys

@@ -1,7 +1,5 @@
 """Pipes, devices, links and paths that lead out: refused at once, in every reader, through the command line too."""
 
-from __future__ import annotations
-
 import io
 import json
 import math

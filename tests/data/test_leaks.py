@@ -1,7 +1,5 @@
 """Equal samples against their definition, and through the command line: order, format, part and labels hide no copy."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Samples with a label at each position, as rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

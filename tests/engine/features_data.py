@@ -1,7 +1,5 @@
 """Data whose features the tests of `features -o` compute in several ways."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

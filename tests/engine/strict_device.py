@@ -4,8 +4,6 @@ A plain tensor of torch turns into an array by itself and mixes with one, so tha
 pass. `Strict.put` gives tensors that do neither, and what is computed from them does not.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import array_api_compat

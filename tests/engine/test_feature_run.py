@@ -1,7 +1,5 @@
 """`features -o`: one set of features for every form of the data, and samples chosen before the network runs."""
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from pathlib import Path

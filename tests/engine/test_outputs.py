@@ -1,7 +1,5 @@
 """Scores of whole models: ONNX Runtime and NumPy say the same, and outputs that are none are refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

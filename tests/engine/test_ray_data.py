@@ -1,7 +1,5 @@
 """`--engine ray`: the features of a local run, whatever is killed; and clusters that do not answer."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

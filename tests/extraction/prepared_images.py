@@ -6,8 +6,6 @@ which a layer of tanh makes sensitive to scale and shift: five steps for each pi
 regression.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Classifiers of three classes on (N, 6) inputs, or (N, 4, 6) tokens, and how the tests of this folder open them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`--batch-size auto`: what the probe chooses, where it stops, and that the choice changes nothing else."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

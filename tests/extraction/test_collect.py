@@ -1,7 +1,5 @@
 """One pass over the samples: what is kept is what NumPy computes, in any batches, and bad samples are named."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

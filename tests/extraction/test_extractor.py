@@ -1,7 +1,5 @@
 """`FeatureExtractor`: the features that the model computes, whatever carries it and however the data are cut."""
 
-from __future__ import annotations
-
 import io
 import itertools
 import pickle

@@ -1,7 +1,5 @@
 """Random forests as skl2onnx writes them: the share of the first class is 1 less a sum, which may end below zero."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

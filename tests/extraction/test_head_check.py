@@ -1,7 +1,5 @@
 """The first batch decides whether a head is what the graph walk took it for: right ones pass, wrong ones do not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

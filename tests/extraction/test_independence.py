@@ -1,7 +1,5 @@
 """Scores that depend on the batch are refused on every route; rounding, and quantising by the batch, are not."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`--isolate`: a crash or an endless loop of native code is an error with exit code 3, one line, no file."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Large mapped files: rows that were read leave memory and keep their values; given features are not copied."""
 
-from __future__ import annotations
-
 import mmap
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which preprocessing a network was trained with is found by the labels, and kept."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

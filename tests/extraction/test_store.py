@@ -1,7 +1,5 @@
 """The feature store: whatever happened to its files, a row that was not written for this key is never handed out."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

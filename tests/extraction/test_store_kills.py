@@ -4,8 +4,6 @@ The kill is not a matter of timing. A process fills a store, and kills itself be
 a loop over k ends when the store is complete. Processes are forked in a program of their own, which has no threads.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

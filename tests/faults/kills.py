@@ -9,8 +9,6 @@ one or the new one, and the next run must succeed and leave what a run leaves th
 that is interrupted ends with 128 and the number of the signal, or with 0 where it was done.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -6,8 +6,6 @@ What a data file may stand for without regard to its size is set to 64 MiB here 
 which stand for more, and files which stand for just as much, are quick to make and to read.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import subprocess

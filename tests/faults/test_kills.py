@@ -1,7 +1,5 @@
 """A few kills at random moments; `python -m tests.faults.kills --kills 200` has more of them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -4,8 +4,6 @@ A run that fails says so in one line, has a documented exit code, and leaves eac
 child process, so no test needs a small disk or another user.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """A hostile file makes the process use no more than a stated multiple of what it is, or may stand for."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """Signals from outside, while the real program computes: one line, the exit code of the signal, no file."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

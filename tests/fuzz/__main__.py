@@ -7,8 +7,6 @@
 The exit code is 1 if a case ended in another way than refused or done.
 """
 
-from __future__ import annotations
-
 import argparse
 import random
 import sys

@@ -4,8 +4,6 @@ A case returns if it is done and verified. It raises `TnaError` where it refuses
 wrong; anything else is a traceback. Each case makes its input from its number and the seed, so any can be run again.
 """
 
-from __future__ import annotations
-
 import os
 import resource
 import select

@@ -3,8 +3,6 @@
 What may be raised: `TnaError`, and click's own errors with exit code 2.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

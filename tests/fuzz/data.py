@@ -4,8 +4,6 @@ What is read must be usable: labels within the classes, values finite and of the
 sound file, how it is mutated, and what reads it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -4,8 +4,6 @@ What may be raised: `TnaError`. A head that is taken for linear gives the logits
 them, by `features @ weight.T + bias`.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from random import Random

@@ -4,8 +4,6 @@ What may be raised: `TnaError`, with a text. What is written has the source's ow
 the check of `calibrate`, and compute what the source does.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

@@ -1,7 +1,5 @@
 """Mutations of bytes and of JSON: a few of the kinds that parsers trip over."""
 
-from __future__ import annotations
-
 import json
 import random
 from typing import Any

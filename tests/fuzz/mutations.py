@@ -1,7 +1,5 @@
 """Damage to a model that keeps its structure: what a hostile or careless writer would do, rather than flipped bits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any

@@ -4,8 +4,6 @@ What may be raised: `TnaError`. What is written passes the check of `calibrate`,
 are those of the new weight. Where the evaluator gives the source's outputs as ONNX Runtime does, so it does the file's.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 from typing import Any

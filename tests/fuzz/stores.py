@@ -4,8 +4,6 @@ The manifest gets made-up values with a digest that fits, files are cut, exchang
 and folders, and the checksums of an unfinished store get lines that nobody wrote.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

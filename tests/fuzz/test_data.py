@@ -1,7 +1,5 @@
 """A few cases of each family; the files that are not mutated are read, so that the others mean something."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

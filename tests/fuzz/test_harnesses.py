@@ -1,7 +1,5 @@
 """A few cases of the harnesses that run in child processes, and that each of them can tell a bad end."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Damaged models; `python -m tests.fuzz --harness models` runs more of them, in processes of their own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from random import Random
 

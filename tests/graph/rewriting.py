@@ -1,7 +1,5 @@
 """What the tests of rewriting share: a result beside its source, and what the written file has to compute."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

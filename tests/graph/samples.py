@@ -4,8 +4,6 @@
 `features @ weight.T + bias`, with the numbers that built the graph and none that the package read from it.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a model may hold: each rule refuses what breaks it, with the place, before anything is computed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

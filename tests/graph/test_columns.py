@@ -1,7 +1,5 @@
 """Forms of JAX and TensorFlow: the only column of a Sigmoid's results, an expanded bias, a checked maximum."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

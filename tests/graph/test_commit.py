@@ -1,7 +1,5 @@
 """A model gets its name in one step, whatever ends the process; old data files go, those of others stay."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Constant folding: the value that ONNX Runtime gives, or the reason why there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

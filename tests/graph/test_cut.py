@@ -1,7 +1,5 @@
 """The cut: the same numbers from less of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which files a model may keep its data in: nothing from outside its folder is read, and nothing that never ends."""
 
-from __future__ import annotations
-
 import os
 import socket
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Decisions in graphs of all forms against a direct computation from the model's own output."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

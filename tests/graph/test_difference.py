@@ -1,7 +1,5 @@
 """Two models are the same where their encodings are, wherever the bytes of tensors lie."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Scores that end in a distance or a cosine: what the graph tells about them, and what is left to a map."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -1,7 +1,5 @@
 """External data: a written model has a data file of its own, in which nothing moved but the new values."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

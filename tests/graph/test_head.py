@@ -1,7 +1,5 @@
 """Finding the head: every model of the table, every refusal, and the choice between several heads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Large values apart from the protobuf: the same bytes come back, whoever reads or writes them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

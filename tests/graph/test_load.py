@@ -1,7 +1,5 @@
 """Loading a model: files and models in memory, what the checker says of them, and what their inputs are."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 

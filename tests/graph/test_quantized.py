@@ -1,7 +1,5 @@
 """Quantised constants: read as ONNX Runtime reads them, and what is promised of a new value is what the file gives."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

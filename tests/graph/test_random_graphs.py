@@ -9,8 +9,6 @@ is computed by NumPy in float64 from the features that ONNX Runtime gives. It ha
 example, which checks the generator and not the package.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rewriting: the new numbers come out of ONNX Runtime, and nothing else in the file moves."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path

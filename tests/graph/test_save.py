@@ -1,7 +1,5 @@
 """Saving: refusals before any work, and a file that is there whole or not at all."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

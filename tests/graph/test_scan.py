@@ -1,7 +1,5 @@
 """What is written passes a scanner for models that knows nothing of this package."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

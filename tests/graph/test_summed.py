@@ -1,7 +1,5 @@
 """Sums of linear layers: what is written, and what samples of their features give, against NumPy."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

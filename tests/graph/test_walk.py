@@ -1,7 +1,5 @@
 """What a walk returns besides its outcome, whether or not it found a head."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What tests of decisions share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Guarded files that the writer itself has written, or whose entries are sealed anew: what they state is proved."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The stage of DVC and the component of Kubeflow on the page about pipelines, run by these tools."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """The loss of the atypicality-aware map against its definition: value, gradient, Hessian, preconditioner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

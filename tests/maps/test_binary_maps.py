@@ -1,7 +1,5 @@
 """Maps for two classes: the laws of `maps/base.py`, and fits against scikit-learn, SciPy and netcal."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Isotonic maps and AAR: the laws of `maps/base.py`, and AAR's oracles from scikit-learn, SciPy and the definition."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The smoothed isotonic map and TvA: definitions by SciPy and scikit-learn, few samples, many classes, float16."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

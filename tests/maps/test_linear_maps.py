@@ -1,7 +1,5 @@
 """Maps that are linear in the logits: the laws of `maps/base.py`; fits against SciPy, scikit-learn and probmetrics."""
 
-from __future__ import annotations
-
 import sys
 import types
 import warnings

@@ -1,7 +1,5 @@
 """The anchored refit: against L-BFGS in float64 on its definition, in the terms of weight and bias."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Temperatures: by other metrics than the NLL, where the fit begins, and where probabilities are saturated."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Fits to samples with weights: a weight k is the sample k times, and independent solvers find the same."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Top-label scores from confidences and hits alone, for the statistics that need no more."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

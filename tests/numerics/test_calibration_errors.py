@@ -1,7 +1,5 @@
 """Calibration errors: cross-fitted, debiased, without bins, of a stated confidence; laws and simulated truths."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from typing import Any

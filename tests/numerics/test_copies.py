@@ -1,7 +1,5 @@
 """Copies among samples: pairs that are planted are found, others are not, and groups are connected components."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Thresholds, alarms and groups against brute force, independent libraries and their promises."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Roots, minima and simplex weights against scipy's solvers."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Intervals of paired differences, against what each is defined to be and against simulated truths."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Isotonic regression in cells of log-odds: scikit-learn and SciPy on the definition, and what holds on any data."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import numpy as np

@@ -13,8 +13,6 @@ Where the others differ, and what the data below do about it:
   a sample. No two confidences are equal: these libraries keep ties together in one bin.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import typing

@@ -1,7 +1,5 @@
 """Operating points: thresholds against brute force and scikit-learn, bounds against the binomial distribution."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Class frequencies without labels: the definition, independent libraries, and the ugly edges."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Recall by class and balanced accuracy: against scikit-learn, by simulation, and where samples come in clusters."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Threads of linear algebra: one in a block but for large products, and everything is set back afterwards."""
 
-from __future__ import annotations
-
 import threading
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Tilt against a literal Algorithm 1 with an explicit n x n matrix R, its properties, and the paper's figures."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

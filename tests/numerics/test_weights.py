@@ -1,7 +1,5 @@
 """Weights of samples: a weight k counts as the sample k times, and standard errors as if these were one group."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What pipelines take the package by: the GitHub Action, the pre-commit hooks, the Dockerfile, the conda recipe."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -10,8 +10,6 @@ A comment directly above a block says how it is to be run, and does not show on 
     <!-- adding a KIND: PLACE -->   part of an example that `test_contributing.py` executes on a copy of the package
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass

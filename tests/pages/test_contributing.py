@@ -1,7 +1,5 @@
 """docs/contributing.md: it names every package, and its examples work on a copy that is changed as the page says."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ A page runs in a folder of its own that holds what the page takes for granted (`
 says how a page marks what cannot run. A block that begins with `# NAME.py` or `# NAME.toml` is a file.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

@@ -1,7 +1,5 @@
 """The blocks of the page on clusters, each with the engine itself: all write the features of a local run."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -4,8 +4,6 @@ A world is made in the current folder before its page runs there. What a page ma
 commands, is left to it, and what one block writes the commands after it read.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shutil

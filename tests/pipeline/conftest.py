@@ -1,7 +1,5 @@
 """The small model, opened once for all tests of this folder that only look at it."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.conftest import Small

@@ -1,7 +1,5 @@
 """A classifier whose logits are twice too large, and maps that are cross-fitted on it."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Opened tasks, results and scores that several tests of this folder start from."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Rule 5 of a choice, each condition alone, on hand-made scores of 1,000 samples; and the choice of few samples."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Cross-fitting: each sample is scored once, by what was fitted and chosen without it, and the choice on that."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any

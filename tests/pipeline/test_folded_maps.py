@@ -3,8 +3,6 @@
 Parameters are given, so that the formula is the test's own; the head's numbers are those that built the model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

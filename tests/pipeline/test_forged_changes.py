@@ -1,7 +1,5 @@
 """Changes that the writer itself has written and no command makes, sealed: such a file is not proved."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

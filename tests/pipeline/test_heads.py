@@ -1,7 +1,5 @@
 """Several heads of one model, calibrated one after the other: each as if it were alone, and what stands in the way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

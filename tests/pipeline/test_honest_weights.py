@@ -1,7 +1,5 @@
 """Scores of a tilted weight come from a search that has not seen the samples that they are of."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

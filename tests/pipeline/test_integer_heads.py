@@ -1,7 +1,5 @@
 """Models as onnxruntime.quantization writes them, end to end: a map goes behind heads of integers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models with several labels a sample, from the command line to the written file."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

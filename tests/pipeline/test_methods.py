@@ -1,7 +1,5 @@
 """The choice among methods, on hand-made scores: each of its rules alone, then all of them against their definition."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterator

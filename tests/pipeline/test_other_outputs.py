@@ -1,7 +1,5 @@
 """What outputs say of one another: from arrays, and in files where one of them moves, or no longer follows."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

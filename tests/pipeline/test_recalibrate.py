@@ -1,7 +1,5 @@
 """The stages of a run, as its log tells them, where a run ends early, and the settings that it goes by."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import re

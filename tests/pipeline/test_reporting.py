@@ -1,7 +1,5 @@
 """The report on a run: its numbers against the scores of both heads, and each note where its reason holds."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import replace

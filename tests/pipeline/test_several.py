@@ -1,7 +1,5 @@
 """Models with several predictions a sample, from the command line to the written file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

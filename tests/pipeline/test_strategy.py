@@ -1,7 +1,5 @@
 """What each search chooses and fits: against the minimum of the NLL that SciPy finds, and against one another."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

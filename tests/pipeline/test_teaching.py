@@ -1,7 +1,5 @@
 """A student is fitted to a teacher's probabilities: soft labels in fits and scores, and the command around them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

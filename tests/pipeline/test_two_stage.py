@@ -1,7 +1,5 @@
 """Heads that end in a cosine or a distance, end to end; the oracle is NumPy's definition beside ONNX Runtime."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

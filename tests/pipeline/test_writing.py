@@ -1,7 +1,5 @@
 """How a result goes into the graph and the metadata, and the check of the written file against the numerics."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

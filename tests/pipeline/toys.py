@@ -1,7 +1,5 @@
 """A small classifier whose logits are three times too large, and the strategies that look for what repairs it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

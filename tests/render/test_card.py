@@ -1,7 +1,5 @@
 """Model cards and bills of materials: read back by the libraries that others read them with."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re

@@ -1,7 +1,5 @@
 """`--figures`: files that show the report's numbers, whole and the same each time, and refusals before the work."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import re

@@ -1,7 +1,5 @@
 """`--mlflow` with a real local store: what a run holds, and what happens where there is no store to log to."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """Text without a terminal: progress of each stage, and calibration without bins in words."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What `--json` writes, against the schema that is shipped: every key of every kind of result, with its unit."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

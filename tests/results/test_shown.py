@@ -1,7 +1,5 @@
 """Results that show themselves: a short repr, plain values, rows with units, figures and pages; all in one way."""
 
-from __future__ import annotations
-
 import builtins
 import importlib
 import json

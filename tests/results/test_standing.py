@@ -1,7 +1,5 @@
 """The judgement of accuracy, NLL and ECE together: a table of every case, and the findings behind the rules."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """An ONNX Runtime that is not there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A small model, a session that records its runs, and an ONNX Runtime with any providers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Cores and memory that a process may use, on a machine, under a scheduler and in a container."""
 
-from __future__ import annotations
-
 import ctypes
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Models that do not load, and every way in which CUDA or ONNX Runtime can be missing."""
 
-from __future__ import annotations
-
 import ctypes
 import subprocess
 import sys

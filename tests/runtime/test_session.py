@@ -1,7 +1,5 @@
 """Runs of any number of samples: in portions, through bindings, and out of memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

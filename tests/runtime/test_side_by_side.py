@@ -1,7 +1,5 @@
 """Items computed side by side: in order, so many at a time, the first alone, and the first failure in their order."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 

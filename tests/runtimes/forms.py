@@ -3,8 +3,6 @@
 `FORMS` write them. `test_forms.py` asserts on them; `benchmarks/runtimes.py` prints the matrix.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """Class frequencies as they are stated: what is taken, and what is refused with which words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small problems for studies: an overconfident linear head on random features."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from tna_onnx.extraction.collect import FeatureTable

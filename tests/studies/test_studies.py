@@ -1,7 +1,5 @@
 """Each study's rows against its definition, computed anew on small data; and what all studies have in common."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Recipes: the choices that `resolve` makes or refuses."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Features and logits in Parquet and Arrow files: one array, whatever the order of files and rows."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """http:// against a real server: what it serves, how it misbehaves, and where it must not lead."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import socket

@@ -1,7 +1,5 @@
 """Lists of tokens of different lengths: padded with id 0 and masked, from every kind of table, or refused."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

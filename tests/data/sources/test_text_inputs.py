@@ -1,7 +1,5 @@
 """Inputs of text: from CSV, JSON Lines, Parquet, data frames and arrays, up to the output of the written pipeline."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

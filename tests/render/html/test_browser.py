@@ -3,8 +3,6 @@
 Needs Selenium (the extra `browser`), Chromium and its driver (Debian: `apt-get install chromium chromium-driver`).
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import itertools

@@ -1,7 +1,5 @@
 """The HTML report: its numbers against their definitions, and a page that is whole, self-contained and safe."""
 
-from __future__ import annotations
-
 import html
 import itertools
 import json

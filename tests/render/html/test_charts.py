@@ -1,7 +1,5 @@
 """Drawings of a page: their geometry against the numbers, and SVG that is well formed and escaped."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import re
