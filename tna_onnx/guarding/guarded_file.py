@@ -95,7 +95,7 @@ def prove_guarded(source: Model, file: Model) -> Proof:
     # entries that someone else wrote may hold anything
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, TnaError) as error:
         return replace(proof, reason=f"what it says of its decisions cannot be ({type(error).__name__}: {error})")
-    return replace(proof, differences=(*proof.differences, *wrong))
+    return replace(proof, unexplained=(*proof.unexplained, *wrong))
 
 
 def _false_entries(step: DecisionStep, entries: Mapping[str, str]) -> Iterator[Difference]:

@@ -262,19 +262,21 @@ class Proof:
     """Whether a file is its source and a change that this tool writes.
 
     Attributes:
-        differences: everything in which the file differs from its source; `explained` where it is of the change.
+        unexplained: in what the file differs from its source that is not of such a change.
         reason: why the file could not be made again; empty where it was.
         decisions: that were added; None where there are none.
+        explained: gives the differences of the change; called where they are looked at, as it reads every tensor again.
     """
 
-    differences: tuple[Difference, ...]
+    unexplained: tuple[Difference, ...] = ()
     reason: str = ""
     decisions: DecisionStep | None = None
+    explained: Callable[[], tuple[Difference, ...]] = tuple
 
-    @property
-    def unexplained(self) -> tuple[Difference, ...]:
-        """Return what is not of a change that this tool writes."""
-        return tuple(entry for entry in self.differences if not entry.explained)
+    @functools.cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """Everything in which the file differs from its source; `explained` where it is of the change."""
+        return (*self.explained(), *self.unexplained)
 
     @property
     def intact(self) -> bool:
@@ -288,14 +290,13 @@ def prove(source: Model, file: Model) -> Proof:
         added = tuple(Difference("function", name, "added") for name in file.inlined)
         return Proof(added, "it holds functions, which are never written")
     if same_models(source, file):
-        return Proof(())
+        return Proof()
     try:
         rebuilt = _rebuilt(source, file)
     except NotRebuilt as reason:
         return Proof(differences(source, file), str(reason))
     wrong = (*differences(rebuilt.model, file), *rebuilt.wrong)
-    made = _explained(differences(source, rebuilt.model), rebuilt)
-    return Proof((*made, *wrong), decisions=rebuilt.decisions)
+    return Proof(wrong, decisions=rebuilt.decisions, explained=lambda: _explained(source, rebuilt))
 
 
 def make_again(source: Model, file: Model) -> Model:
@@ -323,8 +324,9 @@ class _Rebuilt:
     decisions: DecisionStep | None = None
 
 
-def _explained(entries: Sequence[Difference], rebuilt: _Rebuilt) -> tuple[Difference, ...]:
-    """Say what each difference between a source and the file that was made of it is."""
+def _explained(source: Model, rebuilt: _Rebuilt) -> tuple[Difference, ...]:
+    """Return the differences between a source and the file that was made of it, and say what each is."""
+    entries = differences(source, rebuilt.model)
     told = [entry for entry in entries if entry.part == "metadata"]
     rest = tuple(replace(entry, explained=_reason_for(entry, rebuilt.roles)) for entry in entries if entry not in told)
     if not told:

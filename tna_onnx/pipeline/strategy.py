@@ -178,9 +178,10 @@ class Strategy:
         # one set of scores: every candidate and the report are held against these
         candidates: tuple[Candidate, ...] = (Candidate(0.0, 1, 0.0, before),)
         # what may not change a prediction is not tilted: there is nothing to search then
+        best = candidates[0]
         if any(method.tilted for method in self._methods):
             candidates = self._search(None, functools.partial(progress, "search"))
-        best = candidates[choose(candidates, self.settings)]
+            best = candidates[choose(candidates, self.settings)]
         failed: dict[Method, str] = {}
         scores = self._compared(best, before, failed, progress)
         choice = Choice(self._only, {}) if self._only else self._decided(scores, before)
@@ -437,8 +438,8 @@ class Strategy:
         return weights
 
     def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
-        if self.weight is None:
-            return None
+        if candidate.angle == 0:
+            return self.weight
         ((_, weight),) = candidate_weights(self._ensemble, [candidate])
         return weight
 
