@@ -50,6 +50,17 @@ def test_the_files_themselves_are_intact(small: Small, files: dict[str, Path], k
     assert found.intact, (found.reason, found.unexplained)
 
 
+def test_a_table_of_the_risk_need_not_fall(small: Small, tmp_path: Path) -> None:
+    """Of a higher risk, other ranks are tested first, so that its threshold may be higher too."""
+    with np.load(small.calib) as stored:
+        data = {name: stored[name][:300] for name in ("x", "labels")}
+    tna_onnx.guard(small.model, data, output=tmp_path / "d.onnx", device="cpu", **FILES["dialled"])
+    dial = prove(load_model(small.model), load_model(tmp_path / "d.onnx")).decisions.dials.accept
+    limits = dial.thresholds[np.isfinite(dial.thresholds)]
+    assert np.any(limits[1:] > limits[:-1])
+    assert tna_onnx.verify(small.model, tmp_path / "d.onnx").intact
+
+
 def _in(key: str, **values: Any) -> Callable[[dict[str, str]], None]:
     """Change values of an entry that holds JSON."""
     return lambda entries: entries.update({key: json.dumps({**json.loads(entries[key]), **values})})

@@ -252,7 +252,7 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
         levels = risk_levels(settings)
         true += [dials.accept.default == settings.risk / 100, _same(dials.accept.levels, levels)]
         limits = dials.accept.thresholds
-        true.append(not np.any(limits < 0) and not limits[0] < np.inf and not _rises(limits))
+        true.append(not np.any(limits < 0) and not limits[0] < np.inf)
     if dials.set is not None:
         by_class = isinstance(dials.set, ClassSetDial)
         true += [dials.set.default == settings.coverage / 100, by_class == settings.per_class]
