@@ -239,6 +239,12 @@ def test_a_folder_that_was_taken_for_a_leftover_is_made_again(tmp_path: Path, mo
     assert len(seen) == 2
 
 
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="no /proc")
+def test_a_folder_that_holds_no_files_is_an_error() -> None:
+    with pytest.raises(OSError, match="No such file"), temporary_folder(Path("/proc")):
+        pass
+
+
 def test_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_PATIENCE", 0.1)
     with alone_in(tmp_path) as first, alone_in(tmp_path) as second:

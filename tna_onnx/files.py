@@ -247,14 +247,19 @@ def _remove_leftover(path: Path) -> None:
             os.close(lock)
 
 
+_ATTEMPTS = 100  # to make a temporary; another process takes one away at most once in a while
+
+
 def _claim(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     """Make a temporary and lock it; returns it and the descriptor that holds the lock."""
+    attempts = 0
     while True:
+        attempts += 1
         path = parent / f".tna-onnx-{_MACHINE}-{secrets.token_hex(8)}.tmp"
         try:
             lock = make(path)
         except FileNotFoundError:
-            if not parent.is_dir():
+            if attempts > _ATTEMPTS or not parent.is_dir():  # some folders, like /proc, never hold what is made
                 raise
             continue  # another process has taken it for a leftover before it was opened
         locked = _lock(lock)
