@@ -114,6 +114,22 @@ def test_classes_keep_their_names_behind_a_map(tmp_path: Path, names: list[int])
     assert after.nll == pytest.approx(report.calibration.after.nll, rel=1e-5)
 
 
+def test_shares_of_a_sum_are_no_unit_vectors() -> None:
+    """One-vs-rest as scikit-learn's converter writes it: the sum of absolute values is one, not the length."""
+    weight = 2 * np.random.default_rng(0).standard_normal((FEATURES, CLASSES)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"]),
+        helper.make_node("Sigmoid", ["scores"], ["each"]),
+        helper.make_node("LpNormalization", ["each"], ["p"], axis=1, p=1),
+    ]
+    proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], {"w": weight})
+    x = samples()
+    p = run(proto, x, "p")
+    labels = softened(p)
+    metrics = tna_onnx.evaluate(proto, (x, labels)).metrics
+    assert metrics.nll == pytest.approx(-np.log(p[np.arange(len(x)), labels]).mean(), rel=1e-5)
+
+
 def test_standard_nodes_of_no_known_version_get_none_beside_them(tmp_path: Path) -> None:
     """Each runtime takes them for another version; an import would change what they mean."""
     x = samples()

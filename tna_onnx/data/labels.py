@@ -65,7 +65,7 @@ def check_range(values: AnyArray, n_classes: int, where: str) -> None:
         return
     low = values.min()
     high = values.max()
-    hint = "remove or correct these"
+    hint = "remove or correct these, or name the model's classes with --classes if they are such names"
     if low == 1 and high == n_classes:  # said, not done: labels of another model could look the same
         hint = "they seem to start at 1: subtract 1 so that the first class is 0"
     raise DataError(

@@ -31,6 +31,7 @@ from dataclasses import replace
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
+from tna_onnx.graph.bounds import attribute_of
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.linear import is_linear
 from tna_onnx.graph.load import Model
@@ -201,7 +202,10 @@ def purpose(model: Model) -> str:
     boxes = next((info.name for info in model.proto.graph.output if _boxes_beside_scores(model, info)), None)
     if boxes is not None:
         return f"this is a detector (boxes beside scores in '{boxes}'): it gives no one distribution for a sample"
-    if any(node.op_type == "LpNormalization" and set(node.output) & set(outputs) for node in model.proto.graph.node):
+    unit_vectors = (
+        node for node in model.proto.graph.node if node.op_type == "LpNormalization" and attribute_of(node, "p", 2) == 2
+    )
+    if any(set(node.output) & set(outputs) for node in unit_vectors):
         return "this is an embedding model (LpNormalization): it gives unit vectors, and no scores of classes"
     regressor = next((kind for kind in operators if kind.endswith("Regressor")), None)
     classifier = any(kind.endswith("Classifier") or kind == "ZipMap" for kind in operators)
