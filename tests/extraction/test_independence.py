@@ -13,7 +13,7 @@ from onnx import helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.extraction.independence import _cycle
+from tna_onnx.extraction.independence import one_cycle
 from tna_onnx.runtime import Session
 
 CLASSES, SIZE = 6, 8
@@ -201,7 +201,7 @@ def test_the_first_batch_of_an_extractor_may_be_short(tmp_path: Path) -> None:
 
 def test_the_order_is_one_cycle_over_all_places() -> None:
     for samples in (2, 3, 24, 64, 97):
-        order = _cycle(samples)
+        order = one_cycle(samples)
         place = 0
         visited = set()
         while place not in visited:
@@ -267,12 +267,8 @@ def test_what_the_first_batch_does_not_show_is_seen_in_samples_from_all_over_the
         ROUTES[route](tmp_path / "m.onnx", tmp_path / "data.npz", tmp_path)
 
 
-@pytest.mark.parametrize("samples", [48, 128])
-def test_what_the_check_ran_is_not_run_again_to_be_collected(
-    samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    onnx.save(_model(lambda _: [helper.make_node("Identity", ["z"], ["logits"])]), tmp_path / "m.onnx")
-    arrays = {name: values[:samples] for name, values in np.load(_data(tmp_path)).items()}
+def _count_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of samples of each run of a network."""
     sizes: list[int] = []
     compute = Session._compute
 
@@ -281,6 +277,60 @@ def test_what_the_check_ran_is_not_run_again_to_be_collected(
         return compute(session, outputs, feeds)
 
     monkeypatch.setattr(Session, "_compute", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("samples", [48, 128])
+def test_what_the_check_ran_is_not_run_again_to_be_collected(
+    samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(_model(lambda _: [helper.make_node("Identity", ["z"], ["logits"])]), tmp_path / "m.onnx")
+    arrays = {name: values[:samples] for name, values in np.load(_data(tmp_path)).items()}
+    sizes = _count_rows(monkeypatch)
     tna_onnx.features(tmp_path / "m.onnx", arrays, tmp_path / "features")
     # the batches, some alone, and all in parts; no second time as they are
     assert sum(sizes) == samples + 3 + samples
+
+
+def _before_head(amount: float) -> onnx.ModelProto:
+    """Move the features of a batch in which one has a first value above 10."""
+    tensors = {
+        "w": numpy_helper.to_array(_model(_mean).graph.initializer[0]),
+        "ten": np.array(10, np.float32),
+        "by": np.array(amount, np.float32),
+    }
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["m"], axes=[0, 1], keepdims=1),
+        helper.make_node("Greater", ["m", "ten"], ["fired"]),
+        helper.make_node("Cast", ["fired"], ["moved"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Mul", ["moved", "by"], ["step"]),
+        helper.make_node("Add", ["x", "step"], ["h"]),
+        helper.make_node("Gemm", ["h", "w"], ["logits"], name="head", transB=1),
+    ]
+    inputs = [tensor_info("x", ["N", SIZE])]
+    return small_model(nodes, inputs, [tensor_info("logits", ["N", CLASSES])], tensors)
+
+
+@pytest.mark.parametrize("amount", [0.0, 3e-4, 1.0])
+def test_the_check_of_the_written_file_runs_all_of_few_samples_in_other_batches(
+    amount: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnx.save(_before_head(amount), tmp_path / "m.onnx")
+    arrays = {name: values[:128].copy() for name, values in np.load(_data(tmp_path)).items()}
+    arrays["x"][100, 0] = 20.0  # not in the first batch
+    np.savez(tmp_path / "data.npz", **arrays)
+    sizes = _count_rows(monkeypatch)
+
+    def calibrate() -> None:
+        tna_onnx.calibrate(
+            tmp_path / "m.onnx", tmp_path / "data.npz", output=tmp_path / "c.onnx", map="ts", device="cpu"
+        )
+
+    if amount == 1:
+        with pytest.raises(UnsupportedModel, match="of a sample of the data"):
+            calibrate()
+    else:
+        calibrate()
+    assert (tmp_path / "c.onnx").exists() == (amount < 1)
+    # collected, three alone, an eighth of a batch, verified; what differs is looked at again
+    assert (sum(sizes) == 128 + 3 + 8 + 128) == (amount == 0)

@@ -21,7 +21,12 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import Batch, Source
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.extraction.independence import Compared, check_independence, spread_batches
+from tna_onnx.extraction.independence import (
+    Compared,
+    check_independence,
+    is_verified_in_other_batches,
+    spread_batches,
+)
 from tna_onnx.extraction.sessions import OpenModel, batch_in_rows, first_rows, open_part, sample_shape
 from tna_onnx.graph.cut import cut_between, keeping, read_beside
 from tna_onnx.graph.load import Model
@@ -199,11 +204,18 @@ class Probed:
 
 
 def check_readout(
-    opened: OpenModel, readout: Readout, session: Session | None, source: Source, batch_size: int
+    opened: OpenModel,
+    readout: Readout,
+    session: Session | None,
+    source: Source,
+    batch_size: int,
+    *,
+    verified: bool = False,
 ) -> Probed:
     """Compare what the head computes with the model's logits on the first batch.
 
-    `session`: from the samples to the logits; None if the samples hold the logits.
+    `session`: from the samples to the logits; None if the samples hold the logits. `verified`: whether a file is
+    written and checked later.
     """
     model = opened.model
     batch = next(source.batches(batch_size, first_rows(readout.n_classes, source, batch_size)))
@@ -215,7 +227,9 @@ def check_readout(
     _refuse_probabilities(model, readout, raw)
     if session is not None and opened.is_whole(session):
         _check_output(model, readout, logits, tensors)
-    notes = _independence_notes(model, readout, session, batch, tensors, spread_batches(source, batch_size))
+    briefly = verified and is_verified_in_other_batches(model, readout, source, session.provider if session else "")
+    further = () if briefly else spread_batches(source, batch_size)
+    notes = _independence_notes(model, readout, session, batch, tensors, further, briefly=briefly)
     readout = replace(readout, logits_type=raw.dtype.name)
     shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
@@ -257,6 +271,8 @@ def _independence_notes(
     batch: Batch,
     tensors: Batch,
     further: Iterable[Batch],
+    *,
+    briefly: bool,
 ) -> tuple[str, ...]:
     """Compare scores, and what is collected, with those in other batches; notes on what that shows."""
     if session is None:
@@ -271,7 +287,7 @@ def _independence_notes(
     collected = readout.features if isinstance(readout, Head) else readout.logits
     if collected not in batch:
         compared.append(Compared(collected))
-    return check_independence(model, session, compared, batch, tensors, further)
+    return check_independence(model, session, compared, batch, tensors, further, briefly=briefly)
 
 
 def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, batch: Batch) -> Batch:

@@ -9,6 +9,9 @@ does to others, n of them see nothing with a probability of (1 - q)^n: 0.77 for 
 training, a constant for each place in the batch, random numbers), no figure on them would hold for the next batch, and
 the model is refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
 
+Data that fit into the check of the written file are run again there, all of them, in an order as in these parts and
+with bounds that are narrower. Before that, three samples alone and one part are enough (`briefly`).
+
 In a part, samples have other neighbours, another mean and other places: those that come first come from all over the
 batch, so what a place adds is found unless it is the same at all of them.
 
@@ -34,10 +37,15 @@ from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.sessions import first_rows
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.tensors import FLOAT_TYPES
 from tna_onnx.runtime import Session
+from tna_onnx.runtime.session import CUDA
 
 _log = logging.getLogger("tna_onnx")
+
+VERIFIED = 512
+"""Samples that are run through a written file, all over the data."""
 
 _ALONE = 3
 _PARTS = 8
@@ -96,6 +104,16 @@ def quantizes_batches(model: Model) -> bool:
     return any(node.op_type in _DYNAMIC for node in model.proto.graph.node)
 
 
+def is_verified_in_other_batches(model: Model, readout: Readout, source: Source, provider: str) -> bool:
+    """Whether the check of a written file runs all samples of a source, in other batches than they were collected in.
+
+    Without a float head the model may quantise each batch in its own way; dynamic quantisation does. On CUDA the
+    algorithm of a product or a convolution may depend on the size of the batch.
+    """
+    own_ranges = not isinstance(readout, Head) or quantizes_batches(model)
+    return not (own_ranges or provider == CUDA or isinstance(source, PositionSource)) and len(source) <= VERIFIED
+
+
 def require_independence(
     model: Model,
     session: Session,
@@ -135,10 +153,13 @@ def check_independence(
     batch: Batch,
     tensors: Mapping[str, NDArray[Any]],
     further: Iterable[Batch] = (),
+    *,
+    briefly: bool = False,
 ) -> tuple[str, ...]:
     """Run the samples of batches again, alone and in parts of a batch, in another order, and compare.
 
-    Gives notes. `further`: batches of other samples, which are run and compared with their parts.
+    Gives notes. `further`: batches of other samples, which are run and compared with their parts. `briefly`: run three
+    samples alone and one part.
     """
     samples = _count(batch)
     # each portion of a fixed batch of one is a sample alone
@@ -148,7 +169,8 @@ def check_independence(
     if quantizes_batches(model):
         compared = compared[:1]
     again = _Again(model, session, compared)
-    largest = again.largest(batch, tensors, _trials(samples, session.fixed_batch), "the first batch")
+    trials = [*_alone(samples), *_parts(samples, session.fixed_batch)[: 1 if briefly else None]]
+    largest = again.largest(batch, tensors, trials, "the first batch")
     names = [tensor.name for tensor in compared]
     computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]
     for number, spread_batch in enumerate(further, 2):
@@ -231,23 +253,19 @@ _Trial: TypeAlias = tuple[NDArray[np.int64], str]
 """Which samples of a batch are run again, and how the messages call that."""
 
 
-def _trials(samples: int, fixed_batch: int | None) -> list[_Trial]:
-    alone = np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64)).tolist()
-    return [
-        *((np.array([k]), "alone") for k in alone),
-        *_parts(samples, fixed_batch),
-    ]
+def _alone(samples: int) -> list[_Trial]:
+    return [(np.array([k]), "alone") for k in np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64)).tolist()]
 
 
 def _parts(samples: int, fixed_batch: int | None) -> list[_Trial]:
     """Return all samples of a batch, each once, in parts of it: what ranks or counts them finds other ones."""
     # a part of a fixed batch takes as long as a whole one
     parts = min(_PARTS if fixed_batch is None else 2 * -(-samples // fixed_batch), samples)
-    order = _cycle(samples)
+    order = one_cycle(samples)
     return [(order[k::parts], "in another order and without some others") for k in range(parts)]
 
 
-def _cycle(samples: int) -> NDArray[np.int64]:
+def one_cycle(samples: int) -> NDArray[np.int64]:
     """Return samples in an order that is one cycle over all places, by Sattolo's algorithm: neighbours change, too."""
     order = np.arange(samples, dtype=np.int64)
     rng = np.random.default_rng(0)

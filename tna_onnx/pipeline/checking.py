@@ -9,7 +9,8 @@ Four checks:
 4. what held between its outputs in the source still holds.
 
 Checks 3 and 4 run a part of the samples: of the held-out ones where there are enough, else of the calibration data;
-of those that enter at the model's inputs, where only one set does.
+of those that enter at the model's inputs, where only one set does. Few samples are all run, in other batches than they
+were collected in: so the check tells as well whether a sample's scores are its own (`extraction.independence`).
 
 Rounding moves a logit of sample i by at most k eps a_i, with a_i = max_c sum_f |z_if||w_cf| + |b_c| and k = 16 for the
 order of summation, and a softmax moves by at most half of what its logits move. So
@@ -32,6 +33,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -47,7 +49,13 @@ from tna_onnx.data.source import Source
 from tna_onnx.engine.logits import HeadLogits, Logits
 from tna_onnx.engine.scoring import Runs
 from tna_onnx.errors import CheckFailed
-from tna_onnx.extraction.independence import quantizes_batches
+from tna_onnx.extraction.independence import (
+    VERIFIED,
+    is_verified_in_other_batches,
+    one_cycle,
+    quantizes_batches,
+    require_independence,
+)
 from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.load import Model, checker_complaint, load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
@@ -69,6 +77,8 @@ from tna_onnx.runtime.session import CUDA
 
 if TYPE_CHECKING:
     import onnx
+
+_log = logging.getLogger("tna_onnx")
 
 FloatArray = NDArray[np.float64]
 
@@ -239,8 +249,6 @@ def _in_dtype(task: Task, fitted: CalibrationMap, logits: FloatArray, features: 
     return task.readout.probabilities(np.asarray(mapped, np.float64))
 
 
-# Samples run through the written file.
-_SAMPLES = 512
 # Rounding averages out: on average it moves probabilities by a tenth of the bound at most, or by this much.
 _MIN_MEAN = 1e-5
 
@@ -251,6 +259,24 @@ _TOGETHER = 2**20
 def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, checker: bool) -> Verification:
     """Run checks 3 and 4 on a file. `checker`: what `check_file` says of it."""
     rows = _rows(task, checked)
+    others = is_verified_in_other_batches(task.model, task.readout, checked.source, task.provider)
+    if checked.samples.given or not others:
+        return _check_rows(task, checked, rows, shipped, path, checker=checker)
+    try:
+        return _check_rows(task, checked, one_cycle(len(rows)), shipped, path, checker=checker)
+    except CheckFailed:
+        _log.debug("check: samples in other batches differ", exc_info=True)
+    # the model's own fault, or rounding that differs between batches
+    opened = task.opened
+    tensors = opened.computed([opened.main])
+    require_independence(task.model, opened.session, opened.output, checked.source, task.batch_size, tensors)
+    opened.close()
+    return _check_rows(task, checked, rows, shipped, path, checker=checker)
+
+
+def _check_rows(
+    task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped, path: Path, *, checker: bool
+) -> Verification:
     # features on the device are moved there again; the session has its memory until then
     task.placement.forget()
     runner = checked.samples.open_written(path, task.opened.output.name, task.device)
@@ -269,7 +295,7 @@ def checked_samples(task: Task) -> Collected:
     """Return the samples of which a part is run through the written file."""
     sets = [task.calibration]
     if task.held_out is not None:
-        enough = len(task.held_out.source) >= _SAMPLES
+        enough = len(task.held_out.source) >= VERIFIED
         sets.insert(0 if enough else 1, task.held_out)
     # data for the model's inputs show more than features: they run the whole file, and its other outputs
     at_inputs = [collected for collected in sets if not collected.samples.given]
@@ -423,14 +449,13 @@ def first_rows(source: Source, batch_size: int) -> NDArray[np.int64]:
 
     They are whole batches, as a model may quantise each in its own way.
     """
-    return np.arange(first_batches(source, batch_size, _SAMPLES), dtype=np.int64)
+    return np.arange(first_batches(source, batch_size, VERIFIED), dtype=np.int64)
 
 
 def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     """Choose samples all over the data; in the batches they were collected in, where results may depend on those.
 
-    Without a float head the model may quantise each batch in its own way; dynamic quantisation does: the first batches.
-    On CUDA the algorithm of a product or a convolution may depend on the size of the batch.
+    `is_verified_in_other_batches` says where.
     """
     n = len(checked.source)
     together = isinstance(checked.source, PositionSource) and task.provider == CUDA
@@ -439,7 +464,7 @@ def _rows(task: Task, checked: Collected) -> NDArray[np.int64]:
     if task.provider == CUDA:
         return _whole_batches(n, task.batch_size)
     # spread, because files often come sorted by class
-    return np.unique(np.linspace(0, n - 1, min(_SAMPLES, n)).astype(np.int64))
+    return np.unique(np.linspace(0, n - 1, min(VERIFIED, n)).astype(np.int64))
 
 
 def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
@@ -448,7 +473,7 @@ def _whole_batches(n: int, size: int) -> NDArray[np.int64]:
     The last batch may be a shorter one: it comes last here too, so that none is cut in another way.
     """
     batches = -(-n // size)
-    chosen = np.unique(np.linspace(0, batches - 1, min(max(1, _SAMPLES // size), batches)).astype(np.int64))
+    chosen = np.unique(np.linspace(0, batches - 1, min(max(1, VERIFIED // size), batches)).astype(np.int64))
     return np.concatenate([np.arange(k * size, min((k + 1) * size, n), dtype=np.int64) for k in chosen.tolist()])
 
 

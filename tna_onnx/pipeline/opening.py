@@ -160,8 +160,11 @@ def checked_batch_size(
     return size, (*batch_size_notes(wanted, size), *notes, *model.class_notes(classifier.names))
 
 
-def open_task(job: Job, progress: Progress) -> Task:
-    """Open and check, cheapest first; then run the network, once over each set of samples."""
+def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
+    """Open and check, cheapest first; then run the network, once over each set of samples.
+
+    `verified`: whether a file is written and checked later, which runs samples in other batches once more.
+    """
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     check_batch_size(job.batch_size)
     # a head's graph says what follows it; a second word on that could contradict it
@@ -180,7 +183,7 @@ def open_task(job: Job, progress: Progress) -> Task:
 
     session = opened.session_from(samples.given)
     try:
-        probed, size, more = _probed(job, opened, samples, session)
+        probed, size, more = _probed(job, opened, samples, session, verified=verified)
     except HeadDiffers:
         if job.needs_head or samples.given:
             raise
@@ -188,7 +191,7 @@ def open_task(job: Job, progress: Progress) -> Task:
         samples = replace(samples, readout=opened.readout)
         if held_out is not None:
             held_out = replace(held_out, readout=opened.readout)
-        probed, size, more = _probed(job, opened, samples, session)
+        probed, size, more = _probed(job, opened, samples, session, verified=verified)
         more += (
             "the last layer stays as it is: ONNX Runtime gives other logits than its weight times the features, as "
             "8-bit products that overflow do on some CPUs (U8S8; reduce_range=True in the quantiser avoids that)",
@@ -282,13 +285,13 @@ def _integer_notes(model: Model, readout: Readout) -> tuple[str, ...]:
 
 
 def _probed(
-    job: Job, opened: OpenModel, samples: Samples, session: Session | None
+    job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
 ) -> tuple[Probed, int, tuple[str, ...]]:
     """Run a first batch; return the checked head, the number of samples per run, and notes on session and model."""
     # there is nothing to try sizes on where the network has run before
     to_probe = None if samples.given else session
     size = batch_size_for(job.batch_size, opened.model, to_probe, [opened.main], samples.source, job.folder)
-    probed = check_readout(opened, samples.readout, session, samples.source, size)
+    probed = check_readout(opened, samples.readout, session, samples.source, size, verified=verified)
     notes: tuple[str, ...] = ()
     if session is not None and session.elsewhere:
         notes = (f"the session is on CUDA, but {session.elsewhere}",)

@@ -56,7 +56,7 @@ def recalibrate(job: Job, progress: Progress, finish: Finish | None = None) -> R
     """
     require_address_space()
     started = Started()
-    task = open_task(job, progress)
+    task = open_task(job, progress, verified=True)
     try:
         with one_thread(allowed_cores()):
             return _recalibrate(task, started, progress, finish)
