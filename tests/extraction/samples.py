@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
@@ -12,7 +13,7 @@ from tna_onnx.data import Source, open_source
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
-from tna_onnx.runtime import Device
+from tna_onnx.runtime import Device, Session
 
 CPU = Device("cpu")
 _RNG = np.random.default_rng(8)
@@ -74,3 +75,16 @@ def inputs(samples: int, *shape: int) -> NDArray[np.float32]:
 def source_of(model: OpenModel, x: NDArray[Any]) -> Source:
     """Return labelled samples for a model's inputs."""
     return open_source({"x": x, "labels": np.arange(len(x)) % 3}, model.inputs, 3)
+
+
+def rows_run(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of samples of each run of a network."""
+    sizes: list[int] = []
+    compute = Session._compute
+
+    def counted(session: Session, outputs: Any, feeds: Any) -> Any:
+        sizes.append(len(next(iter(feeds.values()))))
+        return compute(session, outputs, feeds)
+
+    monkeypatch.setattr(Session, "_compute", counted)
+    return sizes

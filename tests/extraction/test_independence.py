@@ -12,9 +12,9 @@ from onnx import helper, numpy_helper
 
 import tna_onnx
 from tests.builders import small_model
+from tests.extraction.samples import rows_run
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.extraction.independence import one_cycle
-from tna_onnx.runtime import Session
 
 CLASSES, SIZE = 6, 8
 Nodes = list[onnx.NodeProto]
@@ -267,26 +267,13 @@ def test_what_the_first_batch_does_not_show_is_seen_in_samples_from_all_over_the
         ROUTES[route](tmp_path / "m.onnx", tmp_path / "data.npz", tmp_path)
 
 
-def _count_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that gets the number of samples of each run of a network."""
-    sizes: list[int] = []
-    compute = Session._compute
-
-    def counted(session: Session, outputs: Any, feeds: Any) -> Any:
-        sizes.append(len(next(iter(feeds.values()))))
-        return compute(session, outputs, feeds)
-
-    monkeypatch.setattr(Session, "_compute", counted)
-    return sizes
-
-
 @pytest.mark.parametrize("samples", [48, 128])
 def test_what_the_check_ran_is_not_run_again_to_be_collected(
     samples: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(_model(lambda _: [helper.make_node("Identity", ["z"], ["logits"])]), tmp_path / "m.onnx")
     arrays = {name: values[:samples] for name, values in np.load(_data(tmp_path)).items()}
-    sizes = _count_rows(monkeypatch)
+    sizes = rows_run(monkeypatch)
     tna_onnx.features(tmp_path / "m.onnx", arrays, tmp_path / "features")
     # the batches, some alone, and all in parts; no second time as they are
     assert sum(sizes) == samples + 3 + samples
@@ -307,8 +294,7 @@ def _before_head(amount: float) -> onnx.ModelProto:
         helper.make_node("Add", ["x", "step"], ["h"]),
         helper.make_node("Gemm", ["h", "w"], ["logits"], name="head", transB=1),
     ]
-    inputs = [tensor_info("x", ["N", SIZE])]
-    return small_model(nodes, inputs, [tensor_info("logits", ["N", CLASSES])], tensors)
+    return small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, tensors)
 
 
 @pytest.mark.parametrize("amount", [0.0, 3e-4, 1.0])
@@ -319,7 +305,7 @@ def test_the_check_of_the_written_file_runs_all_of_few_samples_in_other_batches(
     arrays = {name: values[:128].copy() for name, values in np.load(_data(tmp_path)).items()}
     arrays["x"][100, 0] = 20.0  # not in the first batch
     np.savez(tmp_path / "data.npz", **arrays)
-    sizes = _count_rows(monkeypatch)
+    sizes = rows_run(monkeypatch)
 
     def calibrate() -> None:
         tna_onnx.calibrate(

@@ -13,6 +13,7 @@ from PIL import Image
 import tna_onnx
 from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
+from tests.extraction.samples import rows_run
 from tna_onnx.errors import DataError
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -185,6 +186,24 @@ def test_a_stated_recipe_that_loses_is_a_warning(photos: Path, saved: Make) -> N
     result = tna_onnx.evaluate(model, photos, preprocessing=tna_onnx.Recipe(scale=1 / 255, mean=(0.2,), std=(0.5,)))
     assert result.metrics.accuracy < 0.85
     assert any("WARNING" in note and "-1 to 1, RGB" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("form", ["folder", "array"])
+def test_few_images_that_a_model_has_right_are_compared_with_no_other_recipe(
+    form: str, photos: Path, saved: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images, labels = make_images(48)
+    stated: dict[str, Any] = {"preprocessing": tna_onnx.Recipe(scale=1 / 255)}
+    few = write_folder(tmp_path / "few", images, labels)
+    if form == "array":
+        few = tmp_path / "few.npz"
+        np.savez(few, image=images.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255), labels=labels)
+        stated = {}
+    model = saved()
+    sizes = rows_run(monkeypatch)
+    assert tna_onnx.evaluate(model, few, **stated, device="cpu").metrics.accuracy > 0.85
+    # the first images; all of them; three alone and all in parts
+    assert sum(sizes) == 32 + 48 + 3 + 48
 
 
 def test_a_stated_recipe_under_which_a_model_guesses_is_refused(photos: Path, saved: Make) -> None:

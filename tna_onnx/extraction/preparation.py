@@ -42,6 +42,7 @@ from tna_onnx.extraction.recipe_trials import (
     best_of,
     hardly_differ,
     is_harmless,
+    leaves_nothing_to_gain,
     nll_of,
     race,
     worse_than_guessing,
@@ -102,15 +103,17 @@ class Preparation:
         rescaled: list[NDArray[np.float64]] = []
         labels: list[NDArray[np.int64]] = []
         for rows in _growing(len(source)):
-            for batch in source.batches(FIRST, rows):
-                factors = factors or {name: other_scale(batch[name]) for name in names if name in batch}
-                if all(factor == 1 for factor in factors.values()):
-                    return
-                as_stored.append(self._logs(batch))
-                rescaled.append(
-                    self._logs({name: _times(values, factors.get(name, 1.0)) for name, values in batch.items()})
-                )
+            batches = list(source.batches(FIRST, rows))
+            factors = factors or {name: other_scale(batches[0][name]) for name in names if name in batches[0]}
+            if all(factor == 1 for factor in factors.values()):
+                return
             labels.append(source.labels[rows])
+            as_stored += map(self._logs, batches)
+            if len(source) < _ENOUGH and leaves_nothing_to_gain(np.concatenate(as_stored), np.concatenate(labels)):
+                return
+            for batch in batches:
+                scaled = {name: _times(values, factors.get(name, 1.0)) for name, values in batch.items()}
+                rescaled.append(self._logs(scaled))
             trial = _Scales(np.concatenate(as_stored), np.concatenate(rescaled), np.concatenate(labels))
             if trial.wrong:
                 name, factor = next((name, factor) for name, factor in factors.items() if factor != 1)
@@ -397,6 +400,9 @@ def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> li
     """Hold a recipe that is stated against the known ones; return a warning if another is clearly better."""
     base = images.trial(NamedRecipe("the stated recipe", stated))
     images.run([base], FIRST)
+    few = len(images.rows) < _ENOUGH  # those of the first round are all that are compared
+    if few and leaves_nothing_to_gain(base.logs, images.labels[: len(base)]):
+        return []
     shape = {name: value for name, value in _shape_of(stated).items() if value is not None}
     plain = replace(stated, scale=None, mean=None, std=None, color=None)
     rivals = []
