@@ -135,11 +135,13 @@ def naming_settings(ctx: click.Context) -> Iterator[None]:
         yield
     except click.BadParameter as error:
         option = error.param
-        setting = None if not isinstance(option, click.Option) else _setting_of(ctx, option)
-        if not isinstance(option, click.Option) or setting is None:
+        setting = isinstance(option, click.Option) and _setting_of(ctx, option)
+        if not setting or not isinstance(option, click.Option):
             raise
-        named = _is_from(ctx, option, ParameterSource.DEFAULT_MAP)
-        raise UsageError(f"{setting.source}{f': {_flag(option)}' if named else ''}: {error.message}") from error
+        where = setting.source
+        if _is_from(ctx, option, ParameterSource.DEFAULT_MAP):
+            where += f": {_flag(option)}"
+        raise UsageError(f"{where}: {error.message}") from error
 
 
 def setting_sources() -> dict[str, str]:

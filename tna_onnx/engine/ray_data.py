@@ -181,11 +181,14 @@ def _pipeline(
 def _mapped(slices: Sequence[Slice], function: TableExtractor | TableScorer, options: Mapping[str, Any]) -> Any:
     import ray  # noqa: PLC0415 - optional
 
-    words = {"num_cpus": 1, **options} if "num_gpus" not in options else dict(options)
+    words = dict(options)
+    # without a GPU both are one step of one worker; with other shares of a CPU, workers would leave none to read with
+    reading: dict[str, Any] = {}
+    if "num_gpus" not in options:
+        words.setdefault("num_cpus", 1)
+        reading = {"num_cpus": words["num_cpus"]}
     if "concurrency" not in words:  # as many actors as the cluster has room for, now and later
         words["compute"] = ray.data.ActorPoolStrategy(min_size=1)
-    # without a GPU both are one step of one worker; with other shares of a CPU, workers would leave none to read with
-    reading: dict[str, Any] = {} if "num_gpus" in options else {"num_cpus": words["num_cpus"]}
     if "num_cpus" not in inspect.signature(ray.data.read_datasource).parameters:  # before Ray 2.60
         reading = {"ray_remote_args": reading}
     samples = ray.data.read_datasource(_slices_source(slices), override_num_blocks=len(slices), **reading)
@@ -272,8 +275,8 @@ def _cause(error: BaseException) -> TnaError:
         if isinstance(link, TnaError):
             return _plain(link)
         link = getattr(link, "cause", None) or link.__cause__
-    lines = str(error).strip().splitlines()
-    return DeviceError(f"Ray has given up: {lines[-1] if lines else type(error).__name__}")
+    *_, last = type(error).__name__, *str(error).strip().splitlines()
+    return DeviceError(f"Ray has given up: {last}")
 
 
 def _plain(error: TnaError) -> TnaError:

@@ -165,8 +165,9 @@ def _is_set_score(score: SetScore | None, settings: GuardSettings) -> bool:
     expected = SetScore(settings.set_score, allow_empty=settings.allow_empty, temperature=score.temperature)
     if score.name == "raps":
         expected = replace(expected, free=score.free, weight=score.weight)
-    stated = settings.set_temperature
-    fits = MIN_TEMPERATURE <= score.temperature <= MAX_TEMPERATURE if stated == "auto" else score.temperature == stated
+    fits = score.temperature == settings.set_temperature
+    if settings.set_temperature == "auto":
+        fits = MIN_TEMPERATURE <= score.temperature <= MAX_TEMPERATURE
     return score == expected and fits and score.free >= 0 and 0 <= score.weight < np.inf
 
 

@@ -257,23 +257,21 @@ def bounded_threshold(
     if bound == "precision":
         threshold = accept_above(scores, positive, 1 - level, delta)
         return None if threshold is None else np.float32(threshold)
-    share = 1 - level if bound == "recall" else level
-    ranked = np.sort(scores[positive] if bound == "recall" else -scores[~positive])
-    rank = _rank(len(ranked), share, delta)
-    if rank == 0:
-        return None
     if bound == "recall":
-        return np.float32(ranked[rank - 1])
-    return np.float32(np.nextafter(np.float32(-ranked[rank - 1]), np.float32(np.inf)))
+        return _ranked(scores[positive], 1 - level, delta)
+    highest = _ranked(-scores[~positive], level, delta)
+    return None if highest is None else np.float32(np.nextafter(-highest, np.float32(np.inf)))
 
 
-def _rank(n: int, share: float, delta: float) -> int:
-    """Return the largest j so that with certainty at most this share is below the j-th smallest of n; 0 for none."""
+def _ranked(values: Floats, share: float, delta: float) -> np.float32 | None:
+    """Return the largest of n values so that with certainty at most this share lies below it; None for none."""
     from scipy.special import bdtr  # noqa: PLC0415 - heavy
 
-    if n == 0:
-        return 0
-    return int(np.count_nonzero(bdtr(np.arange(n), n, share) <= delta))
+    n = len(values)
+    rank = int(np.count_nonzero(bdtr(np.arange(n), n, share) <= delta))
+    if rank == 0:
+        return None
+    return np.float32(np.sort(values)[rank - 1])
 
 
 def needed_for(bound: str, level: float, delta: float) -> int:

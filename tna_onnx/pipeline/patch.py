@@ -37,6 +37,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.labels import listed
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError
 from tna_onnx.files import open_regular
 from tna_onnx.graph.difference import same_models
@@ -352,10 +353,12 @@ def _find(name: str, old: NDArray[Any], tensors: list[Tensor], content: bytes, p
             matches.append((tensor, True))
     if len(matches) == 1:
         return matches[0]
-    names = ", ".join(f"'{tensor.name}'" for tensor, _ in matches)
+    holders = "no tensor holds"
+    if matches:
+        holders = f"{listed(tensor.name for tensor, _ in matches)} all hold"
     raise DataError(
-        f"{path}: {f'{names} all hold' if matches else 'no tensor holds'} the values of '{name}'; expected the "
-        "checkpoint that the model was exported from, with its weight in one place"
+        f"{path}: {holders} the values of '{name}'; expected the checkpoint that the model was exported from, with its "
+        "weight in one place"
     )
 
 

@@ -280,20 +280,24 @@ def provenance_entries(task: Task, outcome: Outcome) -> dict[str, str]:
         "seed": settings.seed,
         **outcome.parameters,
         "source_sha256": task.model.sha256,
-        **({"teacher_sha256": task.teacher.model.sha256} if task.teacher else {}),
+    }
+    if task.teacher:
+        entries["teacher_sha256"] = task.teacher.model.sha256
+    entries |= {
         "calibration_sha256": task.source.digest(),
         "calibration_samples": len(task.source),
         **_positions(task),
         # a few digests of single samples: they tell these data in another order, and a part of them
         "calibration_sketch": sketch_of(sample_digests(task.source)),
         "calibration_form": task.calibration.samples.form,
-        **({"preprocessing": recipe} if recipe else {}),
-        **quantization_advice(outcome.fitted),
-        # on the CPU there is no choice of how products of float32 are rounded
-        **({"tf32": "as-deployed" if task.tf32 else "off"} if task.provider == CUDA else {}),
-        **task.opened.output.provenance,
-        "output_kind": task.opened.output.kind,
     }
+    if recipe:
+        entries["preprocessing"] = recipe
+    entries |= quantization_advice(outcome.fitted)
+    # on the CPU there is no choice of how products of float32 are rounded
+    if task.provider == CUDA:
+        entries["tf32"] = "as-deployed" if task.tf32 else "off"
+    entries |= {**task.opened.output.provenance, "output_kind": task.opened.output.kind}
     # `metadata_props` hold texts only
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in entries.items()}
 

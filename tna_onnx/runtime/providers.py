@@ -98,11 +98,17 @@ def _side_by_side(sessions: int, model: bytes | Path) -> int:
     """Return how many batches can be run at a time: each needs a core, and memory for what the network computes."""
     if sessions == 1:
         return 1
-    size = len(model) if isinstance(model, bytes) else model.stat().st_size
+    size = _size(model)
     # a session holds the weights twice while it is opened; the room for two batches is a guess from above
     if free_memory() < 2 * size + _ROOM:
         return 1
     return min(sessions, allowed_cores())
+
+
+def _size(model: bytes | Path) -> int:
+    if isinstance(model, bytes):
+        return len(model)
+    return model.stat().st_size
 
 
 def _cuda_options(device: Device) -> dict[str, Any]:
@@ -119,7 +125,7 @@ def _no_room(model: bytes | Path, name: str, device: Device) -> str:
     Measured before each session: other processes take memory too.
     """
     free = free_device_memory(device.index, device.memory)
-    needed = len(model) if isinstance(model, bytes) else model.stat().st_size
+    needed = _size(model)
     _log.debug("session: %s, %s bytes, free on cuda:%d: %s", name, f"{needed:,}", device.index, free)
     if free is None or needed <= free:
         return ""
