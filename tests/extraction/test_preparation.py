@@ -229,6 +229,21 @@ def test_labels_that_say_nothing_are_refused_with_a_table(tmp_path: Path, saved:
 
 
 @pytest.mark.parametrize(
+    "fields",
+    [{"mean": 0.5}, {"mean": 0.45}],
+    ids=["-0.5 to 0.5", "without std"],
+)
+def test_a_recipe_that_is_not_known_is_not_replaced_by_the_nearest(
+    fields: dict[str, Any], photos: Path, saved: Make
+) -> None:
+    model = saved(**fields)
+    with pytest.raises(DataError, match="state the preprocessing"):
+        tna_onnx.calibrate(model, photos, dry_run=True)
+    stated = {name: (value,) for name, value in fields.items()}
+    assert accuracy(model, photos, preprocessing=tna_onnx.Recipe(**stated)) > 0.85
+
+
+@pytest.mark.parametrize(
     ("takes", "times", "size", "wrong"),  # wrong: a share of the labels; with a half of them the model is a weak one
     [(1 / 255, 254.6 / 255, "large", 0.5), (1.0, 1 / 255, "small", 0.0)],
 )
