@@ -290,7 +290,8 @@ class Collector:
         scalars: list[Batch] = []
         rows_a_sample = 0
         progress("collect features", done, total)
-        for batch, rows in self.in_turn(self._batches(done)):
+        at_once = self._session.at_once if self._session else 1
+        for batch, rows in side_by_side(self.rows, self._batches(done), at_once):
             rows_a_sample = rows.rows
             if rows.scalars:
                 scalars.append(rows.scalars)
@@ -318,10 +319,6 @@ class Collector:
         if done == 0:
             return self.source.batches(self.batch_size)
         return self.source.batches(self.batch_size, np.arange(done, total))
-
-    def in_turn(self, batches: Iterator[Batch]) -> Iterator[tuple[Batch, Rows]]:
-        """Yield batches and what is kept of them, in order; as many are run at a time as the session is made for."""
-        return side_by_side(self.rows, batches, self._session.at_once if self._session else 1)
 
     def rows(self, batch: Batch) -> Rows:
         """Run one batch and return what is kept of it."""

@@ -481,24 +481,24 @@ def _words_of(readout: Readout) -> dict[str, Any]:
 
 
 def _readout_of(model: Model, words: Mapping[str, Any]) -> Readout:
-    """Find a head, or a tensor of scores, again."""
-    for candidate in _readouts(model, words["output"], words["node"]):
-        readout = candidate
-        if isinstance(readout, Head):
-            readout = requantized(model, readout)
-            if words["own_weight"]:
-                readout = replace(readout, stored_weight=replace(readout.stored_weight, shared=True, quantized=None))
-        if _words_of(readout) == words:
-            return readout
-    raise NotRebuilt(f"{model.name} has no such head or scores at output '{words['output']}'")
-
-
-def _readouts(model: Model, output: str, node: str | None) -> Iterator[Readout]:
-    """Yield what an output may lead to, by each word on what it holds."""
+    """Find a head, or a tensor of scores, again, by each word on what an output holds."""
+    output, node = words["output"], words["node"]
     for kind in (None, *OUTPUT_KINDS):
         with contextlib.suppress(UnsupportedModel):
             head = choose_head(model, node, output, kind)
-            yield head if node is not None else head.without_head()
+            readout = head.without_head() if node is None else _head_as_written(model, head, words)
+            if _words_of(readout) == words:
+                return readout
         if node is None:
             with contextlib.suppress(UnsupportedModel):
-                yield choose_readout(model, output, kind)
+                readout = choose_readout(model, output, kind)
+                if _words_of(readout) == words:
+                    return readout
+    raise NotRebuilt(f"{model.name} has no such head or scores at output '{output}'")
+
+
+def _head_as_written(model: Model, head: Head, words: Mapping[str, Any]) -> Head:
+    head = requantized(model, head)
+    if words["own_weight"]:
+        return replace(head, stored_weight=replace(head.stored_weight, shared=True, quantized=None))
+    return head
