@@ -1,5 +1,7 @@
 """Class frequencies without labels: the definition, independent libraries, and the ugly edges."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from tna_onnx.numerics.prior_shift import (
     invertible,
     joint_counts,
     log_ratio,
+    p_of_change,
     p_of_distance,
     p_of_normal,
     redraw,
@@ -200,6 +203,22 @@ def test_false_alarms_are_as_rare_as_they_say() -> None:
     """Of 40 runs at a level of 10 %, at most 10: more have a probability of 0.4 % where the level holds."""
     found = np.array([p_values(observed(seed, Q)) for seed in range(40)])
     assert np.all(np.count_nonzero(found < 0.1, axis=0) <= 10)
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_change_that_is_none_is_as_rare_as_its_p_value_says(counted: bool) -> None:
+    """Of 200 runs at a level of 5 %, at most 20, and at least 2: each has a probability below 0.3 % where it holds."""
+    _, p = world(1, CLASSES, sharp=2.5)
+    values = []
+    for seed in range(200):
+        each = observed(seed, p, old=300)
+        if counted:
+            source = smoothed(np.bincount(each.labels, minlength=CLASSES) / 300, 300)
+            each = replace(each, source=source, counted=True)
+        values.append(p_of_change(each, float(fit_em(each.probabilities, each.source).gain[0])))
+    assert 2 <= np.count_nonzero(np.array(values) < 0.05) <= 20
+    changed = replace(observed(0, Q[::-1]), counted=True)
+    assert p_of_change(changed, float(fit_em(changed.probabilities, changed.source).gain[0])) < 1e-3
 
 
 def test_frequencies_at_the_edge_are_no_other_kind_of_shift() -> None:

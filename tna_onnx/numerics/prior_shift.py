@@ -370,6 +370,30 @@ def surprise(observed: Observed, q: FloatArray) -> float:
     return confidence - _expected(observed, np.ones(len(observed.labels), np.int64), q)
 
 
+def p_of_change(observed: Observed, gain: float) -> float:
+    """Return how often noise alone makes EM gain as much: twice that of all samples has a chi-squared distribution.
+
+    Frequencies before that were counted have noise of their own. With g = mean P / p - 1, the slopes where nothing has
+    changed, and V_0 their covariance without it, it makes that g' V^-1 g / (g' V_0^-1 g) of what it would be.
+
+    Source: Chandler & Bate (2007), "Inference for clustered data using the independence loglikelihood", section 3.3.
+
+    `gain`: of EM, nats a sample.
+    """
+    from scipy.special import chdtrc  # noqa: PLC0415 - heavy
+
+    n, classes = observed.probabilities.shape
+    statistic = 2 * n * max(gain, 0.0)
+    if observed.counted and statistic > 0:
+        ratios = observed.probabilities / observed.source
+        slopes = ratios.mean(axis=0) - 1
+        without = np.cov(ratios, rowvar=False, bias=True) / n
+        counting = (np.diag(1 / observed.source) - 1) / len(observed.labels)
+        plain, whole = (slopes @ np.linalg.pinv(v, hermitian=True) @ slopes for v in (without, without + counting))
+        statistic *= float(whole / plain)
+    return float(chdtrc(classes - 1, statistic))
+
+
 def p_of_distance(difference: FloatArray, drawn: FloatArray) -> float:
     """Return how often noise alone makes a (C,) difference as large, in sum, as the one that was found.
 

@@ -23,6 +23,7 @@ from tna_onnx.numerics.prior_shift import (
     disagreement,
     fit_em,
     invertible,
+    p_of_change,
     p_of_distance,
     p_of_normal,
     redraw,
@@ -154,9 +155,6 @@ def _black_box(observed: Observed) -> FloatArray:
 def _evidence(
     observed: Observed, gain: float, em: FloatArray, box: FloatArray | None, drawn: Draws, settings: ShiftSettings
 ) -> ShiftEvidence:
-    from scipy.special import chdtrc  # noqa: PLC0415 - heavy
-
-    n, classes = observed.probabilities.shape
     alternative = box if settings.estimator == "em" else em
     distance = None
     apart_p = None
@@ -165,8 +163,7 @@ def _evidence(
         apart_p = p_of_distance(unexplained(observed, em), drawn.unexplained)
     surprise_value = surprise(observed, em)
     return ShiftEvidence(
-        # twice the log-likelihood ratio has a chi-squared distribution
-        changed_p=float(chdtrc(classes - 1, 2 * n * max(gain, 0.0))),
+        changed_p=p_of_change(observed, gain),
         gain=max(gain, 0.0),
         other=None if alternative is None else tuple(alternative.tolist()),
         disagreement=distance,
