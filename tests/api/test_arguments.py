@@ -34,6 +34,11 @@ def test_a_keyword_that_does_not_exist_is_refused_with_a_hint(name: str) -> None
         function(*["x"] * len(positional), clases="names.txt")
 
 
+def test_what_an_output_holds_is_one_of_five_words(small: Small) -> None:
+    with pytest.raises(UsageError, match="output_kind 'softmax' is not known; expected logits, probabilities"):
+        tna_onnx.evaluate(small.model, small.calib, output_kind="softmax")
+
+
 def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:
     one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
     tna_onnx.calibrate(small.model, small.calib, output=one, seed=3, max_nll=9.0, **PLAIN | {"map": "ets"})

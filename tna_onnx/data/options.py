@@ -47,6 +47,9 @@ class Data(DataFields):
                 raise UsageError(problem)
         object.__setattr__(self, "columns", names_of(self.columns))
         object.__setattr__(self, "drop_columns", names_of(self.drop_columns))
+        for role in ("label_column", "group_column", "weight_column", "by"):  # pandas calls columns 0, 1, 2, ...
+            if isinstance(getattr(self, role), int):
+                object.__setattr__(self, role, str(getattr(self, role)))
         _check_rows(self)
         expected = self.expect_accuracy
         if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
@@ -194,8 +197,8 @@ def _check_rows(data: Data) -> None:
     samples = data.samples
     if isinstance(samples, Mapping):
         parts = {**parts, **samples}
-    elif isinstance(samples, tuple):
-        parts = {**parts, **{str(number): part for number, part in enumerate(samples)}}
+    elif isinstance(samples, tuple) and len(samples) == 2:
+        parts = {**parts, **dict(zip("Xy", samples, strict=True))}
     else:
         parts = {"samples": samples, **parts}
     indexes = {name: part.index for name, part in parts.items() if hasattr(getattr(part, "index", None), "equals")}

@@ -36,6 +36,8 @@ def read_prior(prior: Any, names: Sequence[str] | None, n_classes: int, option: 
     if isinstance(prior, (str, Path)):
         where = f"{prior}"
         prior = _from_file(Path(prior), option, limits)
+    elif hasattr(prior, "to_dict"):  # a series of pandas, such as y.value_counts(normalize=True), by class
+        prior = prior.to_dict()
     if isinstance(prior, Mapping):
         prior = _by_class(prior, names, n_classes, where)
     return _checked(prior, n_classes, where)

@@ -215,8 +215,10 @@ class Request:
             raise UsageError(f"{where}: contains its labels; leave --labels out")
 
 
-def names_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Return one name or several as a tuple of texts."""
+def names_of(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return one name, several or none as a tuple of texts."""
+    if names is None:
+        return ()
     if isinstance(names, str):
         return (names,)
     return tuple(map(str, names))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 from tna_onnx.fields import documented, setting
-from tna_onnx.numerics.checks import check_limits
+from tna_onnx.numerics.checks import check_choice, check_limits
 
 _MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
 _MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
@@ -115,3 +115,7 @@ class ModelOptions:
         unit="NAME=NUMBER",
         parse="limits",
     )
+
+    def __post_init__(self) -> None:
+        if self.output_kind is not None:
+            check_choice("output_kind", self.output_kind, OUTPUT_KINDS)

@@ -228,8 +228,25 @@ def test_rows_of_pandas_in_two_orders_are_refused() -> None:
             data()
     for pair in ((x[::-1], moved), (x[10:40], labels[:30])):  # of other rows nothing is known: position counts
         np.testing.assert_array_equal(opened(Data(pair).samples).labels, pair[1])
-    data = Data(x[["c", "a", "b"]], labels, columns=x.columns)
-    np.testing.assert_array_equal(gather(data.open(ONE, 3, None), 16)["X"], X.astype(np.float32))
+    numbered = pd.DataFrame({**dict(zip((2, 0, 1), X.T, strict=True)), 3: LABELS})
+    for data in (
+        Data(x[["c", "a", "b"]], labels, columns=x.columns),
+        Data(numbered, label_column=3, columns=pd.Index([2, 0, 1])),  # type: ignore[arg-type]
+    ):
+        source = data.open(ONE, 3, None)
+        np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32))
+        np.testing.assert_array_equal(source.labels, LABELS)
+
+
+def test_frequencies_of_pandas_are_by_class() -> None:
+    pd = pytest.importorskip("pandas")
+    labels = np.repeat([0, 1, 2], [5, 20, 45])
+    stated = pd.Series(NAMES[labels]).value_counts(normalize=True)  # the most frequent first
+    weights = [
+        Data((X, labels), class_prior=prior).with_prior(3, list(NAMES)).weights for prior in (stated, stated.to_dict())
+    ]
+    np.testing.assert_allclose(weights[0].frequencies, np.array([5, 20, 45]) / 70)
+    np.testing.assert_array_equal(weights[0].frequencies, weights[1].frequencies)
 
 
 class DataSet:

@@ -194,7 +194,16 @@ class FeatureFolder:
         return arrow_fs.PyFileSystem(arrow_fs.FSSpecHandler(self.system))
 
     def write(self, tables: Iterable[Any]) -> None:
-        """Write tables (`features_table`), a new file after some hundred MB."""
+        """Write tables (`features_table`), a new file after some hundred MB; of a run that fails, none here stay."""
+        try:
+            self._write(tables)
+        except BaseException:
+            if self.system is None:
+                for path in (Path(self.root, UNFINISHED), *Path(self.root).glob("part-*.parquet")):
+                    path.unlink(missing_ok=True)
+            raise
+
+    def _write(self, tables: Iterable[Any]) -> None:
         parquet = load_parquet()
         with ExitStack() as stack:
             writer = None
