@@ -235,6 +235,24 @@ def test_probabilities_are_told_from_logits() -> None:
     np.testing.assert_array_equal(Calibrator.from_dict(found.to_dict()).predict_proba(rows), given.predict_proba(rows))
 
 
+def test_masked_labels_are_missing_and_tensors_leave_their_graph() -> None:
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 300)
+    logits = 4 * (np.eye(3)[y] + rng.standard_normal((300, 3)))
+    with pytest.raises(DataError, match="y holds NaN"):
+        Calibrator(map="ts").fit(logits, np.ma.array(y, mask=y == 1))
+    torch = pytest.importorskip("torch")
+    same = Calibrator(map="ts").fit(torch.tensor(logits, requires_grad=True), torch.tensor(y))
+    assert same.parameters_ == Calibrator(map="ts").fit(logits, y).parameters_
+
+
+def test_messages_name_no_flags() -> None:
+    y = np.arange(300) % 3
+    with pytest.raises(DataError, match=r"accuracy is 0\.0%") as refusal:
+        Calibrator(map="ts").fit(4 * np.eye(3)[(y + 1) % 3], y)
+    assert "--" not in str(refusal.value)
+
+
 def test_one_column_of_shares_is_the_probability_of_the_second_class() -> None:
     rng = np.random.default_rng(4)
     labels = rng.integers(0, 2, 500)

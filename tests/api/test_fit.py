@@ -9,7 +9,7 @@ import pytest
 from scipy.special import softmax
 
 import tna_onnx
-from tests.support import ok
+from tests.support import ok, refused
 from tna_onnx import Calibrator, DataError, UsageError
 
 pa = pytest.importorskip("pyarrow")
@@ -36,6 +36,21 @@ def test_arrays_in_a_file_give_the_calibrator_of_the_arrays(tmp_path: Path) -> N
     written = onnx.load(tmp_path / "c.onnx")
     assert [i.name for i in written.graph.input] == ["scores"]
     assert written.graph == fitted.to_onnx().graph
+
+
+@pytest.mark.parametrize("name", ["output", "json"])
+def test_data_are_not_written_over(tmp_path: Path, name: str) -> None:
+    logits, labels = samples()
+    path = tmp_path / "s.npz"
+    np.savez(path, logits=logits, labels=labels, scores=logits)
+    content = path.read_bytes()
+    with pytest.raises(UsageError, match="is also read"):
+        tna_onnx.fit(path, map="ts", **{name: path})
+    flags = ("-o", path) if name == "output" else ("-o", tmp_path / "c.onnx", "--json", path)
+    refused(2, "choose another", "fit", path, *flags)
+    with pytest.raises(UsageError, match="is also read"):
+        tna_onnx.evaluate(Calibrator(map="ts").fit(logits, labels).to_onnx(), path, output_kind="logits", json=path)
+    assert path.read_bytes() == content
 
 
 def test_the_order_of_files_and_rows_does_not_matter(tmp_path: Path) -> None:

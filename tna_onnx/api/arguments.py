@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -190,6 +190,14 @@ def check_targets(*paths: str | Path | None) -> None:
             raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
         if file.is_dir():
             raise UsageError(f"{path}: is a folder; expected the name of a file")
+
+
+def refuse_overwriting(inputs: Iterable[Any], *targets: str | Path | None) -> None:
+    """Refuse to write over the files that a call reads."""
+    sources = [Path(path) for path in inputs if isinstance(path, (str, Path)) and Path(path).exists()]
+    for target in (name for name in targets if name is not None):
+        if Path(target).exists() and any(source.samefile(target) for source in sources):
+            raise UsageError(f"{target}: is also read; choose another name for the file to write")
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -18,11 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
-from tna_onnx.api.arguments import ProgressWord, refuse_unknown
+from tna_onnx.api.arguments import ProgressWord, refuse_overwriting, refuse_unknown
 from tna_onnx.api.keywords import FitWords
 from tna_onnx.data.choices import Frequencies
+from tna_onnx.data.foreign import any_array, plain_column
 from tna_onnx.data.sources.feature_files import ScoresWord, open_scores
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UsageError, in_words_of_python
 from tna_onnx.results.report import Report
 
 _ROUNDING = 1e-3  # of the sum of a row of probabilities
@@ -88,6 +89,7 @@ class Calibrator:
         self.seed = seed
         self.trust_labels = trust_labels
 
+    @in_words_of_python
     def fit(self, X: Any, y: Any, features: Any = None, sample_weight: Any = None, groups: Any = None) -> Calibrator:
         """Choose and fit a map.
 
@@ -306,7 +308,7 @@ def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
         raise UsageError(f"scores {scores!r} are not known; expected logits or probabilities")
     if hasattr(X, "toarray"):
         raise ScoresError("X is sparse; sparse input is not supported: give X.toarray()")
-    values = np.asarray(X)
+    values = any_array(X)
     if values.dtype.kind == "c":
         raise ScoresError("Complex data not supported; X must hold real numbers")  # scikit-learn's words
     if values.dtype.kind not in "iuf":
@@ -329,7 +331,7 @@ def checked_scores(X: Any, scores: str) -> NDArray[np.float32]:
 
 def _kind_of(X: Any) -> ScoresWord:
     """Return what scores (N, C) look like; one column alone is that of a logit, unless it lies within 0 to 1."""
-    values = np.asarray(X)
+    values = any_array(X)
     if values.dtype.kind not in "iuf" or not values.size or values.min() < 0 or values.max() > 1:
         return "logits"
     several = values.ndim == 2 and values.shape[1] > 1
@@ -342,7 +344,9 @@ def column_numbers(y: Any, values: NDArray[Any]) -> tuple[NDArray[np.int64], NDA
 
     Raises ScoresError: there are not as many labels as rows, or as columns.
     """
-    labels = np.asarray(y)
+    labels = any_array(y)
+    if labels.dtype == object:
+        labels = plain_column(labels)
     columns = values.shape[1]
     if labels.ndim != 1 or len(labels) != len(values):
         raise ScoresError(f"y must have shape ({len(values)},), one label a row of X; got {labels.shape}")
@@ -400,6 +404,7 @@ def fit(
         CheckFailed: the file does not verify.
     """
     refuse_unknown("fit", keywords, FitWords)
+    refuse_overwriting([data], output, json)
     scores_of_file = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
     values = checked_scores(scores_of_file.values, scores_of_file.kind)
     labels, _ = column_numbers(scores_of_file.labels, values)

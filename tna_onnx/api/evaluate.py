@@ -102,6 +102,7 @@ def evaluate(
     check_batch_size(batch_size)
     arguments.check_targets(json)
     labelled = arguments.data_of(data, keywords)
+    arguments.refuse_overwriting([model, labelled.samples, labelled.labels], json)
     engine = arguments.with_words(EngineFields(), keywords)
     options = arguments.model_options_of(keywords)
     if engine.on_ray and ood_data is not None:
