@@ -214,6 +214,14 @@ def test_no_class_folders(tmp_path: Path) -> None:
     assert "no class folders" in refusal(tmp_path)
 
 
+@pytest.mark.parametrize("above", [("train", "val"), ("images",)])
+def test_class_folders_further_down(tmp_path: Path, above: tuple[str, ...]) -> None:
+    """The parts of a data set are no classes, however many there are."""
+    write_folder(tmp_path, [f"{part}/{name}/a.png" for part in above for name in ("cat", "dog")])
+    assert f"such as {tmp_path / above[0]}" in refusal(tmp_path)
+    assert len(open_images(tmp_path / above[0], 2)) == 2
+
+
 def test_no_images(tmp_path: Path) -> None:
     for name in ("0", "1"):
         (tmp_path / name).mkdir()

@@ -45,6 +45,7 @@ T = TypeVar("T")
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"})
 
+_SPLITS = frozenset({"train", "training", "val", "valid", "validation", "dev", "test", "testing", "eval", "calib"})
 _MAX_SKIPPED = 3  # names of skipped images in one line
 _GROUP = 256  # images that are handed to the threads at a time where nothing of their pixels is kept
 
@@ -320,6 +321,7 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray, Mappin
             f"{root}: no class folders, but images; put the images of each class in a folder of its own, or say which "
             "class each has with --labels labels.csv (path,label)"
         )
+    _refuse_splits(root, folders, request.class_names or ())
     # Folders without images count: rule 3 of the labels needs the names of all classes.
     label_of = folder_labels(folders, request.n_classes, str(root), request.class_names)
     # Sorted by parts, not by text: "a/b.png" goes before "a-1/b.png", as in every listing of folders.
@@ -330,6 +332,20 @@ def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray, Mappin
             "check the path"
         )
     return ["/".join(path) for path in parts], np.array([label_of[path[0]] for path in parts], np.int64), {}
+
+
+def _refuse_splits(root: Path, folders: Sequence[str], class_names: Sequence[str]) -> None:
+    """Refuse folders of a data set that hold the class folders: a model of two classes would take them for its own."""
+    unknown = [name for name in folders if name not in class_names and not name.isdecimal()]
+    above = len(folders) == 1 or all(name.lower() in _SPLITS for name in folders)
+    if not unknown or not above:
+        return
+    nested = [name for name in unknown if any(entry.is_dir() for entry in (root / name).iterdir())]
+    if nested:
+        raise DataError(
+            f"{root}: expected a folder for each class, found {listed(sorted(folders))} with folders in them; give "
+            f"the folder that holds the class folders, such as {root / min(nested)}"
+        )
 
 
 def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mapping[str, Any]]:
