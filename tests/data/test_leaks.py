@@ -8,13 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from tests.api.test_choice import logits_of
 from tests.conftest import Small
 from tests.data.samples import spec
+from tests.extraction.prepared_images import make_images, network, write_folder
 from tests.support import cli, ok, refused
 from tna_onnx.data import open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
@@ -111,6 +114,19 @@ def test_held_out_data_that_were_calibrated_on_are_refused(small: Small, tmp_pat
     assert not (tmp_path / "o.onnx").exists()
     if case == "half":
         assert cli(*words, "--data-limit", "overlap=60").exit_code == 0
+
+
+def test_the_same_pixels_in_other_files_are_refused(tmp_path: Path) -> None:
+    """Without loss, features are equal; the bytes of the files are not."""
+    onnx.save(network(), tmp_path / "model.onnx")
+    images, labels = make_images(200)
+    calib = write_folder(tmp_path / "calib", images, labels)
+    for path in calib.rglob("*.png"):
+        copy = tmp_path / "held" / path.relative_to(calib).with_suffix(".bmp")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(path).save(copy)
+    words = ["calibrate", tmp_path / "model.onnx", "--calib", calib, "--scale", "0.00392157", *FAST]
+    refused(4, "200 of 200 samples", *words, "--eval", tmp_path / "held", "-o", tmp_path / "o.onnx")
 
 
 def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:

@@ -118,3 +118,11 @@ def test_equal_features_of_unequal_samples_are_no_copies() -> None:
 
 def test_very_wide_features_take_little_memory() -> None:
     assert len(near_copies(np.random.default_rng(6).standard_normal((70, 100_000)).astype(np.float32))) == 0
+
+
+def test_equal_features_count_where_they_are_no_chance() -> None:
+    features = blobs(300, 32)[0].astype(np.float32)
+    features[200:250] = features[:50]
+    features[250:] = 0
+    assert len(near_copies(features)) == 0
+    assert near_copies(features, equal=True).tolist() == [[k, k + 200] for k in range(50)]

@@ -73,10 +73,11 @@ def connected(n: int, pairs: Pairs) -> IntArray:
     return group
 
 
-def near_copies(features: NDArray[Any]) -> Pairs:
+def near_copies(features: NDArray[Any], *, equal: bool = False) -> Pairs:
     """Return the pairs (P, 2) of samples that are near copies; of a large group, enough of them to connect it.
 
-    `features`: (N, n) finite numbers.
+    `features`: (N, n) finite numbers. `equal`: whether equal features, but for those that are nearly all zero, are no
+    chance, as where the same pixels are in two files; by default equal samples must be known otherwise.
 
     >>> rng = np.random.default_rng(0)
     >>> features = rng.standard_normal((200, 16))
@@ -103,11 +104,13 @@ def near_copies(features: NDArray[Any]) -> Pairs:
     dimension = math.log(2) / math.log(max(ratio, 1 + 1e-6))
     limit = min(_CLOSEST, (_CHANCE / _NEIGHBOURS) ** (1 / dimension))
     points = _Points(features, rng)
-    if n > _MANY and not len(_confirmed(features, points.closer(probes, limit * width), references, dimension)):
+    if n > _MANY and not len(
+        _confirmed(features, points.closer(probes, limit * width), references, dimension, equal=equal)
+    ):
         return none
     rows = np.arange(n)
     _, width = _neighbours(features, rows, references)
-    pairs = _confirmed(features, points.closer(rows, limit * width, later=True), references, dimension)
+    pairs = _confirmed(features, points.closer(rows, limit * width, later=True), references, dimension, equal=equal)
     by_chance = n * _CHANCE / 2
     if len(pairs) > by_chance + 4 * math.sqrt(by_chance) + 2:
         return pairs
@@ -137,7 +140,9 @@ def _neighbours(
     return closer, width
 
 
-def _confirmed(features: NDArray[Any], candidates: Pairs, references: NDArray[np.int64], dimension: float) -> Pairs:
+def _confirmed(
+    features: NDArray[Any], candidates: Pairs, references: NDArray[np.int64], dimension: float, *, equal: bool
+) -> Pairs:
     """Return those of some pairs (P, 2) that are near copies, in features of a dimension D."""
     if not len(candidates):
         return candidates
@@ -148,7 +153,11 @@ def _confirmed(features: NDArray[Any], candidates: Pairs, references: NDArray[np
     with np.errstate(divide="ignore", invalid="ignore"):
         expected = _NEIGHBOURS * (distance / width) ** dimension
     # features that are all zero, or of few values, are equal by chance; equal samples are known by their digests
-    near: Pairs = candidates[(expected < _CHANCE) & (distance < _CLOSEST * width) & (distance > 0)]
+    counts = distance > 0
+    if equal:
+        same = np.flatnonzero(~counts)
+        counts[same] = [np.count_nonzero(features[row]) >= MIN_FEATURES // 2 for row in candidates[same, 0]]
+    near: Pairs = candidates[(expected < _CHANCE) & (distance < _CLOSEST * width) & counts]
     return near
 
 

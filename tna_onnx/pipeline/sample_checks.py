@@ -469,12 +469,14 @@ def _near_pairs(sets: Sequence[Collected]) -> tuple[list[NDArray[np.int64]], NDA
     """Return pairs (P, 2) of near copies in each of one or two sets, and the rows of the second near the first."""
     features = [_searched(collected) for collected in sets]
     n = len(features[0])
+    # digests are of files: the same pixels may be in two of them
+    images = all(collected.source.recipe() is not None for collected in sets)
     if len(sets) == 2 and sum(map(len, features)) <= _MOST_SEARCHED and features[0].shape[1] == features[1].shape[1]:
-        pairs = near_copies(np.concatenate(features))
+        pairs = near_copies(np.concatenate(features), equal=images)
         groups = connected(n + len(features[1]), pairs)
         return [pairs[pairs[:, 1] < n], pairs[pairs[:, 0] >= n] - n], np.flatnonzero(groups[n:] < n)
     none = np.zeros((0, 2), np.int64)
-    each_alone = [near_copies(values) if len(values) <= _MOST_SEARCHED else none for values in features]
+    each_alone = [near_copies(values, equal=images) if len(values) <= _MOST_SEARCHED else none for values in features]
     return each_alone, none[:, 0]
 
 
