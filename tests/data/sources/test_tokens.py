@@ -154,5 +154,5 @@ def test_the_side_of_cuts_and_padding_is_the_tokenizers(folder: Path) -> None:
 
 
 def test_a_length_that_holds_no_token(folder: Path) -> None:
-    with pytest.raises(DataError, match="4 tokens after cutting, the model takes 1"):
+    with pytest.raises(DataError, match="7 tokens after cutting, the model takes 1"):
         opened(table(folder), folder, *inputs("input_ids", length=1))

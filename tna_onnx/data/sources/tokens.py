@@ -84,12 +84,7 @@ def tokenized(
             f"{where}: text needs a model that takes token ids (N, T) of integers, and a mask or token types beside "
             f"them; found inputs {inputs}; leave --tokenizer out, or store what the model takes as arrays"
         )
-    for name, cells in columns:
-        wrong = next((row for row, cell in enumerate(cells) if not isinstance(cell, str)), None)
-        if wrong is not None:
-            raise DataError(
-                f"{where}: column {name!r}: expected text in row {wrong}, found {cells[wrong]!r:.60}; fill it"
-            )
+    _require_text(where, columns)
     tokenizer, folder = _load(str(request.tokenizer), request.limits)
     fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
     longest = fixed or _longest(tokenizer, folder, request.limits)
@@ -101,27 +96,44 @@ def tokenized(
     tokenizer.no_padding()
     tokenizer.enable_truncation(longest, **sides)
     texts = [cells for _, cells in columns]
-    encoded = tokenizer.encode_batch(list(texts[0]) if len(texts) == 1 else list(zip(*texts, strict=True)))
+    samples = list(zip(*texts, strict=True)) if len(texts) > 1 else list(texts[0])
+    encoded = tokenizer.encode_batch(samples)
     cut = sum(bool(one.overflowing) for one in encoded)
-    length = fixed or max((len(one.ids) for one in encoded), default=0)
+    most = max((len(one.ids) for one in encoded), default=0)
+    length = fixed or most
+    if most > length:
+        raise DataError(f"{where}: {most} tokens after cutting, the model takes {length}; use another tokenizer")
     parts = {"ids": ("ids", padding), "mask": ("attention_mask", 0), "types": ("type_ids", 0)}
     arrays = {}
     for spec in request.inputs:
         member, fill = parts[roles[spec.name]]
-        array = np.full((len(encoded), length), fill, spec.dtype)
-        for row, one in enumerate(encoded):
-            values = getattr(one, member)
-            if len(values) > length:
-                raise DataError(
-                    f"{where}: {len(values)} tokens after cutting, the model takes {length}; use another tokenizer"
-                )
-            start = length - len(values) if pads_left else 0
-            array[row, start : start + len(values)] = values
-        arrays[spec.name] = array
+        rows = [getattr(one, member) for one in encoded]
+        arrays[spec.name] = _padded_rows(rows, (len(rows), length), fill, spec.dtype, on_the_left=pads_left)
     side = "on the left " if pads_left else ""
     names = " and ".join(repr(name) for name, _ in columns)
     note = f"text of {names} tokenised by {request.tokenizer}, padded with id {padding} {side}to {length} tokens"
-    return arrays, f"{note}; {cut:,} samples cut at {longest} tokens" if cut else note
+    if cut:
+        note += f"; {cut:,} samples cut at {longest} tokens"
+    return arrays, note
+
+
+def _require_text(where: str, columns: Sequence[tuple[str, Sequence[Any]]]) -> None:
+    for name, cells in columns:
+        wrong = next((row for row, cell in enumerate(cells) if not isinstance(cell, str)), None)
+        if wrong is not None:
+            raise DataError(
+                f"{where}: column {name!r}: expected text in row {wrong}, found {cells[wrong]!r:.60}; fill it"
+            )
+
+
+def _padded_rows(
+    rows: Sequence[Sequence[int]], shape: tuple[int, int], fill: int, dtype: np.dtype[Any], *, on_the_left: bool
+) -> AnyArray:
+    array = np.full(shape, fill, dtype)
+    for padded_row, values in zip(array, rows, strict=True):
+        start = shape[1] - len(values) if on_the_left else 0
+        padded_row[start : start + len(values)] = values
+    return array
 
 
 def roles_of(request: Request) -> dict[str, str]:
