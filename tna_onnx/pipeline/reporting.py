@@ -26,6 +26,7 @@ from tna_onnx.data.suspicion import recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.scores import adds_up_to_one
+from tna_onnx.graph.tensors import numpy_name
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
@@ -211,6 +212,8 @@ def _require_finite(task: Task, logits: Logits, samples: Collected) -> None:
 # Steps of a quantised output that a reader should know of: a log loss sees them.
 _COARSE_OUTPUT = 1e-3
 
+_FLOAT16_STEP = 2.0**-24  # from 0 to the next number
+
 # Methods that the note on a choice names as left out.
 _LISTED = 2
 
@@ -299,8 +302,8 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, outcome.weight, drift)
-    step = task.readout.output_step
-    if step >= _COARSE_OUTPUT:
+    step = max(task.readout.output_step, _float16_step(task, outcome.before))
+    if step >= _COARSE_OUTPUT or step == _FLOAT16_STEP:
         notes.append(
             f"the model rounds its probabilities to steps of {step:.2g}, so that small ones are 0; the scores here are "
             "of those before that, and `tna-onnx evaluate` scores what it gives"
@@ -320,6 +323,15 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
         accuracy = outcome.before.mean("hit")
         notes.append(f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {accuracy:.2%}")
     return notes
+
+
+def _float16_step(task: Task, before: SampleScores) -> float:
+    """Return the step of probabilities in float16, where it makes one of a label 0; else 0."""
+    (kind,) = (info.type.tensor_type for info in task.model.proto.graph.output if info.name == task.readout.output)
+    lost = float(np.max(before.nll)) > -np.log(_FLOAT16_STEP / 2)
+    if lost and task.readout.activation == "softmax" and numpy_name(kind.elem_type) == "float16":
+        return _FLOAT16_STEP
+    return 0.0
 
 
 def _position_notes(source: Source) -> list[str]:
