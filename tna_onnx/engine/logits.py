@@ -108,7 +108,7 @@ class Logits(ABC):
             self._kept = KeptChunks(self._compute(), len(self._store), self._size())
         passed = self._compute()
         if self._kept is not None:
-            blocks = self._read_blocks() if features else self._blocks()
+            blocks = self.placed() if features else self._blocks()
             passed = ((logits, labels, z) for logits, (z, labels) in zip(self._kept, blocks, strict=True))
         start = 0
         for logits, labels, z in passed:
@@ -141,8 +141,8 @@ class Logits(ABC):
         scores: SampleScores = sum_chunks(Blocked(SampleScores.of_logits), chunks)
         return self._clustered(scores)
 
-    def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        """Yield (features, labels) in chunks, with features on the device that has the logits."""
+    def placed(self) -> Iterator[tuple[Any, NDArray[np.int64]]]:
+        """Yield (features, labels) in chunks, features where the logits are."""
         return self._blocks()
 
 
@@ -229,9 +229,6 @@ class HeadLogits(Logits):
     def _blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
         # with the logits kept, most passes ask for labels alone: nothing is moved for those
         return self._store.chunks(self.head.weight.shape[0])
-
-    def _read_blocks(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64]]]:
-        return self.placed()
 
 
 class TailLogits(Logits):

@@ -216,21 +216,18 @@ class MapFits:
 
     options: Mapping[str, Any]
 
-    def path(
-        self, method: Method, logits: Logits, rows: Mask, start: CalibrationMap | None = None
-    ) -> Iterator[tuple[Method, CalibrationMap | None]]:
-        """Yield the fit to the samples `rows`, (N,), or those along the map's path, which begins without a start."""
-        if not method.has_path:
-            yield method, self.one(method.map, logits, rows, start)
-            return
+    def path(self, method: Method, logits: Logits, rows: Mask) -> Iterator[tuple[Method, CalibrationMap | None]]:
+        """Yield the fits to the samples `rows`, (N,), along the path of a map that has one."""
         path: Any = MAPS[method.map]
         for step, fitted in enumerate(path.fit_path(_reduce(method.map, logits, rows))):
             yield dataclasses.replace(method, step=step), fitted
 
     def chosen(self, method: Method, logits: Logits) -> CalibrationMap | None:
         """Return the fit to all samples, up to the step chosen."""
-        fits = self.path(dataclasses.replace(method, step=0), logits, np.ones(len(logits), bool))
-        _, fitted = next(itertools.islice(fits, method.step, None))
+        rows = np.ones(len(logits), bool)
+        if not method.has_path:
+            return self.one(method.map, logits, rows)
+        _, fitted = next(itertools.islice(self.path(method, logits, rows), method.step, None))
         return fitted
 
     def temperature_helps(self, logits: Logits, rows: Mask | None = None) -> bool:

@@ -162,6 +162,8 @@ class Strategy:
     options: Mapping[str, Any] = field(default_factory=dict)
     predictions: str = "auto"
     part: Part | None = None
+    # where the fits of the next fold start: at those of the last one, where that saves time and does no more
+    _starts: dict[Method, CalibrationMap] = field(default_factory=dict, init=False)
 
     def run(self, progress: Progress) -> Outcome:
         """Search and fit on all calibration data."""
@@ -458,14 +460,14 @@ class Strategy:
     def _map_fits(self) -> MapFits:
         return MapFits(self.options)
 
-    @functools.cached_property
-    def _starts(self) -> dict[Method, CalibrationMap]:
-        """Where the fits of the next fold start: at those of the last one, where that saves time and does no more."""
-        return {}
-
     def _fits_of(self, method: Method, logits: _LogitsPair, rows: Mask) -> Iterator[Fit]:
         """Yield the fits of a method to some samples, with the logits of all samples, and keep them as starts."""
-        for step, fitted in self._map_fits.path(method, logits.fitting, rows, self._starts.get(method)):
+        fits: Iterable[tuple[Method, CalibrationMap | None]]
+        if method.has_path:
+            fits = self._map_fits.path(method, logits.fitting, rows)
+        else:
+            fits = [(method, self._map_fits.one(method.map, logits.fitting, rows, self._starts.get(method)))]
+        for step, fitted in fits:
             if fitted is not None and fitted.starts_anywhere:
                 self._starts[step] = fitted
             yield step, logits.scoring, fitted
