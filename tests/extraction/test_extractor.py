@@ -12,7 +12,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.builders import small_model
+from tests.builders import small_model, tensor_info
 from tests.conftest import ROOT
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened
 from tna_onnx import FeatureExtractor
@@ -128,6 +128,28 @@ def test_an_input_of_several_columns(tmp_path: Path) -> None:
     assert set(result) == {"label", "features"}
     direct = FeatureExtractor(path, device="cpu")({"x": values.astype(np.float32)})
     np.testing.assert_array_equal(result["features"], direct["features"])
+
+
+def test_a_column_of_numbers_for_each_input() -> None:
+    nodes = [
+        helper.make_node("Concat", ["a", "b"], ["x"], axis=1),
+        helper.make_node("MatMul", ["x", "w"], ["logits"]),
+    ]
+    sides = [tensor_info("a", ["N", 1]), tensor_info("b", ["N", 1])]
+    model = small_model(nodes, sides, [tensor_info("logits", ["N", 3])], {"w": np.eye(2, 3, dtype=np.float32)})
+    values = np.random.default_rng(1).standard_normal((30, 2)).astype(np.float32)
+    expected = FeatureExtractor(model)({"a": values[:, :1], "b": values[:, 1:]})["features"]
+    np.testing.assert_array_equal(expected, values)
+    for dtype in (np.float32, np.float64):
+        batch = {name: values[:, k].astype(dtype) for k, name in enumerate("ab")}
+        np.testing.assert_array_equal(FeatureExtractor(model)(batch)["features"], expected)
+    with pytest.raises(DataError, match="finite number of float32, found nan in row 0"):
+        FeatureExtractor(model)({"a": np.full(30, np.nan), "b": values[:, 1]})
+    with pytest.raises(DataError, match="expected columns by name, a mapping or a data frame, got ndarray"):
+        FeatureExtractor(model)(values)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="has no rows"):
+        FeatureExtractor(model)({"a": values[:0, 0], "b": values[:0, 1]})
+    assert FeatureExtractor(model, columns="ab").columns == ("ab",)
 
 
 def test_encoded_images_and_pixels_are_one(tmp_path: Path) -> None:

@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
 from tna_onnx.data import Batch, InputSpec, Recipe
+from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import image_of
 from tna_onnx.data.images.recipes import read_recipe
-from tna_onnx.data.request import Request
+from tna_onnx.data.request import Request, names_of
 from tna_onnx.data.source import NO_LABELS
 from tna_onnx.data.sources.arrays import Kind
 from tna_onnx.data.sources.columns import ArraySource, open_columns, stack
@@ -91,7 +92,7 @@ class FeatureExtractor:
         self.options = ModelOptions(head=head, output_name=output_name, output_kind=output_kind)
         self.kind: Kind | None = kind
         self.preprocessing = preprocessing
-        self.columns = tuple(columns)
+        self.columns = names_of(columns)
         self.device = device
         self.batch_size = batch_size
         self._network: OpenNetwork | None = None
@@ -174,9 +175,11 @@ class FeatureExtractor:
                 recipe = self.preprocessing.resolve(spec)
                 arrays[spec.name] = np.stack([recipe(image_of(value, spec.name)) for value in parts[0]])
             elif len(parts) == 1:
-                arrays[spec.name] = _array(parts[0], spec)
+                array = _array(parts[0], spec)
+                one_number = array.ndim == 1 and spec.shape[1:] == (1,)
+                arrays[spec.name] = stack("batch", spec, used[spec.name], [array]) if one_number else array
             else:
-                arrays[spec.name] = stack("batch", spec, used[spec.name], [np.asarray(part) for part in parts])
+                arrays[spec.name] = stack("batch", spec, used[spec.name], [any_array(part) for part in parts])
         request = Request(inputs, network.n_classes, labels=NO_LABELS)
         return open_columns("batch", "batch", request, arrays, NO_LABELS, hashed=lambda _: "", noun="column")
 
@@ -228,6 +231,8 @@ class _Features:
     collector: Collector | None = None
 
     def values(self, source: ArraySource, size: int) -> NDArray[Any]:
+        if not len(source):
+            raise DataError("batch: has no rows; leave empty batches out")
         with _OPENING:
             if self.collector is None:
                 self.collector = self._checked(source, size)
@@ -268,6 +273,8 @@ def _columns_of(
     inputs: Sequence[InputSpec], columns: Sequence[str], batch: Mapping[str, Any]
 ) -> dict[str, tuple[str, ...]]:
     """Return the columns of a batch that fill each input."""
+    if not hasattr(batch, "items"):
+        raise DataError(f"batch: expected columns by name, a mapping or a data frame, got {type(batch).__name__}")
     names = tuple(columns) or tuple(spec.name for spec in inputs)
     missing = [name for name in names if name not in batch]
     if missing:
@@ -285,7 +292,7 @@ def _columns_of(
 
 def _array(column: Any, spec: InputSpec) -> NDArray[Any]:
     """Return a column as an array; engines give rows of several numbers as an array of arrays, too."""
-    array = np.asarray(column)
+    array = any_array(column)
     if array.dtype == object and len(array):
         try:
             return np.stack([np.asarray(row) for row in array])
