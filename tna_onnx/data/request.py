@@ -238,11 +238,10 @@ def _texts(values: Any, n: int, where: str) -> AnyArray:
 
 
 def _no_column(where: str, role: str, column: str, names: Iterable[str]) -> DataError:
-    advice = "; where all samples count alike, as in held-out data of the population, add a column of ones"
-    return DataError(
-        f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}"
-        f"{advice if role == 'weight' else ''}"
-    )
+    text = f"{where}: no column {column!r} for {BESIDE[role][1]}; found {listed(names) or 'none'}"
+    if role == "weight":
+        text += "; where all samples count alike, as in held-out data of the population, add a column of ones"
+    return DataError(text)
 
 
 def _weights(values: Any, n: int, where: str) -> AnyArray:

@@ -219,10 +219,11 @@ def outlier_of(score: OodScore, opened: GuardSamples, options: ModelOptions, pro
     model, options = before_map(opened.model, opened.output.name, options)
     if score not in _FITTED:
         readout = find_readout(model, options.head, options.output_name, options.output_kind)
-        if readout.holds != "logits" or readout.binary:
+        holds = "one number a sample" if readout.binary else readout.holds
+        if holds != "logits":
             raise UnsupportedModel(
                 f"{model.name}: the energy needs a tensor of logits of all classes, and '{readout.logits}' holds "
-                f"{'one number a sample' if readout.binary else readout.holds}; use --ood-score mahalanobis"
+                f"{holds}; use --ood-score mahalanobis"
             )
         return OutlierInput(Energy(), readout.logits, "", 0)
     head = choose_head(model, options.head, options.output_name)

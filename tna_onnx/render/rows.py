@@ -396,7 +396,8 @@ def _scores_text(scores: DecisionScores) -> str:
     text = f"macro F1 {scores.macro_f1:.4f}, balanced accuracy {per_cent(scores.balanced_accuracy)}, MCC "
     text += f"{scores.mcc:.4f}"
     if scores.undecided:
-        text += f", {'no class' if scores.levels else 'undecided'} {per_cent(scores.undecided)}"
+        word = "no class" if scores.levels else "undecided"
+        text += f", {word} {per_cent(scores.undecided)}"
     if scores.cost is not None:
         text += f", cost {scores.cost:.4g} a sample"
     return text

@@ -200,5 +200,7 @@ def _refusal_line(refusal: Refusal, inspection: Inspection) -> str:
     works = [*inspection.heads, *inspection.scores]
     if refusal.reason == LABELS and works:
         return f"labels   output '{refusal.output}', from {refusal.node}"
-    has_head = refusal.output in {scores.output for scores in inspection.scores}
-    return f"{'no head' if has_head else 'refused':8} output '{refusal.output}', at {refusal.node}: {refusal.reason}"
+    word = "refused"
+    if refusal.output in {scores.output for scores in inspection.scores}:
+        word = "no head"
+    return f"{word}  output '{refusal.output}', at {refusal.node}: {refusal.reason}"
