@@ -80,7 +80,7 @@ trial.main(sys.argv[2])
     assert list(tmp_path.iterdir()) == []
 
 
-# ---- Hostile models through the commands: a message with its exit code, no file, and nothing that acts on a termi
+# ---- Hostile models through the commands: an exit code, no file, nothing that acts on a terminal
 
 
 NASTY = "he\x1b[31mad\x07\x9b2J\u202e[red]"

@@ -78,7 +78,7 @@ def test_the_help_fits(words: list[str]) -> None:
     assert max(len(line) for line in lines if "tna-onnx" not in line) <= 50  # examples are not rewrapped
 
 
-# ---- The table of commands is complete: each is a command of a file of `tna_onnx/cli`, and a function of the pack
+# ---- The table of commands is complete: each is in a file of `tna_onnx/cli`, and a function
 
 
 def test_every_command_of_the_folder_is_in_the_group() -> None:
@@ -127,7 +127,7 @@ def test_every_command_on_data_logs_its_stages(command: str, small: Small, tmp_p
     assert "samples per run" not in logged
 
 
-# ---- What people type: data behind the model, other names of flags and commands, lists with spaces, any case, a d
+# ---- What people type: data behind the model, other names of flags, lists with spaces, any case
 
 
 FAST = words_of(PLAIN)
