@@ -25,7 +25,7 @@ from tna_onnx.graph.bounds import all_tensors, all_tensors_of, whole_copy
 from tna_onnx.graph.external import is_external, place_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.parts import Difference
-from tna_onnx.graph.tensors import type_name
+from tna_onnx.graph.tensors import digest_in, type_name
 
 # Longer texts do not fit beside a name on a line of the terminal.
 _MAX_LENGTH = 60
@@ -46,9 +46,10 @@ def content_digest(model: Model, tensor: TensorProto) -> bytes:
     """Return the SHA-256 of a tensor's raw data, wherever they lie."""
     digest = hashlib.sha256()
     if not is_external(tensor):
-        data = model.large_value(tensor)
-        digest.update(tensor.raw_data if data is None else data)
-        return digest.digest()
+        raw = tensor.raw_data
+        if raw in model.large_values:
+            return digest_in(raw)
+        return hashlib.sha256(raw).digest()
     place = place_of(tensor)
     remaining = place.length
     where = f"{model.name}: external data '{place.location}' of tensor '{tensor.name}'"

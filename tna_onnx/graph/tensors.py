@@ -148,7 +148,7 @@ LargeValues: TypeAlias = Mapping[bytes, "bytes | NDArray[Any]"]
 """Key -> value: the raw data, or an array in memory as raw data are, little-endian and in C order."""
 
 # Bytes of raw data from which they are kept apart.
-_LARGE = 2**24
+_LARGE = 2**20
 
 _KEY = b"tna-onnx: apart: "
 _KEY_LENGTH = len(_KEY) + hashlib.sha256().digest_size
@@ -205,6 +205,11 @@ def is_large(size: int) -> bool:
 def key_of(value: bytes | NDArray[Any]) -> bytes:
     """Return the key of raw data."""
     return _KEY + hashlib.sha256(_flat(value)).digest()
+
+
+def digest_in(key: bytes) -> bytes:
+    """Return the SHA-256 of the raw data that a key stands for."""
+    return key[len(_KEY) :]
 
 
 def split_off(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
