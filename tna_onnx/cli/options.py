@@ -153,12 +153,12 @@ def limits(kind: Any, _ctx: click.Context, _param: click.Parameter, texts: tuple
 
 
 def passed_on(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
-    """Parse NAME=VALUE of words that are passed on: numbers, two of them with a comma between, or text."""
+    """Parse NAME=VALUE of words that are passed on or are of classes: numbers, two with a comma between, or text."""
     values: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator or not name.strip() or not value.strip():
-            raise click.BadParameter(f"expected NAME=VALUE, such as num_gpus=1, got '{text}'")
+            raise click.BadParameter(f"expected NAME=VALUE, got '{text}'")
         parts = [_number(part) for part in value.split(",")]
         values[name.strip()] = parts[0] if len(parts) == 1 else tuple(parts)
     return values
