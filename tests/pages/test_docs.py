@@ -142,13 +142,12 @@ class Run:
         done = subprocess.run(
             ["bash", "-uo", "pipefail", "-e", "-c", script],
             env={**os.environ, "PATH": here},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            capture_output=True,
             text=True,
             check=False,
         )
-        assert done.returncode == expected, f"{block.where}: {script}\n{done.stdout}"
-        self.printed = done.stdout
+        assert done.returncode == expected, f"{block.where}: {script}\n{done.stdout}{done.stderr}"
+        self.printed = done.stdout + done.stderr if expected else done.stdout  # and not how far a slow run was
 
     def python(self, block: Block) -> None:
         """Execute in the names of the page."""
