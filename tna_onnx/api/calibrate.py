@@ -54,7 +54,6 @@ def calibrate(
         teacher: a model whose probabilities are fitted in place of labels, in the forms of `model`: the float model of
             which a quantised one was made. The labels of `calib` are not read; without `eval`, a quarter of the samples
             is kept for the report.
-            Without it, the features of each calibration sample are compared with those of the other folds.
         ood_data: with `add`, samples that the model should not know, for the report. Their labels are not used.
         output: path of the new file; `NAME.tna.onnx` beside the model by default. Without it a model in memory gives
             `Report.recalibrated` and no file.
