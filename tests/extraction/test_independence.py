@@ -320,3 +320,31 @@ def test_the_check_of_the_written_file_runs_all_of_few_samples_in_other_batches(
     assert (tmp_path / "c.onnx").exists() == (amount < 1)
     # collected, three alone, an eighth of a batch, verified; what differs is looked at again
     assert (sum(sizes) == 128 + 3 + 8 + 128) == (amount == 0)
+
+
+@pytest.mark.parametrize("held_out", [0, 600])
+def test_what_depends_on_which_samples_are_together_is_seen_in_few_samples_too(held_out: int, tmp_path: Path) -> None:
+    # in any order of one batch two marked samples are together: they have to be taken apart
+    marked = one_cycle(60)[1:3]
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((60 + held_out, SIZE)).astype(np.float32)
+    x[marked, 0] = 9
+    weight = numpy_helper.to_array(_model(_mean).graph.initializer[0])
+    tensors = {"w": weight, "mark": np.array(8, np.float32), "one": np.array(1, np.float32), "zero": np.array([0])}
+    nodes = [
+        helper.make_node("Gather", ["x", "zero"], ["x0"], axis=1),
+        helper.make_node("Greater", ["x0", "mark"], ["is_marked"]),
+        helper.make_node("Cast", ["is_marked"], ["marked"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("ReduceSum", ["marked"], ["count"], keepdims=0),
+        helper.make_node("Sub", ["count", "one"], ["others"]),
+        helper.make_node("Mul", ["marked", "others"], ["step"]),
+        helper.make_node("Add", ["x", "step"], ["h"]),
+        helper.make_node("Gemm", ["h", "w"], ["logits"], name="head", transB=1),
+    ]
+    model = tmp_path / "m.onnx"
+    onnx.save(small_model(nodes, {"x": ["N", SIZE]}, {"logits": ["N", CLASSES]}, tensors), model)
+    labels = np.argmax(x @ weight.T + rng.gumbel(size=(len(x), CLASSES)), axis=1)
+    calib, eval_data = (x[:60], labels[:60]), (x[60:], labels[60:]) if held_out else None
+    with pytest.raises(UnsupportedModel, match="depend on what it is run with"):
+        tna_onnx.calibrate(model, calib, eval=eval_data, output=tmp_path / "c.onnx", map="bias", device="cpu")
+    assert not (tmp_path / "c.onnx").exists()

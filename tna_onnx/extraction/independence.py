@@ -9,8 +9,8 @@ does to others, n of them see nothing with a probability of (1 - q)^n: 0.77 for 
 training, a constant for each place in the batch, random numbers), no figure on them would hold for the next batch, and
 the model is refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
 
-Data that fit into the check of the written file are run again there, all of them, in an order as in these parts and
-with bounds that are narrower. Before that, three samples alone and one part are enough (`briefly`).
+Data that fit into the check of the written file are run again there, all of them, in the order of such parts, as
+many at a time, and with bounds that are narrower. Before that, three samples alone and one part are enough (`briefly`).
 
 In a part, samples have other neighbours, another mean and other places: those that come first come from all over the
 batch, so what a place adds is found unless it is the same at all of them.
@@ -112,6 +112,12 @@ def is_verified_in_other_batches(model: Model, readout: Readout, source: Source,
     """
     own_ranges = not isinstance(readout, Head) or quantizes_batches(model)
     return not (own_ranges or provider == CUDA or isinstance(source, PositionSource)) and len(source) <= VERIFIED
+
+
+def other_batches(samples: int, batch_size: int) -> tuple[NDArray[np.int64], int]:
+    """Return all samples in parts as those of a batch, one after the other, and how many at most to run together."""
+    parts = [part for part, _ in _parts(samples, None)]
+    return np.concatenate(parts), min(batch_size, len(parts[0]))
 
 
 def require_independence(

@@ -52,7 +52,7 @@ from tna_onnx.errors import CheckFailed
 from tna_onnx.extraction.independence import (
     VERIFIED,
     is_verified_in_other_batches,
-    one_cycle,
+    other_batches,
     quantizes_batches,
     require_independence,
 )
@@ -263,7 +263,9 @@ def check_runs(task: Task, checked: Collected, shipped: Shipped, path: Path, *, 
     if checked.samples.given or not others:
         return _check_rows(task, checked, rows, shipped, path, checker=checker)
     try:
-        return _check_rows(task, checked, one_cycle(len(rows)), shipped, path, checker=checker)
+        reordered, size = other_batches(len(rows), task.batch_size)
+        in_parts = dataclasses.replace(task, batch_size=size)
+        return _check_rows(in_parts, checked, reordered, shipped, path, checker=checker)
     except CheckFailed:
         _log.debug("check: samples in other batches differ", exc_info=True)
     # the model's own fault, or rounding that differs between batches

@@ -28,7 +28,7 @@ from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size, choose_batch_size
 from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.head_check import HeadDiffers, Probed, check_readout
-from tna_onnx.extraction.independence import require_independence
+from tna_onnx.extraction.independence import VERIFIED, require_independence
 from tna_onnx.extraction.isolation import open_source
 from tna_onnx.extraction.opened_samples import Samples, computed_kind, open_samples
 from tna_onnx.extraction.sessions import Classifier, OpenModel, names_of, open_part
@@ -180,6 +180,9 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     calib_digests = DigestedSamples(samples.source, samples.form)
     judging = _digested(held_out)
     leaks = check_leaks(model, calib_digests, judging, job.calib.limits, logits=readout.logits)
+    # the check runs held-out samples where there are enough
+    enough = held_out is not None and not held_out.given and len(held_out.source) >= VERIFIED
+    verified = verified and not samples.given and not enough
 
     session = opened.session_from(samples.given)
     try:
