@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -194,9 +195,10 @@ def check_targets(*paths: str | Path | None) -> None:
 
 def refuse_overwriting(inputs: Iterable[Any], *targets: str | Path | None) -> None:
     """Refuse to write over the files that a call reads."""
-    sources = [Path(path) for path in inputs if isinstance(path, (str, Path)) and Path(path).exists()]
+    exists = os.path.exists  # Path.exists raises OSError on a name that is longer than any file's
+    sources = [Path(path) for path in inputs if isinstance(path, (str, Path)) and exists(path)]
     for target in (name for name in targets if name is not None):
-        if Path(target).exists() and any(source.samefile(target) for source in sources):
+        if exists(target) and any(source.samefile(target) for source in sources):
             raise UsageError(f"{target}: is also read; choose another name for the file to write")
 
 
