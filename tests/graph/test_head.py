@@ -135,6 +135,11 @@ def _shape_from_data(b: Builder) -> str:
     return b.node("Reshape", b.store("stored", b.weight.T), shape, out="weight", name="reshape")
 
 
+def _shape_of_two_axes(b: Builder) -> str:
+    shape = b.store("shape", [[FEATURES, CLASSES]], np.int64)
+    return b.node("Reshape", b.store("stored", b.weight.T), shape, out="weight", name="reshape")
+
+
 def _sparse(b: Builder) -> str:
     b.nodes.append(helper.make_node("Constant", [], ["weight"], name="sparse", sparse_value=_sparse_tensor()))
     return "weight"
@@ -291,6 +296,7 @@ REFUSED: dict[str, tuple[Callable[[], onnx.ModelProto], str, list[str]]] = {
     "unknown type": (_unknown_type, "head", ["'weight'", "99"]),
     "sparse weight": (lambda: _weight(_sparse), "head", ["'weight'"]),
     "weight shaped by data": (lambda: _weight(_shape_from_data), "head", ["'weight' is computed by a Reshape node"]),
+    "weight of a shape with two axes": (lambda: _weight(_shape_of_two_axes), "head", ["'shape' has 2 axes"]),
     "3-D weight": (lambda: _stored_weight(np.ones((2, FEATURES, CLASSES))), "head", ["'weight' is 3-dimensional"]),
     "1-D weight": (lambda: _stored_weight(np.ones(FEATURES)), "head", ["'weight' has 1 class vector"]),
     "one class vector": (

@@ -302,7 +302,10 @@ def _step(model: Model, node: onnx.NodeProto, value: NDArray[Any]) -> Step | Non
             target = model.constant_tensor(node.input[1])
             if target is None:
                 raise _NoWayBack(f"Reshape of the constant '{node.input[0]}' takes a shape that is not a constant")
-            shape = model.array(target).tolist()
+            sizes = model.array(target)
+            if sizes.ndim != 1:
+                raise Refused(f"'{node.input[1]}' has {sizes.ndim} axes; expected one, as the shape of a Reshape")
+            shape = sizes.tolist()
         dims = [d or value.shape[k] for k, d in enumerate(shape)]  # 0 keeps the size of that axis
         return Reshape(value.shape, value.reshape(dims).shape)
     if node.op_type == "Cast":
