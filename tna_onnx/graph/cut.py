@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import subgraph_inputs
+from tna_onnx.graph.bounds import input_at, subgraph_inputs
 from tna_onnx.graph.constants import made_from_constants
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, RAW_LOGITS, block_of, raw_logits
@@ -138,7 +138,7 @@ def read_beside(model: Model, head: Head) -> list[str]:
     side_inputs = [name for name in read if name not in inside and made_from_constants(model, name) is None]
     # A weight that is the left operand reads the features transposed.
     transposes = (node for node in model.proto.graph.node if node.op_type == "Transpose")
-    transposed = {node.output[0] for node in transposes if node.input[0] == head.features}
+    transposed = {name for node in transposes if input_at(node, 0) == head.features for name in node.output}
     return [name for name in side_inputs if name not in transposed]
 
 
