@@ -243,12 +243,7 @@ def _scored(
 
 
 def _evaluation(
-    opened: Opened,
-    scores: SampleScores,
-    decisions: Decisions | None,
-    bins: int,
-    gates: Gates,
-    notes: tuple[str, ...],
+    opened: Opened, scores: SampleScores, decisions: Decisions | None, bins: int, gates: Gates, notes: tuple[str, ...]
 ) -> Evaluation:
     source = opened.source
     metrics = Metrics.of(scores, bins)

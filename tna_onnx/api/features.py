@@ -31,14 +31,7 @@ from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.image_files import ImageSource, open_bucket
-from tna_onnx.data.sources.slices import (
-    Slice,
-    chosen_rows,
-    input_column,
-    source_slices,
-    table_labels,
-    table_slices,
-)
+from tna_onnx.data.sources.slices import Slice, chosen_rows, input_column, source_slices, table_labels, table_slices
 from tna_onnx.data.sources.tables import table_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError

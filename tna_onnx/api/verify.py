@@ -130,13 +130,7 @@ def _complaint(old: Model, new: Model) -> str:
 
 
 def _compared(
-    files: _Files,
-    data: Data,
-    device: Device,
-    batch_size: BatchSize,
-    progress: Progress,
-    gates: Gates,
-    proof: Proof,
+    files: _Files, data: Data, device: Device, batch_size: BatchSize, progress: Progress, gates: Gates, proof: Proof
 ) -> tuple[OutputDifference | None, tuple[str, ...], tuple[str, ...]]:
     """Run both files over the samples; return how far outputs moved, gates that are missed, and notes."""
     options, old = files.options, files.old

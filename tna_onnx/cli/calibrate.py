@@ -85,8 +85,7 @@ class Extras:
 @options.model_argument
 @options.data_argument
 @options.calibration_data_options(
-    "Labelled calibration data",
-    "Labelled data for measuring the result. Without them, --calib is cross-validated.",
+    "Labelled calibration data", "Labelled data for measuring the result. Without them, --calib is cross-validated."
 )
 @click.option(
     "--teacher",

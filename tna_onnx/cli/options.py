@@ -476,9 +476,7 @@ preprocessing_options = together(
     click.option("--layout", type=choice(get_args(Layout)), help="Order of the axes.  [default: from the model]"),
     click.option("--color", type=choice(get_args(Color)), help="Colour channels.  [default: from the model]"),
     click.option(
-        "--interpolation",
-        type=choice(get_args(Interpolation)),
-        help="Filter for --resize.  [default: bilinear]",
+        "--interpolation", type=choice(get_args(Interpolation)), help="Filter for --resize.  [default: bilinear]"
     ),
 )
 

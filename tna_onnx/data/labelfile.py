@@ -59,11 +59,7 @@ class LabelFile:
 
 
 def read_label_file(
-    path: Path,
-    label_column: str | None = None,
-    *,
-    is_path: Callable[[str], bool],
-    limits: Limits = DEFAULT_LIMITS,
+    path: Path, label_column: str | None = None, *, is_path: Callable[[str], bool], limits: Limits = DEFAULT_LIMITS
 ) -> LabelFile:
     """Read the labels in `path`.
 

@@ -346,12 +346,7 @@ class _Tally:
 
 
 def _probabilities(
-    values: NDArray[Any],
-    output: ClassOutput,
-    count: int,
-    where: str,
-    start: int,
-    error: type[TnaError] = DataError,
+    values: NDArray[Any], output: ClassOutput, count: int, where: str, start: int, error: type[TnaError] = DataError
 ) -> NDArray[np.float64]:
     _require_shape(values, output, count, where)
     _require_finite(values.reshape(count, -1), output, where, start, error)

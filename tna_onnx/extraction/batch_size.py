@@ -50,11 +50,7 @@ def check_batch_size(size: BatchSize) -> None:
 
 
 def choose_batch_size(
-    requested: BatchSize,
-    session: Session | None,
-    outputs: Sequence[str],
-    source: Source,
-    stored: int | None = None,
+    requested: BatchSize, session: Session | None, outputs: Sequence[str], source: Source, stored: int | None = None
 ) -> int:
     """Return the number of samples per run. `session`: the network; None if there is nothing to run."""
     if requested != "auto":

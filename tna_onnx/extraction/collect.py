@@ -278,11 +278,7 @@ class Collector:
         }
 
     def run(
-        self,
-        new_array: NewArray,
-        progress: Progress,
-        done: int = 0,
-        finish_up_to: Callable[[int], None] | None = None,
+        self, new_array: NewArray, progress: Progress, done: int = 0, finish_up_to: Callable[[int], None] | None = None
     ) -> FeatureTable:
         """Fill the arrays from sample `done` on."""
         total = len(self.source)

@@ -342,12 +342,7 @@ def _by_place(model: Model, tensor: str) -> bool:
 
 
 def _enter(
-    opened: OpenModel,
-    values: dict[str, NDArray[Any]],
-    labels: NDArray[np.int64],
-    kind: str,
-    data: Data,
-    title: str,
+    opened: OpenModel, values: dict[str, NDArray[Any]], labels: NDArray[np.int64], kind: str, data: Data, title: str
 ) -> Samples:
     """Take arrays by the names of the tensors that they are."""
     # what was asked for and would not be done is refused, not ignored

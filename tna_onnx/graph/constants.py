@@ -121,14 +121,7 @@ def read_quantized(model: Model, index: int) -> tuple[Quantized, NDArray[Any]] |
     limit = int(2 ** (8 * dtype.itemsize - 1)) - 1
     if dtype.itemsize == 1 and np.max(np.abs(shifted), initial=0) <= _LIMIT_7_BITS:
         limit = _LIMIT_7_BITS
-    quantized = Quantized(
-        node=index,
-        dtype=dtype,
-        scale=factor,
-        zero_point=input_at(node, 2),
-        limit=limit,
-        axis=axis,
-    )
+    quantized = Quantized(node=index, dtype=dtype, scale=factor, zero_point=input_at(node, 2), limit=limit, axis=axis)
     value = shifted * _along(factor.astype(np.float64), axis, integers.ndim)
     return quantized, np.asarray(value, factor.dtype)
 

@@ -121,12 +121,7 @@ def _constant_first(model: Model, node: onnx.NodeProto, index: int, refused: Ref
 
 
 def _classes_first(
-    model: Model,
-    node: onnx.NodeProto,
-    weight: Stored,
-    turned: tuple[bool, bool],
-    scale: float,
-    bias: Stored | None,
+    model: Model, node: onnx.NodeProto, weight: Stored, turned: tuple[bool, bool], scale: float, bias: Stored | None
 ) -> Linear:
     """Read W x^T, (C, N): the weight is the left operand."""
     orient = _matrix(weight, not turned[0])

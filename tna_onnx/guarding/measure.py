@@ -237,11 +237,7 @@ def drawn_classes(rule: Rule | None, classes: int) -> range:
 
 
 def _of_levels(
-    rolled: RollUp,
-    decided: NDArray[Any],
-    labels: NDArray[np.int64],
-    level: float,
-    clusters: NDArray[np.int64] | None,
+    rolled: RollUp, decided: NDArray[Any], labels: NDArray[np.int64], level: float, clusters: NDArray[np.int64] | None
 ) -> Iterator[LevelDecision]:
     """Count the answers at each level, and the wrong ones among them."""
     for place, groups in enumerate(rolled.groups):
@@ -261,11 +257,7 @@ def _share(
 
 
 def _of_class(
-    name: str,
-    holds: NDArray[np.bool_],
-    chosen: NDArray[np.bool_],
-    level: float,
-    clusters: NDArray[np.int64] | None,
+    name: str, holds: NDArray[np.bool_], chosen: NDArray[np.bool_], level: float, clusters: NDArray[np.int64] | None
 ) -> ClassDecision:
     """Count one class: samples that hold it, and those that are decided to."""
     recall, recall_interval = _share(chosen[holds], level, rows_of(clusters, holds))

@@ -62,12 +62,7 @@ class TnaCalibration(Pass):  # type: ignore[misc]  # Olive has no types
         output.parent.mkdir(parents=True, exist_ok=True)
         words: dict[str, Any] = config.options or {}
         report = tna_onnx.calibrate(
-            model.model_path,
-            config.calib,
-            eval=config.eval,
-            output=output,
-            json=output.parent / "report.json",
-            **words,
+            model.model_path, config.calib, eval=config.eval, output=output, json=output.parent / "report.json", **words
         )
         # the folder: large models have their tensors in a file beside them
         return ONNXModelHandler(

@@ -188,12 +188,7 @@ class _Moments:
 
 
 def _distance_without_itself(
-    space: FeatureSpace,
-    between: FloatArray | None,
-    count: FloatArray,
-    _: Any,
-    labels: NDArray[np.int64],
-    features: Any,
+    space: FeatureSpace, between: FloatArray | None, count: FloatArray, _: Any, labels: NDArray[np.int64], features: Any
 ) -> Rows:
     """Least d_c,-i^2 of each sample, (N,); `count` (C,) is the samples of each class."""
     rows = np.arange(len(labels))

@@ -363,11 +363,7 @@ class DiagonalCurvature:
 
 
 def convex_minimum(
-    function: Function,
-    start: FloatArray,
-    *,
-    refuge: FloatArray | None = None,
-    tolerance: float = 1e-7,
+    function: Function, start: FloatArray, *, refuge: FloatArray | None = None, tolerance: float = 1e-7
 ) -> FloatArray:
     """Minimise a smooth convex function.
 

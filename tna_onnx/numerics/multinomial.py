@@ -236,12 +236,7 @@ class _Objective:
 
     @classmethod
     def of(
-        cls,
-        reduce: Callable[..., Any],
-        form: Form,
-        size: Shape,
-        temperature: float | None,
-        strength: tuple[Any, float],
+        cls, reduce: Callable[..., Any], form: Form, size: Shape, temperature: float | None, strength: tuple[Any, float]
     ) -> _Objective:
         """Return the loss for samples of a size, with a strength for D and one for c."""
         shape = form.shape(size.classes)

@@ -78,9 +78,7 @@ def cluster_sums(values: NDArray[Any], clusters: NDArray[np.int64]) -> NDArray[n
 
 
 def mean_and_error(
-    values: NDArray[np.float64],
-    clusters: NDArray[np.int64] | None = None,
-    weights: NDArray[np.float64] | None = None,
+    values: NDArray[np.float64], clusters: NDArray[np.int64] | None = None, weights: NDArray[np.float64] | None = None
 ) -> tuple[float, float]:
     """Return the mean of (N,) values and its standard error, infinite for a single cluster.
 

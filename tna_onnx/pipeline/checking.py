@@ -216,12 +216,7 @@ def _sizes_of(task: Task, features: FloatArray, weight: FloatArray, bias: FloatA
 
 
 def _magnified(
-    task: Task,
-    fitted: CalibrationMap,
-    logits: FloatArray,
-    features: FloatArray,
-    moved: FloatArray,
-    relative: float,
+    task: Task, fitted: CalibrationMap, logits: FloatArray, features: FloatArray, moved: FloatArray, relative: float
 ) -> FloatArray:
     """Largest change of a probability per sample when logits and features are off by a rounding of random sign.
 

@@ -183,11 +183,7 @@ def chosen_per_fold(scores: Mapping[Method, SampleScores], before: SampleScores,
 
 
 def nested(
-    scores: Mapping[Method, SampleScores],
-    before: SampleScores,
-    rule: Rule,
-    seed: int,
-    chosen: Sequence[Method] = (),
+    scores: Mapping[Method, SampleScores], before: SampleScores, rule: Rule, seed: int, chosen: Sequence[Method] = ()
 ) -> SampleScores:
     """Score each sample with the method that is chosen for its fold, by `chosen_per_fold` if it is not known.
 

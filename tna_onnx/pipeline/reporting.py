@@ -222,12 +222,7 @@ _MANY_CHANGED = 0.01
 
 
 def notes_on(
-    task: Task,
-    outcome: Outcome,
-    compared: Compared,
-    changes: Changes,
-    drift: float | None,
-    labels: Sequence[str],
+    task: Task, outcome: Outcome, compared: Compared, changes: Changes, drift: float | None, labels: Sequence[str]
 ) -> list[str]:
     """Collect what is unusual about a run."""
     job = task.job

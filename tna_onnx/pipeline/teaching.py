@@ -77,12 +77,7 @@ def open_unlabelled(
 
 
 def taught(
-    job: Job,
-    opened: OpenModel,
-    calibration: Collected,
-    held_out: Collected | None,
-    batch_size: int,
-    progress: Progress,
+    job: Job, opened: OpenModel, calibration: Collected, held_out: Collected | None, batch_size: int, progress: Progress
 ) -> tuple[Teacher, Collected, Collected]:
     """Run the teacher over the samples of a student, and return both sets with its labels where they have none."""
     assert job.teacher is not None  # noqa: S101 - asked for

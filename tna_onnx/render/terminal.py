@@ -76,12 +76,7 @@ class _Table(Table):
     """
 
     def __init__(
-        self,
-        heads: Sequence[str],
-        rows: Iterable[Sequence[str]] = (),
-        *,
-        left: Sequence[int] = (0,),
-        room: int = 0,
+        self, heads: Sequence[str], rows: Iterable[Sequence[str]] = (), *, left: Sequence[int] = (0,), room: int = 0
     ) -> None:
         super().__init__(pad_edge=False)
         self._least = _MIN_WIDTH + room

@@ -23,13 +23,7 @@ import numpy as np
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
-from tna_onnx.data.sources.array_files import (
-    MappingArrays,
-    StoredArrays,
-    open_hdf5_file,
-    open_npy_files,
-    open_npz,
-)
+from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_hdf5_file, open_npy_files, open_npz
 from tna_onnx.data.sources.columns import LABELS, ArraySource, check_names, open_columns
 from tna_onnx.errors import DataError
 

@@ -24,14 +24,7 @@ from tna_onnx.data.labels import listed
 from tna_onnx.data.multi_label import joined_columns, marked_labels
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
 from tna_onnx.data.sources.layout import Kind, by_user, folded, label_in, lay_out, plain_kinds
-from tna_onnx.data.sources.tokens import (
-    need_padding,
-    padded,
-    text_columns,
-    token_columns,
-    tokenized,
-    with_tokenizer,
-)
+from tna_onnx.data.sources.tokens import need_padding, padded, text_columns, token_columns, tokenized, with_tokenizer
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:

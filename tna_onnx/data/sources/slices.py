@@ -17,13 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data.request import BESIDE
 from tna_onnx.data.source import source_beside
-from tna_onnx.data.sources.arrow import (
-    TableFiles,
-    column_array,
-    load_pyarrow,
-    row_groups,
-    table_batches,
-)
+from tna_onnx.data.sources.arrow import TableFiles, column_array, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
 
 if TYPE_CHECKING:
