@@ -90,6 +90,19 @@ def test_two_swapped_classes_in_few_labels() -> None:
     assert kinds.count("order") >= 45
 
 
+@pytest.mark.parametrize(("n_classes", "alike"), [(2, 2), (10, 2), (10, 10), (50, 2)])
+def test_classes_that_a_model_cannot_tell_apart_are_in_the_right_order(n_classes: int, alike: int) -> None:
+    """One of 100 data sets is reported by chance, 5 of 500; more than 11 are three standard errors off."""
+    kinds = []
+    for seed in range(500):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, n_classes, 100)
+        predicted = labels // alike * alike + rng.integers(0, alike, 100)
+        found = label_suspicion(predicted, labels, n_classes)
+        kinds.append(found and found.kind)
+    assert kinds.count("order") <= 11
+
+
 @settings(deadline=None, max_examples=60)
 @given(st.integers(2, 5), st.integers(20, 60), st.floats(0, 1), st.integers(0, 999))
 def test_accuracy_and_chance_against_their_definition(n_classes: int, n_samples: int, share: float, seed: int) -> None:
