@@ -30,29 +30,17 @@ _KEY = "setting"
 
 @dataclass(frozen=True)
 class Setting:
-    """What there is to say of a setting beside its name, type and default.
+    """What there is to say of a setting beside its name, type and default."""
 
-    Attributes:
-        meaning: one sentence or more, as the help shows it.
-        section: of the help; empty for a setting that has no flag.
-        unit: what stands for the value in the help, such as PERCENT.
-        flag: the flag, without dashes, where it is not the name.
-        off: the flag that turns a switch off, where it is not `no-` and the name.
-        low: smallest number.
-        high: largest number.
-        parse: how a text is read that the type does not tell: `path`, `names`, `words`, or of a type of its own.
-        note: what the help says of the default where the value does not.
-    """
-
-    meaning: str
-    section: str = ""
-    unit: str = ""
-    flag: str = ""
-    off: str = ""
-    low: float | None = None
-    high: float | None = None
-    parse: str = ""
-    note: str = ""
+    meaning: str  # one sentence or more, as the help shows it
+    section: str = ""  # of the help; empty for a setting that has no flag
+    unit: str = ""  # what stands for the value in the help, such as PERCENT
+    flag: str = ""  # the flag, without dashes, where it is not the name
+    off: str = ""  # the flag that turns a switch off, where it is not `no-` and the name
+    low: float | None = None  # smallest number
+    high: float | None = None  # largest number
+    parse: str = ""  # how a text is read that the type does not tell: `path`, `names`, `words`, or of a type of its own
+    note: str = ""  # what the help says of the default where the value does not
 
 
 def setting(default: T, meaning: str, **more: Any) -> T:

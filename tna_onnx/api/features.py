@@ -224,21 +224,13 @@ _STAGE = "features"
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A model as it travels to other processes.
+    """A model as it travels to other processes."""
 
-    Attributes:
-        model: the source.
-        options: on its head and output.
-        device: where to run it.
-        batch_size: samples per run.
-        kind: what is extracted.
-    """
-
-    model: ModelSource
-    options: ModelOptions
-    device: str
-    batch_size: int
-    kind: type[FeatureExtractor] = FeatureExtractor
+    model: ModelSource  # the source
+    options: ModelOptions  # on its head and output
+    device: str  # where to run it
+    batch_size: int  # samples per run
+    kind: type[FeatureExtractor] = FeatureExtractor  # what is extracted
 
     def extractor(self, loaded: Model, columns: tuple[str, ...], recipe: Recipe | None) -> FeatureExtractor:
         """Return what samples go through: with the bytes of the model, unless it is in several files."""
@@ -260,27 +252,17 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class FeatureRun:
-    """Slices of data, and the model that they go through.
+    """Slices of data, and the model that they go through."""
 
-    Attributes:
-        slices: of the data.
-        extractor: the model.
-        title: what the data are, in one line.
-        data: their description, with the preprocessing that is used.
-        recipe: what is done to images; None for values that are used as they are.
-        read_labels: reads the labels of all samples as they are stored; None where slices have class indices.
-        notes: on how the data are read.
-        source: all samples, where this process has listed them; None of table files.
-    """
-
-    slices: Sequence[Slice]
-    extractor: FeatureExtractor
-    title: str
-    data: Data
-    recipe: dict[str, object] | None
+    slices: Sequence[Slice]  # of the data
+    extractor: FeatureExtractor  # the model
+    title: str  # what the data are, in one line
+    data: Data  # their description, with the preprocessing that is used
+    recipe: dict[str, object] | None  # what is done to images; None for values that are used as they are
+    # reads the labels of all samples as they are stored; None where slices have class indices
     read_labels: Callable[[], NDArray[Any]] | None = None
-    notes: tuple[str, ...] = ()
-    source: Source | None = None
+    notes: tuple[str, ...] = ()  # on how the data are read
+    source: Source | None = None  # all samples, where this process has listed them; None of table files
 
     def check_first(self, function_of: Callable[[FeatureExtractor], Callable[[Any], Any]]) -> None:
         """Run the first samples on this machine's CPU, by the function of tables that is made of an extractor."""

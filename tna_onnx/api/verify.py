@@ -163,23 +163,14 @@ def _compared(
 
 @dataclass(frozen=True, eq=False)
 class _Files:
-    """Both files, and what is known of them.
+    """Both files, and what is known of them."""
 
-    Attributes:
-        old: the original.
-        new: the recalibrated file.
-        options: on the original, completed by what the new file says about itself.
-        readout: the original's head, or its tensor of scores; None where there is neither.
-        known: provenance of the new file; empty if tna-onnx did not write it.
-        heads: graph outputs of several heads that were recalibrated in it.
-    """
-
-    old: Model
-    new: Model
-    options: ModelOptions
-    readout: Readout | None
-    known: dict[str, str]
-    heads: tuple[str, ...]
+    old: Model  # the original
+    new: Model  # the recalibrated file
+    options: ModelOptions  # on the original, completed by what the new file says about itself
+    readout: Readout | None  # the original's head, or its tensor of scores; None where there is neither
+    known: dict[str, str]  # provenance of the new file; empty if tna-onnx did not write it
+    heads: tuple[str, ...]  # graph outputs of several heads that were recalibrated in it
 
     @classmethod
     def of(cls, old: Model, new: Model, options: ModelOptions) -> _Files:

@@ -29,15 +29,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Extras:
-    """What is drawn and logged beside the result.
+    """What is drawn and logged beside the result."""
 
-    Attributes:
-        figures: folder, None for no figures.
-        mlflow: whether to log to MLflow.
-    """
-
-    figures: str | None
-    mlflow: bool
+    figures: str | None  # folder, None for no figures
+    mlflow: bool  # whether to log to MLflow
 
     def check(self, *files: str | None) -> None:
         """Refuse before the work what would fail after it."""

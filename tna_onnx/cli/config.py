@@ -64,15 +64,10 @@ _MAX_BYTES = 2**20
 
 @dataclass(frozen=True)
 class Setting:
-    """A value for an option as the command line would take it, and where it comes from.
+    """A value for an option as the command line would take it, and where it comes from."""
 
-    Attributes:
-        value: a text, a truth value for a switch, or a list of texts for an option that may be repeated.
-        source: file and table, or variable.
-    """
-
-    value: Any
-    source: str
+    value: Any  # a text, a truth value for a switch, or a list of texts for an option that may be repeated
+    source: str  # file and table, or variable
 
     @property
     def text(self) -> str:

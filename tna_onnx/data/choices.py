@@ -40,18 +40,13 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 @dataclass(frozen=True)
 class Row:
-    """One format.
+    """One format."""
 
-    Attributes:
-        opener: `module:function` in `tna_onnx.data.sources`; the function takes a path and a
-            `tna_onnx.data.request.Request`, and returns a `tna_onnx.data.source.Source`.
-        files: suffixes of its files.
-        in_folder: endings of files that make a folder one of this format.
-    """
-
+    # `module:function` in `tna_onnx.data.sources`; the function takes a path and a `tna_onnx.data.request.Request`,
+    # and returns a `tna_onnx.data.source.Source`
     opener: str
-    files: tuple[str, ...] = ()
-    in_folder: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()  # suffixes of its files
+    in_folder: tuple[str, ...] = ()  # endings of files that make a folder one of this format
 
 
 _TABLES = (".parquet", ".arrow", ".feather", ".ipc")

@@ -119,30 +119,19 @@ _SKETCH = 64  # digests in a file: a kilobyte, and a share of one half is known 
 
 @dataclass(frozen=True)
 class Repeats:
-    """Equal samples within one data set.
+    """Equal samples within one data set."""
 
-    Attributes:
-        copies: samples that are equal to an earlier one.
-        contradicting: samples that have an equal one with another label.
-        n: number of samples.
-    """
-
-    copies: int
-    contradicting: int
-    n: int
+    copies: int  # samples that are equal to an earlier one
+    contradicting: int  # samples that have an equal one with another label
+    n: int  # number of samples
 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Samples of one data set that occur in another.
+    """Samples of one data set that occur in another."""
 
-    Attributes:
-        shared: their number; for a sketch, those of the ones that could be looked up.
-        n: number of samples that were looked up.
-    """
-
-    shared: int
-    n: int
+    shared: int  # their number; for a sketch, those of the ones that could be looked up
+    n: int  # number of samples that were looked up
 
     @property
     def share(self) -> float:

@@ -131,13 +131,9 @@ def joined_columns(
 
 @dataclass(frozen=True, eq=False)
 class LabelSource(Presented):
-    """Samples of which each has C labels of 0 or 1; made by `LabelSource.of`.
+    """Samples of which each has C labels of 0 or 1; made by `LabelSource.of`."""
 
-    Attributes:
-        labels: (N, C) of 0 and 1.
-    """
-
-    labels: IntArray
+    labels: IntArray  # (N, C) of 0 and 1
 
     @classmethod
     def of(cls, source: Source) -> LabelSource:

@@ -56,17 +56,11 @@ _COMPARED = 1000  # samples of which labels and inputs are compared
 
 @dataclass(frozen=True)
 class Several:
-    """How labels by position are read, for a model with several predictions per sample.
+    """How labels by position are read, for a model with several predictions per sample."""
 
-    Attributes:
-        ignore_label: stands for no label.
-        position: `all` labelled positions, or the `last` one of each sample.
-        n_features: length of the features that are kept for a position; 0 if nothing is kept.
-    """
-
-    ignore_label: int = IGNORED
-    position: Position = "all"
-    n_features: int = 0
+    ignore_label: int = IGNORED  # stands for no label
+    position: Position = "all"  # `all` labelled positions, or the `last` one of each sample
+    n_features: int = 0  # length of the features that are kept for a position; 0 if nothing is kept
 
 
 def placed_labels(
@@ -178,23 +172,14 @@ def sample_labels(source: Source) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class PositionSource(Presented):
-    """Samples whose labelled positions are its rows; made by `PositionSource.of`.
+    """Samples whose labelled positions are its rows; made by `PositionSource.of`."""
 
-    Attributes:
-        labels: class indices (R,), a row's.
-        owner: the sample of each row, (R,), ascending.
-        flat: the place of each row among the positions of its sample, (R,); None for the last position.
-        shape: positions along each axis; empty where a batch tells it.
-        batch_samples: most samples that a batch may hold.
-        notes: lines that reports show.
-    """
-
-    labels: IntArray
-    owner: IntArray
-    flat: IntArray | None
-    shape: tuple[int, ...]
-    batch_samples: int
-    notes: tuple[str, ...] = ()
+    labels: IntArray  # class indices (R,), a row's
+    owner: IntArray  # the sample of each row, (R,), ascending
+    flat: IntArray | None  # the place of each row among the positions of its sample, (R,); None for the last position
+    shape: tuple[int, ...]  # positions along each axis; empty where a batch tells it
+    batch_samples: int  # most samples that a batch may hold
+    notes: tuple[str, ...] = ()  # lines that reports show
 
     @classmethod
     def of(cls, source: Source, n_classes: int, several: Several) -> PositionSource:

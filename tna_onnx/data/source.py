@@ -153,13 +153,9 @@ def source_beside(source: Source) -> Mapping[str, AnyArray]:
 
 @dataclass(frozen=True, eq=False)
 class ClassPrior:
-    """Class frequencies in place of weights, which follow with the labels.
+    """Class frequencies in place of weights, which follow with the labels."""
 
-    Attributes:
-        frequencies: of the C classes in the population, (C,), which add up to 1.
-    """
-
-    frequencies: npt.NDArray[np.float64]
+    frequencies: npt.NDArray[np.float64]  # of the C classes in the population, (C,), which add up to 1
 
     def weights(self, labels: IntArray, where: str) -> npt.NDArray[np.float64]:
         """Return the frequency of each sample's class over its share of the samples, (N,).
@@ -238,13 +234,9 @@ def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
 
 @dataclass(frozen=True, eq=False)
 class Presented:
-    """Base of sources that present another source: what they do not override comes from that one.
+    """Base of sources that present another source: what they do not override comes from that one."""
 
-    Attributes:
-        source: the samples.
-    """
-
-    source: Source
+    source: Source  # the samples
 
     def recipe(self) -> dict[str, object] | None:
         return self.source.recipe()
@@ -273,17 +265,11 @@ class Presented:
 
 @dataclass(frozen=True, eq=False)
 class Part(Presented):
-    """The samples `rows` of a source, in that order; the laws of `Source` hold.
+    """The samples `rows` of a source, in that order; the laws of `Source` hold."""
 
-    Attributes:
-        rows: (M,) of its samples.
-        purpose: what they are for, for reports.
-        digests: of all samples of the source, (N,); read once for all parts.
-    """
-
-    rows: IntArray
-    purpose: str
-    digests: npt.NDArray[np.uint64] = field(repr=False)
+    rows: IntArray  # (M,) of its samples
+    purpose: str  # what they are for, for reports
+    digests: npt.NDArray[np.uint64] = field(repr=False)  # of all samples of the source, (N,); read once for all parts
 
     @property
     def labels(self) -> IntArray:

@@ -253,19 +253,12 @@ _MAX_NAMES = 8
 
 @dataclass(frozen=True)
 class Coverage:
-    """How labels cover C classes.
+    """How labels cover C classes."""
 
-    Attributes:
-        classes: number of classes C.
-        unseen: classes without a sample.
-        scarce: classes with fewer than `FEW` samples, but with one at least.
-        left_out: whether classes are missing that sampling alone would not miss.
-    """
-
-    classes: int
-    unseen: tuple[int, ...]
-    scarce: tuple[int, ...]
-    left_out: bool
+    classes: int  # number of classes C
+    unseen: tuple[int, ...]  # classes without a sample
+    scarce: tuple[int, ...]  # classes with fewer than `FEW` samples, but with one at least
+    left_out: bool  # whether classes are missing that sampling alone would not miss
 
     @classmethod
     def of(cls, labels: IntArray, n_classes: int) -> Coverage:

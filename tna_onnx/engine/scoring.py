@@ -184,21 +184,14 @@ class TableScorer:
 
 @dataclass(frozen=True, eq=False)
 class Both:
-    """An original, opened, and the file that was made of it.
+    """An original, opened, and the file that was made of it."""
 
-    Attributes:
-        old: the original.
-        session: on it.
-        new: the recalibrated file.
-        readouts: the original's heads that were recalibrated, or its tensor of scores; empty where there is neither.
-        output: the original's output that classifies.
-    """
-
-    old: Model
-    session: Session
-    new: Model
+    old: Model  # the original
+    session: Session  # on it
+    new: Model  # the recalibrated file
+    # the original's heads that were recalibrated, or its tensor of scores; empty where there is neither
     readouts: tuple[Readout, ...]
-    output: ClassOutput
+    output: ClassOutput  # the original's output that classifies
 
 
 class NotFinite(CheckFailed):

@@ -40,33 +40,23 @@ class FeatureTable:
     """Features and labels of N samples.
 
     `rows` features of a sample may follow one another on the tensor's axis 0; they are kept as one more axis.
-
-    Attributes:
-        features: (N, n), mapped from a file, in the model's dtype. Where only the graph can compute the logits,
-            (N, ...): all values of a sample. For a model without a head, the logits (N, C).
-        labels: (N,) int64.
-        batch_size: samples per batch when they were collected.
-        beside: tensor name -> (N, ...), what else of the data the nodes after the linear layer read.
-        scalars: the same per batch, for tensors without a row per sample.
-        rows: how many rows of the feature tensor belong to a sample, where that is more than one; else 0.
-        logits: (N, ...) as the model gives them, if they were kept with the features.
-        folder: the feature store on disk, if they are kept in one.
-        resumed: notes on what an earlier run had left in that store.
-        clusters: (N,) which of the N belong to one sample of the data, where those have several predictions; else None.
-        weights: (N,) how much each sample counts; None where all count the same.
     """
 
+    # (N, n), mapped from a file, in the model's dtype. Where only the graph can compute the logits, (N, ...): all
+    # values of a sample. For a model without a head, the logits (N, C).
     features: NDArray[Any]
-    labels: NDArray[np.int64]
-    batch_size: int = 0
+    labels: NDArray[np.int64]  # (N,) int64
+    batch_size: int = 0  # samples per batch when they were collected
+    # tensor name -> (N, ...), what else of the data the nodes after the linear layer read
     beside: Batch = field(default_factory=dict)
-    scalars: tuple[Batch, ...] = ()
-    rows: int = 0
-    logits: NDArray[Any] | None = None
-    folder: Path | None = None
-    resumed: tuple[str, ...] = ()
+    scalars: tuple[Batch, ...] = ()  # the same per batch, for tensors without a row per sample
+    rows: int = 0  # how many rows of the feature tensor belong to a sample, where that is more than one; else 0
+    logits: NDArray[Any] | None = None  # (N, ...) as the model gives them, if they were kept with the features
+    folder: Path | None = None  # the feature store on disk, if they are kept in one
+    resumed: tuple[str, ...] = ()  # notes on what an earlier run had left in that store
+    # (N,) which of the N belong to one sample of the data, where those have several predictions; else None
     clusters: NDArray[np.int64] | None = None
-    weights: NDArray[np.float64] | None = None
+    weights: NDArray[np.float64] | None = None  # (N,) how much each sample counts; None where all count the same
 
     def __len__(self) -> int:
         """Return the number of samples."""
@@ -127,19 +117,12 @@ class FeatureTable:
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a batch that are kept.
+    """The tensors of a batch that are kept."""
 
-    Attributes:
-        main: the features, or the logits of a model without a head.
-        beside: what else of the data the nodes after the features read.
-        logits: the logits, if they are kept beside the features in a store.
-        computed: those of them that the session has to give.
-    """
-
-    main: str
-    beside: tuple[str, ...]
-    logits: str | None
-    computed: tuple[str, ...]
+    main: str  # the features, or the logits of a model without a head
+    beside: tuple[str, ...]  # what else of the data the nodes after the features read
+    logits: str | None  # the logits, if they are kept beside the features in a store
+    computed: tuple[str, ...]  # those of them that the session has to give
 
     @classmethod
     def of(cls, opened: OpenModel, readout: Readout, given: Collection[str], *, keep_logits: bool) -> Tensors:
@@ -227,17 +210,11 @@ def collect_features(
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What is kept of one batch.
+    """What is kept of one batch."""
 
-    Attributes:
-        arrays: by name in the store, a row per sample.
-        scalars: tensors without a row per sample.
-        rows: rows of the feature tensor per sample, where there are several; else 0.
-    """
-
-    arrays: dict[str, NDArray[Any]]
-    scalars: Batch
-    rows: int
+    arrays: dict[str, NDArray[Any]]  # by name in the store, a row per sample
+    scalars: Batch  # tensors without a row per sample
+    rows: int  # rows of the feature tensor per sample, where there are several; else 0
 
 
 class Collector:

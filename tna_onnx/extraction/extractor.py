@@ -207,18 +207,12 @@ class TableExtractor:
 
 @dataclass(frozen=True, eq=False)
 class OpenNetwork:
-    """An opened model that makes a row of numbers of each sample.
+    """An opened model that makes a row of numbers of each sample."""
 
-    Attributes:
-        inputs: what samples have to fill.
-        n_classes: number of classes C.
-        kind: the column that holds these rows.
-        values: runs samples in batches of one size, and returns their rows, (B, n).
-    """
-
-    inputs: tuple[InputSpec, ...]
-    n_classes: int
-    kind: str
+    inputs: tuple[InputSpec, ...]  # what samples have to fill
+    n_classes: int  # number of classes C
+    kind: str  # the column that holds these rows
+    # runs samples in batches of one size, and returns their rows, (B, n)
     values: Callable[[ArraySource, int], NDArray[Any]]
 
 

@@ -181,21 +181,14 @@ _LINK_ROUNDINGS = 8
 
 @dataclass(frozen=True)
 class Probed:
-    """What the first batch showed of a head or of a model without one.
+    """What the first batch showed of a head or of a model without one."""
 
-    Attributes:
-        readout: with what was found put in: whether the head is linear, the dtype of the logits.
-        logits_shape: of one sample: (C,), () for some binary heads, (C, 1, 1) for convolutions; or a layout.
-        plain_features: the feature tensor is (N, n), so that appended nodes can read it.
-        tail: where only the graph computes the logits.
-        notes: on the model.
-    """
-
-    readout: Readout
+    readout: Readout  # with what was found put in: whether the head is linear, the dtype of the logits
+    # of one sample: (C,), () for some binary heads, (C, 1, 1) for convolutions; or a layout
     logits_shape: tuple[int, ...] | Layout
-    plain_features: bool
-    tail: Tail | None = None
-    notes: tuple[str, ...] = ()
+    plain_features: bool  # the feature tensor is (N, n), so that appended nodes can read it
+    tail: Tail | None = None  # where only the graph computes the logits
+    notes: tuple[str, ...] = ()  # on the model
 
 
 def check_readout(

@@ -42,21 +42,14 @@ _CLASSES = 1 << 31
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Labelled samples, and where they enter the graph.
+    """Labelled samples, and where they enter the graph."""
 
-    Attributes:
-        source: the samples.
-        readout: what is to be calibrated: without a head where logits were given.
-        given: tensors that the samples hold, with their dtypes; empty where they are the model's inputs.
-        store: folder of the feature store that they are, if they are one.
-        data: what the user named, with the preprocessing that is used.
-    """
-
-    source: Source
-    readout: Readout
+    source: Source  # the samples
+    readout: Readout  # what is to be calibrated: without a head where logits were given
+    # tensors that the samples hold, with their dtypes; empty where they are the model's inputs
     given: Mapping[str, np.dtype[Any]] = field(default_factory=dict)
-    store: Path | None = None
-    data: Data | None = None
+    store: Path | None = None  # folder of the feature store that they are, if they are one
+    data: Data | None = None  # what the user named, with the preprocessing that is used
 
     @property
     def form(self) -> str:

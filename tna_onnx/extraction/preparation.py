@@ -177,17 +177,11 @@ class Preparation:
 
 @dataclass(frozen=True, eq=False)
 class _Scales:
-    """Outputs of a model for stored images, as they are and multiplied or divided by 255.
+    """Outputs of a model for stored images, as they are and multiplied or divided by 255."""
 
-    Attributes:
-        as_stored: log-probabilities, or logits, of the images as they are, (N, C).
-        rescaled: of the same on the other scale.
-        labels: class indices (N,).
-    """
-
-    as_stored: NDArray[np.float64]
-    rescaled: NDArray[np.float64]
-    labels: NDArray[np.int64]
+    as_stored: NDArray[np.float64]  # log-probabilities, or logits, of the images as they are, (N, C)
+    rescaled: NDArray[np.float64]  # of the same on the other scale
+    labels: NDArray[np.int64]  # class indices (N,)
 
     @property
     def losses(self) -> tuple[float, float]:

@@ -63,27 +63,16 @@ _NPY_HEADER = 4096  # bytes: more than the header of a `.npy` file has
 
 @dataclass(eq=False)
 class DiskStore:
-    """A feature store that is being filled; made by `open_store`.
+    """A feature store that is being filled; made by `open_store`."""
 
-    Attributes:
-        folder: where it lies.
-        key: what its rows are computed from.
-        samples: number of samples N.
-        chunk: samples per chunk, a multiple of the batch size.
-        checksums: of the finished chunks.
-        arrays: name -> (N, ...) rows, mapped.
-        notes: what could not be used of an earlier run.
-        columns_sha256: of `columns.json`, hex; empty without.
-    """
-
-    folder: Path
-    key: dict[str, Any]
-    samples: int
-    chunk: int
-    checksums: list[str] = field(default_factory=list)
-    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    columns_sha256: str = ""
+    folder: Path  # where it lies
+    key: dict[str, Any]  # what its rows are computed from
+    samples: int  # number of samples N
+    chunk: int  # samples per chunk, a multiple of the batch size
+    checksums: list[str] = field(default_factory=list)  # of the finished chunks
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)  # name -> (N, ...) rows, mapped
+    notes: list[str] = field(default_factory=list)  # what could not be used of an earlier run
+    columns_sha256: str = ""  # of `columns.json`, hex; empty without
 
     @property
     def done(self) -> int:
@@ -207,21 +196,13 @@ def open_store(
 
 @dataclass(frozen=True, eq=False)
 class StoredFeatures:
-    """A finished store, opened for reading.
+    """A finished store, opened for reading."""
 
-    Attributes:
-        folder: where it lies.
-        key: what its rows were computed from.
-        arrays: name -> (N, ...) rows.
-        labels: (N,) int64; (N, C) of 0 and 1 where samples have several.
-        columns: what else belongs to each sample, (N,) each: `group`, `weight`.
-    """
-
-    folder: Path
-    key: dict[str, Any]
-    arrays: dict[str, NDArray[Any]]
-    labels: NDArray[np.int64]
-    columns: dict[str, NDArray[Any]]
+    folder: Path  # where it lies
+    key: dict[str, Any]  # what its rows were computed from
+    arrays: dict[str, NDArray[Any]]  # name -> (N, ...) rows
+    labels: NDArray[np.int64]  # (N,) int64; (N, C) of 0 and 1 where samples have several
+    columns: dict[str, NDArray[Any]]  # what else belongs to each sample, (N,) each: `group`, `weight`
 
 
 def read_stored(folder: Path) -> StoredFeatures:

@@ -31,25 +31,15 @@ _LIMIT_7_BITS = 64
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """How a constant is quantised.
+    """How a constant is quantised."""
 
-    Attributes:
-        node: index of the DequantizeLinear.
-        dtype: of the stored integers.
-        scale: the stored scale, shape () or (channels,).
-        zero_point: name of the zero point's tensor; empty if there is none.
-        limit: largest distance from the zero point that a new value may take.
-        axis: axis of the stored tensor with a scale each; None for one scale.
-        fixed_scale: a scale that a new value must have, in place of its own.
-    """
-
-    node: int
-    dtype: np.dtype[Any]
-    scale: NDArray[Any]
-    zero_point: str
-    limit: int
-    axis: int | None
-    fixed_scale: NDArray[np.float64] | None = None
+    node: int  # index of the DequantizeLinear
+    dtype: np.dtype[Any]  # of the stored integers
+    scale: NDArray[Any]  # the stored scale, shape () or (channels,)
+    zero_point: str  # name of the zero point's tensor; empty if there is none
+    limit: int  # largest distance from the zero point that a new value may take
+    axis: int | None  # axis of the stored tensor with a scale each; None for one scale
+    fixed_scale: NDArray[np.float64] | None = None  # a scale that a new value must have, in place of its own
 
     def quantize(self, value: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """Return (integers, scale, zero point) of a new value in the stored layout."""

@@ -40,20 +40,13 @@ class SetScore:
 
     Source: M. Sadinle, J. Lei, L. Wasserman, JASA 114 (2019), section 3; Y. Romano, M. Sesia, E. Candes, NeurIPS 2020,
     equation 5, with 1/2 for its random number; A. Angelopoulos et al., ICLR 2021, equation 4.
-
-    Attributes:
-        name: `lac`, `aps` or `raps`.
-        free: classes without a penalty.
-        weight: penalty for each class behind them.
-        temperature: of the probabilities p^(1/T) that it is computed from; 1 for those of the output.
-        allow_empty: whether a set may leave out the likeliest class.
     """
 
-    name: str = "lac"
-    free: int = 0
-    weight: float = 0.0
-    temperature: float = 1.0
-    allow_empty: bool = False
+    name: str = "lac"  # `lac`, `aps` or `raps`
+    free: int = 0  # classes without a penalty
+    weight: float = 0.0  # penalty for each class behind them
+    temperature: float = 1.0  # of the probabilities p^(1/T) that it is computed from; 1 for those of the output
+    allow_empty: bool = False  # whether a set may leave out the likeliest class
 
     def penalty(self, classes: int) -> NDArray[np.float64]:
         """Return what is added to the sum at each rank, (C,)."""
@@ -62,36 +55,22 @@ class SetScore:
 
 @dataclass(frozen=True, eq=False)
 class OutlierInput:
-    """An outlier score and the tensors that it reads.
+    """An outlier score and the tensors that it reads."""
 
-    Attributes:
-        formula: of the score.
-        logits: tensor of (N, C) logits, or empty.
-        features: tensor of (N, n) features, or empty.
-        width: n.
-    """
-
-    formula: OutlierScore
-    logits: str
-    features: str
-    width: int
+    formula: OutlierScore  # of the score
+    logits: str  # tensor of (N, C) logits, or empty
+    features: str  # tensor of (N, n) features, or empty
+    width: int  # n
 
 
 @dataclass(frozen=True, eq=False)
 class Guarded:
-    """What is to be added to a model.
+    """What is to be added to a model."""
 
-    Attributes:
-        output: the output that classifies.
-        set_score: of the prediction sets; None without sets.
-        outlier: the outlier score; None without one.
-        decision: how one decision is made of the probabilities; None without one.
-    """
-
-    output: ClassOutput
-    set_score: SetScore | None
-    outlier: OutlierInput | None
-    decision: Rule | None = None
+    output: ClassOutput  # the output that classifies
+    set_score: SetScore | None  # of the prediction sets; None without sets
+    outlier: OutlierInput | None  # the outlier score; None without one
+    decision: Rule | None = None  # how one decision is made of the probabilities; None without one
 
 
 GUARD = f"{PREFIX}/guard"

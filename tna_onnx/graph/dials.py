@@ -39,41 +39,26 @@ _ROUNDING = 2.0**-22
 
 @dataclass(frozen=True, eq=False)
 class Dial:
-    """A graph input with a default.
+    """A graph input with a default."""
 
-    Attributes:
-        name: of the graph input.
-        default: its value where the caller gives none: a number, or (C,).
-    """
-
-    name: str
-    default: Any
+    name: str  # of the graph input
+    default: Any  # its value where the caller gives none: a number, or (C,)
 
 
 @dataclass(frozen=True, eq=False)
 class RiskDial(Dial):
-    """The risk as a float32 scalar, from which the threshold of the confidence is taken.
+    """The risk as a float32 scalar, from which the threshold of the confidence is taken."""
 
-    Attributes:
-        levels: (L,) rising.
-        thresholds: (L + 1,) number k holds for dials above `levels[k - 1]`, up to `levels[k]`.
-    """
-
-    levels: Floats
-    thresholds: Floats
+    levels: Floats  # (L,) rising
+    thresholds: Floats  # (L + 1,) number k holds for dials above `levels[k - 1]`, up to `levels[k]`
 
 
 @dataclass(frozen=True, eq=False)
 class SetDial(Dial):
-    """The coverage as a float32 scalar, from which the threshold of the sets is taken.
+    """The coverage as a float32 scalar, from which the threshold of the sets is taken."""
 
-    Attributes:
-        scores: (n + 1,) of the calibration samples, rising, and infinity.
-        labels: (n,) their classes.
-    """
-
-    scores: Floats
-    labels: NDArray[np.int64]
+    scores: Floats  # (n + 1,) of the calibration samples, rising, and infinity
+    labels: NDArray[np.int64]  # (n,) their classes
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,19 +97,12 @@ class ThresholdDial(Dial):
 
 @dataclass(frozen=True, eq=False)
 class Dials:
-    """All dials of a file.
+    """All dials of a file."""
 
-    Attributes:
-        accept: of the risk; None without.
-        set: of the coverage; None without.
-        prior: of the class frequencies; None without.
-        decision: of the thresholds of the decision; None without.
-    """
-
-    accept: RiskDial | None = None
-    set: SetDial | ClassSetDial | None = None
-    prior: PriorDial | None = None
-    decision: ThresholdDial | None = None
+    accept: RiskDial | None = None  # of the risk; None without
+    set: SetDial | ClassSetDial | None = None  # of the coverage; None without
+    prior: PriorDial | None = None  # of the class frequencies; None without
+    decision: ThresholdDial | None = None  # of the thresholds of the decision; None without
 
     def __iter__(self) -> Iterator[Dial]:
         """Go through those that there are."""

@@ -30,17 +30,11 @@ _MAX_SHOWN = 40
 
 @dataclass(frozen=True)
 class Place:
-    """A range of bytes in a file.
+    """A range of bytes in a file."""
 
-    Attributes:
-        location: the file, relative to the model's folder.
-        offset: first byte.
-        length: number of bytes, from type and shape where the tensor does not say it.
-    """
-
-    location: str
-    offset: int
-    length: int
+    location: str  # the file, relative to the model's folder
+    offset: int  # first byte
+    length: int  # number of bytes, from type and shape where the tensor does not say it
 
     @property
     def end(self) -> int:

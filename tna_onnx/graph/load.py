@@ -179,22 +179,15 @@ _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """An ONNX model and the lookups that head finding and rewriting need. Never modified.
+    """An ONNX model and the lookups that head finding and rewriting need. Never modified."""
 
-    Attributes:
-        proto: the model as read; external data not loaded, functions inlined, keys in the places of `large_values`.
-        sha256: hex digest of the file's bytes.
-        path: where it was read from; None for a model in memory.
-        inlined: names of the functions that were inlined.
-        limits: how much of it is taken in.
-        large_values: raw data of initializers outside of the protobuf, by key (`graph.tensors`); of files alone.
-    """
-
+    # the model as read; external data not loaded, functions inlined, keys in the places of `large_values`
     proto: onnx.ModelProto
-    sha256: str
-    path: Path | None
-    inlined: tuple[str, ...] = ()
-    limits: ModelLimits = DEFAULT_MODEL_LIMITS
+    sha256: str  # hex digest of the file's bytes
+    path: Path | None  # where it was read from; None for a model in memory
+    inlined: tuple[str, ...] = ()  # names of the functions that were inlined
+    limits: ModelLimits = DEFAULT_MODEL_LIMITS  # how much of it is taken in
+    # raw data of initializers outside of the protobuf, by key (`graph.tensors`); of files alone
     large_values: Mapping[bytes, bytes] = field(default_factory=dict, repr=False)
 
     @property

@@ -50,25 +50,17 @@ _LABEL_KINDS = ("label_logits", "label_probabilities")
 
 @dataclass(frozen=True)
 class ClassOutput:
-    """The graph output that classifies.
+    """The graph output that classifies."""
 
-    Attributes:
-        name: of the graph output.
-        kind: `logits`, `log_probabilities` or `probabilities` of all classes; or one number a sample of a binary head,
-            `positive_probability` or `positive_logit`; or of several labels, each of which holds or does not by itself,
-            `label_probabilities` or `label_logits`.
-        n_classes: number of classes C.
-        labels: what the model calls its classes, if it says so.
-        mapped: the output is a sequence of maps from label to probability (ZipMap).
-        class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
-    """
-
-    name: str
+    name: str  # of the graph output
+    # `logits`, `log_probabilities` or `probabilities` of all classes; or one number a sample of a binary head,
+    # `positive_probability` or `positive_logit`; or of several labels, each of which holds or does not by itself,
+    # `label_probabilities` or `label_logits`
     kind: str
-    n_classes: int
-    labels: tuple[int | str, ...] = ()
-    mapped: bool = False
-    class_axis: int = ONE
+    n_classes: int  # number of classes C
+    labels: tuple[int | str, ...] = ()  # what the model calls its classes, if it says so
+    mapped: bool = False  # the output is a sequence of maps from label to probability (ZipMap)
+    class_axis: int = ONE  # of several predictions a sample, 1 or -1; 0 for one prediction a sample
 
     @property
     def several(self) -> bool:

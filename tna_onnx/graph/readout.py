@@ -57,15 +57,10 @@ OPEN_AXIS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How a tensor holds several predictions a sample, as a run showed it.
+    """How a tensor holds several predictions a sample, as a run showed it."""
 
-    Attributes:
-        axes: number of axes, the samples' included.
-        class_axis: 1 or -1; 0 where each position has one number, without an axis for it.
-    """
-
-    axes: int
-    class_axis: int
+    axes: int  # number of axes, the samples' included
+    class_axis: int  # 1 or -1; 0 where each position has one number, without an axis for it
 
 
 def has_positions(sizes: list[int | None] | None) -> bool:
@@ -94,40 +89,25 @@ def class_axis_of(sizes: list[int | None]) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Readout:
-    """The tensor behind which a calibration map goes, and how a graph output comes from it.
+    """The tensor behind which a calibration map goes, and how a graph output comes from it."""
 
-    Attributes:
-        output: the graph output.
-        logits: the tensor: input of the Softmax, or the output itself.
-        logits_type: its element type, by NumPy's name.
-        holds: what is in it: `logits`, or `probabilities` where the graph has no tensor of logits.
-        activation: what follows it: none, softmax, log_softmax or sigmoid.
-        follows: operators between the linear layer, or else the tensor, and the graph output, in order of execution.
-        binary: the tensor holds one number a sample, the second class's; the logit of the first is 0.
-        paired: the sigmoid's p of a binary model is put beside 1 - p on the way to the output.
-        n_classes: number of classes C.
-        labels: what the model calls its classes, if it says so.
-        output_step: step of the quantisation of what follows the activation; 0 if there is none.
-        output_slack: largest change of a probability by a Clip or an added constant behind the activation; of a
-            logarithm's, before the probabilities are made to add up to 1 again.
-        class_axis: of several predictions a sample (`Layout`), 1 or -1; 0 for one prediction a sample.
-        multi_label: each of the C classes is a label that holds or does not by itself, with a logit of its own.
-    """
-
-    output: str
-    logits: str
-    logits_type: str
-    holds: str
-    activation: str
+    output: str  # the graph output
+    logits: str  # the tensor: input of the Softmax, or the output itself
+    logits_type: str  # its element type, by NumPy's name
+    holds: str  # what is in it: `logits`, or `probabilities` where the graph has no tensor of logits
+    activation: str  # what follows it: none, softmax, log_softmax or sigmoid
+    # operators between the linear layer, or else the tensor, and the graph output, in order of execution
     follows: tuple[str, ...]
-    binary: bool
-    paired: bool
-    n_classes: int
-    labels: tuple[int | str, ...]
-    output_step: float
+    binary: bool  # the tensor holds one number a sample, the second class's; the logit of the first is 0
+    paired: bool  # the sigmoid's p of a binary model is put beside 1 - p on the way to the output
+    n_classes: int  # number of classes C
+    labels: tuple[int | str, ...]  # what the model calls its classes, if it says so
+    output_step: float  # step of the quantisation of what follows the activation; 0 if there is none
+    # largest change of a probability by a Clip or an added constant behind the activation; of a logarithm's, before
+    # the probabilities are made to add up to 1 again
     output_slack: float
-    class_axis: int
-    multi_label: bool
+    class_axis: int  # of several predictions a sample (`Layout`), 1 or -1; 0 for one prediction a sample
+    multi_label: bool  # each of the C classes is a label that holds or does not by itself, with a logit of its own
 
     @property
     def several(self) -> bool:
@@ -193,37 +173,22 @@ class Head(Readout):
     Where `linear` holds, logits = features @ weight.T + bias, (N, C), with the constants below. Elsewhere the nodes
     after the linear layer do something else with its scores (pooling over positions, ReLU, quantisation), and only
     the graph itself computes the logits.
-
-    Attributes:
-        node: label of the linear node.
-        op_type: its operator.
-        features: tensor that holds the features.
-        features_transposed: the tensor is (n, N) instead of (N, n).
-        stored_weight: the constant behind the weight.
-        orient: steps from the weight as read to one class vector a row.
-        stored_bias: the constant behind the bias, if there is one; it broadcasts to (C,).
-        bias_orient: steps from the bias as read.
-        weight_scale: constant factor on features @ weight.T, float64, shape () or (C,).
-        bias_scale: the same for the bias.
-        linear: see above.
-        homogeneous: scaling weight and bias scales the logits.
-        step: largest step of a quantisation on the way to the logits; 0 if there is none.
-        bias_step: scale of the features, where a quantised bias must be in that scale times the weight's.
     """
 
-    node: str
-    op_type: str
-    features: str
-    features_transposed: bool
-    stored_weight: Stored
-    orient: tuple[Step, ...]
-    stored_bias: Stored | None
-    bias_orient: tuple[Step, ...]
-    weight_scale: NDArray[np.float64]
-    bias_scale: NDArray[np.float64]
-    linear: bool
-    homogeneous: bool
-    step: float
+    node: str  # label of the linear node
+    op_type: str  # its operator
+    features: str  # tensor that holds the features
+    features_transposed: bool  # the tensor is (n, N) instead of (N, n)
+    stored_weight: Stored  # the constant behind the weight
+    orient: tuple[Step, ...]  # steps from the weight as read to one class vector a row
+    stored_bias: Stored | None  # the constant behind the bias, if there is one; it broadcasts to (C,)
+    bias_orient: tuple[Step, ...]  # steps from the bias as read
+    weight_scale: NDArray[np.float64]  # constant factor on features @ weight.T, float64, shape () or (C,)
+    bias_scale: NDArray[np.float64]  # the same for the bias
+    linear: bool  # see above
+    homogeneous: bool  # scaling weight and bias scales the logits
+    step: float  # largest step of a quantisation on the way to the logits; 0 if there is none
+    # scale of the features, where a quantised bias must be in that scale times the weight's
     bias_step: float | None = None
 
     @property

@@ -99,17 +99,11 @@ class Mirror:
 
 @dataclass(frozen=True, eq=False)
 class Select:
-    """Some of the classes, or all in another order: entry k of the result is entry `places[k]`.
+    """Some of the classes, or all in another order: entry k of the result is entry `places[k]`."""
 
-    Attributes:
-        places: of the entries, each at most once.
-        axis: of the classes.
-        whole: what they are selected from; what is not among them stays.
-    """
-
-    places: tuple[int, ...]
-    axis: int
-    whole: NDArray[Any]
+    places: tuple[int, ...]  # of the entries, each at most once
+    axis: int  # of the classes
+    whole: NDArray[Any]  # what they are selected from; what is not among them stays
 
     def apply(self, array: NDArray[Any]) -> NDArray[Any]:
         return np.take(array, self.places, self.axis)
@@ -126,32 +120,21 @@ Step: TypeAlias = Transpose | Reshape | Cast | Mirror | Select
 
 @dataclass(frozen=True, eq=False)
 class Stored:
-    """A constant as stored, and the steps to the value that a node reads.
+    """A constant as stored, and the steps to the value that a node reads."""
 
-    Attributes:
-        name: initializer, or output of a Constant node; for an attribute, of the node that has it.
-        value: the value as read, after the steps; float.
-        float_type: element type in which a new value is stored, or read if the node gets a tensor of its own.
-        steps: from the stored (and dequantised) tensor to the value.
-        read_as: name of the tensor that the node reads.
-        reader: index of that node.
-        shared: the node is given a tensor of its own for a new value, in the layout that it reads: someone outside this
-            path reads the stored tensor, or one on the path, too; or it is computed in a way that cannot be undone.
-        quantized: how the tensor is quantised, if it is and can be requantised.
-        packed: the value is computed from integers of at most 8 bits that cannot be requantised: blocks of 4 bits, say.
-        attribute: the constant is this attribute of the node.
-    """
-
-    name: str
-    value: NDArray[Any]
-    float_type: str
-    steps: tuple[Step, ...]
-    read_as: str
-    reader: int
+    name: str  # initializer, or output of a Constant node; for an attribute, of the node that has it
+    value: NDArray[Any]  # the value as read, after the steps; float
+    float_type: str  # element type in which a new value is stored, or read if the node gets a tensor of its own
+    steps: tuple[Step, ...]  # from the stored (and dequantised) tensor to the value
+    read_as: str  # name of the tensor that the node reads
+    reader: int  # index of that node
+    # the node is given a tensor of its own for a new value, in the layout that it reads: someone outside this path
+    # reads the stored tensor, or one on the path, too; or it is computed in a way that cannot be undone
     shared: bool = False
-    quantized: Quantized | None = None
+    quantized: Quantized | None = None  # how the tensor is quantised, if it is and can be requantised
+    # the value is computed from integers of at most 8 bits that cannot be requantised: blocks of 4 bits, say
     packed: bool = False
-    attribute: str = ""
+    attribute: str = ""  # the constant is this attribute of the node
 
     @property
     def integers(self) -> bool:
@@ -321,35 +304,21 @@ def _listed() -> str:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """A linear layer as one node has it.
+    """A linear layer as one node has it."""
 
-    Attributes:
-        features: tensor that goes in.
-        features_transposed: the tensor is (n, N).
-        classes_first: the weight is the left operand, and the result is (C, N).
-        weight: the constant behind the weight.
-        orient: steps from the weight as read to `vectors`.
-        bias: the constant behind the bias, if the node has one; it broadcasts to (C,) after `bias_orient`.
-        bias_orient: steps from the bias as read to one value per vector.
-        scale: factor on features @ vectors.T.
-        bias_scale: factor on the bias.
-        classes: number of classes, where the node says so itself.
-        link: what the node does to the scores: none, softmax, sigmoid, or another activation by name.
-        labels: what the node calls its classes, if it says so.
-    """
-
-    features: str
-    weight: Stored
-    orient: tuple[Step, ...]
-    features_transposed: bool = False
-    classes_first: bool = False
+    features: str  # tensor that goes in
+    weight: Stored  # the constant behind the weight
+    orient: tuple[Step, ...]  # steps from the weight as read to `vectors`
+    features_transposed: bool = False  # the tensor is (n, N)
+    classes_first: bool = False  # the weight is the left operand, and the result is (C, N)
+    # the constant behind the bias, if the node has one; it broadcasts to (C,) after `bias_orient`
     bias: Stored | None = None
-    bias_orient: tuple[Step, ...] = ()
-    scale: float = 1.0
-    bias_scale: float = 1.0
-    classes: int | None = None
-    link: str = "none"
-    labels: tuple[int | str, ...] = ()
+    bias_orient: tuple[Step, ...] = ()  # steps from the bias as read to one value per vector
+    scale: float = 1.0  # factor on features @ vectors.T
+    bias_scale: float = 1.0  # factor on the bias
+    classes: int | None = None  # number of classes, where the node says so itself
+    link: str = "none"  # what the node does to the scores: none, softmax, sigmoid, or another activation by name
+    labels: tuple[int | str, ...] = ()  # what the node calls its classes, if it says so
 
     @property
     def vectors(self) -> NDArray[Any]:

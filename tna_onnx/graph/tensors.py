@@ -172,21 +172,13 @@ class _Unusual(Exception):
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of an encoded message.
+    """A field of an encoded message."""
 
-    Attributes:
-        number: of the field.
-        kind: how it is encoded.
-        start: where it begins.
-        value: where its value begins.
-        stop: where it ends.
-    """
-
-    number: int
-    kind: int
-    start: int
-    value: int
-    stop: int
+    number: int  # of the field
+    kind: int  # how it is encoded
+    start: int  # where it begins
+    value: int  # where its value begins
+    stop: int  # where it ends
 
 
 @dataclass(frozen=True)

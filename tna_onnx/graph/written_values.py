@@ -31,17 +31,11 @@ class NotRebuilt(Exception):
 
 @dataclass(frozen=True)
 class WrittenValues:
-    """A file of which values are taken.
+    """A file of which values are taken."""
 
-    Attributes:
-        model: the file.
-        roles: `weight`, `bias`: taken from it as a whole.
-        rename: from the name that the writer has for a constant to that in the file.
-    """
-
-    model: Model
-    roles: Collection[str] = ()
-    rename: Callable[[str], str] = str
+    model: Model  # the file
+    roles: Collection[str] = ()  # `weight`, `bias`: taken from it as a whole
+    rename: Callable[[str], str] = str  # from the name that the writer has for a constant to that in the file
 
     def taken(self, tensor: onnx.TensorProto, *, infinite: bool = False) -> onnx.TensorProto:
         """Return a tensor with the values that it has in the file.

@@ -139,17 +139,11 @@ def _table(path: str, names: Sequence[str], expected: str) -> tuple[list[str], l
 
 @dataclass(frozen=True, eq=False)
 class Operated:
-    """Thresholds of a decision.
+    """Thresholds of a decision."""
 
-    Attributes:
-        thresholds: [], (C,) or one a level; None where no sample can promise the bound.
-        point: for the report.
-        notes: what the user should know; why there are none, where that is so.
-    """
-
-    thresholds: Floats | None
-    point: OperatingPoint
-    notes: tuple[str, ...] = ()
+    thresholds: Floats | None  # [], (C,) or one a level; None where no sample can promise the bound
+    point: OperatingPoint  # for the report
+    notes: tuple[str, ...] = ()  # what the user should know; why there are none, where that is so
 
 
 def operate(

@@ -72,27 +72,17 @@ _log = logging.getLogger("tna_onnx.guard")
 
 @dataclass(frozen=True, eq=False)
 class _Chosen:
-    """What is to be written: formulas, thresholds, and the scores that they come from.
+    """What is to be written: formulas, thresholds, and the scores that they come from."""
 
-    Attributes:
-        settings: without what the samples cannot promise.
-        unreached: what that is.
-        guarded: formulas of the scores.
-        thresholds: what they are compared with.
-        scores: of the samples that decide.
-        rows: those of them that thresholds come from: one of each group where samples come in groups.
-        fresh: which of `rows` no score was fitted to.
-        operated: thresholds of the decision; None without one.
-    """
-
-    settings: GuardSettings
-    unreached: tuple[Unreached, ...]
-    guarded: Guarded
-    thresholds: Thresholds
-    scores: Values
+    settings: GuardSettings  # without what the samples cannot promise
+    unreached: tuple[Unreached, ...]  # what that is
+    guarded: Guarded  # formulas of the scores
+    thresholds: Thresholds  # what they are compared with
+    scores: Values  # of the samples that decide
+    # those of them that thresholds come from: one of each group where samples come in groups
     rows: npt.NDArray[np.int64]
-    fresh: npt.NDArray[np.bool_]
-    operated: Operated | None
+    fresh: npt.NDArray[np.bool_]  # which of `rows` no score was fitted to
+    operated: Operated | None  # thresholds of the decision; None without one
 
 
 def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], object] | None = None) -> Guard:

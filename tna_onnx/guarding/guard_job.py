@@ -46,17 +46,12 @@ from tna_onnx.runtime import Session, parse_device
 
 @dataclass(frozen=True, eq=False)
 class GuardJob(ModelJob):
-    """The request for decisions; the thresholds come from `calib`.
+    """The request for decisions; the thresholds come from `calib`."""
 
-    Attributes:
-        fit: samples that an outlier score and a temperature are fitted to; None for one half of `calib`.
-        unknown: samples that the model should not know, for the report; None without.
-        settings: what is added, at which levels.
-    """
-
+    # samples that an outlier score and a temperature are fitted to; None for one half of `calib`
     fit: Data | None = None
-    unknown: Data | None = None
-    settings: GuardSettings = field(default_factory=GuardSettings)
+    unknown: Data | None = None  # samples that the model should not know, for the report; None without
+    settings: GuardSettings = field(default_factory=GuardSettings)  # what is added, at which levels
 
 
 PROMISES = "thresholds are promises on new samples of one prediction each"
@@ -65,17 +60,11 @@ PROMISES = "thresholds are promises on new samples of one prediction each"
 
 @dataclass(frozen=True, eq=False)
 class GuardSamples(Opened):
-    """The model, and the samples that thresholds come from, as `source`.
+    """The model, and the samples that thresholds come from, as `source`."""
 
-    Attributes:
-        fit: samples that scores are fitted to.
-        fit_rows: those of them that are used, indices; none where nothing is fitted.
-        unknown: samples that the model should not know; None without.
-    """
-
-    fit: Source
-    fit_rows: NDArray[np.int64]
-    unknown: Source | None
+    fit: Source  # samples that scores are fitted to
+    fit_rows: NDArray[np.int64]  # those of them that are used, indices; none where nothing is fitted
+    unknown: Source | None  # samples that the model should not know; None without
 
     @property
     def fresh(self) -> NDArray[np.bool_]:

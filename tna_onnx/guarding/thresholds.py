@@ -47,26 +47,18 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class Values:
-    """What outputs say of N samples.
+    """What outputs say of N samples."""
 
-    Attributes:
-        labels: class indices (N,); of several labels a sample (N, C) of 0 and 1.
-        hit: whether the sample is classified right, (N,); of labels (N, C).
-        confidence: largest probability of the output that classifies, (N,).
-        values: role -> (N,) of a score or a decision; of `set` that of the sample's class. The score of `decision` are
-            all probabilities, (N, C), as its decision on several labels is.
-        sizes: classes in the set of each sample, (N,); empty without sets.
-        clusters: numbers of the groups that samples come in, (N,); None where they are independent.
-        probabilities: (N, D) of the classes whose curves are drawn; None without any.
-    """
-
-    labels: NDArray[np.int64]
-    hit: NDArray[np.bool_]
-    confidence: NDArray[np.floating[Any]]
+    labels: NDArray[np.int64]  # class indices (N,); of several labels a sample (N, C) of 0 and 1
+    hit: NDArray[np.bool_]  # whether the sample is classified right, (N,); of labels (N, C)
+    confidence: NDArray[np.floating[Any]]  # largest probability of the output that classifies, (N,)
+    # role -> (N,) of a score or a decision; of `set` that of the sample's class. The score of `decision` are all
+    # probabilities, (N, C), as its decision on several labels is.
     values: dict[str, NDArray[Any]]
-    sizes: NDArray[np.int64]
+    sizes: NDArray[np.int64]  # classes in the set of each sample, (N,); empty without sets
+    # numbers of the groups that samples come in, (N,); None where they are independent
     clusters: NDArray[np.int64] | None = None
-    probabilities: NDArray[np.float32] | None = None
+    probabilities: NDArray[np.float32] | None = None  # (N, D) of the classes whose curves are drawn; None without any
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -483,17 +475,11 @@ class NotReached(DataError):
 
 @dataclass(frozen=True)
 class Unreached:
-    """A decision that is left out.
+    """A decision that is left out."""
 
-    Attributes:
-        role: of the output.
-        lowest_risk: at which there would be a threshold, a fraction; None up to one half.
-        note: why, in a sentence.
-    """
-
-    role: str
-    lowest_risk: float | None
-    note: str
+    role: str  # of the output
+    lowest_risk: float | None  # at which there would be a threshold, a fraction; None up to one half
+    note: str  # why, in a sentence
 
 
 _EXCHANGEABLE = {

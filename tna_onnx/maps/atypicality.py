@@ -64,25 +64,15 @@ _RUN = 256
 
 @dataclass(frozen=True, eq=False)
 class AtypicalityLoss:
-    """The loss as a function of x = (p, v) / unit.
+    """The loss as a function of x = (p, v) / unit."""
 
-    Attributes:
-        reduce: runs over chunks of (logits, labels, features).
-        atypicality: (N,).
-        size: number of samples N.
-        classes: number of classes C.
-        unit: (3 + C,) one unit of p moves the loss as much as one unit of v.
-        ridge: (3 + C,) diagonal of the ridge's Hessian.
-        frequency: (C,) share of the samples with each label.
-    """
-
-    reduce: Reduce
-    atypicality: FloatArray
-    size: float
-    classes: int
-    unit: FloatArray
-    ridge: FloatArray
-    frequency: FloatArray
+    reduce: Reduce  # runs over chunks of (logits, labels, features)
+    atypicality: FloatArray  # (N,)
+    size: float  # number of samples N
+    classes: int  # number of classes C
+    unit: FloatArray  # (3 + C,) one unit of p moves the loss as much as one unit of v
+    ridge: FloatArray  # (3 + C,) diagonal of the ridge's Hessian
+    frequency: FloatArray  # (C,) share of the samples with each label
 
     @classmethod
     def of(cls, reduce: Reduce, atypicality: FloatArray) -> AtypicalityLoss:
@@ -127,21 +117,13 @@ class AtypicalityLoss:
 
 @dataclass(frozen=True, eq=False)
 class _Curvature:
-    """The Hessian at theta.
+    """The Hessian at theta."""
 
-    Attributes:
-        loss: of which it is the Hessian.
-        theta: (3 + C,) p and v.
-        kept: (N, 4) max s, the logarithm of sum exp s', E_q[z], E_q[z^2]; s' without p(a) max s.
-        shares: (C,) mean of q.
-        rough: preconditioner.
-    """
-
-    loss: AtypicalityLoss
-    theta: FloatArray
-    kept: FloatArray
-    shares: FloatArray
-    rough: Arrow
+    loss: AtypicalityLoss  # of which it is the Hessian
+    theta: FloatArray  # (3 + C,) p and v
+    kept: FloatArray  # (N, 4) max s, the logarithm of sum exp s', E_q[z], E_q[z^2]; s' without p(a) max s
+    shares: FloatArray  # (C,) mean of q
+    rough: Arrow  # preconditioner
 
     def times(self, d: FloatArray) -> FloatArray:
         """Return the Hessian times d, (3 + C,)."""
@@ -278,17 +260,11 @@ def _host(array: Any) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class AtypicalityAware(CalibrationMap):
-    """Logits times a polynomial of the atypicality, plus a bias per class.
+    """Logits times a polynomial of the atypicality, plus a bias per class."""
 
-    Attributes:
-        polynomial: (p_0, p_1, p_2).
-        bias: (C,) v.
-        space: where atypicality is measured.
-    """
-
-    polynomial: FloatArray
-    bias: FloatArray
-    space: FeatureSpace
+    polynomial: FloatArray  # (p_0, p_1, p_2)
+    bias: FloatArray  # (C,) v
+    space: FeatureSpace  # where atypicality is measured
 
     name: ClassVar[str] = "aar"
     title: ClassVar[str] = "temperature by how unusual a sample is"

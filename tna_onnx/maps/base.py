@@ -40,17 +40,11 @@ class Reduce(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Folding:
-    """What a map does to weight and bias in place of nodes of its own: W' = A W + D, b' = A b + c.
+    """What a map does to weight and bias in place of nodes of its own: W' = A W + D, b' = A b + c."""
 
-    Attributes:
-        scale: A: a number, (C,) for a diagonal matrix, or a (C, C) matrix.
-        shift: (C,) c; None for zeros.
-        delta: (C, n) D; None for zeros.
-    """
-
-    scale: float | FloatArray
-    shift: FloatArray | None = None
-    delta: FloatArray | None = None
+    scale: float | FloatArray  # A: a number, (C,) for a diagonal matrix, or a (C, C) matrix
+    shift: FloatArray | None = None  # (C,) c; None for zeros
+    delta: FloatArray | None = None  # (C, n) D; None for zeros
 
     @property
     def factor(self) -> float | None:

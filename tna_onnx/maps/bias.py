@@ -54,15 +54,10 @@ _DIGITS = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Bias(CalibrationMap):
-    """Logits divided by a temperature, plus a bias for each class.
+    """Logits divided by a temperature, plus a bias for each class."""
 
-    Attributes:
-        temperature: T.
-        bias: (C,) c.
-    """
-
-    temperature: float
-    bias: NDArray[np.float64]
+    temperature: float  # T
+    bias: NDArray[np.float64]  # (C,) c
 
     name: ClassVar[str] = "bias"
     title: ClassVar[str] = "temperature and a bias for each class"
@@ -158,17 +153,11 @@ _FIRST_SHARE = 0.03
 
 @dataclass(frozen=True, eq=False)
 class NoiseFloor(CalibrationMap):
-    """Logits divided by a temperature, plus a bias for each class, as log-probabilities mixed with a uniform share.
+    """Logits divided by a temperature, plus a bias for each class, as log-probabilities mixed with a uniform share."""
 
-    Attributes:
-        temperature: T.
-        bias: (C,) c.
-        share: e, a fraction between 0 and 1.
-    """
-
-    temperature: float
-    bias: NDArray[np.float64]
-    share: float
+    temperature: float  # T
+    bias: NDArray[np.float64]  # (C,) c
+    share: float  # e, a fraction between 0 and 1
 
     name: ClassVar[str] = "bias-floor"
     title: ClassVar[str] = "temperature and biases above a noise floor"

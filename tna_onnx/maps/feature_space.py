@@ -56,27 +56,16 @@ _MIN_SCALE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class FeatureSpace:
-    """Distances from class means under one shrunk covariance.
+    """Distances from class means under one shrunk covariance."""
 
-    Attributes:
-        mean: (n,) overall mean m.
-        whitening: (n, n) L / sqrt(n).
-        centres: (n, K) -2 nu_c of the K classes that have samples.
-        squares: (K,) |nu_c|^2.
-        shift: mean of min_c d_c^2 over samples that the space has not seen.
-        scale: its standard deviation.
-        shrinkage: weight of the identity in Sigma, from OAS.
-        measured: (N,) atypicality of these samples; None before a standardisation.
-    """
-
-    mean: FloatArray
-    whitening: FloatArray
-    centres: FloatArray
-    squares: FloatArray
-    shift: float
-    scale: float
-    shrinkage: float
-    measured: FloatArray | None = None
+    mean: FloatArray  # (n,) overall mean m
+    whitening: FloatArray  # (n, n) L / sqrt(n)
+    centres: FloatArray  # (n, K) -2 nu_c of the K classes that have samples
+    squares: FloatArray  # (K,) |nu_c|^2
+    shift: float  # mean of min_c d_c^2 over samples that the space has not seen
+    scale: float  # its standard deviation
+    shrinkage: float  # weight of the identity in Sigma, from OAS
+    measured: FloatArray | None = None  # (N,) atypicality of these samples; None before a standardisation
 
     def atypicality(self, op: Ops, features: Any) -> Any:
         """Return the standardised atypicality, (N, 1)."""

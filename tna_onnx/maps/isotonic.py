@@ -112,15 +112,10 @@ _MOST = 100.0
 
 @dataclass(frozen=True)
 class TopVersusAll(CalibrationMap):
-    """Logits over `temperature`, the largest moved by a function of its probability.
+    """Logits over `temperature`, the largest moved by a function of its probability."""
 
-    Attributes:
-        knots: the pair (t, d).
-        temperature: T.
-    """
-
-    knots: Knots
-    temperature: float = 1.0
+    knots: Knots  # the pair (t, d)
+    temperature: float = 1.0  # T
 
     # that it keeps the order is not said: the map of the same name for few classes does not
     name: ClassVar[str] = "isotonic"
@@ -173,17 +168,12 @@ _UNCHANGED: Knots = ((0.5,), (0.0,))
 
 @dataclass(frozen=True)
 class SmoothedIsotonic(CalibrationMap):
-    """Logits over `temperature`, plus a function of each class's probability.
+    """Logits over `temperature`, plus a function of each class's probability."""
 
-    Attributes:
-        knots: `knots[c]` is the pair (p, g): what is added to the logit of class c at the probability p.
-        temperature: T.
-        left_alone: classes with too few samples for a function of their own.
-    """
-
+    # `knots[c]` is the pair (p, g): what is added to the logit of class c at the probability p
     knots: tuple[Knots, ...]
-    temperature: float = 1.0
-    left_alone: tuple[int, ...] = ()
+    temperature: float = 1.0  # T
+    left_alone: tuple[int, ...] = ()  # classes with too few samples for a function of their own
 
     name: ClassVar[str] = "isotonic"
     title: ClassVar[str] = "isotonic regression"
@@ -252,13 +242,9 @@ _LEAST = 1e-30
 
 @dataclass(frozen=True)
 class IsotonicOneVsAll(CalibrationMap):
-    """Log of each class's function of its probability.
+    """Log of each class's function of its probability."""
 
-    Attributes:
-        steps: of each class.
-    """
-
-    steps: tuple[Steps, ...]
+    steps: tuple[Steps, ...]  # of each class
 
     name: ClassVar[str] = "irova"
     title: ClassVar[str] = "isotonic regression, one against all"

@@ -99,15 +99,10 @@ def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]
 
 @dataclass(frozen=True)
 class LabelTemperature(CalibrationMap):
-    """Logits divided by the temperature of their label.
+    """Logits divided by the temperature of their label."""
 
-    Attributes:
-        temperatures: T_c, C values.
-        shared: labels whose temperature is that of all labels.
-    """
-
-    temperatures: tuple[float, ...]
-    shared: tuple[int, ...] = ()
+    temperatures: tuple[float, ...]  # T_c, C values
+    shared: tuple[int, ...] = ()  # labels whose temperature is that of all labels
 
     name: ClassVar[str] = "label-ts"
     title: ClassVar[str] = "a temperature for each label"
@@ -144,17 +139,11 @@ class LabelTemperature(CalibrationMap):
 
 @dataclass(frozen=True)
 class LabelPlatt(CalibrationMap):
-    """Logits times the slope of their label, plus its intercept.
+    """Logits times the slope of their label, plus its intercept."""
 
-    Attributes:
-        slopes: a_c, C values.
-        intercepts: b_c, C values.
-        shared: labels that are divided by the temperature of all labels.
-    """
-
-    slopes: tuple[float, ...]
-    intercepts: tuple[float, ...]
-    shared: tuple[int, ...] = ()
+    slopes: tuple[float, ...]  # a_c, C values
+    intercepts: tuple[float, ...]  # b_c, C values
+    shared: tuple[int, ...] = ()  # labels that are divided by the temperature of all labels
 
     name: ClassVar[str] = "label-platt"
     title: ClassVar[str] = "slope and intercept for each label"
@@ -194,17 +183,11 @@ _UNCHANGED: Knots = ((0.0,), (0.0,))
 
 @dataclass(frozen=True)
 class LabelIsotonic(CalibrationMap):
-    """Logits over `temperature`, plus a function of each label's log-odds.
+    """Logits over `temperature`, plus a function of each label's log-odds."""
 
-    Attributes:
-        knots: `knots[c]` is the pair (x, g): what is added to the tempered logit x of label c.
-        temperature: T.
-        shared: labels without a function of their own.
-    """
-
-    knots: tuple[Knots, ...]
-    temperature: float = 1.0
-    shared: tuple[int, ...] = ()
+    knots: tuple[Knots, ...]  # `knots[c]` is the pair (x, g): what is added to the tempered logit x of label c
+    temperature: float = 1.0  # T
+    shared: tuple[int, ...] = ()  # labels without a function of their own
 
     name: ClassVar[str] = "label-isotonic"
     title: ClassVar[str] = "isotonic regression of each label"

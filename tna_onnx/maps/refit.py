@@ -38,19 +38,12 @@ _MIDDLE = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class Refit(CalibrationMap):
-    """A temperature, and what is added to weight and bias.
+    """A temperature, and what is added to weight and bias."""
 
-    Attributes:
-        temperature: T.
-        strength: lambda.
-        delta: (C, n) D.
-        shift: (C,) c.
-    """
-
-    temperature: float
-    strength: float
-    delta: FloatArray
-    shift: FloatArray
+    temperature: float  # T
+    strength: float  # lambda
+    delta: FloatArray  # (C, n) D
+    shift: FloatArray  # (C,) c
 
     name: ClassVar[str] = "refit"
     title: ClassVar[str] = "last layer fitted again"

@@ -26,17 +26,11 @@ from tna_onnx.numerics.ops import Ops
 
 @dataclass(frozen=True, eq=False)
 class VectorScaling(CalibrationMap):
-    """Centred logits divided by a temperature, times a factor and plus a bias for each class.
+    """Centred logits divided by a temperature, times a factor and plus a bias for each class."""
 
-    Attributes:
-        temperature: T.
-        vector: (C,) v; the factors are 1 + v.
-        bias: (C,) c.
-    """
-
-    temperature: float
-    vector: NDArray[np.float64]
-    bias: NDArray[np.float64]
+    temperature: float  # T
+    vector: NDArray[np.float64]  # (C,) v; the factors are 1 + v
+    bias: NDArray[np.float64]  # (C,) c
 
     name: ClassVar[str] = "svs"
     title: ClassVar[str] = "a factor for each class"
@@ -81,17 +75,11 @@ MAX_CLASSES = 2000
 
 @dataclass(frozen=True, eq=False)
 class MatrixScaling(CalibrationMap):
-    """Centred logits divided by a temperature, times a matrix, plus a bias for each class.
+    """Centred logits divided by a temperature, times a matrix, plus a bias for each class."""
 
-    Attributes:
-        temperature: T.
-        matrix: (C, C) diag v + M; logits are multiplied by the identity plus this.
-        bias: (C,) c.
-    """
-
-    temperature: float
-    matrix: NDArray[np.float64]
-    bias: NDArray[np.float64]
+    temperature: float  # T
+    matrix: NDArray[np.float64]  # (C, C) diag v + M; logits are multiplied by the identity plus this
+    bias: NDArray[np.float64]  # (C,) c
 
     name: ClassVar[str] = "sms"
     title: ClassVar[str] = "a matrix of factors"

@@ -31,17 +31,11 @@ _TOGETHER = 2**27
 
 @dataclass(frozen=True)
 class Draws:
-    """Where rotations come from.
+    """Where rotations come from."""
 
-    Attributes:
-        seed: of all random draws.
-        antithetic: members come in pairs R, R^T, whose antisymmetric noise cancels.
-        tilt: distribution of the rotations.
-    """
-
-    seed: int = 0
-    antithetic: bool = False
-    tilt: TiltParameters = field(default_factory=TiltParameters)
+    seed: int = 0  # of all random draws
+    antithetic: bool = False  # members come in pairs R, R^T, whose antisymmetric noise cancels
+    tilt: TiltParameters = field(default_factory=TiltParameters)  # distribution of the rotations
 
 
 def kept_part(weight: Any, average: Any) -> float:
@@ -55,19 +49,12 @@ def kept_part(weight: Any, average: Any) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Average:
-    """An averaged weight.
+    """An averaged weight."""
 
-    Attributes:
-        angle: target of mRC in degrees.
-        weight: (C, n), in the dtype of the original.
-        rotations: mean number of rotations of a member.
-        reached: mean mRC of the members in degrees, past the target by a part of n_t rotations.
-    """
-
-    angle: float
-    weight: FloatArray
-    rotations: float
-    reached: float
+    angle: float  # target of mRC in degrees
+    weight: FloatArray  # (C, n), in the dtype of the original
+    rotations: float  # mean number of rotations of a member
+    reached: float  # mean mRC of the members in degrees, past the target by a part of n_t rotations
 
 
 def averages(weight: FloatArray, angles: Sequence[float], members: int, draws: Draws) -> Iterator[Average]:

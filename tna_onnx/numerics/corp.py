@@ -234,18 +234,12 @@ _BINS = 15
 
 @dataclass(frozen=True)
 class TopLabelErrors:
-    """ECE and NLL of the top label.
+    """ECE and NLL of the top label."""
 
-    Attributes:
-        ece: over 15 bins of equal width, a fraction.
-        ece_interval: its interval, fractions; None below 2 samples.
-        nll: nats.
-        nll_interval: its interval, nats; None below 10 samples that are right, or 10 that are wrong.
-    """
-
-    ece: float
-    ece_interval: tuple[float, float] | None
-    nll: float
+    ece: float  # over 15 bins of equal width, a fraction
+    ece_interval: tuple[float, float] | None  # its interval, fractions; None below 2 samples
+    nll: float  # nats
+    # its interval, nats; None below 10 samples that are right, or 10 that are wrong
     nll_interval: tuple[float, float] | None
 
 

@@ -223,17 +223,11 @@ per cent, and where a threshold separates the classes it keeps probabilities abo
 
 @dataclass(frozen=True, eq=False)
 class LogisticFit:
-    """Where a regression ended: z = intercept + f weights.
+    """Where a regression ended: z = intercept + f weights."""
 
-    Attributes:
-        intercept: w_0.
-        weights: (k,).
-        loss: at the minimum, the ridge included.
-    """
-
-    intercept: float
-    weights: FloatArray
-    loss: float
+    intercept: float  # w_0
+    weights: FloatArray  # (k,)
+    loss: float  # at the minimum, the ridge included
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,15 +337,10 @@ Function: TypeAlias = Callable[[FloatArray], tuple[float, FloatArray, Curvature]
 
 @dataclass(frozen=True, eq=False)
 class DiagonalCurvature:
-    """A curvature of which the products and the diagonal are known.
+    """A curvature of which the products and the diagonal are known."""
 
-    Attributes:
-        product: d -> H d.
-        diagonal: (k,) positive, near the diagonal of H.
-    """
-
-    product: Callable[[FloatArray], FloatArray]
-    diagonal: FloatArray
+    product: Callable[[FloatArray], FloatArray]  # d -> H d
+    diagonal: FloatArray  # (k,) positive, near the diagonal of H
 
     def times(self, d: FloatArray) -> FloatArray:
         """Return H d."""

@@ -14,29 +14,17 @@ Objective = Literal["ece", "adaece", "nll", "brier"]
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric of N samples. Values are kept as fractions or nats, and shown in their unit.
+    """A metric of N samples. Values are kept as fractions or nats, and shown in their unit."""
 
-    Attributes:
-        name: field of `numerics.metrics.Metrics`, and key in JSON.
-        label: what readers call it.
-        unit: of a value as shown: `%`, `nats` or nothing.
-        change_unit: of a difference as shown: `points`, `nats` or nothing.
-        factor: from the stored value to the one shown.
-        digits: after the decimal point, in that unit.
-        better: +1 if larger values are better, -1 if smaller ones are.
-        smallest_effect: smallest change that counts, in the unit of a difference as shown.
-        objective: whether a search can minimise it.
-    """
-
-    name: str
-    label: str
-    unit: str
-    change_unit: str
-    factor: int
-    digits: int
-    better: Literal[-1, 1]
-    smallest_effect: float
-    objective: bool = False
+    name: str  # field of `numerics.metrics.Metrics`, and key in JSON
+    label: str  # what readers call it
+    unit: str  # of a value as shown: `%`, `nats` or nothing
+    change_unit: str  # of a difference as shown: `points`, `nats` or nothing
+    factor: int  # from the stored value to the one shown
+    digits: int  # after the decimal point, in that unit
+    better: Literal[-1, 1]  # +1 if larger values are better, -1 if smaller ones are
+    smallest_effect: float  # smallest change that counts, in the unit of a difference as shown
+    objective: bool = False  # whether a search can minimise it
 
     @property
     def title(self) -> str:

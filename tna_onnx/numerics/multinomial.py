@@ -146,19 +146,12 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Shape:
-    """What is known of samples before a fit.
+    """What is known of samples before a fit."""
 
-    Attributes:
-        samples: their number N; the sum of their weights where they have some.
-        classes: number of classes C.
-        spread: root mean square of the centred logits P s.
-        gap: mean distance of the label's logit from the largest one; 0 where every sample is right.
-    """
-
-    samples: float
-    classes: int
-    spread: float
-    gap: float
+    samples: float  # their number N; the sum of their weights where they have some
+    classes: int  # number of classes C
+    spread: float  # root mean square of the centred logits P s
+    gap: float  # mean distance of the label's logit from the largest one; 0 where every sample is right
 
 
 def shape_of(reduce: Callable[..., Any]) -> Shape:
@@ -216,23 +209,14 @@ def _logistic(x: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Objective:
-    """The loss as a function of the flat theta.
+    """The loss as a function of the flat theta."""
 
-    Attributes:
-        reduce: runs over chunks of (logits, labels).
-        form: what D is.
-        shape: of D.
-        temperature: T, or None.
-        size: number of samples.
-        ridge: (k,) diagonal of the Hessian of the ridge.
-    """
-
-    reduce: Callable[..., Any]
-    form: Form
-    shape: tuple[int, ...]
-    temperature: float | None
-    size: float
-    ridge: FloatArray
+    reduce: Callable[..., Any]  # runs over chunks of (logits, labels)
+    form: Form  # what D is
+    shape: tuple[int, ...]  # of D
+    temperature: float | None  # T, or None
+    size: float  # number of samples
+    ridge: FloatArray  # (k,) diagonal of the Hessian of the ridge
 
     @classmethod
     def of(
@@ -409,17 +393,11 @@ _MAX_PRODUCTS = 25
 
 @dataclass(frozen=True, eq=False)
 class Axes:
-    """Principal axes of features.
+    """Principal axes of features."""
 
-    Attributes:
-        axes: (n, r) orthonormal columns, the widest first.
-        coordinates: (N, r) of the samples along them.
-        spread: (r,) mean squares of the coordinates.
-    """
-
-    axes: Float32Array
-    coordinates: Float32Array
-    spread: Float32Array
+    axes: Float32Array  # (n, r) orthonormal columns, the widest first
+    coordinates: Float32Array  # (N, r) of the samples along them
+    spread: Float32Array  # (r,) mean squares of the coordinates
 
 
 def principal_axes(features: Float32Array) -> Axes:
@@ -574,17 +552,11 @@ _MIN_EIGENVALUE = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Arrow:
-    """The matrix M.
+    """The matrix M."""
 
-    Attributes:
-        inverse: (j, j) S^-1.
-        coupling: (j, C) B.
-        diagonal: (C,) that of D.
-    """
-
-    inverse: FloatArray
-    coupling: FloatArray
-    diagonal: FloatArray
+    inverse: FloatArray  # (j, j) S^-1
+    coupling: FloatArray  # (j, C) B
+    diagonal: FloatArray  # (C,) that of D
 
     @classmethod
     def of(cls, block: FloatArray, coupling: FloatArray, diagonal: FloatArray) -> Arrow:

@@ -66,17 +66,12 @@ RuleKind: TypeAlias = Literal["labels", "positive", "sure", "ratio"]
 
 @dataclass(frozen=True, eq=False)
 class DecisionRule:
-    """How probabilities become a decision.
+    """How probabilities become a decision."""
 
-    Attributes:
-        kind: see above.
-        positive: the class k of `positive`.
-        cost: (C, A) of deciding a where c is true, of `ratio`; A is C, or C + 1 with a column for no decision; (0, 0)
-            without costs.
-    """
-
-    kind: RuleKind
-    positive: int
+    kind: RuleKind  # see above
+    positive: int  # the class k of `positive`
+    # (C, A) of deciding a where c is true, of `ratio`; A is C, or C + 1 with a column for no decision; (0, 0) without
+    # costs
     cost: Floats
 
     def decide(self, p: Floats, thresholds: Floats) -> NDArray[Any]:

@@ -221,14 +221,10 @@ class SoftLabels:
     """Probabilities of the classes in place of one label a sample, as a teacher gives them, and a label drawn of them.
 
     What knows labels alone reads it as an array, and gets those that were drawn.
-
-    Attributes:
-        labels: (N,) int64, drawn.
-        shares: (N, C) float32; each row adds up to 1.
     """
 
-    labels: NDArray[np.int64]
-    shares: NDArray[np.float32]
+    labels: NDArray[np.int64]  # (N,) int64, drawn
+    shares: NDArray[np.float32]  # (N, C) float32; each row adds up to 1
     ndim: ClassVar[int] = 1
 
     @classmethod
@@ -259,15 +255,10 @@ class SoftLabels:
 
 @dataclass(frozen=True, eq=False)
 class WeightedLabels:
-    """Labels of samples that do not all count the same; what fits to them multiplies by `weigh`.
+    """Labels of samples that do not all count the same; what fits to them multiplies by `weigh`."""
 
-    Attributes:
-        labels: (N,) int64; (N, C) of several labels a sample.
-        weights: (N,) float64.
-    """
-
-    labels: NDArray[np.int64]
-    weights: NDArray[np.float64]
+    labels: NDArray[np.int64]  # (N,) int64; (N, C) of several labels a sample
+    weights: NDArray[np.float64]  # (N,) float64
 
     @property
     def ndim(self) -> int:

@@ -57,19 +57,12 @@ class Energy:
 
 @dataclass(frozen=True, eq=False)
 class Mahalanobis:
-    """Distance to the nearest class minus the distance to all samples.
+    """Distance to the nearest class minus the distance to all samples."""
 
-    Attributes:
-        center: (n,) mean of all samples.
-        within: (n, n) matrix A with A A' = S^-1.
-        overall: (n, n) likewise of T^-1.
-        means: (C', n) class means minus the center, times A; classes without samples have none.
-    """
-
-    center: FloatArray
-    within: FloatArray
-    overall: FloatArray
-    means: FloatArray
+    center: FloatArray  # (n,) mean of all samples
+    within: FloatArray  # (n, n) matrix A with A A' = S^-1
+    overall: FloatArray  # (n, n) likewise of T^-1
+    means: FloatArray  # (C', n) class means minus the center, times A; classes without samples have none
 
     @classmethod
     def fit(cls, features: NDArray[Any], labels: NDArray[np.int64]) -> Mahalanobis:
@@ -94,15 +87,10 @@ class Mahalanobis:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """Length of what lies in the directions in which the samples vary least.
+    """Length of what lies in the directions in which the samples vary least."""
 
-    Attributes:
-        center: (n,) mean of all samples.
-        axes: (n, m) orthonormal columns.
-    """
-
-    center: FloatArray
-    axes: FloatArray
+    center: FloatArray  # (n,) mean of all samples
+    axes: FloatArray  # (n, m) orthonormal columns
 
     @classmethod
     def fit(cls, features: NDArray[Any], labels: NDArray[np.int64]) -> Residual:  # noqa: ARG003 - one signature for all

@@ -69,17 +69,11 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, eq=False)
 class EmFit:
-    """Frequencies that EM found for B weightings of the same samples.
+    """Frequencies that EM found for B weightings of the same samples."""
 
-    Attributes:
-        priors: (B, C), rows add up to 1.
-        gain: (B,) L(q), the log-likelihood above that of the old frequencies, nats a sample.
-        gap: (B,) how much of it may be missing at most, nats a sample.
-    """
-
-    priors: FloatArray
-    gain: FloatArray
-    gap: FloatArray
+    priors: FloatArray  # (B, C), rows add up to 1
+    gain: FloatArray  # (B,) L(q), the log-likelihood above that of the old frequencies, nats a sample
+    gap: FloatArray  # (B,) how much of it may be missing at most, nats a sample
 
 
 def fit_em(
@@ -226,23 +220,14 @@ _DRAWN_CYCLES = 100
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """What a model says of M labelled samples and of N others.
+    """What a model says of M labelled samples and of N others."""
 
-    Attributes:
-        labels: class indices (M,).
-        old_predicted: predicted classes (M,).
-        old_confidence: largest probabilities (M,).
-        probabilities: P(y | x) of the others, (N, C).
-        source: (C,) frequencies p that the probabilities are calibrated under, all positive.
-        counted: whether p was counted on the labels, so that it has their noise.
-    """
-
-    labels: IntArray
-    old_predicted: IntArray
-    old_confidence: FloatArray
-    probabilities: NDArray[np.floating]
-    source: FloatArray
-    counted: bool
+    labels: IntArray  # class indices (M,)
+    old_predicted: IntArray  # predicted classes (M,)
+    old_confidence: FloatArray  # largest probabilities (M,)
+    probabilities: NDArray[np.floating]  # P(y | x) of the others, (N, C)
+    source: FloatArray  # (C,) frequencies p that the probabilities are calibrated under, all positive
+    counted: bool  # whether p was counted on the labels, so that it has their noise
 
     @property
     def n_classes(self) -> int:
@@ -257,19 +242,13 @@ class Observed:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Estimates of B draws.
+    """Estimates of B draws."""
 
-    Attributes:
-        em: (B, C) frequencies.
-        black_box: (B, C) frequencies; None where K, or that of a draw, cannot be inverted.
-        unexplained: (B, C) shares of predictions less those that the frequencies of EM explain; None likewise.
-        surprise: (B,) differences of confidence, fractions.
-    """
-
-    em: FloatArray
-    black_box: FloatArray | None
+    em: FloatArray  # (B, C) frequencies
+    black_box: FloatArray | None  # (B, C) frequencies; None where K, or that of a draw, cannot be inverted
+    # (B, C) shares of predictions less those that the frequencies of EM explain; None likewise
     unexplained: FloatArray | None
-    surprise: FloatArray
+    surprise: FloatArray  # (B,) differences of confidence, fractions
 
 
 def redraw(observed: Observed, em: FloatArray, count: int, seed: int, *, with_black_box: bool) -> Draws:

@@ -203,16 +203,11 @@ def _ratio(value: float, sigma: float) -> float:
 
 @dataclass(frozen=True, eq=False)
 class ClassCounts:
-    """Counts of N samples of C classes.
+    """Counts of N samples of C classes."""
 
-    Attributes:
-        predicted: (C,) samples that each class was predicted for.
-        right: (C,) of these, samples whose label it is.
-        errors: (label, prediction) -> samples, where the two differ. A matrix of all pairs would not fit many classes.
-    """
-
-    predicted: NDArray[Any]
-    right: NDArray[Any]
+    predicted: NDArray[Any]  # (C,) samples that each class was predicted for
+    right: NDArray[Any]  # (C,) of these, samples whose label it is
+    # (label, prediction) -> samples, where the two differ. A matrix of all pairs would not fit many classes.
     errors: Counter[tuple[int, int]]
 
     @classmethod

@@ -227,15 +227,10 @@ def noise(covariance: FloatArray, seed: int) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class CrossFit:
-    """What corrects cross-fitted scores of N samples.
+    """What corrects cross-fitted scores of N samples."""
 
-    Attributes:
-        fitted: scores of the same samples under the map that is fitted on all of them.
-        fold: (N,) integers, the fold of each sample.
-    """
-
-    fitted: SampleScores
-    fold: NDArray[np.intp]
+    fitted: SampleScores  # scores of the same samples under the map that is fitted on all of them
+    fold: NDArray[np.intp]  # (N,) integers, the fold of each sample
 
     @property
     def folds(self) -> int:

@@ -33,18 +33,13 @@ _NEVER = np.float32(2)  # no sum of probabilities reaches it
 
 @dataclass(frozen=True, eq=False)
 class RollUp:
-    """A rule that answers with a class or a group of classes.
+    """A rule that answers with a class or a group of classes."""
 
-    Attributes:
-        levels: names of the L levels; level 0 are the classes.
-        groups: (L, C) number of the group that each class is in at each level. Groups are numbered through, level by
-            level, by their first class, so that level 0 has the numbers 0 to C - 1.
-        names: of the groups behind the classes, by number from C on.
-    """
-
-    levels: tuple[str, ...]
+    levels: tuple[str, ...]  # names of the L levels; level 0 are the classes
+    # (L, C) number of the group that each class is in at each level. Groups are numbered through, level by level, by
+    # their first class, so that level 0 has the numbers 0 to C - 1.
     groups: NDArray[np.int64]
-    names: tuple[str, ...]
+    names: tuple[str, ...]  # of the groups behind the classes, by number from C on
 
     kind: ClassVar[str] = "roll-up"
     positive: ClassVar[int] = 0

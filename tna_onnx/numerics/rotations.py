@@ -197,18 +197,13 @@ _COLUMNS = 128
 
 @dataclass(frozen=True, eq=False)
 class ClassVectors:
-    """What all paths of one weight share.
+    """What all paths of one weight share."""
 
-    Attributes:
-        weight: (C, n) class vectors.
-        half: (C,) float64 factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for
-            vectors without a direction, which then count for nothing.
-        share: one over the number of vectors with a direction.
-    """
-
-    weight: FloatArray
+    weight: FloatArray  # (C, n) class vectors
+    # (C,) float64 factor from a deficit to the squared sine of half the angle, 1 / (2 |w_c|^2); zero for vectors
+    # without a direction, which then count for nothing
     half: NDArray[np.float64]
-    share: float
+    share: float  # one over the number of vectors with a direction
 
     @classmethod
     def of(cls, weight: FloatArray) -> ClassVectors:
@@ -245,17 +240,11 @@ class ClassVectors:
 
 @dataclass(frozen=True, eq=False)
 class Turns:
-    """Rotations of several paths, in the order of each path.
+    """Rotations of several paths, in the order of each path."""
 
-    Attributes:
-        path: (K,) position of the path of each rotation among those walked together.
-        pairs: (K, 2) coordinates.
-        turn: (K,) angles in radians.
-    """
-
-    path: NDArray[np.int64]
-    pairs: NDArray[np.int64]
-    turn: NDArray[np.float64]
+    path: NDArray[np.int64]  # (K,) position of the path of each rotation among those walked together
+    pairs: NDArray[np.int64]  # (K, 2) coordinates
+    turn: NDArray[np.float64]  # (K,) angles in radians
 
     def reversed(self) -> Turns:
         """Return the rotations that undo these."""

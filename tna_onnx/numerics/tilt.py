@@ -351,15 +351,10 @@ _ANGLES = 2**15
 
 @dataclass(frozen=True, eq=False)
 class Stops:
-    """Where P paths stop for A angles.
+    """Where P paths stop for A angles."""
 
-    Attributes:
-        rotations: (P, A) rotations made; 0 for angles that a path does not reach before it ends.
-        reached: (P, A) mRC there, radians, past the angle by a part of n_t rotations.
-    """
-
-    rotations: NDArray[np.int64]
-    reached: NDArray[np.float64]
+    rotations: NDArray[np.int64]  # (P, A) rotations made; 0 for angles that a path does not reach before it ends
+    reached: NDArray[np.float64]  # (P, A) mRC there, radians, past the angle by a part of n_t rotations
 
 
 def find_stops(

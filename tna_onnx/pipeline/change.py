@@ -259,18 +259,12 @@ def _each(formulas: Sequence[Callable[..., Any]], op: Ops, logits: Any, features
 
 @dataclass(frozen=True)
 class Proof:
-    """Whether a file is its source and a change that this tool writes.
+    """Whether a file is its source and a change that this tool writes."""
 
-    Attributes:
-        unexplained: in what the file differs from its source that is not of such a change.
-        reason: why the file could not be made again; empty where it was.
-        decisions: that were added; None where there are none.
-        explained: gives the differences of the change; called where they are looked at, as it reads every tensor again.
-    """
-
-    unexplained: tuple[Difference, ...] = ()
-    reason: str = ""
-    decisions: DecisionStep | None = None
+    unexplained: tuple[Difference, ...] = ()  # in what the file differs from its source that is not of such a change
+    reason: str = ""  # why the file could not be made again; empty where it was
+    decisions: DecisionStep | None = None  # that were added; None where there are none
+    # gives the differences of the change; called where they are looked at, as it reads every tensor again
     explained: Callable[[], tuple[Difference, ...]] = tuple
 
     @functools.cached_property
@@ -309,19 +303,12 @@ def make_again(source: Model, file: Model) -> Model:
 
 @dataclass(frozen=True, eq=False)
 class _Rebuilt:
-    """A file that was made again.
+    """A file that was made again."""
 
-    Attributes:
-        model: the file.
-        roles: name of a tensor or node -> what is new in it.
-        wrong: what the file says of itself and is not so.
-        decisions: that were added; None where there are none.
-    """
-
-    model: Model
-    roles: dict[str, str] = field(default_factory=dict)
-    wrong: tuple[Difference, ...] = ()
-    decisions: DecisionStep | None = None
+    model: Model  # the file
+    roles: dict[str, str] = field(default_factory=dict)  # name of a tensor or node -> what is new in it
+    wrong: tuple[Difference, ...] = ()  # what the file says of itself and is not so
+    decisions: DecisionStep | None = None  # that were added; None where there are none
 
 
 def _explained(source: Model, rebuilt: _Rebuilt) -> tuple[Difference, ...]:

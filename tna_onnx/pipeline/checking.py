@@ -484,17 +484,11 @@ def with_file(report: Report, path: Path, task: Task) -> Report:
 
 @dataclass(frozen=True, eq=False)
 class FinalFile:
-    """The recalibration that a file with decisions has to contain, for its check.
+    """The recalibration that a file with decisions has to contain, for its check."""
 
-    Attributes:
-        task: what was opened.
-        checked: samples of which a part is run through it.
-        shipped: what the recalibration should compute for them.
-    """
-
-    task: Task
-    checked: Collected
-    shipped: Shipped
+    task: Task  # what was opened
+    checked: Collected  # samples of which a part is run through it
+    shipped: Shipped  # what the recalibration should compute for them
 
     def report(self, report: Report, path: Path) -> Report:
         """Return the report with differences and checks of the file at `path`, which has decisions."""

@@ -204,13 +204,9 @@ def _in_order(parts: list[SampleScores], fold: NDArray[np.intp]) -> SampleScores
 
 @dataclass(frozen=True)
 class MapFits:
-    """Fits of maps with the same options.
+    """Fits of maps with the same options."""
 
-    Attributes:
-        options: by name; each map takes those that it declares.
-    """
-
-    options: Mapping[str, Any]
+    options: Mapping[str, Any]  # by name; each map takes those that it declares
 
     def path(self, method: Method, logits: Logits, rows: Mask) -> Iterator[tuple[Method, CalibrationMap | None]]:
         """Yield the fits to the samples `rows`, (N,), along the path of a map that has one."""

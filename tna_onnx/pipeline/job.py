@@ -41,50 +41,29 @@ from tna_onnx.runtime.session import CUDA
 
 @dataclass(frozen=True, eq=False)
 class ModelJob:
-    """What a command is asked to do with a classifier and samples, before anything is opened.
+    """What a command is asked to do with a classifier and samples, before anything is opened."""
 
-    Attributes:
-        model: the source.
-        calib: labelled samples that something is fitted to.
-        held_out: labelled samples for the report; None without.
-        options: on the model's head and output.
-        output: path to write; None for the default.
-        overwrite: allow the output to be the input.
-        dry_run: write no model.
-        device: `auto`, `cpu`, `cuda` or `cuda:INDEX`.
-        batch_size: samples per run, or `auto`.
-    """
-
-    model: ModelSource
-    calib: Data
-    held_out: Data | None = None
-    options: ModelOptions = field(default_factory=ModelOptions)
-    output: str | Path | None = None
-    overwrite: bool = False
-    dry_run: bool = False
-    device: str = "auto"
-    batch_size: BatchSize = DEFAULT
+    model: ModelSource  # the source
+    calib: Data  # labelled samples that something is fitted to
+    held_out: Data | None = None  # labelled samples for the report; None without
+    options: ModelOptions = field(default_factory=ModelOptions)  # on the model's head and output
+    output: str | Path | None = None  # path to write; None for the default
+    overwrite: bool = False  # allow the output to be the input
+    dry_run: bool = False  # write no model
+    device: str = "auto"  # `auto`, `cpu`, `cuda` or `cuda:INDEX`
+    batch_size: BatchSize = DEFAULT  # samples per run, or `auto`
 
 
 @dataclass(frozen=True, eq=False)
 class Job(ModelJob):
-    """The request for a recalibration; without held-out data the report is cross-fitted.
+    """The request for a recalibration; without held-out data the report is cross-fitted."""
 
-    Attributes:
-        settings: of search, map and intervals.
-        gates: limits on the result.
-        details: collect the numbers behind the figures.
-        cache: folder of feature stores.
-        teacher: a model whose probabilities stand for the labels of `calib`; None without.
-        patch: ending of the name of a patch to make (`pipeline.patch`); empty for none.
-    """
-
-    settings: Settings = field(default_factory=Settings)
-    gates: Gates = field(default_factory=Gates)
-    details: bool = False
-    cache: str | Path | None = None
-    teacher: ModelSource | None = None
-    patch: str = ""
+    settings: Settings = field(default_factory=Settings)  # of search, map and intervals
+    gates: Gates = field(default_factory=Gates)  # limits on the result
+    details: bool = False  # collect the numbers behind the figures
+    cache: str | Path | None = None  # folder of feature stores
+    teacher: ModelSource | None = None  # a model whose probabilities stand for the labels of `calib`; None without
+    patch: str = ""  # ending of the name of a patch to make (`pipeline.patch`); empty for none
 
     @property
     def folder(self) -> Path | None:
@@ -196,50 +175,29 @@ class Collected:
 
 @dataclass(frozen=True, eq=False)
 class Teacher:
-    """A model whose probabilities stand for labels.
+    """A model whose probabilities stand for labels."""
 
-    Attributes:
-        model: as read.
-        probabilities: (N, C) its probabilities for the samples of the report.
-        labelled: whether those have labels of their own.
-    """
-
-    model: Model
-    probabilities: NDArray[np.float32]
-    labelled: bool
+    model: Model  # as read
+    probabilities: NDArray[np.float32]  # (N, C) its probabilities for the samples of the report
+    labelled: bool  # whether those have labels of their own
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A recalibration that is ready to start.
+    """A recalibration that is ready to start."""
 
-    Attributes:
-        job: the request.
-        opened: the source model and its session.
-        probed: where its logits are, checked against the model itself.
-        output: path to write; None for a model in memory that stays there.
-        calibration: samples to search and fit on.
-        held_out: samples for the report, if given.
-        provider: ONNX Runtime's execution provider.
-        fallback: why `auto` did not get CUDA; empty otherwise.
-        batch_size: samples per run.
-        placement: where the products of the search are computed.
-        data_notes: what users should know about the samples.
-        teacher: whose probabilities stand for labels; None where there are labels.
-    """
-
-    job: Job
-    opened: OpenModel
-    probed: Probed
-    output: Path | None
-    calibration: Collected
-    held_out: Collected | None
-    provider: str
-    fallback: str
-    batch_size: int
-    placement: Placement = field(default_factory=Host)
-    data_notes: tuple[str, ...] = ()
-    teacher: Teacher | None = None
+    job: Job  # the request
+    opened: OpenModel  # the source model and its session
+    probed: Probed  # where its logits are, checked against the model itself
+    output: Path | None  # path to write; None for a model in memory that stays there
+    calibration: Collected  # samples to search and fit on
+    held_out: Collected | None  # samples for the report, if given
+    provider: str  # ONNX Runtime's execution provider
+    fallback: str  # why `auto` did not get CUDA; empty otherwise
+    batch_size: int  # samples per run
+    placement: Placement = field(default_factory=Host)  # where the products of the search are computed
+    data_notes: tuple[str, ...] = ()  # what users should know about the samples
+    teacher: Teacher | None = None  # whose probabilities stand for labels; None where there are labels
     _originals: WeakKeyDictionary[Collected, Logits] = field(default_factory=WeakKeyDictionary, repr=False)
 
     @property

@@ -55,17 +55,11 @@ _MOST_LOST = 0.10
 
 @dataclass(frozen=True)
 class Method:
-    """A weight and a map that a recalibration may choose.
+    """A weight and a map that a recalibration may choose."""
 
-    Attributes:
-        tilted: whether the weight is tilted and averaged.
-        map: the map on top, or `none`.
-        step: which strength of the map's path; 0 for maps without one.
-    """
-
-    tilted: bool
-    map: str
-    step: int = 0
+    tilted: bool  # whether the weight is tilted and averaged
+    map: str  # the map on top, or `none`
+    step: int = 0  # which strength of the map's path; 0 for maps without one
 
     @property
     def label(self) -> str:
@@ -141,19 +135,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Rule:
-    """How to choose.
+    """How to choose."""
 
-    Attributes:
-        objective: metric whose losses decide.
-        bins: of ECE and AdaECE.
-        max_accuracy_drop: accuracy that a method may lose which can change predictions, a fraction.
-        careful: whether rule 5 holds.
-    """
-
-    objective: Objective = "nll"
-    bins: int = 15
-    max_accuracy_drop: float = 0.0
-    careful: bool = False
+    objective: Objective = "nll"  # metric whose losses decide
+    bins: int = 15  # of ECE and AdaECE
+    max_accuracy_drop: float = 0.0  # accuracy that a method may lose which can change predictions, a fraction
+    careful: bool = False  # whether rule 5 holds
 
     def choose(self, scores: Mapping[Method, SampleScores], before: SampleScores) -> Method:
         """Return the method to take. `scores`: of samples that no fit has seen, in one order; not empty."""

@@ -59,24 +59,15 @@ _MOST_OF_CLASS = 100
 
 @dataclass(frozen=True, eq=False)
 class Opened:
-    """A classifier with the samples that a command runs it over.
+    """A classifier with the samples that a command runs it over."""
 
-    Attributes:
-        classifier: ready to run.
-        data: the description of `source`, with the preprocessing that was found for it.
-        source: labelled samples that something is chosen, fitted or measured on.
-        held_out: labelled samples for the report; None without.
-        batch_size: samples per run.
-        notes: on the data, and on what the model makes of a batch.
-        form: what digests of samples are of, where these are features or logits; empty for samples of its inputs.
-    """
-
-    classifier: Classifier
-    data: Data
-    source: Source
-    held_out: Source | None
-    batch_size: int
-    notes: tuple[str, ...]
+    classifier: Classifier  # ready to run
+    data: Data  # the description of `source`, with the preprocessing that was found for it
+    source: Source  # labelled samples that something is chosen, fitted or measured on
+    held_out: Source | None  # labelled samples for the report; None without
+    batch_size: int  # samples per run
+    notes: tuple[str, ...]  # on the data, and on what the model makes of a batch
+    # what digests of samples are of, where these are features or logits; empty for samples of its inputs
     form: str = field(default="", kw_only=True)
 
     @property

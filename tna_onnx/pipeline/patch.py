@@ -264,21 +264,13 @@ TYPES = {
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """A tensor of a .safetensors file.
+    """A tensor of a .safetensors file."""
 
-    Attributes:
-        name: as there.
-        type: of its elements, as NumPy calls it; empty for another one, which is not read.
-        shape: of its values.
-        start: first byte of the values in the file.
-        end: the byte behind them.
-    """
-
-    name: str
-    type: str
-    shape: tuple[int, ...]
-    start: int
-    end: int
+    name: str  # as there
+    type: str  # of its elements, as NumPy calls it; empty for another one, which is not read
+    shape: tuple[int, ...]  # of its values
+    start: int  # first byte of the values in the file
+    end: int  # the byte behind them
 
 
 def read_header(content: bytes) -> tuple[dict[str, str], list[Tensor]]:

@@ -36,17 +36,11 @@ from tna_onnx.pipeline.methods import FOLDS
 
 @dataclass(frozen=True)
 class LabelCheck:
-    """What was seen on labels.
+    """What was seen on labels."""
 
-    Attributes:
-        coverage: classes of the calibration labels.
-        warnings: sentences on what looks wrong or is missing.
-        trusted: whether the user says that the labels are right.
-    """
-
-    coverage: Coverage
-    warnings: tuple[str, ...] = ()
-    trusted: bool = False
+    coverage: Coverage  # classes of the calibration labels
+    warnings: tuple[str, ...] = ()  # sentences on what looks wrong or is missing
+    trusted: bool = False  # whether the user says that the labels are right
 
     def covers(self, name: str) -> bool:
         """Whether labels say enough for a map: one that can change predictions moves classes against each other."""
@@ -147,15 +141,10 @@ _MOST_NEAR = 50.0
 
 @dataclass(frozen=True, eq=False)
 class DigestedSamples:
-    """A data set as far as leaks are concerned.
+    """A data set as far as leaks are concerned."""
 
-    Attributes:
-        source: the samples.
-        form: what their digests are of.
-    """
-
-    source: Source
-    form: str
+    source: Source  # the samples
+    form: str  # what their digests are of
 
     @classmethod
     def of(cls, source: Source) -> DigestedSamples:

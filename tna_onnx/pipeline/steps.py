@@ -33,13 +33,9 @@ _SUM = 1e-6  # by which weights of distributions may miss 1
 
 @dataclass(frozen=True, eq=False)
 class Added:
-    """Logits plus one number a class: what is left of a change where the file has no place for a bias.
+    """Logits plus one number a class: what is left of a change where the file has no place for a bias."""
 
-    Attributes:
-        bias: (C,) numbers.
-    """
-
-    bias: NDArray[np.floating]
+    bias: NDArray[np.floating]  # (C,) numbers
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:  # noqa: ARG002 - as every map is called
         """Return s + c."""
@@ -52,13 +48,9 @@ class Added:
 
 @dataclass(frozen=True)
 class OriginalClass:
-    """The class that the input predicts, as a further output (N,) of integers; logits stay as they are.
+    """The class that the input predicts, as a further output (N,) of integers; logits stay as they are."""
 
-    Attributes:
-        output: its name.
-    """
-
-    output: str = "original_class"
+    output: str = "original_class"  # its name
 
     keeps_order: ClassVar[bool] = True
     for_classes: ClassVar[bool] = True
@@ -71,46 +63,27 @@ class OriginalClass:
 
 @dataclass(frozen=True, eq=False)
 class Change:
-    """What is done to a head, or behind the tensor of scores.
+    """What is done to a head, or behind the tensor of scores."""
 
-    Attributes:
-        weight: (C, n) new class vectors; None where they stay, or are computed.
-        bias: (C,) new bias, where the head holds one; None likewise.
-        bias_factor: what the bias that the file has is multiplied by.
-        folded: a map in weight and bias that are computed from those of the source; see `can_recompute`.
-        maps: formulas that are appended, the first one first.
-        keeps_order: none of these changes which class comes first.
-        shape: of one sample's logits (`graph.rewrite`).
-        block: how names of appended nodes begin.
-    """
-
-    weight: NDArray[Any] | None = None
-    bias: NDArray[Any] | None = None
-    bias_factor: float = 1.0
-    folded: Any = None
-    maps: tuple[Any, ...] = ()
-    keeps_order: bool = True
-    shape: tuple[int, ...] | Layout = (0,)
-    block: str = PREFIX
+    weight: NDArray[Any] | None = None  # (C, n) new class vectors; None where they stay, or are computed
+    bias: NDArray[Any] | None = None  # (C,) new bias, where the head holds one; None likewise
+    bias_factor: float = 1.0  # what the bias that the file has is multiplied by
+    folded: Any = None  # a map in weight and bias that are computed from those of the source; see `can_recompute`
+    maps: tuple[Any, ...] = ()  # formulas that are appended, the first one first
+    keeps_order: bool = True  # none of these changes which class comes first
+    shape: tuple[int, ...] | Layout = (0,)  # of one sample's logits (`graph.rewrite`)
+    block: str = PREFIX  # how names of appended nodes begin
 
 
 @dataclass(frozen=True, eq=False)
 class HeadStep:
-    """A change of scores that was done again.
+    """A change of scores that was done again."""
 
-    Attributes:
-        source: SHA-256 of the file that it says it was done to.
-        model: that file.
-        readout: the head, or the tensor of scores.
-        change: what was done.
-        known: all its numbers but those of the weight are in the metadata.
-    """
-
-    source: str
-    model: Model
-    readout: Readout
-    change: Change
-    known: bool
+    source: str  # SHA-256 of the file that it says it was done to
+    model: Model  # that file
+    readout: Readout  # the head, or the tensor of scores
+    change: Change  # what was done
+    known: bool  # all its numbers but those of the weight are in the metadata
 
     @property
     def fitted(self) -> Any:
@@ -137,23 +110,14 @@ class HeadStep:
 
 @dataclass(frozen=True, eq=False)
 class DecisionStep:
-    """Decisions that were added again.
+    """Decisions that were added again."""
 
-    Attributes:
-        source: SHA-256 of the file that it says they were added to.
-        model: what they were added to.
-        guarded: formulas of the scores.
-        thresholds: what these are compared with.
-        names: role -> output.
-        dials: inputs that thresholds are taken by.
-    """
-
-    source: str
-    model: Model
-    guarded: decisions.Guarded
-    thresholds: Mapping[str, NDArray[np.float32]]
-    names: Mapping[str, str]
-    dials: dials.Dials
+    source: str  # SHA-256 of the file that it says they were added to
+    model: Model  # what they were added to
+    guarded: decisions.Guarded  # formulas of the scores
+    thresholds: Mapping[str, NDArray[np.float32]]  # what these are compared with
+    names: Mapping[str, str]  # role -> output
+    dials: dials.Dials  # inputs that thresholds are taken by
 
 
 class Encoder:

@@ -30,36 +30,24 @@ from tna_onnx.search.sparse import search_complete, search_sparse
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What was chosen and fitted.
+    """What was chosen and fitted."""
 
-    Attributes:
-        candidates: all weights that were scored, the original one first.
-        chosen: the one that was chosen.
-        weight: its (C, n) weight; None for a model without a head.
-        method: weight and map in a word.
-        fitted: the map, None for none.
-        before: scores of the input model on the calibration data.
-        logits: logits of the calibration data under `weight`, before the map.
-        scores: cross-fitted scores of the methods that were compared; empty where nothing was `auto`.
-        left_out: those of them that a rule took out, and which.
-        changing: the one that would be chosen if predictions might change at any cost but accuracy, where it changes
-            them and is not chosen.
-        failed: methods that could not be fitted without one of the folds, and why; a path by its first step.
-        by_likelihood: whether a likelihood ratio decided between the input and one temperature.
-    """
-
-    candidates: tuple[Candidate, ...]
-    chosen: Candidate
-    weight: NDArray[Any] | None
-    method: Method
-    fitted: CalibrationMap | None
-    before: SampleScores
-    logits: Logits
+    candidates: tuple[Candidate, ...]  # all weights that were scored, the original one first
+    chosen: Candidate  # the one that was chosen
+    weight: NDArray[Any] | None  # its (C, n) weight; None for a model without a head
+    method: Method  # weight and map in a word
+    fitted: CalibrationMap | None  # the map, None for none
+    before: SampleScores  # scores of the input model on the calibration data
+    logits: Logits  # logits of the calibration data under `weight`, before the map
+    # cross-fitted scores of the methods that were compared; empty where nothing was `auto`
     scores: Scores = field(default_factory=dict)
-    left_out: Mapping[Method, Reason] = field(default_factory=dict)
+    left_out: Mapping[Method, Reason] = field(default_factory=dict)  # those of them that a rule took out, and which
+    # the one that would be chosen if predictions might change at any cost but accuracy, where it changes them and is
+    # not chosen
     changing: Method | None = None
+    # methods that could not be fitted without one of the folds, and why; a path by its first step
     failed: Mapping[Method, str] = field(default_factory=dict)
-    by_likelihood: bool = False
+    by_likelihood: bool = False  # whether a likelihood ratio decided between the input and one temperature
 
     @property
     def map(self) -> str:
@@ -107,15 +95,10 @@ _LogitsOf = Callable[[Any], Logits]
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some of the calibration data.
+    """Some of the calibration data."""
 
-    Attributes:
-        rows: which of all samples these are, in this order.
-        take: takes them out, and gives their logits under a weight; called where they are needed.
-    """
-
-    rows: NDArray[np.intp]
-    take: Callable[[], _LogitsOf]
+    rows: NDArray[np.intp]  # which of all samples these are, in this order
+    take: Callable[[], _LogitsOf]  # takes them out, and gives their logits under a weight; called where they are needed
 
     @functools.cached_property
     def logits_of(self) -> _LogitsOf:

@@ -61,13 +61,9 @@ class Shipped:
 
 @dataclass(frozen=True, eq=False)
 class Writing:
-    """How results of a task can be written.
+    """How results of a task can be written."""
 
-    Attributes:
-        task: what was opened.
-    """
-
-    task: Task
+    task: Task  # what was opened
 
     @functools.cached_property
     def maps(self) -> tuple[str, ...]:

@@ -38,17 +38,11 @@ _ENDINGS = (".png", ".svg")
 
 @dataclass(frozen=True)
 class CardWords:
-    """What a report does not know of its model.
+    """What a report does not know of its model."""
 
-    Attributes:
-        task: one of `TASKS`; None for what the report tells.
-        license: identifier of the licence, as the Hub has it.
-        base_model: name of the input model on the Hub.
-    """
-
-    task: str | None = None
-    license: str | None = None
-    base_model: str | None = None
+    task: str | None = None  # one of `TASKS`; None for what the report tells
+    license: str | None = None  # identifier of the licence, as the Hub has it
+    base_model: str | None = None  # name of the input model on the Hub
 
 
 def model_card(report: Report, words: CardWords, figures: Sequence[str] = ()) -> str:

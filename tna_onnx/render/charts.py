@@ -43,23 +43,14 @@ _MIN_SHARE = 0.002
 
 @dataclass(frozen=True)
 class MarkedChart(Chart):
-    """A chart with marked values.
+    """A chart with marked values."""
 
-    Attributes:
-        x_range: ends of the horizontal axis; those of the lines where it is None.
-        vertical: a value of x to mark, and its text.
-        horizontal: values of y to mark, and their texts.
-        rings: points (x, y) to mark.
-        text_on_top: whether the text of `vertical` stands there, and not at the bottom.
-        whiskers: whether the intervals of marked points are strokes; a band otherwise.
-    """
-
-    x_range: tuple[float, float] | None = None
-    vertical: tuple[float, str] | None = None
-    horizontal: tuple[tuple[float, str], ...] = ()
-    rings: tuple[tuple[float, float], ...] = ()
-    text_on_top: bool = False
-    whiskers: bool = False
+    x_range: tuple[float, float] | None = None  # ends of the horizontal axis; those of the lines where it is None
+    vertical: tuple[float, str] | None = None  # a value of x to mark, and its text
+    horizontal: tuple[tuple[float, str], ...] = ()  # values of y to mark, and their texts
+    rings: tuple[tuple[float, float], ...] = ()  # points (x, y) to mark
+    text_on_top: bool = False  # whether the text of `vertical` stands there, and not at the bottom
+    whiskers: bool = False  # whether the intervals of marked points are strokes; a band otherwise
 
 
 def log_ticks(chart: Chart) -> list[float]:
@@ -291,21 +282,13 @@ def words_of(multi_label: object) -> DiagramWords:
 
 @dataclass(frozen=True)
 class Bar:
-    """One bar of a reliability diagram; all but the count are fractions.
+    """One bar of a reliability diagram; all but the count are fractions."""
 
-    Attributes:
-        left: lower end of its confidences.
-        right: upper end of its confidences.
-        count: samples in it.
-        confidence: their mean confidence; 0 without samples.
-        height: their accuracy; 0 without samples.
-    """
-
-    left: float
-    right: float
-    count: int
-    confidence: float
-    height: float
+    left: float  # lower end of its confidences
+    right: float  # upper end of its confidences
+    count: int  # samples in it
+    confidence: float  # their mean confidence; 0 without samples
+    height: float  # their accuracy; 0 without samples
 
     @property
     def width(self) -> float:

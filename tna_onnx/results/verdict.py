@@ -31,17 +31,11 @@ _JUDGED = ("nll", "ece", "accuracy")
 
 @dataclass(frozen=True)
 class Standing:
-    """The judged metrics by whether their change counts.
+    """The judged metrics by whether their change counts."""
 
-    Attributes:
-        better: names of those that are better.
-        worse: names of those that are worse.
-        same: names of the others.
-    """
-
-    better: tuple[str, ...]
-    worse: tuple[str, ...]
-    same: tuple[str, ...]
+    better: tuple[str, ...]  # names of those that are better
+    worse: tuple[str, ...]  # names of those that are worse
+    same: tuple[str, ...]  # names of the others
 
     @classmethod
     def of(cls, differences: Mapping[str, Interval], objective: str = "ece") -> Standing:

@@ -27,19 +27,13 @@ _OPTION = re.compile(r"tf32=(?P<tf32>as-deployed|off)|memory=(?P<memory>\d+(?:\.
 
 @dataclass(frozen=True)
 class Device:
-    """The value of `--device`.
+    """The value of `--device`."""
 
-    Attributes:
-        kind: `auto`, `cpu` or `cuda`.
-        index: of the CUDA device.
-        tf32: whether ONNX Runtime may round float32 products to TF32 on CUDA, as it does where models are deployed.
-        memory: bytes of the CUDA device that a run may take; None for all that is free.
-    """
-
-    kind: str
-    index: int = 0
+    kind: str  # `auto`, `cpu` or `cuda`
+    index: int = 0  # of the CUDA device
+    # whether ONNX Runtime may round float32 products to TF32 on CUDA, as it does where models are deployed
     tf32: bool = True
-    memory: int | None = None
+    memory: int | None = None  # bytes of the CUDA device that a run may take; None for all that is free
 
 
 def parse_device(text: str) -> Device:

@@ -31,24 +31,15 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A weight that was scored.
+    """A weight that was scored."""
 
-    Attributes:
-        angle: target of mRC in degrees; 0 is the original weight.
-        reached: mean mRC of the members in degrees, past the target by a part of n_t rotations.
-        ensemble_size: members averaged.
-        rotations: mean number of rotations n_r of a member.
-        scores: of all samples that the search sees; in a complete search after the map.
-        fitted: the map fitted for this weight, in a complete search.
-        weight: (C, n), while no other candidate is better; else None, and `candidate_weight` makes it again.
-    """
-
-    angle: float
-    ensemble_size: int
-    rotations: float
-    scores: SampleScores
-    fitted: Any = None
-    reached: float = 0.0
+    angle: float  # target of mRC in degrees; 0 is the original weight
+    ensemble_size: int  # members averaged
+    rotations: float  # mean number of rotations n_r of a member
+    scores: SampleScores  # of all samples that the search sees; in a complete search after the map
+    fitted: Any = None  # the map fitted for this weight, in a complete search
+    reached: float = 0.0  # mean mRC of the members in degrees, past the target by a part of n_t rotations
+    # (C, n), while no other candidate is better; else None, and `candidate_weight` makes it again
     weight: NDArray[Any] | None = field(default=None, repr=False)
 
     @property

@@ -84,19 +84,12 @@ _LARGE_SURPRISE = 0.02
 
 @dataclass(frozen=True, eq=False)
 class Estimated:
-    """Estimated class frequencies of unlabelled samples.
+    """Estimated class frequencies of unlabelled samples."""
 
-    Attributes:
-        prior: (C,) what is written: the estimate with half a sample more in each class.
-        interval: (C, 2) bootstrap interval.
-        evidence: what else the samples say.
-        notes: what the user should know, in sentences.
-    """
-
-    prior: FloatArray
-    interval: FloatArray
-    evidence: ShiftEvidence
-    notes: tuple[str, ...]
+    prior: FloatArray  # (C,) what is written: the estimate with half a sample more in each class
+    interval: FloatArray  # (C, 2) bootstrap interval
+    evidence: ShiftEvidence  # what else the samples say
+    notes: tuple[str, ...]  # what the user should know, in sentences
 
 
 def source_counts(labels: NDArray[np.int64], names: Sequence[str], where: str) -> FloatArray:

@@ -85,15 +85,10 @@ _KINDS = {"logits": "logits", "positive_logit": "logit"}
 
 @dataclass(frozen=True, eq=False)
 class ShiftSamples(Opened):
-    """The model, and labelled samples of the data that it was made for, as `source`.
+    """The model, and labelled samples of the data that it was made for, as `source`."""
 
-    Attributes:
-        probed: where its scores are.
-        unlabelled: samples of the target without labels; None where its frequencies are given.
-    """
-
-    probed: Probed
-    unlabelled: Source | None
+    probed: Probed  # where its scores are
+    unlabelled: Source | None  # samples of the target without labels; None where its frequencies are given
 
 
 def open_shift(job: ShiftJob) -> ShiftSamples:
@@ -244,21 +239,13 @@ _BINS = 15
 
 @dataclass(frozen=True, eq=False)
 class _Estimate:
-    """Class frequencies before and after, and how they were obtained.
+    """Class frequencies before and after, and how they were obtained."""
 
-    Attributes:
-        source: (C,) before.
-        target: (C,) after.
-        old: (M, C) probabilities of the labelled samples.
-        estimated: the estimate; None where the user states the frequencies.
-        notes: what the user should know, in sentences.
-    """
-
-    source: FloatArray
-    target: FloatArray
-    old: NDArray[np.float32]
-    estimated: Estimated | None
-    notes: tuple[str, ...]
+    source: FloatArray  # (C,) before
+    target: FloatArray  # (C,) after
+    old: NDArray[np.float32]  # (M, C) probabilities of the labelled samples
+    estimated: Estimated | None  # the estimate; None where the user states the frequencies
+    notes: tuple[str, ...]  # what the user should know, in sentences
 
 
 def shift(job: ShiftJob, progress: Progress) -> Shift:

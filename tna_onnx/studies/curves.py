@@ -500,15 +500,10 @@ _Case = Callable[[StudyData, int], Repeat]
 
 @dataclass(frozen=True, eq=False)
 class Searches:
-    """Searches along the grid; the averages of one distribution and seed serve all numbers of bins.
+    """Searches along the grid; the averages of one distribution and seed serve all numbers of bins."""
 
-    Attributes:
-        settings: settings of the search; its bins are those of the held-out scores.
-        bins: numbers of bins that may choose.
-    """
-
-    settings: SearchSettings
-    bins: Sequence[int]
+    settings: SearchSettings  # settings of the search; its bins are those of the held-out scores
+    bins: Sequence[int]  # numbers of bins that may choose
     cached: dict[tuple[TiltParameters, int], dict[int, Repeat]] = field(default_factory=dict)
 
     def case(self, tilt: TiltParameters, bins: int) -> _Case:

@@ -59,36 +59,22 @@ GRID_STEP = 3.0
 
 @dataclass(frozen=True, eq=False)
 class Recalibration:
-    """A weight and the map fitted on it, as one method chose them.
+    """A weight and the map fitted on it, as one method chose them."""
 
-    Attributes:
-        weight: (C, n); the original one for angle 0.
-        fitted: None for no map.
-        angle: mRC in degrees.
-        members: averaged; 0 for the limit of many.
-        candidates: weights that were scored.
-    """
-
-    weight: NDArray[Any]
-    fitted: CalibrationMap | None = None
-    angle: float = 0.0
-    members: int = 1
-    candidates: int = 1
+    weight: NDArray[Any]  # (C, n); the original one for angle 0
+    fitted: CalibrationMap | None = None  # None for no map
+    angle: float = 0.0  # mRC in degrees
+    members: int = 1  # averaged; 0 for the limit of many
+    candidates: int = 1  # weights that were scored
 
 
 @dataclass(frozen=True, eq=False)
 class Stop:
-    """Tilted weights after n_r rotations each.
+    """Tilted weights after n_r rotations each."""
 
-    Attributes:
-        rotations: n_r.
-        tilted: (D, n, C) class vectors of D draws.
-        angles: (D, C) between each class vector and its tilted self, radians; NaN for zero vectors.
-    """
-
-    rotations: int
-    tilted: NDArray[Any]
-    angles: NDArray[np.float64]
+    rotations: int  # n_r
+    tilted: NDArray[Any]  # (D, n, C) class vectors of D draws
+    angles: NDArray[np.float64]  # (D, C) between each class vector and its tilted self, radians; NaN for zero vectors
 
     @property
     def mrc(self) -> NDArray[np.float64]:

@@ -65,19 +65,12 @@ EXPERIMENTS: dict[str, Experiment] = {
 
 @dataclass(frozen=True, eq=False)
 class StudyJob(ModelJob):
-    """The request for a run of studies; held-out data are scored.
+    """The request for a run of studies; held-out data are scored."""
 
-    Attributes:
-        only: names of studies; empty for all.
-        settings: of the studies.
-        folder: of the results; None to keep them in memory.
-        cache: folder of feature stores.
-    """
-
-    only: tuple[str, ...] = ()
-    settings: StudySettings = field(default_factory=StudySettings)
-    folder: Path | None = None
-    cache: str | Path | None = None
+    only: tuple[str, ...] = ()  # names of studies; empty for all
+    settings: StudySettings = field(default_factory=StudySettings)  # of the studies
+    folder: Path | None = None  # of the results; None to keep them in memory
+    cache: str | Path | None = None  # folder of feature stores
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -19,22 +19,14 @@ from tna_onnx.pipeline.job import Task
 
 @dataclass(frozen=True, eq=False)
 class StudyData:
-    """Features of two sets of samples, and the layer s = W z + b.
+    """Features of two sets of samples, and the layer s = W z + b."""
 
-    Attributes:
-        weight: (C, n) class vectors, float32 or float64.
-        bias: (C,) in the dtype of the weight.
-        calibration: samples to search and fit on.
-        held_out: samples to score.
-        tilt_bias: whether the bias is scaled by what is left of a tilted weight.
-        placement: where products are computed.
-    """
-
-    weight: NDArray[Any]
-    bias: NDArray[Any]
-    calibration: FeatureTable
-    held_out: FeatureTable
-    tilt_bias: bool = True
+    weight: NDArray[Any]  # (C, n) class vectors, float32 or float64
+    bias: NDArray[Any]  # (C,) in the dtype of the weight
+    calibration: FeatureTable  # samples to search and fit on
+    held_out: FeatureTable  # samples to score
+    tilt_bias: bool = True  # whether the bias is scaled by what is left of a tilted weight
+    # where products are computed
     placement: Placement = Host()  # noqa: RUF009 - a frozen value
 
     def logits(self, table: FeatureTable, weight: NDArray[Any] | None = None) -> HeadLogits:

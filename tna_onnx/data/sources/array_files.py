@@ -36,19 +36,12 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 @dataclass(eq=False)
 class StoredArrays:
-    """Arrays by name.
+    """Arrays by name."""
 
-    Attributes:
-        where: what messages start with: the path, or what the object is called.
-        title: what reports call the file or folder.
-        names: of all arrays.
-        noun: what messages call one of them.
-    """
-
-    where: str
-    title: str
-    names: list[str]
-    noun: ClassVar[str] = "array"
+    where: str  # what messages start with: the path, or what the object is called
+    title: str  # what reports call the file or folder
+    names: list[str]  # of all arrays
+    noun: ClassVar[str] = "array"  # what messages call one of them
 
     def column(self, name: str) -> Any:
         """Return an array by which samples can be read, rows along axis 0: loaded, mapped, or read on demand."""
@@ -65,17 +58,11 @@ class StoredArrays:
 
 @dataclass(eq=False)
 class NpzArrays(StoredArrays):
-    """Arrays of an open archive; made by `open_npz`.
+    """Arrays of an open archive; made by `open_npz`."""
 
-    Attributes:
-        archive: NumPy's.
-        stream: the file that it reads.
-        max_bytes: what its arrays may take.
-    """
-
-    archive: Any = field(repr=False)
-    stream: Any = field(repr=False)
-    max_bytes: int
+    archive: Any = field(repr=False)  # NumPy's
+    stream: Any = field(repr=False)  # the file that it reads
+    max_bytes: int  # what its arrays may take
     _arrays: dict[str, AnyArray] = field(default_factory=dict, repr=False)
     _claimed: int = 0
     _sha256: str = ""
@@ -134,15 +121,10 @@ def open_npz(path: Path, limits: Limits) -> Iterator[NpzArrays]:
 
 @dataclass(eq=False)
 class NpyArrays(StoredArrays):
-    """Arrays in `.npy` files; made by `open_npy_files`.
+    """Arrays in `.npy` files; made by `open_npy_files`."""
 
-    Attributes:
-        files: name -> path.
-        data_root: a further folder that links may lead to.
-    """
-
-    files: dict[str, Path]
-    data_root: Path | None = None
+    files: dict[str, Path]  # name -> path
+    data_root: Path | None = None  # a further folder that links may lead to
     noun: ClassVar[str] = ".npy file"
 
     def column(self, name: str) -> AnyArray:
@@ -203,15 +185,10 @@ def _check_expansion(where: str, nouns: str, size: int, max_bytes: int) -> None:
 
 @dataclass(eq=False)
 class Hdf5Arrays(StoredArrays):
-    """Data sets of an HDF5 file; made by `open_hdf5_file`.
+    """Data sets of an HDF5 file; made by `open_hdf5_file`."""
 
-    Attributes:
-        file: h5py's; its data sets keep it open.
-        max_bytes: what its data sets may take: values that are not stored read as zeros.
-    """
-
-    file: Any = field(repr=False)
-    max_bytes: int
+    file: Any = field(repr=False)  # h5py's; its data sets keep it open
+    max_bytes: int  # what its data sets may take: values that are not stored read as zeros
     _claimed: int = 0
     noun: ClassVar[str] = "data set"
 

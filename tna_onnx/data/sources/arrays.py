@@ -145,15 +145,10 @@ def _check_one_file(path: Path, request: Request) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Precomputed:
-    """Features or logits of N samples.
+    """Features or logits of N samples."""
 
-    Attributes:
-        kind: which of the two.
-        source: the values and labels.
-    """
-
-    kind: Kind
-    source: ArraySource
+    kind: Kind  # which of the two
+    source: ArraySource  # the values and labels
 
     @property
     def values(self) -> AnyArray:

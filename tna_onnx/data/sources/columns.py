@@ -58,33 +58,22 @@ class Column(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """Samples in columns; made by `open_columns`.
+    """Samples in columns; made by `open_columns`."""
 
-    Attributes:
-        title: what reports call it, e.g. "arrays calib.npz".
-        where: what messages start with, the path of the data.
-        noun: what messages call a column, e.g. "array".
-        inputs: the model's inputs.
-        columns: input name -> its values.
-        labels: class indices (N,).
-        hashed: computes the digest.
-        notes: what reports say about how the columns were taken.
-        placed: labels by position, (N, P...), or by label, (N, C), where a sample has several; `labels` then only tell
-            samples apart.
-        beside: what belongs to each sample beside inputs and labels, by its role: `group` -> texts (N,).
-        preprocessing: what was done to the samples where they were read; None for values that are used as they are.
-    """
-
-    title: str
-    where: str
-    noun: str
-    inputs: tuple[InputSpec, ...]
-    columns: Mapping[str, Column] = field(repr=False)
-    labels: IntArray = field(repr=False)
-    hashed: Callable[[], str] = field(repr=False)
-    notes: tuple[str, ...] = ()
+    title: str  # what reports call it, e.g. "arrays calib.npz"
+    where: str  # what messages start with, the path of the data
+    noun: str  # what messages call a column, e.g. "array"
+    inputs: tuple[InputSpec, ...]  # the model's inputs
+    columns: Mapping[str, Column] = field(repr=False)  # input name -> its values
+    labels: IntArray = field(repr=False)  # class indices (N,)
+    hashed: Callable[[], str] = field(repr=False)  # computes the digest
+    notes: tuple[str, ...] = ()  # what reports say about how the columns were taken
+    # labels by position, (N, P...), or by label, (N, C), where a sample has several; `labels` then only tell samples
+    # apart
     placed: IntArray | None = field(default=None, repr=False)
+    # what belongs to each sample beside inputs and labels, by its role: `group` -> texts (N,)
     beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
+    # what was done to the samples where they were read; None for values that are used as they are
     preprocessing: dict[str, object] | None = None
 
     def __len__(self) -> int:
@@ -268,21 +257,13 @@ def require_text(where: str, values: AnyArray, rows: IntArray) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """Columns (N,) of numbers or text as one array (N, n), or (N,); a `Column`.
+    """Columns (N,) of numbers or text as one array (N, n), or (N,); a `Column`."""
 
-    Attributes:
-        where: what messages start with.
-        names: of the columns.
-        parts: their values.
-        shape: of the array.
-        dtype: of the model's input.
-    """
-
-    where: str
-    names: tuple[str, ...]
-    parts: tuple[Column, ...] = field(repr=False)
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    where: str  # what messages start with
+    names: tuple[str, ...]  # of the columns
+    parts: tuple[Column, ...] = field(repr=False)  # their values
+    shape: tuple[int, ...]  # of the array
+    dtype: np.dtype[Any]  # of the model's input
 
     def __getitem__(self, rows: IntArray, /) -> AnyArray:
         values = np.empty((len(rows), len(self.parts)), self.dtype)

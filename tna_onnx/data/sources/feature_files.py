@@ -62,15 +62,10 @@ _DIGEST = 16  # bytes of a row's digest
 
 @dataclass(frozen=True, eq=False)
 class FeatureFiles:
-    """Features or logits that were read from files.
+    """Features or logits that were read from files."""
 
-    Attributes:
-        precomputed: the values and labels.
-        writer: what `FeatureExtractor.describe` said of them; None for files of others.
-    """
-
-    precomputed: Precomputed
-    writer: dict[str, Any] | None
+    precomputed: Precomputed  # the values and labels
+    writer: dict[str, Any] | None  # what `FeatureExtractor.describe` said of them; None for files of others
 
 
 def open_feature_files(data: Any, request: Request, at_most: int | None = None) -> FeatureFiles | None:
@@ -371,19 +366,12 @@ _NOTHING: _Beside = {"groups": None, "weights": None}
 
 @dataclass(frozen=True, eq=False)
 class LabelledScores:
-    """Scores of N samples.
+    """Scores of N samples."""
 
-    Attributes:
-        kind: logits, natural logarithms before a softmax, or probabilities.
-        values: (N, C), or (N,) of the second of two classes.
-        labels: (N,), class indices or names.
-        beside: `groups` and `weights`, (N,) each, or None where they are not asked for.
-    """
-
-    kind: ScoresWord
-    values: NDArray[Any]
-    labels: NDArray[Any]
-    beside: Mapping[str, NDArray[Any] | None]
+    kind: ScoresWord  # logits, natural logarithms before a softmax, or probabilities
+    values: NDArray[Any]  # (N, C), or (N,) of the second of two classes
+    labels: NDArray[Any]  # (N,), class indices or names
+    beside: Mapping[str, NDArray[Any] | None]  # `groups` and `weights`, (N,) each, or None where they are not asked for
 
 
 def open_scores(

@@ -71,32 +71,19 @@ class ImageFiles(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ImageSource:
-    """Images decoded when asked for; made by `open_image_files`.
+    """Images decoded when asked for; made by `open_image_files`."""
 
-    Attributes:
-        title: what reports call it, e.g. "image folder calib".
-        files: where the images lie.
-        rows: which of the files are samples, (N,).
-        labels: class indices (N,).
-        input_name: the model input that takes the images.
-        preprocess: what becomes of them.
-        skipped: names of files left out because they cannot be read.
-        limits: how many pixels an image may have.
-        notes: what users should know about the samples.
-        search: how the preprocessing was found; None where something says what it is.
-        beside: what belongs to each sample beside image and label, by its role: `group` -> texts (N,).
-    """
-
-    title: str
-    files: ImageFiles = field(repr=False)
-    rows: IntArray = field(repr=False)
-    labels: IntArray = field(repr=False)
-    input_name: str
-    preprocess: ResolvedRecipe
-    skipped: tuple[str, ...] = ()
-    limits: Limits = DEFAULT_LIMITS
-    notes: tuple[str, ...] = ()
-    search: RecipeSearch | None = None
+    title: str  # what reports call it, e.g. "image folder calib"
+    files: ImageFiles = field(repr=False)  # where the images lie
+    rows: IntArray = field(repr=False)  # which of the files are samples, (N,)
+    labels: IntArray = field(repr=False)  # class indices (N,)
+    input_name: str  # the model input that takes the images
+    preprocess: ResolvedRecipe  # what becomes of them
+    skipped: tuple[str, ...] = ()  # names of files left out because they cannot be read
+    limits: Limits = DEFAULT_LIMITS  # how many pixels an image may have
+    notes: tuple[str, ...] = ()  # what users should know about the samples
+    search: RecipeSearch | None = None  # how the preprocessing was found; None where something says what it is
+    # what belongs to each sample beside image and label, by its role: `group` -> texts (N,)
     beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
     sample_form: ClassVar[str] = "bytes of image files"
 
@@ -223,17 +210,11 @@ def _in_threads(of: Callable[[int], T], rows: Sequence[int]) -> list[T]:
 
 @dataclass(frozen=True, eq=False)
 class FolderImages:
-    """Image files in a folder, here or behind a URL, each of which is read when it is needed.
+    """Image files in a folder, here or behind a URL, each of which is read when it is needed."""
 
-    Attributes:
-        root: the folder; behind a URL its path in `system`.
-        names: paths below `root`, with forward slashes.
-        system: file system of fsspec; None for files here.
-    """
-
-    root: Path | str
-    names: tuple[str, ...] = field(repr=False)
-    system: Any = field(default=None, repr=False)
+    root: Path | str  # the folder; behind a URL its path in `system`
+    names: tuple[str, ...] = field(repr=False)  # paths below `root`, with forward slashes
+    system: Any = field(default=None, repr=False)  # file system of fsspec; None for files here
 
     def __len__(self) -> int:
         return len(self.names)

@@ -40,15 +40,10 @@ _MAX_NAMED = 4  # names in a note before they are cut
 
 @dataclass(frozen=True)
 class Layout:
-    """Columns of each input.
+    """Columns of each input."""
 
-    Attributes:
-        columns: input name -> names of its columns; a column of lists stands alone.
-        note: what reports say about the choice; empty where it is plain.
-    """
-
-    columns: Mapping[str, tuple[str, ...]]
-    note: str = ""
+    columns: Mapping[str, tuple[str, ...]]  # input name -> names of its columns; a column of lists stands alone
+    note: str = ""  # what reports say about the choice; empty where it is plain
 
 
 def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> Layout:

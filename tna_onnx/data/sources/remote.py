@@ -204,16 +204,11 @@ _GONE = (404, 410)
 
 @dataclass(eq=False)
 class _Transfer:
-    """Something that a thread of its own does with a server.
+    """Something that a thread of its own does with a server."""
 
-    Attributes:
-        work: does it, and says in `received` how far it is.
-        received: bytes of the body so far; None while the head is awaited.
-        outcome: what the work has returned or raised, once it has.
-    """
-
-    work: Callable[[_Transfer], Any]
-    received: int | None = None
+    work: Callable[[_Transfer], Any]  # does it, and says in `received` how far it is
+    received: int | None = None  # bytes of the body so far; None while the head is awaited
+    # what the work has returned or raised, once it has
     outcome: list[tuple[Any, BaseException | None]] = field(default_factory=list)
 
     def result(self, url: str) -> Any:

@@ -45,28 +45,17 @@ class Slice(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class TableSlice:
-    """Rows of one table file.
+    """Rows of one table file."""
 
-    Attributes:
-        files: how it is opened.
-        name: of the file.
-        columns: what the model reads.
-        label: column of the labels.
-        groups: row groups of a Parquet file, from and to; None for all.
-        first: row of the file that the slice starts with.
-        rows: rows of the file that are taken, sorted; None for all.
-        count: of samples; 0 where it is not known.
-        beside: column of what belongs to a sample beside inputs and label, by its role: `group`, `weight`.
-    """
-
-    files: TableFiles = field(repr=False)
-    name: str
-    columns: tuple[str, ...]
-    label: str
-    groups: tuple[int, int] | None = None
-    first: int = 0
-    rows: IntArray | None = field(default=None, repr=False)
-    count: int = 0
+    files: TableFiles = field(repr=False)  # how it is opened
+    name: str  # of the file
+    columns: tuple[str, ...]  # what the model reads
+    label: str  # column of the labels
+    groups: tuple[int, int] | None = None  # row groups of a Parquet file, from and to; None for all
+    first: int = 0  # row of the file that the slice starts with
+    rows: IntArray | None = field(default=None, repr=False)  # rows of the file that are taken, sorted; None for all
+    count: int = 0  # of samples; 0 where it is not known
+    # column of what belongs to a sample beside inputs and label, by its role: `group`, `weight`
     beside: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:

@@ -225,21 +225,13 @@ def table_columns(schema: Any, request: Request, label_name: str, where: str) ->
 
 @dataclass(frozen=True, eq=False)
 class _Table:
-    """A table that is mapped column by column.
+    """A table that is mapped column by column."""
 
-    Attributes:
-        path: as the user named it.
-        files: of the table, in order.
-        request: what the model wants.
-        kinds: name of a column -> what it holds.
-        label: the column of the labels; None where they are given apart.
-    """
-
-    path: Path
-    files: tuple[Path, ...]
-    request: Request
-    kinds: Mapping[str, Kind]
-    label: str | None = None
+    path: Path  # as the user named it
+    files: tuple[Path, ...]  # of the table, in order
+    request: Request  # what the model wants
+    kinds: Mapping[str, Kind]  # name of a column -> what it holds
+    label: str | None = None  # the column of the labels; None where they are given apart
 
     @property
     def title(self) -> str:

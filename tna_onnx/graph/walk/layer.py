@@ -272,13 +272,9 @@ def refuse_distances(state: State) -> None:
 
 @dataclass(frozen=True, eq=False)
 class SummedHead(Head):
-    """Linear layers whose scores are added up, seen as one layer.
+    """Linear layers whose scores are added up, seen as one layer."""
 
-    Attributes:
-        layers: the layers, each with its factor in `weight_scale` and `bias_scale`.
-    """
-
-    layers: tuple[Head, ...] = ()
+    layers: tuple[Head, ...] = ()  # the layers, each with its factor in `weight_scale` and `bias_scale`
 
     @property
     def parts(self) -> dict[str, int]:

@@ -44,84 +44,51 @@ _NOT_ENDED = Refusal("", "", "the walk has not ended")
 
 @dataclass
 class State:
-    """State of one backward walk; at its end, what the walk learned.
+    """State of one backward walk; at its end, what the walk learned."""
 
-    Attributes:
-        model: the model.
-        output: the graph output at which the walk starts.
-        tensor: the tensor that the walk has reached.
-        reader: index of the node that reads it.
-        where: label of the node that the walk has reached.
-        logits: tensor that holds the logits, as far as the walk knows.
-        holds: `logits`, or `probabilities` where the graph has no tensor of logits.
-        activation: what follows the logits: none, softmax, log_softmax or sigmoid.
-        paired: the walk has passed Concat(1 - p, p).
-        summed: the walk is between a division by the own sum and the activation that is summed.
-        only_column: the walk has passed the choice of one column of probabilities, which must be the only one.
-        aligned: the walk has passed a node that moves, selects or averages scores.
-        order: where the classes of the output are among the scores, if nodes select them or put them in another order;
-            a slice as long as the number of scores is not known.
-        bias_steps: the same for the bias.
-        turned: the walk is in front of a Transpose of a matrix: scores are (C, N) there.
-        logged: the walk is between a Log and its Softmax.
-        raised: the walk is between an Exp and its LogSoftmax.
-        labels: what the model calls its classes.
-        follows: operators that the walk has passed, in order of execution.
-        scale: product of the constant factors on the scores, () or (C,).
-        bias: the constant that is added to the scores, if there is one.
-        bias_scale: product of the constant factors on the bias.
-        linear: nothing on the way bends the scores: the logits are features @ weight.T + bias.
-        homogeneous: scaling the scores scales the logits.
-        step: largest step of a quantisation between the linear layer and the logits.
-        full_step: the largest step that a range from 0 to 1 would have there.
-        output_step: the same between the activation and the output, where a range that holds less becomes that.
-        output_slack: largest change of a probability by a Clip or an added constant behind the activation.
-        cast_to: float type that the logits are cast to, where they are.
-        side_inputs: tensors that change the scores from the side; none may come from the linear layer itself.
-        single: the output is said to hold one logit a sample, whose Sigmoid was left out.
-        forks: number of products of two computed tensors that the walk has passed.
-        class_axis: of several predictions a sample, 1 or -1; 0 for one prediction a sample.
-        measure: what the scores are where they have no class vectors, and the largest is of the best class.
-        labelled: the output is said to hold the logits of several labels, whose Sigmoid was left out.
-        outcome: the head, or why there is none.
-    """
-
-    model: Model
-    output: str
-    tensor: str
-    reader: int
-    where: str = "the output"
-    logits: str = ""
-    holds: str = "logits"
-    activation: str = "none"
-    paired: bool = False
-    summed: bool = False
+    model: Model  # the model
+    output: str  # the graph output at which the walk starts
+    tensor: str  # the tensor that the walk has reached
+    reader: int  # index of the node that reads it
+    where: str = "the output"  # label of the node that the walk has reached
+    logits: str = ""  # tensor that holds the logits, as far as the walk knows
+    holds: str = "logits"  # `logits`, or `probabilities` where the graph has no tensor of logits
+    activation: str = "none"  # what follows the logits: none, softmax, log_softmax or sigmoid
+    paired: bool = False  # the walk has passed Concat(1 - p, p)
+    summed: bool = False  # the walk is between a division by the own sum and the activation that is summed
+    # the walk has passed the choice of one column of probabilities, which must be the only one
     only_column: bool = False
-    aligned: bool = False
+    aligned: bool = False  # the walk has passed a node that moves, selects or averages scores
+    # where the classes of the output are among the scores, if nodes select them or put them in another order; a slice
+    # as long as the number of scores is not known
     order: tuple[int, ...] | slice = ()
-    bias_steps: tuple[Step, ...] = ()
-    turned: bool = False
-    logged: bool = False
-    raised: bool = False
-    labels: tuple[int | str, ...] = ()
-    follows: tuple[str, ...] = ()
+    bias_steps: tuple[Step, ...] = ()  # the same for the bias
+    turned: bool = False  # the walk is in front of a Transpose of a matrix: scores are (C, N) there
+    logged: bool = False  # the walk is between a Log and its Softmax
+    raised: bool = False  # the walk is between an Exp and its LogSoftmax
+    labels: tuple[int | str, ...] = ()  # what the model calls its classes
+    follows: tuple[str, ...] = ()  # operators that the walk has passed, in order of execution
+    # product of the constant factors on the scores, () or (C,)
     scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
-    bias: Stored | None = None
+    bias: Stored | None = None  # the constant that is added to the scores, if there is one
+    # product of the constant factors on the bias
     bias_scale: NDArray[np.float64] = field(default_factory=lambda: np.ones(()))
-    linear: bool = True
-    homogeneous: bool = True
-    step: float = 0.0
-    full_step: float = 0.0
+    linear: bool = True  # nothing on the way bends the scores: the logits are features @ weight.T + bias
+    homogeneous: bool = True  # scaling the scores scales the logits
+    step: float = 0.0  # largest step of a quantisation between the linear layer and the logits
+    full_step: float = 0.0  # the largest step that a range from 0 to 1 would have there
+    # the same between the activation and the output, where a range that holds less becomes that
     output_step: float = 0.0
-    output_slack: float = 0.0
-    cast_to: str = ""
+    output_slack: float = 0.0  # largest change of a probability by a Clip or an added constant behind the activation
+    cast_to: str = ""  # float type that the logits are cast to, where they are
+    # tensors that change the scores from the side; none may come from the linear layer itself
     side_inputs: tuple[str, ...] = ()
-    single: bool = False
-    forks: int = 0
-    class_axis: int = ONE
-    measure: str = ""
-    labelled: bool = False
-    outcome: Head | Refusal = _NOT_ENDED
+    single: bool = False  # the output is said to hold one logit a sample, whose Sigmoid was left out
+    forks: int = 0  # number of products of two computed tensors that the walk has passed
+    class_axis: int = ONE  # of several predictions a sample, 1 or -1; 0 for one prediction a sample
+    measure: str = ""  # what the scores are where they have no class vectors, and the largest is of the best class
+    labelled: bool = False  # the output is said to hold the logits of several labels, whose Sigmoid was left out
+    outcome: Head | Refusal = _NOT_ENDED  # the head, or why there is none
 
     @property
     def node(self) -> onnx.NodeProto | None:

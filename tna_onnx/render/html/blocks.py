@@ -32,21 +32,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose first column names the rows; it scrolls sideways on its own.
+    """A table whose first column names the rows; it scrolls sideways on its own."""
 
-    Attributes:
-        columns: their heads.
-        rows: cells of each row: text, or markup.
-        caption: also the name of the region that scrolls.
-        look: class of the style sheet.
-        chosen: index of the row that stands out; None for none.
-    """
-
-    columns: tuple[Column, ...]
-    rows: tuple[tuple[str, ...], ...]
-    caption: str
-    look: str = ""
-    chosen: int | None = None
+    columns: tuple[Column, ...]  # their heads
+    rows: tuple[tuple[str, ...], ...]  # cells of each row: text, or markup
+    caption: str  # also the name of the region that scrolls
+    look: str = ""  # class of the style sheet
+    chosen: int | None = None  # index of the row that stands out; None for none
 
 
 def table(
@@ -79,21 +71,13 @@ class Figure:
 
 @dataclass(frozen=True)
 class Key:
-    """An entry of a legend: an area, or a line and the marker of its points.
+    """An entry of a legend: an area, or a line and the marker of its points."""
 
-    Attributes:
-        look: class of the style sheet.
-        text: that explains it.
-        line: whether it is a line.
-        capped: whether the line ends in strokes, as an interval does.
-        marker: path data; empty for none.
-    """
-
-    look: str
-    text: str
-    line: bool
-    marker: str = ""
-    capped: bool = False
+    look: str  # class of the style sheet
+    text: str  # that explains it
+    line: bool  # whether it is a line
+    marker: str = ""  # path data; empty for none
+    capped: bool = False  # whether the line ends in strokes, as an interval does
 
     @property
     def rest(self) -> bool:

@@ -58,21 +58,13 @@ from tna_onnx.results.study import Chart, Studies, Study
 
 @dataclass(frozen=True)
 class Section:
-    """A section of a page.
+    """A section of a page."""
 
-    Attributes:
-        name: its id, which links lead to.
-        title: its heading.
-        template: macro of `templates/sections.html` that writes `values`.
-        values: what it shows; None leaves the section out.
-        folds: whether it can be folded, and is on a small screen.
-    """
-
-    name: str
-    title: str
-    template: str
-    values: object
-    folds: bool = False
+    name: str  # its id, which links lead to
+    title: str  # its heading
+    template: str  # macro of `templates/sections.html` that writes `values`
+    values: object  # what it shows; None leaves the section out
+    folds: bool = False  # whether it can be folded, and is on a small screen
 
 
 def render_page(title: str, sections: Sequence[Section], version: str, facts: Sequence[tuple[str, str]] = ()) -> str:
