@@ -322,6 +322,17 @@ def test_the_check_of_the_written_file_runs_all_of_few_samples_in_other_batches(
     assert (sum(sizes) == 128 + 3 + 8 + 128) == (amount == 0)
 
 
+def test_where_few_samples_differ_in_other_batches_all_of_them_are_looked_at(tmp_path: Path) -> None:
+    onnx.save(_before_head(1.0), tmp_path / "m.onnx")
+    data = np.load(_data(tmp_path))
+    x, labels = data["x"][:256].copy(), data["labels"][:256]
+    x[170, 0] = 20.0  # neither in the first batch nor in the spread one
+    with pytest.raises(UnsupportedModel, match="depend on what it is run with"):
+        tna_onnx.calibrate(
+            tmp_path / "m.onnx", (x, labels), output=tmp_path / "c.onnx", map="ts", batch_size=16, device="cpu"
+        )
+
+
 @pytest.mark.parametrize("held_out", [0, 600])
 def test_what_depends_on_which_samples_are_together_is_seen_in_few_samples_too(held_out: int, tmp_path: Path) -> None:
     # in any order of one batch two marked samples are together: they have to be taken apart

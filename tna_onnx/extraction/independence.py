@@ -127,10 +127,13 @@ def require_independence(
     source: Source,
     batch_size: int,
     extra_outputs: Sequence[str] = (),
+    *,
+    least: int = 0,
 ) -> tuple[str, ...]:
     """Run the first batch, and again in other ways, and compare what a model's output says of the samples.
 
-    Gives notes. `extra_outputs`: other tensors of one or more numbers a sample, which are compared too.
+    Gives notes. `extra_outputs`: other tensors of one or more numbers a sample, which are compared too. `least`: how
+    many samples behind the first batch are run, if there are as many.
     """
     batch = next(source.batches(batch_size, first_rows(output.n_classes, source, batch_size)))
     names = [output.name, *extra_outputs]
@@ -138,16 +141,16 @@ def require_independence(
     if tensors[output.name].size != _rows(batch) * output.width:
         return ()  # the run itself says what is wrong with it
     compared = [Compared(output.name, output.probabilities), *(Compared(name) for name in extra_outputs)]
-    further = spread_batches(source, batch_size)
+    further = spread_batches(source, batch_size, least)
     return check_independence(model, session, compared, batch, tensors, further)
 
 
-def spread_batches(source: Source, batch_size: int) -> Iterator[Batch]:
+def spread_batches(source: Source, batch_size: int, least: int = 0) -> Iterator[Batch]:
     """Return batches of samples from all over the data, but the first batch; none of several predictions a sample."""
     rest = len(source) - batch_size
     if rest <= 0 or isinstance(source, PositionSource):
         return iter(())
-    count = min(rest, max(batch_size, len(source) // _SPREAD))
+    count = min(rest, max(batch_size, len(source) // _SPREAD, least))
     rows = batch_size + np.sort(np.random.default_rng(0).choice(rest, count, replace=False))
     return source.batches(batch_size, rows)
 
