@@ -4,8 +4,6 @@
 layer above no more than the protocol.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol

@@ -14,8 +14,6 @@ A terminal obeys control characters, and a reader does not see what a change of 
 Such characters are shown as escapes, as Python writes them: `\x1b`, `\u202e`. All others, of any script, stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """How far a stage of the work has come."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 Progress = Callable[[str, int, int], None]

@@ -1,7 +1,5 @@
 """The command line: parse, call one function, show. No arithmetic."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -4,8 +4,6 @@ They turn errors into messages and exit codes, write the help in sections (all o
 lists with spaces and flags under the names of other tools.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import importlib

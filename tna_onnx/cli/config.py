@@ -21,8 +21,6 @@ The environment is read by click, as `envvar` of each option; what files say bec
 checked as flags are, and an error names the variable or the file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import os

@@ -1,7 +1,5 @@
 """`tna-onnx guard` and `tna-onnx shift`: decisions for a model, and other class frequencies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`tna-onnx evaluate`, `compare`, `inspect` and `verify`: the commands that look at models and write none."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

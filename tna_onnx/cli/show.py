@@ -1,7 +1,5 @@
 """Running a command's function, and showing its result: on standard output, in files, and by the exit code of gates."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shlex

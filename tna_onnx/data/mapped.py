@@ -1,7 +1,5 @@
 """Arrays mapped from files. Pages that were read go back to the system, so memory does not grow with the file."""
 
-from __future__ import annotations
-
 import math
 import mmap
 import os

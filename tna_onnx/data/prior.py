@@ -5,8 +5,6 @@ Class frequencies are `uniform`, numbers, or a file: JSON, a list of C numbers i
 skipped. Classes are referred to by name, if the model's names are known, or by index.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -18,8 +18,6 @@ mapping with a text (N,) for each sample under `group`.
 `Part` is a subset of the samples of a source. `NO_LABELS`, given as separate labels, opens samples without labels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ Rotations are drawn and applied on the host, so candidates have the same weights
 fits of maps run where features and logits are.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import sys

@@ -8,8 +8,6 @@ cluster is tried first by another process, which can be ended: `ray.init` would 
 token, for minutes and hear no signal.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

@@ -15,8 +15,6 @@ order. It is therefore not the default: the same command is to give the same byt
 its size.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import time

@@ -11,8 +11,6 @@ parent process then refuses it for the same reason. Exit code 0 means that no na
 (`INTERNAL_ERROR`) that this package has a bug, whose traceback is on standard error.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

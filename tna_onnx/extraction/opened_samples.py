@@ -4,8 +4,6 @@ Features and logits that someone has stored, in a feature store of this package 
 a run of the network: only the part of the graph behind them is opened.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ recipe, and the one whose NLL at its own temperature is least is taken. A recipe
 against the known ones in the same way.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -14,8 +14,6 @@ finished chunk.
 The key of a store has the digests of a model and of samples: equal keys mean equal features.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

@@ -14,8 +14,6 @@ known comes near any of these. Those that have a name are fields of `graph.optio
 The other functions list what graphs hold, sub-graphs of If, Loop and Scan included.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import cache

@@ -8,8 +8,6 @@ one scale. Models quantised to 7 bits, as some CPUs need, keep to 7 bits. A 32-b
 the scale that integer kernels assume, scale of the features times scale of the weight.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

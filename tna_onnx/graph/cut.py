@@ -2,8 +2,6 @@
 a recalibrated model as it is in front of its appended map, where its head is a head again.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -8,8 +8,6 @@ numbers that were computed in the same way, to the last bit.
 Constants are Constant nodes: initializers would have to be inputs in models of IR version 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -19,8 +19,6 @@ Source: A. Podkopaev, A. Ramdas, Distribution-free uncertainty quantification fo
 2021, section 2.2; R. Tibshirani et al., Conformal prediction under covariate shift, NeurIPS 2019, lemma 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ where a tensor's bytes are kept (in the protobuf, or in a file of external data)
 else counts: order, names, doc strings, fields unknown to this version of ONNX, raw data in place of typed fields.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 from collections import Counter

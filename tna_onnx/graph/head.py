@@ -23,8 +23,6 @@ else, with the node and the reason. A refusal is a value; `choose_head` raises.
 file, so that the message says that they give no class scores.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -13,8 +13,6 @@ ai.onnx.ml's LinearClassifier, whose coefficients are an attribute.
     x[:, :1]        Slice
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -9,8 +9,6 @@ twice, and these others twice, so that a small file can stand for more nodes tha
 counted before anything is inlined.
 """
 
-from __future__ import annotations
-
 import graphlib
 import hashlib
 import json

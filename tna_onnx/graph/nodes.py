@@ -5,8 +5,6 @@ Everything is 2-D in the dtype of the logits; constants become initializers of s
 files. Names share one prefix, so that users can leave the block out of a quantisation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote

@@ -3,8 +3,6 @@
 The meaning comes from the nodes after the head, from this package's provenance, or from the user, never from values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """What a comparison of two models gives: light to import, as results hold it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

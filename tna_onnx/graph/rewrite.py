@@ -14,8 +14,6 @@ A map goes from logits to logits. Around it are written, with s the one logit of
     several a sample        (N, C, H, W) -> (N H W, C) -> map -> (N, C, H, W)
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections import Counter

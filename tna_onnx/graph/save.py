@@ -20,8 +20,6 @@ The new file is named after its contents: `NAME.onnx.DIGEST.data`. So it never h
 content, and a model and its data cannot be mixed up. The source's files are only read.
 """
 
-from __future__ import annotations
-
 import contextlib
 import filecmp
 import hashlib

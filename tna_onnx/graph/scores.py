@@ -13,8 +13,6 @@ skl2onnx writes one-vs-rest:
     x -> classifier 2 -> (1 - p, p) -> p ] -> Concat -> (N, C)
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Collection, Iterable
 from dataclasses import replace

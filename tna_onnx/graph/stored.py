@@ -15,8 +15,6 @@ that others read too, it is left alone, and the linear node gets a tensor of its
     scores = features @ vectors.T * scale + bias * bias_scale
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any, TypeAlias

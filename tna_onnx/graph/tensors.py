@@ -11,8 +11,6 @@ place, and whoever writes the message puts them back on the way to the file.
 A key holds the SHA-256 of the bytes: two keys are equal where the values are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import sys

@@ -6,8 +6,6 @@ comes out as no number is taken from the file: under the same name, of the same 
 A patch holds no more of a file than these values: `new_values` takes them out, and `stand_in` gives them to the writer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -2,8 +2,6 @@
 the interval that they have (`operate`), and what the file says of it.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import math

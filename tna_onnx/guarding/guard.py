@@ -5,8 +5,6 @@ samples are split in two: weight and map, an outlier score and a temperature of 
 thresholds come from the other, of which the recalibration has seen nothing.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable

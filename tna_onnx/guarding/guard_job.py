@@ -5,8 +5,6 @@ The outlier score: which tensors it reads, and its fit to features.
 The score of which sets are made: its temperature and penalty are those with small sets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -5,8 +5,6 @@ For such a change the file is taken apart into the model before `guard` and what
 written again. Nothing is promised of thresholds set by hand, and the metadata say so: their goal is `by hand`.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

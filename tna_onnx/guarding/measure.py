@@ -3,8 +3,6 @@ its output `decision` against the labels (`score_decision`); which outputs of a 
 whether a written file decides what was meant (`check_decisions`).
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

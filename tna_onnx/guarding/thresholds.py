@@ -285,14 +285,12 @@ class Thresholds:
         values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of
             the probabilities, [] or [C]; float32.
         dials: levels that callers may choose in place of `accept` and `set`, and class frequencies.
-        vacuous: classes that every set holds, because they have too few samples.
         covered: how many of the samples that the one threshold of sets comes from are in it.
         notes: what the user should know, in sentences.
     """
 
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     dials: Dials = field(default_factory=Dials)
-    vacuous: tuple[int, ...] = ()
     covered: int = 0
     notes: tuple[str, ...] = ()
 
@@ -348,7 +346,7 @@ def choose_thresholds(
         notes += [f"decision: {note}" for note in operated.notes]
         if settings.dials:
             dials = replace(dials, decision=ThresholdDial(settings.inputs["threshold"], operated.thresholds))
-    return Thresholds(levels, dials, vacuous, covered, tuple(notes))
+    return Thresholds(levels, dials, covered, tuple(notes))
 
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:

@@ -4,8 +4,6 @@ Member k is path k of the seed, whatever the number of members; with antithetic 
 its counterpart. An average of so many members at an angle has the same bits, whatever was asked for before it.
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

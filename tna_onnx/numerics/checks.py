@@ -1,7 +1,5 @@
 """Checks of arguments of the Python interface, which no command line has validated."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from numbers import Integral, Real

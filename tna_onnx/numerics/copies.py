@@ -15,8 +15,6 @@ found. Of many samples, all are held against each other only where some of 400 h
 Source of D: P. Grassberger & I. Procaccia, Measuring the strangeness of strange attractors, Physica D 9 (1983).
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

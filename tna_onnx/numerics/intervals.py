@@ -35,8 +35,6 @@ samples. With half of the distance 86.5 % of 200 runs there, and 97 % with 4 lab
 Source: van der Vaart & Wellner (1996), "Weak Convergence and Empirical Processes", section 2.9 (multiplier bootstrap).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from statistics import NormalDist

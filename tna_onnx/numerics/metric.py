@@ -3,8 +3,6 @@
 `numerics.metrics` has the formulas. Everything that names, prints, compares or limits a metric reads its row here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -17,8 +17,6 @@
 Source: Zadrozny & Elkan (2002), "Transforming classifier scores into accurate multiclass probability estimates".
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

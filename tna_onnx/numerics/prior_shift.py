@@ -35,8 +35,6 @@ noise, as it may be singular otherwise (Weyl's inequality).
 Sources: Saerens et al. (2002) and Lipton et al. (2018), whose theorem 3 asks the same of K; the tests are ours.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from dataclasses import dataclass

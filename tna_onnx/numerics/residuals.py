@@ -50,8 +50,6 @@ maps of as many parameters as there are samples, as a refit of many features is.
 Source: for the jackknife by groups Efron & Tibshirani (1993), "An introduction to the bootstrap", section 11.5.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ What a product gives depends on its threads in the last bits. So the number foll
 from nothing else.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

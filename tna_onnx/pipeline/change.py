@@ -11,8 +11,6 @@ place where it may be, and compares its digest with that in the step. So what a 
 these arrays, where someone has computed digests and seal anew; SECURITY.md says what follows from that.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import hashlib

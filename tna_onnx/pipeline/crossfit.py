@@ -7,8 +7,6 @@ very many, searches and fits see some.
 `MapFits` fits the maps of methods (`pipeline.methods`) to logits: a single one, or those along a map's path.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import math

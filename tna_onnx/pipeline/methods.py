@@ -19,8 +19,6 @@ costs a log loss does not know. `benchmarks/predictions_rule.py` compares rule 5
 Source of rule 3: Breiman, Friedman, Olshen & Stone (1984), *Classification and Regression Trees*, section 3.4.3.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

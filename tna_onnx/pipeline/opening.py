@@ -5,8 +5,6 @@ A recalibration (`open_task`) also runs the network up to its head, once over ea
 model (`Opened`) may start behind features or logits that were computed before (`open_computed`).
 """
 
-from __future__ import annotations
-
 import functools
 import logging
 from collections.abc import Iterable, Sequence

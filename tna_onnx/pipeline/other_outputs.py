@@ -5,8 +5,6 @@ them around the layer that was changed (a layer that is called twice, a bias mov
 they were and contradict the new probabilities. Both files are run, and every such relation is looked at.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any

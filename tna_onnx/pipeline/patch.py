@@ -22,8 +22,6 @@ may rename and transpose weights, so that they are found by their values. The te
 old weight of the ONNX file gets the new one, in its own type and orientation. All other bytes stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What happens inside `calibrate`, in order: open, search and fit, write, check, compare, report."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Callable, Iterator, Sequence

@@ -7,8 +7,6 @@ Both are scored on the same samples:
 - Where nothing was chosen or fitted, every bit of the output is the input's, and any data will do.
 """
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Sequence

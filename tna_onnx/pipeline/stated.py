@@ -1,7 +1,5 @@
 """What the entries of a file state of its change: written again step by step, by the words of who writes them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """What the steps of a change are made of, as JSON in the metadata of a file and back (see `pipeline.change`)."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the map fitted for it (`complete`). The map is none, or one of `MAPS`. What is `
 have been cross-fitted (`pipeline.methods`); a path of fits, as `refit` has one, is such a choice too.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

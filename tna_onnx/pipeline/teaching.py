@@ -5,8 +5,6 @@ KL(t || q) and what no fit can change, the entropy of t. What knows labels alone
 were drawn of t. Unlabelled samples are enough; where there are held-out ones with labels, the report is on these.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

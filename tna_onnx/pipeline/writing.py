@@ -9,8 +9,6 @@ A result is a weight and a map. The weight replaces the head's. The map goes one
 `provenance_entries` are what the written file says about itself: metadata_props, without the prefix `tna_onnx.`.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ YAML holds JSON: every text of the header is a JSON string, which no content can
 file stands in code spans or has its marks escaped.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -7,8 +7,6 @@ In a reliability diagram, bar j of B stands for j/B < confidence <= (j+1)/B, as 
 its gap is mean confidence - accuracy, above zero where confidence is too high.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ ending of its format. Runs without a search, a tilted weight or a plain linear h
 and PDF. Nothing depends on colour: series differ by dashes and markers. The same report gives the same bytes.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import io
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Lines of text, and how they are printed, whatever the terminal can show. Light to import: every command prints."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Results in a notebook: a page in a frame of its own, so that its style stays inside; figures; files."""
 
-from __future__ import annotations
-
 from pathlib import Path, PurePath
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows and lines of results that the terminal and the page share: each number is put into words once."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Results of every command but `verify` and `inspect` as text for a terminal or a pipe, by rich."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich import box

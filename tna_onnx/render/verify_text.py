@@ -1,7 +1,5 @@
 """Text of `verify` (whether a file is intact, and as good) and of `inspect` (what can be calibrated or not)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rich.console import Group, RenderableType

@@ -5,8 +5,6 @@ psutil reports the machine, but a Linux container can be smaller; its limits are
 (cgroup v2): `cpu.max`, `memory.max`, `memory.stat`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import mmap

@@ -3,8 +3,6 @@
 The only module that imports onnxruntime.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import io

@@ -2,8 +2,6 @@
 batches may run side by side, each on half of the cores: where one waits for a slow thread, the other works.
 """
 
-from __future__ import annotations
-
 import ctypes
 import re
 from collections import Counter, deque

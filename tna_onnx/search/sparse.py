@@ -22,8 +22,6 @@ The complete search scores pairs of a weight and the map fitted for it. `Walk` i
 candidates so far, and the angles to score next.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import math

@@ -4,8 +4,6 @@ they have changed; `tna_onnx.data.prior` reads those that the user states.
 `off_centre` checks whether probabilities are right on average for each class.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist

@@ -5,8 +5,6 @@ class, and nothing else reads its scores, the bias alone changes. Elsewhere one 
 graph has probabilities only, the new nodes are log p + d and a Softmax.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 from dataclasses import dataclass, field

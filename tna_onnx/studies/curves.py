@@ -10,8 +10,6 @@ Source: the paper, figures "The data efficiency plot" and on the dimension n, se
 "Assumptions".
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence

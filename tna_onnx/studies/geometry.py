@@ -15,8 +15,6 @@ Source: the paper, figures "Plots of mRC corresponding to the number of rotation
 samples", and the theorem before it; docs/explanation/theory.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

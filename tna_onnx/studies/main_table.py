@@ -9,8 +9,6 @@ independent ones: its variance is (1/R + n_2/n_1) s^2 with n_1 samples fitted an
 Source: Nadeau & Bengio (2003), "Inference for the generalization error", section 3, the corrected resampled t-test.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections import Counter

@@ -12,8 +12,6 @@ R^T is a product of the same kind of rotations, so a walk applies each new rotat
 Source: Cho & Youn (2024), Algorithm 1 and section "Experimental Details".
 """
 
-from __future__ import annotations
-
 import functools
 import itertools
 import math

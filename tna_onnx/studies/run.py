@@ -8,8 +8,6 @@ digits, in stored units. The LaTeX table uses booktabs: means with the deviation
 in bold.
 """
 
-from __future__ import annotations
-
 import csv
 import functools
 import hashlib

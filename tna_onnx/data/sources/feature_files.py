@@ -13,8 +13,6 @@ The writer's metadata (`METADATA`) are those of `FeatureExtractor.describe`; fil
 `open_scores` reads logits or probabilities by themselves, also from `.npz`: no model says how many classes there are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

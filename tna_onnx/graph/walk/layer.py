@@ -12,8 +12,6 @@ stay; so it is with the bias.
 Features of several tensors are no tensor of the file: `graph.cut` puts them side by side in the part that is run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """The walk itself: one node after another, back to the linear layer or to the reason why there is none."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Steps from the output to the logits: activations and what may come behind them (rule 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -18,8 +18,6 @@ Distances of the features from constant prototypes:
 A constant may be expanded to the shape of the batch first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import TypeAlias

@@ -3,8 +3,6 @@
 The steps are operators with one input, and constants (rules 2 to 5). A `Refusal` is the reason why there is no head.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 `templates/blocks.html` has a macro of the same name for each block.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

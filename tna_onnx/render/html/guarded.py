@@ -1,7 +1,5 @@
 """What a file decides: promises, coverage and set sizes, risk and coverage with the chosen point, ROC of the alarm."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from types import SimpleNamespace
 

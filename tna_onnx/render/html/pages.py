@@ -5,8 +5,6 @@ plain values; markup is only in `templates/`, where autoescape is on, so text fr
 escaped. The only text that is not escaped is this package's own style sheet and script.
 """
 
-from __future__ import annotations
-
 import hashlib
 from base64 import b64encode
 from collections.abc import Mapping, Sequence

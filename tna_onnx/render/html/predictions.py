@@ -5,8 +5,6 @@ largest gaps where there are many. The angles are those between features and cla
 for the others ("false").
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace

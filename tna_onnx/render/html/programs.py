@@ -4,8 +4,6 @@ Each fills the inputs with zeros of the right form, runs one sample and ends wit
 hold anything: they are written as string literals, with every special character escaped.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import PurePath

@@ -1,7 +1,5 @@
 """Sections on the result: the verdict with metrics and notes, what changed in the file, and how it was made."""
 
-from __future__ import annotations
-
 import base64
 import gzip
 from collections import Counter

@@ -5,8 +5,6 @@ no colours. A drawing has a title and a description for screen readers; its mark
 show on hover. Coordinates are pixels, with two digits at most.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
