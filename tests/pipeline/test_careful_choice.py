@@ -78,6 +78,28 @@ def test_fewer_than_ten_samples_tell_nothing_of_a_class() -> None:
     assert CAREFUL.choose(table, before) == BIAS
 
 
+@pytest.mark.parametrize(
+    ("predictions", "rare", "expected"), [("auto", 9, TS), ("auto", 10, BIAS), ("change", 9, BIAS)]
+)
+def test_predictions_change_only_with_ten_samples_of_every_class(predictions: str, rare: int, expected: Method) -> None:
+    """The first of four classes is too likely, which a bias repairs; the last lies far from the others."""
+    rng = np.random.default_rng(0)
+    right = rng.normal(0, 4, (1500, 3))
+    labels = np.append((right + rng.gumbel(size=right.shape)).argmax(axis=1), [3] * rare)
+    logits = np.full((len(labels), 4), -20, np.float32)
+    logits[:1500, :3] = 2 * (right + np.array([1, 0, 0]))
+    logits[1500:, 3] = 20
+    stored = StoredLogits(FeatureTable(logits, labels))
+    strategy = Strategy(
+        lambda _: stored, None, "none", "auto", Settings().for_search, ("none", "ts", "bias"), predictions=predictions
+    )
+    outcome = strategy.run(lambda *_: None)
+    assert outcome.method == expected
+    if expected == TS:
+        assert outcome.changing == BIAS
+        assert set(strategy.chosen_in_folds(outcome)) == {TS}
+
+
 def test_a_method_that_is_worth_it_stands_for_a_better_one_that_is_not() -> None:
     table = {INPUT: BEFORE, TS: scores(1.0), BIAS: scores(0.4, moved(a=100, c=-6)), SVS: scores(0.5, moved(a=30, b=6))}
     assert CAREFUL.choose(table, BEFORE) == SVS

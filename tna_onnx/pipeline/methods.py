@@ -11,10 +11,13 @@ A choice looks at samples that were scored by fits without them. With l the loss
    the others only what
 
    - has a balanced accuracy that is no lower than the input's;
-   - lowers the recall of no class of ten samples or more by more than 10 points.
+   - lowers the recall of no class of ten samples or more by more than 10 points;
+
+   and nothing, if a class has fewer samples than ten, but has any (`scarce`). Folds have the choice that all samples
+   have.
 
 Probabilities that are right on average may still silence a rare class: which class is predicted is a decision, whose
-costs a log loss does not know. `benchmarks/predictions_rule.py` compares rule 5 with others.
+costs a log loss does not know. A class of few samples cannot show them.
 
 Source of rule 3: Breiman, Friedman, Olshen & Stone (1984), *Classification and Regression Trees*, section 3.4.3.
 """
@@ -46,8 +49,9 @@ _SMALLEST_RISE = 0.001
 # (1 + K / (K - 1))^(1/2) times as large (`numerics.intervals`).
 _GAIN = _SIGNIFICANT * math.sqrt(1 + FOLDS / (FOLDS - 1))
 
-# Rule 5.
-_FEW = 10
+ENOUGH = 10
+"""Samples of a class that show what happens to its recall."""
+
 _MOST_LOST = 0.10
 
 
@@ -215,10 +219,18 @@ class Rule:
         return worse > max(_SMALLEST_RISE, _SIGNIFICANT * error)
 
 
+def scarce(before: SampleScores) -> bool:
+    """Whether a class has too few samples to show what a change of predictions does to it.
+
+    A rare label of several a sample is what these are for: fits of labels have rules of their own (`maps.label_maps`).
+    """
+    return before.predicted is None and float(np.min(Recalls.of(before, before).samples)) < ENOUGH
+
+
 def _is_worth_it(before: SampleScores, after: SampleScores) -> bool:
-    """Rule 5."""
+    """Rule 5, but for scarce classes."""
     recalls = Recalls.of(before, after)
     if recalls.balanced_after < recalls.balanced_before - ROUNDING:
         return False
-    lost = -recalls.change[recalls.samples >= _FEW]
+    lost = -recalls.change[recalls.samples >= ENOUGH]
     return float(np.max(lost, initial=0)) <= _MOST_LOST + ROUNDING

@@ -34,7 +34,7 @@ from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import SEEN, folds
 from tna_onnx.pipeline.job import Collected, Task, class_names
-from tna_onnx.pipeline.methods import FOLDS, Method, Reason
+from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.steps import OriginalClass
 from tna_onnx.pipeline.strategy import Outcome, Strategy
@@ -232,6 +232,11 @@ def notes_on(
         advice = "; --predictions keep changes none" if outcome.scores else ""
         predictions = "labels" if task.readout.multi_label else "classes"
         notes.append(f"{compared.changed_predictions:.1%} of the predicted {predictions} change{advice}")
+    if compared.changed_predictions and not task.readout.multi_label and (few := _scarce(compared.recall)):
+        notes.append(
+            f"predicted classes change, and what happens to the recall of {few} cannot be known: fewer than {ENOUGH} "
+            "samples"
+        )
     if job.settings.keep_decision and outcome.keeps_predictions:
         notes.append(f"no predicted class changes: no output {OriginalClass.output} (--keep-decision)")
     comparison = compared.comparison
@@ -401,7 +406,7 @@ def _underconfidence(outcome: Outcome) -> list[str]:
 
 # Why a method with a lower loss was not chosen, in the order of a note.
 _REASONS: dict[Reason, str] = {
-    "predictions": "changes predictions, which is not worth it or costs a class recall",
+    "predictions": "changes predictions, which is not worth it, or costs a class recall, or may do so",
     "accuracy": "costs accuracy",
     "error": "raises the ECE",
 }
@@ -441,10 +446,17 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
     loss = -100 * lowest.difference.difference
     kind = "label" if task.readout.multi_label else "class"
     cost = f"; {kind} {lowest.name} would lose {loss:.2f} points of recall" if loss > 0 else ""
+    if not task.readout.multi_label and (few := _scarce(recall)):
+        cost += f"; what would happen to the recall of {few} cannot be known: fewer than {ENOUGH} samples"
     return [
         f"predicted classes are kept; --predictions change would take {outcome.changing.label} (cross-validated, "
         f"against {outcome.label}: {', '.join(parts)}{cost})"
     ]
+
+
+def _scarce(recall: Recall) -> str:
+    """List classes with too few samples to show what happens to their recall; empty if there are none."""
+    return listed(one.name for one in recall.classes if one.samples < ENOUGH)
 
 
 def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) -> list[str]:

@@ -20,7 +20,7 @@ from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import Fit, MapFits, Scores, chosen_per_fold, cross_scores, folds, nested
-from tna_onnx.pipeline.methods import FOLDS, INPUT, Choice, Method, Reason, Rule
+from tna_onnx.pipeline.methods import FOLDS, INPUT, Choice, Method, Reason, Rule, scarce
 from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_weights, choose
 from tna_onnx.search.sparse import search_complete, search_sparse
@@ -239,12 +239,13 @@ class Strategy:
         return Rule(self.settings.objective, self.settings.bins, drop, careful=self.predictions == "auto")
 
     def _decided(self, scores: Scores, before: SampleScores) -> Choice:
-        """Return what is chosen; where the estimate finds no gain, among what keeps predictions."""
+        """Return what is chosen; with a scarce class, or no gain in the estimate, among what keeps predictions."""
         choice = self.rule.choice(scores, before)
         keeping = {method: after for method, after in scores.items() if method.keeps_order}
         if not self.rule.careful or choice.method.keeps_order or not keeping:
             return choice
-        if self.rule.gains(before, nested(scores, before, self.rule, self.settings.seed)):
+        gains = not scarce(before) and self.rule.gains(before, nested(scores, before, self.rule, self.settings.seed))
+        if gains:
             return choice
         changing: dict[Method, Reason] = {method: "predictions" for method in scores if method not in keeping}
         choice = self.rule.choice(keeping, before)
