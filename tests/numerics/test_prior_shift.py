@@ -221,6 +221,14 @@ def test_a_change_that_is_none_is_as_rare_as_its_p_value_says(counted: bool) -> 
     assert p_of_change(changed, float(fit_em(changed.probabilities, changed.source).gain[0])) < 1e-3
 
 
+def test_sums_that_are_off_by_rounding_are_no_change() -> None:
+    exact = replace(observed(0, Q), counted=True)
+    gain = float(fit_em(exact.probabilities, exact.source).gain[0]) / 10
+    sums = 1 + 1e-5 * (1 + 1e-2 * np.random.default_rng(0).standard_normal((len(exact.probabilities), 1)))
+    rounded = replace(exact, probabilities=exact.probabilities * sums)
+    assert p_of_change(rounded, gain) == pytest.approx(p_of_change(exact, gain), rel=1e-6)
+
+
 def test_frequencies_at_the_edge_are_no_other_kind_of_shift() -> None:
     """One class for nearly all, where the black box is cut off at 0: of 40 runs at 1 %, at most 3."""
     found = [p_values(observed(seed, np.array([0.97, 0.01, 0.01, 0.01])), draws=150)[0] for seed in range(40)]

@@ -10,7 +10,8 @@ training, a constant for each place in the batch, random numbers), no figure on 
 the model is refused. So it is where features or outlier scores move, which may be invisible in the probabilities.
 
 Data that fit into the check of the written file are run again there, all of them, in the order of such parts, as
-many at a time, and with bounds that are narrower. Before that, three samples alone and one part are enough (`briefly`).
+many at a time, and with bounds that are narrower; where some differ, all batches are looked at as above. Before that,
+three samples alone and one part are enough (`briefly`).
 
 In a part, samples have other neighbours, another mean and other places: those that come first come from all over the
 batch, so what a place adds is found unless it is the same at all of them.

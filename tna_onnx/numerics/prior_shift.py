@@ -362,7 +362,9 @@ def p_of_change(observed: Observed, gain: float) -> float:
     n, classes = observed.probabilities.shape
     statistic = 2 * n * max(gain, 0.0)
     if observed.counted and statistic > 0:
-        ratios = observed.probabilities / observed.source
+        # sums that are off 1 by rounding would hardly vary, and so weigh more than all classes
+        sums = observed.probabilities.sum(axis=1, keepdims=True, dtype=np.float64)
+        ratios = observed.probabilities / sums / observed.source
         slopes = ratios.mean(axis=0) - 1
         without = np.cov(ratios, rowvar=False, bias=True) / n
         counting = (np.diag(1 / observed.source) - 1) / len(observed.labels)
