@@ -10,8 +10,9 @@ import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.testing import assert_allclose
 
-from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
+from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, rows_run, source_of, tokens
 from tna_onnx.data import InputSpec, mapped, open_source
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction import collect
@@ -22,6 +23,7 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import silent
+from tna_onnx.runtime import providers
 
 
 def collected(proto: onnx.ModelProto, x: np.ndarray, size: int = 16, **more: Any) -> FeatureTable:
@@ -253,6 +255,23 @@ def test_only_what_nodes_compute_is_asked_for_and_once() -> None:
 
 def of(model: OpenModel, readout: Readout | None = None, *given: str, keep_logits: bool = False) -> Tensors:
     return Tensors.of(model, readout or model.readout, given, keep_logits=keep_logits)
+
+
+@pytest.mark.parametrize("samples", [5, 8, 9, 20])
+def test_cores_are_divided_among_batches_where_there_are_several(monkeypatch: pytest.MonkeyPatch, samples: int) -> None:
+    monkeypatch.setattr(providers, "allowed_cores", lambda: 8)
+    model = opened(dense())
+    x = inputs(samples)
+    source = source_of(model, x)
+    session = model.session
+    assert session.at_once == 1
+    check_readout(model, model.readout, session, source, 8)
+    sizes = rows_run(monkeypatch)
+    table = collect_features(model, model.readout, source, 8, silent)
+    assert_allclose(table.features, np.maximum(x, 0), rtol=0)
+    assert (model.session is session, model.session.at_once) == ((True, 1) if samples <= 8 else (False, 2))
+    # the first batch, and the second of two, were run by the check
+    assert sum(sizes) == {20: 12}.get(samples, 0)
 
 
 def test_a_linear_head_needs_its_features_alone() -> None:

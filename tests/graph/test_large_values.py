@@ -90,6 +90,19 @@ def test_what_was_taken_out_comes_back() -> None:
     assert total_size(hollow, {}) == len(message)
 
 
+def test_values_of_a_similar_model_are_shared_where_they_are_equal() -> None:
+    data = _encoded(_model())
+    message, values = split_off(data)
+    first, second = values
+    assert split_off(data, values) == (message, values)
+    assert all(value is values[key] for key, value in split_off(data, values)[1].items())
+    # another value of the same size, and one that is not there
+    other = bytes(len(values[first]))
+    similar = {key_of(other): other, second: values[second]}
+    assert split_off(data, similar) == (message, values)
+    assert split_off(data, similar)[1][second] is values[second]
+
+
 def _of_parts(*parts: bytes) -> bytes:
     return b"".join([_field(2, b"tests"), *parts])
 

@@ -131,12 +131,11 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSiz
     # a store of what is computed already would hold nothing new
     if samples.given:
         raise UsageError(f"{source.describe()}: holds computed features or logits already")
-    session = opened.session
-    size = batch_size_for(batch_size, model, session, [opened.main], source, cache)
-    probed = check_readout(opened, readout, session, source, size)
+    size = batch_size_for(batch_size, model, opened.session, [opened.main], source, cache)
+    probed = check_readout(opened, readout, opened.session, source, size)
     # as in `calibrate`: the tail runs the collected batches as they are
-    if probed.tail is not None and session.fixed_batch:
-        size = session.fixed_batch
+    if probed.tail is not None and opened.session.fixed_batch:
+        size = opened.session.fixed_batch
     table = collect_features(opened, probed.readout, source, size, progress, cache)
     suspicion = data.check(_predicted(table, probed.readout), source.labels, opened.names, readout.n_classes)
     return Collection(
@@ -156,7 +155,7 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSiz
             *preprocessing_notes(source, opened.inputs, data.preprocessing),
         ),
         preprocessing=source.recipe(),
-        provider=session.provider,
+        provider=opened.session.provider,
     )
 
 

@@ -6,6 +6,7 @@ nor copied.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -198,6 +199,8 @@ def collect_features(
     if cache is not None and given:  # nothing new to store
         raise UsageError("the data are computed features or logits already; leave --cache out")
     tensors = Tensors.of(opened, readout, given, keep_logits=cache is not None)
+    if not given:
+        opened.divide_cores(math.ceil(len(source) / batch_size))
     collector = Collector(opened, readout, source, batch_size, tensors, session_for(opened, tensors, source, given))
     if cache is None:
         column = own_column(readout, source, tensors, batch_size)

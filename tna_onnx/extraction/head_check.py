@@ -217,7 +217,9 @@ def check_readout(
         _check_output(model, readout, logits, tensors)
     briefly = verified and is_verified_in_other_batches(model, readout, source, session.provider if session else "")
     further = () if briefly else spread_batches(source, batch_size)
-    notes = _independence_notes(model, readout, session, batch, tensors, further, briefly=briefly)
+    # what is found at once saves the run of the other batches, where there are any
+    most_parts = min(1, len(source) // (batch_size + 1)) if briefly else None
+    notes = _independence_notes(model, readout, session, batch, tensors, further, most_parts)
     readout = replace(readout, logits_type=raw.dtype.name)
     shape = sample_shape(session, readout.logits, raw)
     if not isinstance(readout, Head):
@@ -259,8 +261,7 @@ def _independence_notes(
     batch: Batch,
     tensors: Batch,
     further: Iterable[Batch],
-    *,
-    briefly: bool,
+    most_parts: int | None,
 ) -> tuple[str, ...]:
     """Compare scores, and what is collected, with those in other batches; notes on what that shows."""
     if session is None:
@@ -275,7 +276,7 @@ def _independence_notes(
     collected = readout.features if isinstance(readout, Head) else readout.logits
     if collected not in batch:
         compared.append(Compared(collected))
-    return check_independence(model, session, compared, batch, tensors, further, briefly=briefly)
+    return check_independence(model, session, compared, batch, tensors, further, most_parts=most_parts)
 
 
 def _first_batch(opened: OpenModel, readout: Readout, session: Session | None, batch: Batch) -> Batch:

@@ -164,12 +164,12 @@ def check_independence(
     tensors: Mapping[str, NDArray[Any]],
     further: Iterable[Batch] = (),
     *,
-    briefly: bool = False,
+    most_parts: int | None = None,
 ) -> tuple[str, ...]:
     """Run the samples of batches again, alone and in parts of a batch, in another order, and compare.
 
-    Gives notes. `further`: batches of other samples, which are run and compared with their parts. `briefly`: run three
-    samples alone and one part.
+    Gives notes. `further`: batches of other samples, which are run and compared with their parts. `most_parts`: how
+    many parts of the first batch are run at most; all of them by default.
     """
     samples = _count(batch)
     # each portion of a fixed batch of one is a sample alone
@@ -179,7 +179,7 @@ def check_independence(
     if quantizes_batches(model):
         compared = compared[:1]
     again = _Again(model, session, compared)
-    trials = [*_alone(samples), *_parts(samples, session.fixed_batch)[: 1 if briefly else None]]
+    trials = [*_alone(samples), *_parts(samples, session.fixed_batch)[:most_parts]]
     largest = again.largest(batch, tensors, trials, "the first batch")
     names = [tensor.name for tensor in compared]
     computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]

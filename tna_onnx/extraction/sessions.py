@@ -30,7 +30,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.positions import POSITIONS, SHAPE, PositionSource
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.preparation import Preparation
-from tna_onnx.files import temporary_folder, write_new
+from tna_onnx.files import temporary_folder
 from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
 from tna_onnx.graph.external import is_external, place_of
@@ -39,6 +39,7 @@ from tna_onnx.graph.outputs import ClassOutput, output_of
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Head, Layout, Readout
 from tna_onnx.graph.tensors import pieces
 from tna_onnx.runtime import AT_ONCE, Device, Session, open_session
+from tna_onnx.runtime.session import CUDA
 
 _log = logging.getLogger("tna_onnx")
 
@@ -123,10 +124,11 @@ class OpenModel(Classifier):
     ) -> None:
         super().__init__(model, output or output_of(readout), device, data)
         self.readout = readout
+        self._at_once = 1
 
     def _open(self) -> Session:
         cut = cut_at(self.model, self._tensors(), self.readout.joined)
-        session = open_part(self.model, cut, self.device, at_once=AT_ONCE)
+        session = open_part(self.model, cut, self.device, at_once=self._at_once)
         return in_rows(session, self.readout, self.model.name, self._tensors())
 
     def without_head(self) -> OpenModel:
@@ -139,6 +141,19 @@ class OpenModel(Classifier):
         """Give back what the session holds, weights of the network among it; it is opened again where it is needed."""
         self._session = None
         self.__dict__.pop("preparation", None)  # it holds the session too
+
+    def divide_cores(self, batches: int) -> None:
+        """Let several batches run at a time, on some of the cores each: until then a batch has all of them.
+
+        On the CPU the session is opened again, in place of the old one.
+        """
+        if batches < AT_ONCE or self._at_once == AT_ONCE or (self._session and self._session.provider == CUDA):
+            return
+        self._at_once = AT_ONCE
+        if self._session is not None:
+            remembered = self._session.remembered
+            self.close()
+            self.session.remembered = remembered
 
     def is_whole(self, session: Session) -> bool:
         """Whether a session starts at the model's inputs."""
@@ -222,7 +237,8 @@ def open_part(
     with contextlib.suppress(OSError), temporary_folder(None) as temporary:
         if folder is None:  # places of external data are relative to one
             path = temporary / "part.onnx"
-            write_new(path, *parts)
+            with path.open("xb") as stream:  # need not reach the disk
+                stream.writelines(parts)
             return open_session(path, model.name, device, fixed_batch=fixed_batch, at_once=at_once)
     return open_session(b"".join(parts), model.name, device, folder=folder, fixed_batch=fixed_batch, at_once=at_once)
 

@@ -388,15 +388,22 @@ class Model:
         return value
 
 
-def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, *, keep_inside: bool = False) -> Model:
+def load_model(
+    source: ModelSource,
+    limits: ModelLimits = DEFAULT_MODEL_LIMITS,
+    *,
+    keep_inside: bool = False,
+    similar: Model | None = None,
+) -> Model:
     """Read an ONNX file, or take a model in memory.
 
     `source`: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph;
-    `keep_inside`: keep nothing apart from the protobuf, as it is with a model in memory.
+    `keep_inside`: keep nothing apart from the protobuf, as it is with a model in memory; `similar`: a model that is
+    expected to have most of the same weights, which are then shared.
     """
     if isinstance(source, (str, Path)):
         source = model_file(Path(source))
-        model = _read(source, limits, keep_inside=keep_inside)
+        model = _read(source, limits, keep_inside=keep_inside, similar=similar)
         # Before anything opens the files: what is no part of the model must not become one.
         check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
         return model
@@ -409,7 +416,7 @@ def load_model(source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, 
     return model
 
 
-def _read(path: Path, limits: ModelLimits, *, keep_inside: bool) -> Model:
+def _read(path: Path, limits: ModelLimits, *, keep_inside: bool, similar: Model | None) -> Model:
     if problem := name_problem(path):
         raise UsageError(problem)
     if path.is_dir():
@@ -423,14 +430,16 @@ def _read(path: Path, limits: ModelLimits, *, keep_inside: bool) -> Model:
         data = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    return _parsed(data, path, limits, keep_inside=keep_inside)
+    return _parsed(data, path, limits, keep_inside=keep_inside, similar=similar)
 
 
-def _parsed(data: bytes, file: Path | None, limits: ModelLimits, *, keep_inside: bool) -> Model:
+def _parsed(
+    data: bytes, file: Path | None, limits: ModelLimits, *, keep_inside: bool, similar: Model | None = None
+) -> Model:
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
-    message, large_values = (data, {}) if keep_inside else split_off(data)
+    message, large_values = (data, {}) if keep_inside else split_off(data, similar.large_values if similar else None)
     try:
         proto.ParseFromString(message)
     except DecodeError as error:

@@ -14,6 +14,7 @@ A key holds the SHA-256 of the bytes: two keys are equal where the values are.
 import hashlib
 import math
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -202,10 +203,11 @@ def digest_in(key: bytes) -> bytes:
     return key[len(_KEY) :]
 
 
-def split_off(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+def split_off(data: bytes, similar: Mapping[bytes, bytes] | None = None) -> tuple[bytes, dict[bytes, bytes]]:
     """Take large raw data of dense initializers of the main graph out of an encoded model.
 
     Gives (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
+    `similar`: values of a model that has most of them, in this order: equal ones are neither copied nor hashed.
     """
     # what looks like a key would be taken for one
     if not is_large(len(data)) or _KEY in data:
@@ -221,11 +223,20 @@ def split_off(data: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     large = [spot for spot in spots if is_large(spot.raw.stop - spot.raw.value)]
     if not large:
         return data, {}
-    # copies: arrays on them must begin where numbers may
-    values = [bytes(message[spot.raw.value : spot.raw.stop]) for spot in large]
-    keys = [key_of(value) for value in values]
-    parts = _replaced(message, graph, [(spot, memoryview(key)) for spot, key in zip(large, keys, strict=True)])
-    return b"".join(parts), dict(zip(keys, values, strict=True))
+    candidates: defaultdict[int, list[tuple[bytes, bytes]]] = defaultdict(list)
+    for key, value in reversed(list((similar or {}).items())):
+        candidates[len(value)].append((key, value))
+    keys = []
+    values: dict[bytes, bytes] = {}
+    for spot in large:
+        raw = np.frombuffer(message[spot.raw.value : spot.raw.stop], np.uint8)
+        key, value = candidates[len(raw)].pop() if candidates[len(raw)] else (b"", b"")
+        if not np.array_equal(np.frombuffer(value, np.uint8), raw):
+            value = raw.tobytes()  # a copy: arrays on it must begin where numbers may
+            key = key_of(value)
+        keys.append(memoryview(key))
+        values[key] = value
+    return b"".join(_replaced(message, graph, list(zip(large, keys, strict=True)))), values
 
 
 def pieces(proto: onnx.ModelProto, large_values: LargeValues) -> list[memoryview]:

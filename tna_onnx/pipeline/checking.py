@@ -335,7 +335,7 @@ def checked_file(
 
 def require_intact(model: Model, path: Path) -> Proof:
     """Return the proof that a file is a source and a change."""
-    proof = prove(model, load_model(path, NO_MODEL_LIMITS))
+    proof = prove(model, load_model(path, NO_MODEL_LIMITS, similar=model))
     if not proof.intact:
         wrong = [f"{difference.part} {difference.name}: {difference.change}" for difference in proof.unexplained]
         text = proof.reason or "; ".join(wrong)

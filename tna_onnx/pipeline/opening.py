@@ -189,6 +189,9 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
             "8-bit products that overflow do on some CPUs (U8S8; reduce_range=True in the quantiser avoids that)",
         )
 
+    provider, fallback = _provider(session)
+    del session  # `opened` may replace it by one that runs several batches at a time
+
     def collect(part: Samples, stage: str, cache: Path | None = None) -> Collected:
         # two data sets under one name would look like one that is read twice
         return _collected(opened, probed, part, size, lambda _, *count: progress(stage, *count), cache)
@@ -204,7 +207,6 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
         teacher, calibration, held_out_features = taught(job, opened, calibration, held_out_features, size, progress)
     digested = [calib_digests] if judging is None else [calib_digests, judging]
     calibration, held_out_features, copies = grouped(calibration, held_out_features, digested, job.calib.limits)
-    provider, fallback = _provider(session)
     return Task(
         job=job,
         opened=opened,

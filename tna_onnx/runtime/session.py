@@ -65,9 +65,10 @@ class Session:
         fixed_batch: the only batch size that the model accepts; None if it accepts any.
         device: the CUDA device that was asked for; None on the CPU.
         at_once: batches that it is made to run at a time, from as many threads.
+        remembered: (inputs, outputs) of batches that need not be run again.
     """
 
-    _remembered: tuple[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]], ...] = ()
+    remembered: tuple[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]], ...] = ()
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class Session:
 
         Several batches are kept until the first run that asks for something else.
         """
-        self._remembered = (*self._remembered, (feeds, results))
+        self.remembered = (*self.remembered, (feeds, results))
 
     def run(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Run one batch of any size. A model with a fixed batch gets it in portions of that size, the last one padded.
@@ -121,17 +122,17 @@ class Session:
         `feeds`: input name -> (N, ...) array, or an array without a row per sample, which every portion gets. Raises
         OutOfMemory: the batch is too large.
         """
-        remembered = self._remembered
+        remembered = self.remembered
         for known_feeds, results in remembered:
             # by content: a source may give its samples in another order the next time
             same = set(feeds) == set(known_feeds) and all(
                 np.array_equal(feeds[name], known_feeds[name]) for name in feeds
             )
             if same and set(outputs) <= set(results):
-                self._remembered = tuple(pair for pair in self._remembered if pair[1] is not results)
+                self.remembered = tuple(pair for pair in self.remembered if pair[1] is not results)
                 return [results[name] for name in outputs]
         # the first batches of a run over all samples, or none
-        self._remembered = ()
+        self.remembered = ()
         return self._compute(outputs, feeds)
 
     def _compute(self, outputs: Sequence[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
