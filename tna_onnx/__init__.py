@@ -138,7 +138,6 @@ _HOMES = {
     "verify": "api.verify",
 }
 
-
 # Silent until the program attaches a handler; without this one Python would print warnings on standard error.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 

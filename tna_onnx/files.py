@@ -45,7 +45,6 @@ _PAUSE = 0.05
 # Windows has neither of the first two, and needs the last for bytes as they are.
 _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 
-
 _SHOWN = 60  # characters of a name that is too long to be shown
 
 

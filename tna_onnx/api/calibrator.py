@@ -30,7 +30,6 @@ _ROUNDING = 1e-3  # of the sum of a row of probabilities
 _LAYER_ERROR = 1e-3  # of logits that a layer gives, of their size: float16 has 5e-4
 _FORM = 1  # of `to_dict`; goes up when an older version would misread it
 
-
 Layer = tuple[NDArray[np.float32], NDArray[np.float32]]
 
 

@@ -75,7 +75,6 @@ _OutputKind = Literal[
 ]  # fmt: skip
 _Activation = Literal["none", "softmax", "log_softmax", "sigmoid"]
 
-
 # What a run says of itself beside its settings: type and description.
 _OF_RUN: dict[str, tuple[Any, str]] = {
     "ensemble_size_asked": (

@@ -248,10 +248,7 @@ def apply(json_file: str | None, quiet: bool, **arguments: Any) -> None:
     help="New folder or URL for Parquet files, which every machine can read. The alternative is --cache.",
 )
 @options.feature_options
-@options.data_options
-@options.preprocessing_options
-@options.model_options  # and no --bins: no metric is computed
-@options.run_options
+@options.sample_options
 @config_options
 def features(**arguments: Any) -> None:
     """Compute the features and labels of data once, for `calibrate MODEL FEATURES`.

@@ -38,10 +38,7 @@ _EDITS = ("set_threshold", "remove", "model", "output", "overwrite", "json_file"
 @click.option(
     "--remove", type=options.choice(("decision",)), help="Take the output decision out of MODEL, without samples."
 )
-@options.data_options
-@options.preprocessing_options
-@options.model_options  # and no --bins: no metric is computed
-@options.run_options
+@options.sample_options
 @config_options
 def guard(**arguments: Any) -> None:
     """Write a copy of MODEL that also decides: answer or abstain, a set of classes, known or unknown.
@@ -102,10 +99,7 @@ def _edit(thresholds: Mapping[str, Any], remove: str | None, arguments: Mapping[
 @options.written_options(".shift.onnx")
 @options.dry_run_option
 @options.field_options(ShiftSettings)
-@options.data_options
-@options.preprocessing_options
-@options.model_options
-@options.run_options
+@options.sample_options
 @config_options
 def shift(**arguments: Any) -> None:
     """Write a copy of MODEL for data in which classes are more or less frequent than before.

@@ -131,10 +131,7 @@ def inspect(model: str | None, json_file: str | None, **arguments: Any) -> None:
 )
 @options.labels_option
 @options.field_options(Gates, "max_ece", "max_nll", "min_accuracy")
-@options.data_options
-@options.preprocessing_options
-@options.model_options
-@options.run_options
+@options.sample_options
 @config_options
 def verify(**arguments: Any) -> None:
     """Prove that RECALIBRATED was made from ORIGINAL.

@@ -197,7 +197,6 @@ _WORD = "positional_data"
 
 data_argument = click.argument(_WORD, metavar="[DATA]", required=False, expose_value=False, type=click.Path())
 
-
 # Suffixes of models: a last word with one of them is no data.
 _MODELS = (".onnx", ".ort")
 
@@ -381,7 +380,6 @@ def written_options(ending: str) -> Callable[[F], F]:
 
 dry_run_option = click.option("--dry-run", is_flag=True, help="Do everything, but write no model.")
 
-
 labels_option = click.option("--labels", type=click.Path(), help="File with the labels, if they are stored separately.")
 
 labelled_data_options = together(
@@ -441,10 +439,8 @@ run_options = together(
     result_options,
 )
 
-
 bins_option = field_options(Settings, "bins")
 confidence_option = field_options(Settings, "confidence_level")
-
 
 # Fields of Recipe that have an option of the same name.
 _PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
@@ -479,6 +475,9 @@ preprocessing_options = together(
         "--interpolation", type=choice(get_args(Interpolation)), help="Filter for --resize.  [default: bilinear]"
     ),
 )
+
+# How samples are read and run, in this order in the help.
+sample_options = together(data_options, preprocessing_options, model_options, run_options)
 
 
 def take_recipe(preset: str | None, arguments: dict[str, Any]) -> Recipe | None:

@@ -56,10 +56,7 @@ if TYPE_CHECKING:
     help="page: as in the report; paper: one column wide, with symbols, one legend and no clipped lines.",
 )
 @click.option("--split-panels", is_flag=True, help="A file for each panel of a figure: NAME-1, NAME-2, ...")
-@options.data_options
-@options.preprocessing_options
-@options.model_options
-@options.run_options
+@options.sample_options
 @config_options
 def study(figure_formats: tuple[str, ...], style: FigureStyle, split_panels: bool, **arguments: Any) -> None:
     """Repeat the paper's experiments on MODEL: tables, curves, and one page with all of them.

@@ -65,7 +65,6 @@ ROWS: dict[Format, Row] = {
     "loader": Row("objects:open_loader"),
 }
 
-
 _EXPANSION_FLOOR = 2**30  # bytes: small archives of zeros, such as attention masks, honestly expand a thousand times
 
 
@@ -98,7 +97,6 @@ class Limits:
 
 
 DEFAULT_LIMITS = Limits()
-
 
 Color: TypeAlias = Literal["RGB", "BGR", "L"]
 Layout: TypeAlias = Literal["NCHW", "NHWC"]
@@ -137,7 +135,6 @@ PRESET_FIELDS: dict[str, _Fields] = {
     # pytorch/examples, mnist/main.py; the mean and standard deviation of all training pixels.
     "mnist": {"color": "L", "mean": (0.1307,), "std": (0.3081,)},
 }
-
 
 IGNORED = -100
 """What stands where there is no label, in transformers and torch."""

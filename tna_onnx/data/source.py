@@ -36,7 +36,6 @@ IntArray: TypeAlias = npt.NDArray[np.int64]
 Batch: TypeAlias = dict[str, AnyArray]
 """Input name -> array (B, ...) of the samples of one batch."""
 
-
 _MANY_GROUPS = 30  # from which on the spread of groups is known
 _ROWS = 64  # samples of an unknown size that are read at a time
 _MAX_LISTED = 8  # classes that a message names

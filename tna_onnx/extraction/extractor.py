@@ -134,13 +134,7 @@ class FeatureExtractor:
         head, tensor = None, readout.logits
         if kind == "features" and isinstance(readout, Head):
             head, tensor = readout.node, readout.features
-        return {
-            **model_key(model),
-            "head": head,
-            "kind": kind,
-            "tensor": tensor,
-            "version": __version__,
-        }
+        return {**model_key(model), "head": head, "kind": kind, "tensor": tensor, "version": __version__}
 
     def _loaded(self) -> tuple[Model, Readout]:
         options = self.options

@@ -174,7 +174,6 @@ def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: 
 # another order. A wrong head is off by the size of the logits.
 _ROUNDINGS = 16
 
-
 # Units of rounding of 1 by which a sigmoid or softmax, 1 - p and a division by the sum move a probability.
 _LINK_ROUNDINGS = 8
 

@@ -61,7 +61,6 @@ _DYNAMIC_LIMIT = 0.25
 _SHOWN = 0.01  # of nodes that quantise each batch: less is not worth a note
 _MIN_SPREAD = 0.1  # of the length of features: below it, rounding would count for too much
 
-
 _DYNAMIC = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM"}
 
 

@@ -112,13 +112,7 @@ class DiskStore:
         Raises OSError: the folder cannot be written.
         """
         arrays = {name: {"shape": list(a.shape[1:]), "dtype": a.dtype.str} for name, a in self.arrays.items()}
-        manifest = {
-            "schema": _SCHEMA,
-            "key": self.key,
-            "samples": self.samples,
-            "chunk": self.chunk,
-            "arrays": arrays,
-        }
+        manifest = {"schema": _SCHEMA, "key": self.key, "samples": self.samples, "chunk": self.chunk, "arrays": arrays}
         if self.columns_sha256:
             manifest["columns_sha256"] = self.columns_sha256
         manifest["sha256"] = json_digest(manifest)
@@ -401,11 +395,7 @@ def model_key(model: Model) -> dict[str, Any]:
 
 def data_key(source: Source) -> dict[str, Any]:
     """Return the digests (SHA-256, hex) of samples and labels, the preprocessing recipe, and the labels of a sample."""
-    key = {
-        "data_sha256": source.digest(),
-        "labels_sha256": labels_digest(source.labels),
-        "recipe": source.recipe(),
-    }
+    key = {"data_sha256": source.digest(), "labels_sha256": labels_digest(source.labels), "recipe": source.recipe()}
     if source.labels.ndim == 2:
         key[N_LABELS] = source.labels.shape[1]
     return key

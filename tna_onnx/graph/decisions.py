@@ -78,7 +78,6 @@ _MIN_OPSET = 9  # Less and Greater
 _MIN_SORTING_OPSET = 11  # CumSum and ScatterElements
 _MIN_INTEGER_OPSET = 12  # Max and Min of whole numbers
 
-
 # Outputs with a number or a decision for each class; the others have one a sample.
 _OF_CLASSES = ("set", "posterior")
 _SCORES = ("confidence", "posterior", "ood")

@@ -305,7 +305,6 @@ _READERS = {
     ("ai.onnx.ml", "LinearClassifier"): _linear_classifier,
 }
 
-
 _TO_THE_END = 2**31 - 1  # the largest end of a slice that exporters write in 32 bits
 
 

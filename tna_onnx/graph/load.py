@@ -170,7 +170,6 @@ _OTHERS = (".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".pb", ".tfl
 # Attributes of a Constant node that hold plain numbers in place of a tensor, and the dtype of its output.
 _SHORT_CONSTANTS = {"value_float": "float32", "value_floats": "float32", "value_int": "int64", "value_ints": "int64"}
 
-
 _MAX_PASSED = 50  # nodes that change shape or type, in a row
 _MAX_CONFIG = 2**24  # bytes of a config.json: 21,843 names are 1 MB
 

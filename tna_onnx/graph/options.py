@@ -57,7 +57,6 @@ _ANY = 2**62
 NO_MODEL_LIMITS = ModelLimits(name_length=_ANY, sparse_bytes=_ANY, inlined_nodes=_ANY, inlined_bytes=_ANY)
 """For what this run has written: it was a model within the limits before."""
 
-
 ModelSource: TypeAlias = Any
 """A path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph."""
 
@@ -72,7 +71,6 @@ labels a sample, each of which holds or does not by itself.
 
 LABEL_KINDS: tuple[OutputKind, ...] = ("label-logits", "label-probabilities")
 """Those of several labels a sample."""
-
 
 _SECTION = "Model"
 

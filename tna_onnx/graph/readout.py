@@ -34,7 +34,6 @@ _PIECE = 4096
 # Kinds of NumPy's types that are no numbers: objects, and texts of both sorts.
 _NO_NUMBERS = "OSU"
 
-
 # Where several predictions a sample lie: one for each token, pixel or other position.
 #
 #     classes last     (N, T, C), (N, H, W, C): tokens; images of TensorFlow

@@ -160,7 +160,6 @@ _RAW_DATA = 9
 _WITH_LENGTH = 2
 _FIXED = {1: 8, 5: 4}
 
-
 # Fields of one message: nodes of a graph, say.
 _MAX_FIELDS = 2**20
 

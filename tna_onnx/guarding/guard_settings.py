@@ -20,10 +20,8 @@ _DEFAULT_ADDITIONS: tuple[Addition, ...] = ("confidence", "accept", "set")
 
 _GOAL = re.compile(r"(f1|macro-f1|balanced-accuracy|mcc)|(recall>|precision>|fpr<)=(0?\.\d*[1-9]\d*)|(cost|roll-up)=.+")
 
-
 MIN_TEMPERATURE = 0.01
 MAX_TEMPERATURE = 100.0
-
 
 _SECTION = "Decisions"
 

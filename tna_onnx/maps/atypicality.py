@@ -274,11 +274,7 @@ class AtypicalityAware(CalibrationMap):
     @property
     def brief(self) -> dict[str, Any]:
         """The polynomial (p_0, p_1, p_2), the bias, and the shrinkage of the covariance."""
-        return {
-            "polynomial": self.polynomial.tolist(),
-            "bias": self.bias.tolist(),
-            "shrinkage": self.space.shrinkage,
-        }
+        return {"polynomial": self.polynomial.tolist(), "bias": self.bias.tolist(), "shrinkage": self.space.shrinkage}
 
     def forward(self, op: Ops, logits: Any, features: Any = None) -> Any:
         """Return log softmax(s'), cut at the smallest normal number of the dtype."""

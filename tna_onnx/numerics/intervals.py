@@ -62,7 +62,6 @@ from tna_onnx.numerics.scores import SampleScores
 IntervalKind: TypeAlias = Literal["debiased", "bootstrap"]
 """How intervals of calibration errors are made: as above, or by a BCa bootstrap of the plug-in values."""
 
-
 FloatArray = NDArray[np.float64]
 
 # Samples whose residuals are spread over bins, and get draws, at once: 8 MB of draws.

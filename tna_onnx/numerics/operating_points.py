@@ -59,7 +59,6 @@ _DRAWS = 1000  # of a bootstrap; its 95 % ends are known to about a twentieth of
 _MAX_NUMBERS = 5_000_000  # probabilities on which a curve of thresholds is searched
 _STEPS = 121
 
-
 RuleKind: TypeAlias = Literal["labels", "positive", "sure", "ratio"]
 """How probabilities become a decision; see above."""
 

@@ -122,7 +122,6 @@ class Method:
 INPUT = Method(tilted=False, map="none")
 """The model as it is."""
 
-
 Reason = Literal["accuracy", "predictions", "error"]
 """Why a method is left out: rule 1, rule 5 or rule 4."""
 

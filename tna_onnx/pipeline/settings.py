@@ -29,7 +29,6 @@ MapObjective: TypeAlias = Literal["auto", Objective]
 
 _PATCHES = (".npz", ".safetensors", ".onnx_adapter")
 
-
 FIT_SETTINGS = ("map", "predictions", "map_objective", "bins", "seed", "trust_labels", "confidence_level")
 """Settings that matter for scores alone, without a head to search."""
 
@@ -41,7 +40,6 @@ RECORDED = (
 
 # The paper's n_e, where `auto` starts.
 _FIRST_MEMBERS = 10
-
 
 _FITTED = "What is fitted"
 _SEARCHED = "The search"

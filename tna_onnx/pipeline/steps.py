@@ -240,7 +240,6 @@ _RANGES = {
     **dict.fromkeys(("a", "b"), (0.0, np.finfo(np.float64).max)),
 }
 
-
 _CLASSES: dict[str, type] = {
     cls.__name__: cls
     for cls in (

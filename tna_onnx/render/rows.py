@@ -98,7 +98,6 @@ def _label_metric(name: str, side: str, label: LabelMetrics) -> str:
 # p-values below it are called more than chance.
 _LEVEL = 0.05
 
-
 Row = tuple[str, Callable[[BinFree], str]]
 
 
@@ -239,7 +238,6 @@ def best_methods(report: Report) -> list[MethodScores]:
 
 # Values of a fitted parameter that are listed.
 _MAX_VALUES = 4
-
 
 # Where a map went, by whether it was folded.
 _PLACES = {True: "folded into weight and bias", False: "appended as nodes"}

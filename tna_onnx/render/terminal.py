@@ -51,14 +51,11 @@ from tna_onnx.results.verdict import Word, changed
 # Rows of a table in a terminal; a page and `--json` have all of them.
 _MAX_ROWS = 20
 
-
 # Columns that every table fits into.
 _MIN_WIDTH = 132
 
-
 # Colours of a difference by its standing: significantly better, open, worse.
 _STYLES = {1: "green", 0: "", -1: "red"}
-
 
 _WORD_STYLES: dict[Word, str] = {"improved": "green", "no significant change": "", "worse": "red"}
 
@@ -306,9 +303,7 @@ def study_text(studies: Studies) -> RenderableType:
 
 _MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
 
-
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
-
 
 # By whether no threshold was chosen on the samples.
 _FRESH = {
@@ -385,13 +380,11 @@ def _class_decision_lines(classes: Sequence[ClassDecision]) -> list[str]:
 
 _MAX_CLASSES = 20  # of more, those that change most
 
-
 _METHODS = {
     "em": "estimated by EM",
     "bbse": "estimated by the black box",
     "given": "as given",
 }
-
 
 _PLACES = {"bias": "in the bias of the head; no node is new", "nodes": "in nodes behind the scores"}
 

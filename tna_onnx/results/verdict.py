@@ -126,7 +126,6 @@ _OPENINGS: dict[Word, str] = {
     "worse": "The new model is worse than the original",
 }
 
-
 _CLASS = ("confidence", "accuracy")
 _LABEL = ("a label's probability", "its frequency")
 

@@ -121,7 +121,6 @@ def value_of(original: Candidate, candidate: Candidate, settings: SearchSettings
 Score = Callable[[Sequence[Any]], Sequence[SampleScores]]
 """Scores all samples with each of some (C, n) weights; together, so that the features are read once for all."""
 
-
 # Bytes of the weights that are scored together; a larger weight is scored alone.
 _STACK_BYTES = 2**25
 
@@ -217,7 +216,6 @@ class Scored:
 
 # Largest distance in degrees of the angles that an adaptive search looks at first: the curves are smooth at that scale.
 _MAX_COARSE = 8.0
-
 
 # Angles are whole numbers of a quarter of the grid step.
 QUARTERS = 4

@@ -146,7 +146,6 @@ class Walk:
 # all in one walk, which adds little for each.
 _NEAR = (-8, -4, -2, -1, 0, 1, 2, 4, 8)
 
-
 # Rotations times classes of all members of one candidate: about 15 seconds on one core. Large heads (n = 2048,
 # C = 1000) stop at some hundred members, where their noise, over so many dimensions, is small already.
 _MAX_TURNED = 2**30

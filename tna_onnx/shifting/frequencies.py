@@ -34,7 +34,6 @@ from tna_onnx.shifting.shift_settings import ShiftSettings
 
 FloatArray = NDArray[np.float64]
 
-
 # Over all classes, a calibrated model gets a note once in a hundred runs; and only where it matters.
 _LEVEL_OF_CLASSES = 0.01
 _LARGE_SHARE = 0.1

@@ -14,7 +14,6 @@ Estimator: TypeAlias = Literal["em", "bbse"]
 
 _MIN_DRAWS = 100
 
-
 _SECTION = "Class frequencies"
 
 

@@ -47,7 +47,6 @@ NAMES = ("accuracy", "ece", "nll")
 
 Tell = Callable[[int, int], None]
 
-
 Case = TypeVar("Case", bound=Hashable)
 
 

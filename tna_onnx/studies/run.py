@@ -43,7 +43,6 @@ _log = logging.getLogger("tna_onnx")
 # Raised when a study's numbers or columns change: older files are then not taken for new ones.
 _FORM = 5
 
-
 Experiment: TypeAlias = Callable[[StudyData, StudySettings, Callable[[int, int], None]], Study]
 """Makes one study; the last argument is called with how much is done, and of how much."""
 
@@ -181,7 +180,6 @@ _SPECIAL = {
 }
 
 _ARROWS = {1: r" ($\uparrow$)", -1: r" ($\downarrow$)", 0: ""}
-
 
 _PRINTED = {"table": ("method", "accuracy", "ece", "adaece")}
 """Columns of the paper's own tables, where a study has more."""

@@ -298,7 +298,6 @@ _FORMS: dict[str, Callable[[Model, onnx.NodeProto], _Form]] = {
     "Exp": _exponential,
 }
 
-
 SQUARED = "squared Euclidean"
 EUCLIDEAN = "Euclidean"
 CITY_BLOCK = "city-block"

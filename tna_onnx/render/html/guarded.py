@@ -12,7 +12,6 @@ from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard, GuardInp
 _MAX_CLASSES = 1000
 _MAX_CONFUSION = 20  # columns that a page has place for
 
-
 _INPUTS = {
     "risk": "the risk asked for",
     "coverage": "the coverage asked for",
