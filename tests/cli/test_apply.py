@@ -22,6 +22,7 @@ from tests.cli.test_verify import scattered
 from tests.conftest import Small
 from tests.pipeline.test_integer_heads import FORMS, quantized, samples
 from tests.support import PLAIN, TILTED, WALKED, cli, ok
+from tna_onnx.graph import tensors
 from tna_onnx.graph.nodes import linear_model
 from tna_onnx.pipeline.change import _seal, _text_of
 from tna_onnx.pipeline.patch import _npz, _read_npz
@@ -116,6 +117,25 @@ def test_numbers_in_attributes(tmp_path: Path, name: str) -> None:
     onnx.save(small_model([node], {"x": ["N", 4]}, outputs, domains={"ai.onnx.ml": 3}), tmp_path / "m.onnx")
     _drawn_samples(tmp_path)
     _same_bytes(tmp_path / "m.onnx", tmp_path / "calib.npz", tmp_path, **{**PLAIN, "map": name})
+
+
+@pytest.mark.parametrize("large", [2**20, 16])
+def test_a_weight_of_bfloat16(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: int) -> None:
+    monkeypatch.setattr(tensors, "_LARGE", large)
+    weight = tensors.float_tensor(np.random.default_rng(0).standard_normal((3, 6)) * 3, "bfloat16", "stored")
+    nodes = [
+        helper.make_node("Cast", ["stored"], ["w"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Gemm", ["x", "w"], ["logits"], name="head", transB=1),
+        helper.make_node("Softmax", ["logits"], ["p"], axis=1),
+    ]
+    model = small_model(nodes, {"x": ["N", 6]}, {"p": ["N", 3]})
+    model.graph.initializer.append(weight)
+    onnx.save(model, tmp_path / "m.onnx")
+    _drawn_samples(tmp_path)
+    written = onnx.load(_same_bytes(tmp_path / "m.onnx", tmp_path / "calib.npz", tmp_path, **PLAIN))
+    (changed,) = written.graph.initializer
+    assert (changed.name, changed.data_type) == ("stored", onnx.TensorProto.BFLOAT16)
+    assert changed.raw_data != weight.raw_data
 
 
 def test_nothing_to_change_is_a_patch_too(small: Small, tmp_path: Path) -> None:

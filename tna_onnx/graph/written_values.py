@@ -79,11 +79,10 @@ def new_values(source: Model, file: Model) -> dict[str, Typed]:
         if tensor is None or (old is not None and _same(source, old, file, tensor)):
             continue
         array = file.array(tensor)
-        if array.dtype.isbuiltin and code_of(array.dtype) == tensor.data_type:
+        if array.dtype.isbuiltin == 1:
             values[name] = array, []
         else:
-            raw = array.tobytes() if is_external(tensor) else tensor.raw_data
-            values[name] = np.frombuffer(raw, np.uint8), [tensor.data_type, *tensor.dims]
+            values[name] = np.frombuffer(array.tobytes(), np.uint8), [tensor.data_type, *tensor.dims]
     old_numbers = {key: tuple(numbers.floats) for key, _, numbers in _attributes(source)}
     for key, _, numbers in _attributes(file):
         if tuple(numbers.floats) != old_numbers.get(key):
