@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper, numpy_helper
 from PIL import Image
 
 import tna_onnx
@@ -107,6 +108,60 @@ def test_an_input_of_any_size_takes_images_as_they_are(photos: Path, saved: Make
     result = tna_onnx.evaluate(saved(mean=0.5, std=0.5, size=("H", "W")), photos)
     assert result.recipe_search is not None
     assert result.recipe_search.chosen == "-1 to 1, RGB"
+
+
+@pytest.fixture
+def mixed(tmp_path: Path) -> Path:
+    """The images of `photos`, two or three times as large."""
+    for k, (image, label) in enumerate(zip(*make_images(400), strict=True)):
+        file = tmp_path / "mixed" / f"class{label}" / f"{k:04}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).resize((SIDE * (2 + k % 2),) * 2, Image.Resampling.NEAREST).save(file)
+    return tmp_path / "mixed"
+
+
+def resizing(layer: bool = False) -> onnx.ModelProto:
+    """Return a network that brings images of any size to its own: at once, or behind a layer that changes nothing."""
+    model = network(size=("height", "width"))
+    model.graph.node[0].input[0] = "resized"
+    nodes = [
+        helper.make_node("Conv", ["image", "identity"], ["first"]),
+        helper.make_node("Shape", ["image"], ["count"], end=2),
+        helper.make_node("Concat", ["count", "side", "side"], ["sizes"], axis=0),
+        helper.make_node("Resize", ["first" if layer else "image", "", "", "sizes"], ["resized"]),
+    ]
+    for node in reversed(nodes if layer else nodes[1:]):
+        model.graph.node.insert(0, node)
+    tensors = {"side": np.array([SIDE], np.int64), "identity": np.eye(3, dtype=np.float32)[:, :, None, None]}
+    model.graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in tensors.items())
+    return model
+
+
+def test_a_model_that_resizes_takes_images_of_several_sizes_as_they_are(
+    mixed: Path, photos: Path, saved: Make, tmp_path: Path
+) -> None:
+    onnx.save(resizing(), tmp_path / "resizing.onnx")
+    out = tmp_path / "out.onnx"
+    report = tna_onnx.calibrate(tmp_path / "resizing.onnx", mixed, output=out, map="ts", search="none")
+    assert report.recipe_search is not None
+    assert report.recipe_search.chosen == "0 to 1, RGB"
+    # the nearest pixel, and the mean of equal ones: those of the images before they were enlarged
+    alone = accuracy(saved(), photos, preprocessing=tna_onnx.Recipe(scale=1 / 255))
+    assert report.comparison.before.accuracy == alone
+    assert accuracy(out, mixed, batch_size="auto") == alone
+    assert not any("any size" in note for note in report.notes)
+
+
+def test_a_size_that_nothing_says_is_called_a_guess(mixed: Path, tmp_path: Path) -> None:
+    model = tmp_path / "any.onnx"
+    onnx.save(resizing(layer=True), model)
+    guessed = tna_onnx.evaluate(model, mixed)
+    assert any("WARNING" in note and "any size" in note for note in guessed.notes)
+    stated = tna_onnx.evaluate(model, mixed, preprocessing=tna_onnx.Recipe(resize=(SIDE, SIDE)))
+    assert not any("any size" in note for note in stated.notes)
+    assert stated.metrics.accuracy > 0.85
+    with pytest.raises(DataError, match="after preprocessing"):
+        tna_onnx.evaluate(model, mixed, preprocessing=tna_onnx.Recipe(scale=1 / 255))
 
 
 def test_a_model_that_normalises_by_itself_takes_any_scale(photos: Path, tmp_path: Path) -> None:

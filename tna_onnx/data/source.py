@@ -72,7 +72,9 @@ class Source(Protocol):
         """Return the resolved preprocessing as JSON-able values; None if samples are used as stored."""
 
     def batches(self, size: int, rows: IntArray | None = None) -> Iterator[Batch]:
-        """Yield the samples `rows` (default: all) in that order, `size` at a time; the last batch may be shorter.
+        """Yield the samples `rows` (default: all) in that order, `size` at a time.
+
+        The last batch may be shorter, and so may one before an image of another size.
 
         Raises IndexError: a row is not a sample.
         """

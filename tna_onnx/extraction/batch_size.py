@@ -137,6 +137,8 @@ def _rates(
     fastest = size = 1
     while size <= max_size:
         batch = _extended(source, batch, size)
+        if len(next(iter(batch.values()))) < size:  # the next image has another size
+            return rates
         try:
             seconds = _seconds(run, batch, clock)
         except OutOfMemory:  # rule 3: the size before this one fitted, but leaves no room for anything else
@@ -160,11 +162,13 @@ def _rates(
 
 
 def _extended(source: Source, batch: Batch, size: int) -> Batch:
-    """Return the first `size` samples; those of `batch` are not read again."""
+    """Return the first `size` samples, or those before one of another shape; those of `batch` are not read again."""
     if not batch:
         return next(iter(source.batches(size, np.arange(size))))
     start = len(next(iter(batch.values())))
     more = next(iter(source.batches(size - start, np.arange(start, size))))
+    if any(batch[name].shape[1:] != more[name].shape[1:] for name in more):
+        return batch
     return {name: np.concatenate([batch[name], more[name]]) for name in more}
 
 

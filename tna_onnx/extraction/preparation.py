@@ -62,6 +62,7 @@ _VARIATIONS = {  # of pixels of 0 to 1: contrast about the usual pixel, and what
     "brighter pixels": (1.0, 0.25),
     "inverted pixels": (-1.0, 1 - 2 * _USUAL_PIXEL),
 }
+_LAYERS = {"Conv", "ConvInteger", "QLinearConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", "Einsum"}
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
 
@@ -81,6 +82,7 @@ class Preparation:
         if not isinstance(source, ImageSource):
             self._check_stored(data, source)
             return data, source
+        source = replace(source, mixed_sizes=resizes_images(self._model, source.input_name))
         spec = next(_spec_of(info) for info in self._session.inputs if info.name == source.input_name)
         if self._recipe is None or data.preprocessing != self._stated:
             stated = data.preprocessing
@@ -149,9 +151,10 @@ class Preparation:
             notes += _against_known(images, stated, insisted=data.expect_accuracy is not None)
             return stated, _noted(source, notes)
         recipe, search = _search(images, stated or Recipe())
-        if search is not None:
+        if recipe is not None and search is not None:
             notes.append(_search_text(search))
             _log.info("preprocessing: %s", notes[-1])
+            notes += _size_notes(images, stated or Recipe(), recipe)
         return recipe, replace(_noted(source, notes), search=search)
 
     def _written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
@@ -171,6 +174,22 @@ class Preparation:
         except (DataError, UsageError) as error:
             return None, [f"a file next to the model was ignored: {error}"]
         return recipe, [f"the preprocessing is that of {path}"]
+
+
+def resizes_images(model: Model, image_input: str) -> bool:
+    """Whether a network brings images of any size to its own, before its first layer."""
+    before_layers = {image_input}
+    for node in model.proto.graph.node:
+        # the sizes of images lead to other nodes that resize, behind layers
+        if node.op_type in (*_LAYERS, "Shape", "Size") or before_layers.isdisjoint(node.input):
+            continue
+        if node.op_type in ("Resize", "Upsample"):
+            inputs = [name for name in node.input if name]
+            sizes = node.input[3:]
+            # scales that are constants make larger images of larger ones
+            return any(sizes) or (len(inputs) > 1 and model.constant_tensor(inputs[-1]) is None)
+        before_layers.update(node.output)
+    return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -417,6 +436,8 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
     shapes: list[dict[str, Any]]
     as_they_are = images.fit(stated)
     if height is None and width is None:
+        if as_they_are and images.source.mixed_sizes:
+            return [{}], []
         # ImageNet's networks are often exported for any size
         imagenet = {"resize": 256, "crop": 224}
         shapes = [{}] if as_they_are else []
@@ -482,6 +503,18 @@ def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> li
         f"{images.source.describe()}: {text}, {why}; state the other, or say that this is what the model has: "
         f"--expect-accuracy {100 * base.accuracy(labels):.0f}"
     )
+
+
+def _size_notes(images: TrialImages, stated: Recipe, chosen: Recipe) -> list[str]:
+    """Say to which size images were brought, where neither the model nor the recipe that is stated determines it."""
+    resolved = stated.resolve(images.spec)
+    sizes = (resolved.height, resolved.width, resolved.resize, resolved.crop)
+    text = "the model takes images of any size, and nothing says which one it was trained with"
+    if any(sizes) or (chosen.resize is None and images.source.mixed_sizes):
+        return []
+    if chosen.resize is None:
+        return [f"{text}: these go in as they are; if it is another one, state --resize and --crop"]
+    return [f"WARNING: {text}: the size of ImageNet's networks is a guess; state --resize and --crop"]
 
 
 def _search_text(search: RecipeSearch) -> str:

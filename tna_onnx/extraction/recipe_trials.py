@@ -176,13 +176,15 @@ class TrialImages:
             yield batch[self.source.input_name]
 
     def fit(self, recipe: Recipe) -> bool:
-        """Whether the first images have a size under a recipe that the model takes, and all of them the same."""
+        """Whether the first images have sizes under a recipe that the model takes, and one unless it takes several."""
         trial = Trial(NamedRecipe("", recipe), recipe.resolve(self.spec))
+        shapes = set()
         try:
-            for k, batch in enumerate(self.batches(trial.pixels, 0, FIRST)):
+            for batch in self.batches(trial.pixels, 0, FIRST):
                 # a network may declare an axis of any length, and take one
-                if k == 0:
+                if batch.shape[1:] not in shapes:
                     self._logs(trial.prepared(batch))
+                shapes.add(batch.shape[1:])
         except DataError:
             return False
         return True

@@ -14,6 +14,7 @@ A manifest has the format described in `tna_onnx.data.labelfile`; its paths are 
 from __future__ import annotations
 
 import io
+import itertools
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -85,6 +86,7 @@ class ImageSource:
     search: RecipeSearch | None = None  # how the preprocessing was found; None where something says what it is
     # what belongs to each sample beside image and label, by its role: `group` -> texts (N,)
     beside: Mapping[str, AnyArray] = field(default_factory=dict, repr=False)
+    mixed_sizes: bool = False  # whether the model takes several; a batch ends where the next image has another
     sample_form: ClassVar[str] = "bytes of image files"
 
     def __len__(self) -> int:
@@ -108,7 +110,7 @@ class ImageSource:
         Raises IndexError: a row is not a sample.
         """
         picks = split_rows(len(self), size, rows)
-        return read_ahead((pick.tolist() for pick in picks), self._load, self._stack)
+        return itertools.chain.from_iterable(read_ahead((pick.tolist() for pick in picks), self._load, self._stack))
 
     def digest(self) -> str:
         """Return SHA-256 (hex) over the files and their labels; the files are read for it once."""
@@ -147,15 +149,20 @@ class ImageSource:
         except DataError as error:  # the recipe knows sizes, not files
             raise DataError(f"{self.files.name(at)}: {error}") from error
 
-    def _stack(self, pick: Sequence[int], arrays: Sequence[AnyArray]) -> Batch:
-        for row, array in zip(pick, arrays, strict=True):
-            if array.shape != arrays[0].shape:
+    def _stack(self, pick: Sequence[int], arrays: Sequence[AnyArray]) -> list[Batch]:
+        batches = []
+        start = 0
+        for _, group in itertools.groupby(arrays, lambda array: array.shape):
+            end = start + sum(1 for _ in group)
+            batches.append({self.input_name: np.stack(arrays[start:end])})
+            if end < len(arrays) and not self.mixed_sizes:
                 raise DataError(
-                    f"{self.files.name(int(self.rows[row]))}: has shape {array.shape} after preprocessing, but "
-                    f"{self.files.name(int(self.rows[pick[0]]))} in the same batch has {arrays[0].shape}; the model "
-                    "takes images of any size, so bring them to one with --resize and --crop"
+                    f"{self.files.name(int(self.rows[pick[end]]))}: has shape {arrays[end].shape} after preprocessing, "
+                    f"but {self.files.name(int(self.rows[pick[0]]))} in the same batch has {arrays[0].shape}; the "
+                    "model takes images of any size, so bring them to one with --resize and --crop"
                 )
-        return {self.input_name: np.stack(arrays)}
+            start = end
+        return batches
 
 
 def open_image_files(
