@@ -45,23 +45,14 @@ def label_columns(label_column: str | None) -> tuple[str, ...]:
 class Request:
     """How to open labelled samples.
 
-    Attributes:
-        inputs: the model's inputs, all of which the samples must provide.
-        n_classes: the number of classes of the model; labels are indices below it.
-        recipe: preprocessing for images; None is `Recipe()`.
-        class_names: the model's class names, in the order of its output; labels may then be names. None if not known.
-        model_file: the model's file, perhaps beside a `tokenizer.json`; None for a model in memory.
-        several: what a model with several predictions a sample wants of labels; None for one prediction a sample.
-        multi_label: whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`).
-        beside: what is read beside inputs and labels: `group` -> name of a column, or values (N,).
-
-    The others are what the user states, as in `tna_onnx.data.data_settings.DataFields`.
+    Fields without a description are what the user states, as in `tna_onnx.data.data_settings.DataFields`.
     """
 
-    inputs: Sequence[InputSpec]
-    n_classes: int
-    recipe: Recipe | None = None
+    inputs: Sequence[InputSpec]  # the model's inputs, all of which the samples must provide
+    n_classes: int  # the number of classes of the model; labels are indices below it
+    recipe: Recipe | None = None  # preprocessing for images; None is `Recipe()`
     labels: Path | npt.ArrayLike | None = None
+    # the model's class names, in the order of its output; labels may then be names. None if not known.
     class_names: Sequence[str] | None = None
     label_column: str | None = None
     skip_bad: bool = False
@@ -69,9 +60,11 @@ class Request:
     limits: Limits = DEFAULT_LIMITS
     columns: tuple[str, ...] = ()
     tokenizer: Path | str | None = None
-    model_file: Path | None = None
+    model_file: Path | None = None  # the model's file, perhaps beside a `tokenizer.json`; None for a model in memory
+    # what a model with several predictions a sample wants of labels; None for one prediction a sample
     several: Several | None = None
-    multi_label: bool = False
+    multi_label: bool = False  # whether each class is a label of 0 or 1 (`tna_onnx.data.multi_label`)
+    # what is read beside inputs and labels: `group` -> name of a column, or values (N,)
     beside: Mapping[str, Any] = field(default_factory=dict)
     drop_columns: tuple[str, ...] = ()
 

@@ -69,22 +69,16 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Suspicion:
-    """Why the labels may be wrong.
+    """Why the labels may be wrong."""
 
-    Attributes:
-        kind: "chance", the labels have next to nothing to do with the predictions; "one class", nor could they, as the
-            model predicts one class nearly always; or "order", another order of the classes fits much better.
-        accuracy: share of samples predicted as labelled.
-        chance: what labels and predictions would give if they were independent.
-        reordered: accuracy after the permutation, on samples that it was not found on; None if no order is better.
-        confusions: the most frequent wrong predictions of a class, largest share first.
-    """
-
+    # "chance", the labels have next to nothing to do with the predictions; "one class", nor could they, as the model
+    # predicts one class nearly always; or "order", another order of the classes fits much better
     kind: Literal["chance", "one class", "order"]
-    accuracy: float
-    chance: float
+    accuracy: float  # share of samples predicted as labelled
+    chance: float  # what labels and predictions would give if they were independent
+    # accuracy after the permutation, on samples that it was not found on; None if no order is better
     reordered: float | None
-    confusions: tuple[Confusion, ...]
+    confusions: tuple[Confusion, ...]  # the most frequent wrong predictions of a class, largest share first
 
     @property
     def tells(self) -> bool:

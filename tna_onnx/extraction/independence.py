@@ -66,14 +66,10 @@ _DYNAMIC = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLS
 
 @dataclass(frozen=True)
 class Compared:
-    """A tensor that is compared between batches.
+    """A tensor that is compared between batches."""
 
-    Attributes:
-        name: of the tensor.
-        probabilities: makes probabilities (N, C) of it; None compares its values (N, ...) by how far samples lie apart.
-    """
-
-    name: str
+    name: str  # of the tensor
+    # makes probabilities (N, C) of it; None compares its values (N, ...) by how far samples lie apart
     probabilities: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
 
     def rows(self, values: NDArray[Any], count: int) -> NDArray[np.float64] | None:

@@ -61,16 +61,12 @@ class SetDial(Dial):
 
 @dataclass(frozen=True, eq=False)
 class ClassSetDial(Dial):
-    """The coverage as a float32 scalar, from which a threshold for each class is taken.
+    """The coverage as a float32 scalar, from which a threshold for each class is taken."""
 
-    Attributes:
-        scores: (n + C,) of the calibration samples of each class, rising and with infinity behind them, one class
-            behind the other.
-        counts: (C,) samples of each class.
-    """
-
+    # (n + C,) of the calibration samples of each class, rising and with infinity behind them, one class behind the
+    # other
     scores: Floats
-    counts: NDArray[np.int64]
+    counts: NDArray[np.int64]  # (C,) samples of each class
 
     @property
     def starts(self) -> NDArray[np.int64]:

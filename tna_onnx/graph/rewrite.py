@@ -120,36 +120,27 @@ def _label_logits(ops: NodeOps, p: str, least: float) -> str:
 
 @dataclass(eq=False)
 class Rewritten:
-    """A new model and what was done to it.
+    """A new model and what was done to it."""
 
-    Attributes:
-        proto: the new model; external data that are not changed not loaded.
-        readout: where in the source it was done.
-        changed: names of the initializers and Constant outputs that hold new values.
-        added: names of the initializers that are new.
-        nodes: names of the nodes that are new.
-        edited: index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`.
-        constants: new Constant nodes, in the place of new initializers.
-        opset: version of the default operator set imported for new nodes; 0 where the source has its own.
-        large_values: values whose keys stand in the new model (`graph.tensors`), the source's among them.
-        aside: whether new values may be there.
-        from_file: a file that is made again, for the values that are taken from it; None where they are new.
-        roles: initializer or Constant output -> what its new value is: `weight`, `weight, scale`, `bias`.
-        digests: the same names, those of nodes with new attributes, and the block -> SHA-256 of the new values.
-    """
-
-    proto: onnx.ModelProto
-    readout: Readout
+    proto: onnx.ModelProto  # the new model; external data that are not changed not loaded
+    readout: Readout  # where in the source it was done
+    # names of the initializers and Constant outputs that hold new values
     changed: set[str] = field(default_factory=set)
-    added: set[str] = field(default_factory=set)
-    nodes: set[str] = field(default_factory=set)
+    added: set[str] = field(default_factory=set)  # names of the initializers that are new
+    nodes: set[str] = field(default_factory=set)  # names of the nodes that are new
+    # index of each source node that was edited -> the fields that were; attributes as `attribute:NAME`
     edited: dict[int, set[str]] = field(default_factory=dict)
+    # new Constant nodes, in the place of new initializers
     constants: list[onnx.NodeProto] = field(default_factory=list)
-    opset: int = 0
+    opset: int = 0  # version of the default operator set imported for new nodes; 0 where the source has its own
+    # values whose keys stand in the new model (`graph.tensors`), the source's among them
     large_values: dict[bytes, Any] = field(default_factory=dict)
-    aside: bool = False
+    aside: bool = False  # whether new values may be there
+    # a file that is made again, for the values that are taken from it; None where they are new
     from_file: WrittenValues | None = None
+    # initializer or Constant output -> what its new value is: `weight`, `weight, scale`, `bias`
     roles: dict[str, str] = field(default_factory=dict)
+    # the same names, those of nodes with new attributes, and the block -> SHA-256 of the new values
     digests: dict[str, str] = field(default_factory=dict)
 
     def forget(self) -> None:

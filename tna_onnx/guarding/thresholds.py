@@ -279,20 +279,15 @@ _ROUNDING = 1e-5
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """What scores are compared with.
+    """What scores are compared with."""
 
-    Attributes:
-        values: `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of
-            the probabilities, [] or [C]; float32.
-        dials: levels that callers may choose in place of `accept` and `set`, and class frequencies.
-        covered: how many of the samples that the one threshold of sets comes from are in it.
-        notes: what the user should know, in sentences.
-    """
-
+    # `accept` of the confidence, `set` of the set score, [] or [C], `ood` of the outlier score, `decision` of the
+    # probabilities, [] or [C]; float32
     values: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    # levels that callers may choose in place of `accept` and `set`, and class frequencies
     dials: Dials = field(default_factory=Dials)
-    covered: int = 0
-    notes: tuple[str, ...] = ()
+    covered: int = 0  # how many of the samples that the one threshold of sets comes from are in it
+    notes: tuple[str, ...] = ()  # what the user should know, in sentences
 
 
 def choose_thresholds(

@@ -297,23 +297,17 @@ FloatArray = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Recalls:
-    """Recall of K classes, those with a sample.
+    """Recall of K classes, those with a sample."""
 
-    Attributes:
-        classes: (K,) number of each; of C labels, c for the samples with label c and C + c for those without it.
-        samples: (K,) how many samples each has; with weights, how many of equal weight would know its recall as well.
-        before: (K,) share of them that was predicted right.
-        after: (K,) share of them that is predicted right now.
-        squares: (K,) sums of squared changes, of clusters where there are any: n_c^2 times the variance of the change.
-        balanced_error: standard error of the change of the balanced accuracy.
-    """
-
+    # (K,) number of each; of C labels, c for the samples with label c and C + c for those without it
     classes: NDArray[np.int64]
+    # (K,) how many samples each has; with weights, how many of equal weight would know its recall as well
     samples: NDArray[np.int64]
-    before: FloatArray
-    after: FloatArray
+    before: FloatArray  # (K,) share of them that was predicted right
+    after: FloatArray  # (K,) share of them that is predicted right now
+    # (K,) sums of squared changes, of clusters where there are any: n_c^2 times the variance of the change
     squares: FloatArray
-    balanced_error: float
+    balanced_error: float  # standard error of the change of the balanced accuracy
 
     @classmethod
     def of(cls, before: SampleScores, after: SampleScores) -> Recalls:

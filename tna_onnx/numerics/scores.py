@@ -262,28 +262,21 @@ _TINY = float(np.finfo(np.float32).tiny)
 
 @dataclass(frozen=True, eq=False)
 class SampleScores:
-    """Scores of N samples, NumPy arrays of shape (N,); (N, C) where a sample has several labels.
+    """Scores of N samples, NumPy arrays of shape (N,); (N, C) where a sample has several labels."""
 
-    Attributes:
-        confidence: float32 in (0, 1], probability of the predicted class.
-        hit: bool, whether the predicted class is the label.
-        nll: float32 in nats, negative log-likelihood of the label.
-        brier: float32 in [0, 2], squared distance of the probabilities from the one-hot label.
-        clusters: which of them depend on one another, (N,) integers, equal within a cluster: predictions for the parts
-            of one text, say. None where all are independent.
-        predicted: of several labels, (N, C) bool, whether each is predicted; None for one class a sample.
-        labels: (N,) classes, where recall by class matters (`labelled`); of several labels, the others tell them.
-        weights: (N,) float64, how much each sample counts; None where all count the same. With weights there are
-            `clusters`, of one sample each if need be: only their standard errors know weights.
-    """
-
-    confidence: NDArray[np.float32]
-    hit: NDArray[np.bool_]
-    nll: NDArray[np.float32]
-    brier: NDArray[np.float32]
+    confidence: NDArray[np.float32]  # float32 in (0, 1], probability of the predicted class
+    hit: NDArray[np.bool_]  # bool, whether the predicted class is the label
+    nll: NDArray[np.float32]  # float32 in nats, negative log-likelihood of the label
+    brier: NDArray[np.float32]  # float32 in [0, 2], squared distance of the probabilities from the one-hot label
+    # which of them depend on one another, (N,) integers, equal within a cluster: predictions for the parts of one
+    # text, say. None where all are independent.
     clusters: NDArray[np.int64] | None = None
+    # of several labels, (N, C) bool, whether each is predicted; None for one class a sample
     predicted: NDArray[np.bool_] | None = None
+    # (N,) classes, where recall by class matters (`labelled`); of several labels, the others tell them
     labels: NDArray[np.int64] | None = None
+    # (N,) float64, how much each sample counts; None where all count the same. With weights there are `clusters`, of
+    # one sample each if need be: only their standard errors know weights.
     weights: NDArray[np.float64] | None = None
 
     @classmethod

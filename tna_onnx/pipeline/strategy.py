@@ -119,29 +119,22 @@ class _LogitsPair:
 
 @dataclass(frozen=True, eq=False)
 class Strategy:
-    """A search, a map and their settings, on the calibration data.
+    """A search, a map and their settings, on the calibration data."""
 
-    Attributes:
-        logits_of: logits of the calibration data under a weight; of None for a model without a head.
-        weight: (C, n) original class vectors; None for a model without a head, which cannot be searched.
-        search: `auto`, `none`, `sparse` or `complete`.
-        map: `auto`, `none` or a name in `MAPS`.
-        settings: of the search.
-        allowed: maps that `auto` may take; those for any number of classes, if not said.
-        options: of the maps' fits, by name; each map takes those that it declares.
-        predictions: whether a choice may change predicted classes: where that is worth it (`auto`, rule 5 of
-            `pipeline.methods`), where it costs no accuracy (`change`), or never (`keep`).
-        part: what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them.
-    """
-
-    logits_of: _LogitsOf
+    logits_of: _LogitsOf  # logits of the calibration data under a weight; of None for a model without a head
+    # (C, n) original class vectors; None for a model without a head, which cannot be searched
     weight: NDArray[Any] | None
-    search: str
-    map: str
-    settings: SearchSettings
+    search: str  # `auto`, `none`, `sparse` or `complete`
+    map: str  # `auto`, `none` or a name in `MAPS`
+    settings: SearchSettings  # of the search
+    # maps that `auto` may take; those for any number of classes, if not said
     allowed: tuple[str, ...] = field(default_factory=lambda: ("none", *maps_of(3)))
+    # of the maps' fits, by name; each map takes those that it declares
     options: Mapping[str, Any] = field(default_factory=dict)
+    # whether a choice may change predicted classes: where that is worth it (`auto`, rule 5 of `pipeline.methods`),
+    # where it costs no accuracy (`change`), or never (`keep`)
     predictions: str = "auto"
+    # what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them
     part: Part | None = None
     # where the fits of the next fold start: at those of the last one, where that saves time and does no more
     _starts: dict[Method, CalibrationMap] = field(default_factory=dict, init=False)

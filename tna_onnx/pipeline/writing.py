@@ -39,15 +39,11 @@ from tna_onnx.runtime.session import CUDA
 
 @dataclass(frozen=True, eq=False)
 class Shipped:
-    """What a written file computes for some samples: logits, and the map that is not in them yet.
+    """What a written file computes for some samples: logits, and the map that is not in them yet."""
 
-    Attributes:
-        made: the logits, or what makes them: a folded weight is a large one of its own, which can wait.
-        fitted: the map.
-    """
-
+    # the logits, or what makes them: a folded weight is a large one of its own, which can wait
     made: Logits | Callable[[], Logits]
-    fitted: CalibrationMap | None
+    fitted: CalibrationMap | None  # the map
 
     @functools.cached_property
     def logits(self) -> Logits:

@@ -57,16 +57,12 @@ from tna_onnx.shifting.shift_settings import ShiftSettings
 class ShiftJob(ModelJob):
     """The request for new class frequencies: `calib` is like the training data, `held_out` like the data to come.
 
-    Attributes:
-        target: samples without labels of the data to come; None where their frequencies are given.
-        settings: where the frequencies come from.
-
     Raises:
         UsageError: frequencies that are both given and to be estimated, or neither.
     """
 
-    target: Data | None = None
-    settings: ShiftSettings = field(default_factory=ShiftSettings)
+    target: Data | None = None  # samples without labels of the data to come; None where their frequencies are given
+    settings: ShiftSettings = field(default_factory=ShiftSettings)  # where the frequencies come from
 
     def __post_init__(self) -> None:
         ways = (self.target is not None, self.settings.target_prior is not None, bool(self.settings.only))
