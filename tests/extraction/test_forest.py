@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import pytest
 
@@ -48,3 +49,25 @@ def test_a_forest_needs_no_word(kind: str, classes: int, tmp_path: Path) -> None
     report = tna_onnx.calibrate(model, (x[300:], y[300:]), output=tmp_path / "o.onnx", device="cpu")
     assert report.comparison.after.nll <= report.comparison.before.nll
     assert any("shares in the leaves" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("form", ["tensor", "double", "map"])
+def test_shares_of_zero_cost_the_same_in_every_command(form: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((900, 4)).astype(np.float32)
+    y = np.digitize(x[:, 0] + x[:, 1] + rng.standard_normal(900), [-0.7, 0.7])
+    forest = ensemble.RandomForestClassifier(5, random_state=0).fit(x[:300], y[:300])
+    model = skl2onnx.to_onnx(forest, x[:1], options={"zipmap": form == "map"})
+    if form == "double":
+        model.graph.node.append(onnx.helper.make_node("Cast", [model.graph.output[1].name], ["wide"], to=11))
+        del model.graph.output[:]
+        model.graph.output.append(onnx.helper.make_tensor_value_info("wide", 11, [None, 3]))
+    held_out = (x[600:], y[600:])
+    words = {"device": "cpu", "search": "none", "map": "ets"}
+    report = tna_onnx.calibrate(
+        model.SerializeToString(), (x[300:600], y[300:600]), eval=held_out, output=tmp_path / "o.onnx", **words
+    )
+    before = tna_onnx.evaluate(model.SerializeToString(), held_out, device="cpu")
+    assert report.comparison.before.nll > 1  # of some labels the probability is 0
+    assert before.metrics.nll == pytest.approx(report.comparison.before.nll, rel=1e-5)
+    assert np.isfinite(before.bin_free.ece_expected)

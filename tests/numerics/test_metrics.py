@@ -360,10 +360,11 @@ def test_probabilities_and_logits_give_the_same_scores(dtype: Any) -> None:
     )
 
 
-def test_log_of_probability_zero_is_cut() -> None:
-    scores = SampleScores.of_probabilities(np.array([[1.0, 0.0], [1.0, 0.0]], np.float32), np.array([0, 1]))
-    # -log of the smallest normal float32, 2^-126
-    np.testing.assert_allclose(scores.nll, [0, 126 * math.log(2)], rtol=FLOAT32)
+# exponents of the smallest normal numbers; in float16, that of half of the smallest one
+@pytest.mark.parametrize(("dtype", "exponent"), [(np.float16, 25), (np.float32, 126), (np.float64, 1022)])
+def test_log_of_probability_zero_is_cut(dtype: type[np.floating[Any]], exponent: int) -> None:
+    scores = SampleScores.of_probabilities(np.array([[1.0, 0.0], [1.0, 0.0]], dtype), np.array([0, 1]))
+    np.testing.assert_allclose(scores.nll, [0, exponent * math.log(2)], rtol=FLOAT32)
     np.testing.assert_array_equal(scores.brier, np.float32([0, 2]))
 
 

@@ -111,9 +111,8 @@ def _score(
     return SampleScores.of_logits(output.class_logits(values), labels)
 
 
-def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[np.float64]:
-    """Return (N, C) probabilities of values in the model's order of classes."""
-    values = np.asarray(values, np.float64)
+def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[Any]:
+    """Return (N, C) probabilities of values in the model's order of classes, in their dtype."""
     if output.kind == "positive_probability":
         return np.concatenate([1 - values, values], axis=1)
     return values

@@ -321,7 +321,8 @@ def _of_groups(scores: SampleScores, bin_: NDArray[np.intp], least: NDArray[Any]
 
 def expected_ece(scores: SampleScores, bins: int = 15) -> float:
     """ECE that a calibrated model with these confidences has on average, a fraction."""
-    confidence = scores.confidence.astype(np.float64)
+    # shares of trees may add up to a little more than 1
+    confidence = np.minimum(scores.confidence.astype(np.float64), 1)
     bin_ = bin_of(confidence, bins)
     chance = scores.weigh(scores.weigh(confidence * (1 - confidence)))
     variance = _of_groups(scores, bin_, np.bincount(bin_, chance, bins))

@@ -256,10 +256,6 @@ def label_logits(p: NDArray[Any]) -> NDArray[Any]:
     return logits
 
 
-# Probabilities below this count as this one: their logarithm would be infinite at 0.
-_TINY = float(np.finfo(np.float32).tiny)
-
-
 @dataclass(frozen=True, eq=False)
 class SampleScores:
     """Scores of N samples, NumPy arrays of shape (N,); (N, C) where a sample has several labels."""
@@ -328,18 +324,24 @@ class SampleScores:
 
     @classmethod
     def of_probabilities(cls, probabilities: Any, labels: Any) -> SampleScores:
-        """Score (N, C) probabilities as a model gave them; log p is cut at the smallest normal float32."""
+        """Score (N, C) probabilities as a model gave them; log p is cut at the smallest normal number of their dtype.
+
+        In float16 it is cut at half of the smallest number: what was rounded to 0 is no larger, and smaller numbers
+        than normal ones are common.
+        """
         if np.ndim(labels) == 2:
             values, predicted = probability_terms(to_host(probabilities), to_host(labels))
             return cls(*values, predicted=predicted)
         xp = array_api_compat.array_namespace(probabilities)
+        half = probabilities.dtype == xp.float16
+        least = 2.0**-25 if half else float(xp.finfo(probabilities.dtype).smallest_normal)
         # probabilities are not divided by their sum: they are scored as the model gives them
         p = xp.astype(probabilities, xp.float64)
         label_p = xp.squeeze(own_column(p, labels), axis=1)
         return cls(
             confidence=to_host(row_max(p)[:, 0]).astype(np.float32),
             hit=_hits(xp.argmax(p, axis=1), labels),
-            nll=to_host(-xp.log(xp.clip(label_p, _TINY, None))).astype(np.float32),
+            nll=to_host(-xp.log(xp.clip(label_p, least, None))).astype(np.float32),
             brier=to_host(row_sum(p * p)[:, 0] - 2 * label_p + 1).astype(np.float32),
         )
 

@@ -250,7 +250,7 @@ def _as_array(result: Any) -> NDArray[Any]:
     """
     if isinstance(result, list) and result and isinstance(result[0], dict):
         labels = sorted(result[0])
-        return np.array([[row[label] for label in labels] for row in result])
+        return np.array([[row[label] for label in labels] for row in result], np.float32)  # as ZipMap read them
     if isinstance(result, list) and len({array.shape[:-1] for array in result if array.ndim}) == 1:
         return np.concatenate(result, axis=-1)
     return np.asarray(result)
