@@ -1,6 +1,7 @@
 """`calibrate` end to end on real files: what is written, what is reported, what is left alone."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -87,6 +88,21 @@ def test_overwrite_replaces_the_input_only_when_asked(small: Small, tmp_path: Pa
     assert model.read_bytes() == small.model.read_bytes()
     tna_onnx.calibrate(model, small.calib, output=model, overwrite=True, **PLAIN)
     assert tna_onnx.inspect(model).provenance["source_sha256"]
+
+
+def test_no_output_replaces_what_is_read(small: Small, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.npz"
+    copy.write_bytes(small.test.read_bytes())
+    words: dict[str, Any] = {"output": copy, "overwrite": True}
+    with pytest.raises(tna_onnx.UsageError, match="copy"):
+        tna_onnx.shift(small.model, small.calib, copy, **words)
+    with pytest.raises(tna_onnx.UsageError, match="copy"):
+        tna_onnx.guard(small.model, small.calib, ood_data=copy, add=("ood",), **words)
+    assert copy.read_bytes() == small.test.read_bytes()
+    copy.write_bytes(small.model.read_bytes())
+    with pytest.raises(tna_onnx.UsageError, match="copy"):
+        tna_onnx.calibrate(small.model, small.calib, teacher=copy, **words, **PLAIN)
+    assert copy.read_bytes() == small.model.read_bytes()
 
 
 @pytest.mark.slow

@@ -126,6 +126,7 @@ def calibrate(
     if unknown is not None and (decisions is None or "ood" not in decisions.add):
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
     arguments.check_targets(report, patch, json)
+    arguments.refuse_overwriting([teacher, ood_data], output)
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 

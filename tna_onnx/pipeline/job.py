@@ -94,8 +94,8 @@ def target_of(job: ModelJob, model: Model, ending: str, *, in_memory: bool = Fal
     if target is None:
         return None
     # writing the model over its own data would lose them
-    for data in filter(None, (job.calib, job.held_out)):
-        for path in (data.samples, data.labels):
+    for data in vars(job).values():
+        for path in (data.samples, data.labels) if isinstance(data, Data) else ():
             is_file = isinstance(path, (str, Path)) and Path(path).exists()
             if is_file and target.exists() and target.samefile(path):
                 raise UsageError(f"{target}: output is the data file; choose another --output")
