@@ -1,4 +1,4 @@
-"""Maps for two classes: the laws of `maps/base.py`, and fits against scikit-learn, SciPy and netcal."""
+"""Maps for two classes: the laws of `maps/base.py`, and fits against scikit-learn and SciPy."""
 
 from collections.abc import Callable
 from typing import Any
