@@ -43,6 +43,9 @@ def test_every_format_has_the_same_weights(small: Small, arrays: Arrays, tmp_pat
     for name in ("accuracy", "ece", "nll", "brier"):
         assert getattr(metrics, name) == pytest.approx(getattr(repeated, name), abs=1e-6), name
     assert metrics.effective_n == pytest.approx(len(rows) ** 2 / (arrays["patient"] ** 2).sum())
+    for unit in (1e300, 1e-300):  # whose squares no float holds
+        scaled = tna_onnx.evaluate(small.model, data, weights=arrays["patient"] * unit).metrics
+        assert scaled.nll == pytest.approx(metrics.nll, rel=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,7 @@ def label_indices(
         values = _of_truth(values, where, class_names)
     if class_names is not None and _are_own_numbers(values, n_classes, where, class_names):
         values = values.astype(np.int64).astype(str)
+        class_names = [_plain_number(name) for name in class_names]
     if values.dtype.kind in "biufc" or values.size == 0:  # no values have no type: `check_labels` says what is wrong
         return check_labels(values, n_samples, n_classes, where)
     texts = _as_text(_one_axis(values, where), where)
@@ -205,6 +206,8 @@ def name_indices(
             where = f"{where}: names of the class folders"
         # Objects, because a name of twenty digits does not fit in int64.
         check_range(np.array(list(indices.values()), dtype=object), n_classes, where)
+        if class_names is not None:
+            _check_indices([str(index) for index in indices.values()], where, class_names)
         return indices
     if class_names is not None:  # their order is known, so the alphabet must not decide
         raise DataError(f"{where}: {_unknown(names, noun, class_names)}")
@@ -271,20 +274,32 @@ def _with_suggestion(name: str, folded: dict[str, str]) -> str:
 
 def _are_own_numbers(values: AnyArray, n_classes: int, where: str, class_names: Sequence[str]) -> bool:
     """Tell whether labels are the model's numeric class names and not class indices."""
-    if values.dtype.kind not in "iuf" or not values.size or not all(map(_INTEGER.fullmatch, class_names)):
+    if values.dtype.kind not in "iuf" or not values.size:
+        return False
+    if not np.all(np.isfinite(values) & (values == np.trunc(values))):
         return False
     distinct = np.unique(values)
-    numbers = [str(int(value)) if np.isfinite(value) and value == int(value) else "" for value in distinct]
-    if not {*numbers} <= {*class_names}:
-        return False
+    numbers = [str(int(value)) for value in distinct]
     if distinct[0] < 0 or distinct[-1] >= n_classes:
-        return True
-    if all(class_names[int(number)] == number for number in numbers):
-        return False
-    raise DataError(
-        f"{where}: labels {listed(numbers)} may be indices, or the numbers that the model gives its classes "
-        f"({listed(class_names)}); store those numbers as text, or name the classes otherwise with --classes"
-    )
+        return {*numbers} <= {_plain_number(name) for name in class_names}
+    _check_indices(numbers, where, class_names)
+    return False
+
+
+def _check_indices(numbers: Sequence[str], where: str, class_names: Sequence[str]) -> None:
+    """Refuse class indices that are numbers of other classes too, as 1 is where the first class is called 01."""
+    plain = [_plain_number(name) for name in class_names]
+    if {*numbers} <= {*plain} and any(plain[int(number)] != number for number in numbers):
+        raise DataError(
+            f"{where}: labels {listed(numbers)} may be indices, or the numbers that the model gives its classes "
+            f"({listed(class_names)}); store those numbers as text, written as the model has them, or name the classes "
+            "otherwise with --classes"
+        )
+
+
+def _plain_number(name: str) -> str:
+    """Return the name of a class without the zeros around a whole number, as cells of numbers lose them."""
+    return str(int(name.partition(".")[0])) if _INTEGER.fullmatch(name) or _WHOLE_FLOAT.fullmatch(name) else name
 
 
 def _cut(parts: list[str]) -> str:

@@ -253,7 +253,8 @@ def _weights(values: Any, n: int, where: str) -> AnyArray:
     weights = np.array(cells, np.float64)
     if not weights.any():
         raise DataError(f"{where}: all {n:,} weights are zero; expected some samples that count")
-    return weights
+    top = weights.max()
+    return weights if 1e-100 < top < 1e100 else weights / top  # squares of others are zero or infinite
 
 
 def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:
