@@ -298,6 +298,18 @@ def test_a_recipe_that_is_not_known_is_not_replaced_by_the_nearest(
     assert accuracy(model, photos, preprocessing=tna_onnx.Recipe(**stated)) > 0.85
 
 
+def test_images_of_less_contrast_than_those_of_the_training(saved: Make, tmp_path: Path) -> None:
+    images, labels = make_images(400)
+    dull = write_folder(tmp_path / "dull", (115 + 0.5 * (images - 115.0)).astype(np.uint8), labels)
+    model = saved()
+    with pytest.raises(DataError, match="twice the contrast"):
+        tna_onnx.evaluate(model, dull)
+    stated = tna_onnx.evaluate(model, dull, preprocessing=tna_onnx.Recipe(scale=1 / 255))
+    expected = tna_onnx.evaluate(model, dull, expect_accuracy=100 * stated.metrics.accuracy)
+    assert expected.metrics.accuracy >= stated.metrics.accuracy
+    assert any("WARNING" in note and "twice the contrast" in note for note in expected.notes)
+
+
 @pytest.mark.parametrize(
     ("takes", "times", "size", "wrong"),  # wrong: a share of the labels; with a half of them the model is a weak one
     [(1 / 255, 254.6 / 255, "large", 0.5), (1.0, 1 / 255, "small", 0.0)],

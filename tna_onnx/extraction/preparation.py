@@ -150,11 +150,11 @@ class Preparation:
         if stated is not None and not _leaves_open(stated):
             notes += _against_known(images, stated, insisted=data.expect_accuracy is not None)
             return stated, _noted(source, notes)
-        recipe, search = _search(images, stated or Recipe())
+        recipe, search, warnings = _search(images, stated or Recipe(), insisted=data.expect_accuracy is not None)
         if recipe is not None and search is not None:
             notes.append(_search_text(search))
             _log.info("preprocessing: %s", notes[-1])
-            notes += _size_notes(images, stated or Recipe(), recipe)
+            notes += warnings + _size_notes(images, stated or Recipe(), recipe)
         return recipe, replace(_noted(source, notes), search=search)
 
     def _written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
@@ -296,12 +296,14 @@ def _labelled(source: Source, output: ClassOutput) -> bool:
     return bool(len(labels)) and labels.ndim == 1 and labels.min() >= 0 and not (output.several or output.multi_label)
 
 
-def _search(images: TrialImages, stated: Recipe) -> tuple[Recipe | None, RecipeSearch | None]:
-    """Find the recipe by the labels; nothing where there is no choice."""
+def _search(
+    images: TrialImages, stated: Recipe, *, insisted: bool
+) -> tuple[Recipe | None, RecipeSearch | None, list[str]]:
+    """Find the recipe by the labels, and warnings; nothing where there is no choice."""
     shapes, later_shapes = _shapes(images, stated)
     trials = [images.trial(named) for shape in shapes for named in _candidates(images, stated, shape)]
     if len(trials) + len(later_shapes) < 2:
-        return None, None
+        return None, None, []
     ran = list(trials)
     ranked = race(images, trials)
     best = _informative(images, ranked, ran)
@@ -323,9 +325,12 @@ def _search(images: TrialImages, stated: Recipe) -> tuple[Recipe | None, RecipeS
     if differing and (suspicion is None or suspicion.kind != "order"):
         why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(best):,} of them"
         raise DataError(_refusal(images, why, rows))
-    if suspicion is None and (why := _better_variation(images, best)):
+    better = _better_variation(images, best) if suspicion is None else ""
+    if better and not insisted:
+        why = f"{better} (if it is the images: --expect-accuracy {100 * best.accuracy(images.labels):.0f})"
         raise DataError(_refusal(images, why, rows))
-    return best.named.recipe, RecipeSearch(best.named.name, bool(tied), tuple(rows))
+    warnings = [f"WARNING: {better}"] if better else []
+    return best.named.recipe, RecipeSearch(best.named.name, bool(tied), tuple(rows)), warnings
 
 
 def _informative(images: TrialImages, ranked: Sequence[Trial], ran: Sequence[Trial]) -> Trial:
@@ -347,8 +352,8 @@ def _informative(images: TrialImages, ranked: Sequence[Trial], ran: Sequence[Tri
 def _better_variation(images: TrialImages, best: Trial) -> str:
     """Say how pixels may be changed so that the model is clearly more accurate; empty where none of the ways is better.
 
-    A model is best under the recipe that it was trained with: if another contrast or brightness suits it better, that
-    recipe is not among the known ones.
+    A model is best under the recipe that it was trained with, on images like those of its training. If another contrast
+    or brightness suits it better, one of the two differs, and accuracies are the same whichever it is.
     """
     resolved = best.resolved
     if resolved.dtype.kind != "f":
@@ -366,8 +371,9 @@ def _better_variation(images: TrialImages, best: Trial) -> str:
         before, after = (float(np.mean(hits)) for hits in _hits(images, best, trial))
         if best.loses_clearly(trial) and after - before > _MIN_GAIN:
             return (
-                f"none of the known recipes fits: on {len(trial):,} of them the accuracy is {before:.1%} with "
-                f"{best.named.name}, and {after:.1%} with {trial.named.name}"
+                f"no known recipe fits: on {len(trial):,} images the accuracy is {before:.1%} with {best.named.name}, "
+                f"and {after:.1%} with {trial.named.name}, so either the model was trained with another recipe, or on "
+                "images of another brightness or contrast"
             )
     return ""
 
