@@ -9,9 +9,10 @@ A message says what was expected, what was found, where, and what to do. It name
 `in_words_of_python` makes arguments of them for those who call a function. Nothing of the package is imported here.
 """
 
+import contextlib
 import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import ParamSpec, TypeVar
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "UnsupportedModel",
     "UsageError",
     "in_words_of_python",
+    "writing",
 ]
 
 P = ParamSpec("P")
@@ -82,6 +84,15 @@ class ResultError(TnaError):
 
 class TrackingError(ResultError):
     """The run could not be logged; the files it wrote are kept."""
+
+
+@contextlib.contextmanager
+def writing(path: object, kind: type[TnaError] = ResultError) -> Iterator[None]:
+    """Write a file in this block; the system's reason why that fails becomes an error that names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{path}: cannot be written: {error.strerror}") from error
 
 
 # "--classes FILE", "add --label-column species", "--search"

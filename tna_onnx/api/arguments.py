@@ -27,7 +27,7 @@ from tna_onnx.api.keywords import (
     ShiftSettingsWords,
 )
 from tna_onnx.data.options import Data
-from tna_onnx.errors import ResultError, UsageError
+from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import name_problem, write_file
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -209,10 +209,8 @@ def write_text(path: str | Path, text: str) -> None:
 
 def write_bytes(path: str | Path, content: bytes) -> None:
     """Write a result."""
-    try:
+    with writing(path):
         write_file(Path(path), content)
-    except OSError as error:
-        raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def save_json(path: str | Path | None, result: R) -> R:

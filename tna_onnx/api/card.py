@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from tna_onnx.api.arguments import check_targets, write_text
-from tna_onnx.errors import ResultError, UsageError
+from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import open_regular
 from tna_onnx.results.as_json import SCHEMA, from_json
 from tna_onnx.results.report import Card, Report
@@ -67,10 +67,8 @@ def card(
         write_text(target, text)
     if target is not None and dataset is not None:
         results = target.parent / ".eval_results" / f"{dataset.rpartition('/')[2]}.yaml"
-        try:
+        with writing(results.parent):
             results.parent.mkdir(exist_ok=True)
-        except OSError as error:
-            raise ResultError(f"{results.parent}: cannot be written: {error.strerror}") from error
         write_text(results, eval_results(report, dataset))
     return Card(text)
 

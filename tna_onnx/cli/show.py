@@ -23,7 +23,7 @@ from tna_onnx.cli.terminal import (
     standard_output,
     watch,
 )
-from tna_onnx.errors import CheckFailed, DeviceError, ResultError, TnaError, TrackingError
+from tna_onnx.errors import CheckFailed, DeviceError, ResultError, TnaError, TrackingError, writing
 from tna_onnx.files import printable, write_file
 from tna_onnx.render.lines import show
 from tna_onnx.render.progress_bars import progress_shown
@@ -148,11 +148,9 @@ def page_step(path: str | None, make: Callable[[], str]) -> Step:
     def step() -> Sequence[str]:
         if path is None:
             return ()
-        text = make()  # outside the try: an OSError in here would be a bug
-        try:
+        text = make()  # outside of the block: an OSError in here would be a bug
+        with writing(path):
             _write(path, text)
-        except OSError as error:
-            raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
         return ()
 
     return step

@@ -34,7 +34,7 @@ from typing import BinaryIO
 
 import onnx
 
-from tna_onnx.errors import UnsupportedModel, UsageError
+from tna_onnx.errors import UnsupportedModel, UsageError, writing
 from tna_onnx.files import alone_in, keep_mode, name_problem, open_regular, sync_folder, temporary_folder, write_new
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors
 from tna_onnx.graph.external import Place, is_external, place_of, require_bytes
@@ -60,11 +60,8 @@ def commit(temporary: Path, data: Path | None, output: Path) -> None:
     `temporary`: the model, on the disk, in a folder of its own beside the output.
     """
     folder = output.absolute().parent
-    try:
-        with alone_in(folder):
-            _rename(temporary, data, output)
-    except OSError as error:
-        raise UsageError(f"{output}: cannot be written: {error.strerror}") from error
+    with writing(output, UsageError), alone_in(folder):
+        _rename(temporary, data, output)
     # What cannot be read or removed stays: the model is written.
     with contextlib.suppress(OSError):
         _remove_old_data(folder, output)
@@ -209,16 +206,12 @@ def pending(
         name = output.name
         parent = output.absolute().parent
     with contextlib.ExitStack() as stack:
-        try:
+        with writing(output or tempfile.gettempdir(), UsageError):
             folder = stack.enter_context(temporary_folder(parent))
-        except OSError as error:
-            raise UsageError(f"{output or tempfile.gettempdir()}: cannot be written: {error.strerror}") from error
         temporary = folder / name
-        try:
+        with writing(output or name, UsageError):
             values = model.large_values if large_values is None else large_values
             data = _write(model, proto, temporary, values, verbatim=verbatim)
-        except OSError as error:
-            raise UsageError(f"{output or name}: cannot be written: {error.strerror}") from error
         del proto, large_values, values  # the caller may have no more use for them
         yield temporary
         if output is not None and keep:

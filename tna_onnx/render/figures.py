@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tna_onnx.data.foreign import optional
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import write_file
 from tna_onnx.render.charts import (
     MarkedChart,
@@ -61,11 +61,9 @@ def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib figure in the format of the path's ending; its folder is made if it is missing."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:], metadata=_NO_DATE.get(path.suffix[1:]))
-    try:
+    with writing(path, UsageError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, drawn.getvalue())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 # Inches; two panels fill the text width of a page.

@@ -5,7 +5,7 @@ from typing import Any
 
 from markupsafe import escape
 
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import write_file
 from tna_onnx.render.charts import reliability_chart, reliability_charts, words_of
 from tna_onnx.render.figures import figure_of
@@ -55,8 +55,6 @@ def page(result: Any) -> str:
 
 def save_page(result: Any, path: Path) -> Path:
     """Write the page of a result."""
-    try:
+    with writing(path, UsageError):
         write_file(path, page(result).encode())
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be written: {error.strerror}") from error
     return path

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from tna_onnx._version import __version__
-from tna_onnx.errors import ResultError, UsageError
+from tna_onnx.errors import UsageError, writing
 from tna_onnx.files import open_regular, write_file
 from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.numerics.threads import one_thread
@@ -252,11 +252,9 @@ def write_study(folder: Path, study: Study) -> None:
     texts = {"csv": to_csv(study), "tex": latex(study), "json": to_json(study)}
     for ending, text in texts.items():
         path = folder / f"{study.name}.{ending}"
-        try:
+        with writing(path):
             folder.mkdir(parents=True, exist_ok=True)
             write_file(path, text.encode())
-        except OSError as error:
-            raise ResultError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def to_csv(study: Study) -> str:
