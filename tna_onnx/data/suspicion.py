@@ -16,6 +16,13 @@ Let H be the confusion matrix, H[y, k] the number of samples of label y that are
   where a > 0 and of a where b > 0 is what is compared, and its variance is 1 + 1/pi times that of the samples that
   move; so the 2.33 standard errors below which 99 % of a normal distribution lie are times the root of that.
 
+- Labels drawn at random: a label that was drawn from all classes is any of the C - 1 that the model did not predict as
+  often as any other, and as often where the model is sure; errors of the model are mostly its next best classes, and
+  grow rare where it is sure. So let k of the m surest samples be wrong, and in h of them let the label be among the
+  half of the classes that the model holds for least likely, b = floor(C/2) of them. A share h/m C/b of the labels is
+  random, if h is no less than three quarters of what k random ones have there, k b / (C - 1). It is reported if it is
+  5 % or more, by its lower bound (one-sided, 95 %), from 200 samples and five classes on.
+
 A map with parameters of its own for each class learns from labels without a class that this class never occurs. If
 classes are missing by chance, others are almost missing: of K equally frequent classes with lambda samples each on
 average, K e^-lambda have none and lambda K e^-lambda have one. Cross-validation measures that cost, since samples of a
@@ -232,6 +239,34 @@ def _confusions(hits: AnyArray) -> tuple[Confusion, ...]:
     # A share of few samples tells less: 1 - 1/n takes 2 of 2 below 99 of 100.
     wrong.sort(key=lambda label: (-counts[label] / totals[label] * (1 - 1 / totals[label]), label))
     return tuple(Confusion(at, int(predicted[at]), int(counts[at]), int(totals[at])) for at in wrong[:_MAX_EXAMPLES])
+
+
+_FEWEST_SAMPLES = 200
+_FEWEST_CLASSES = 5
+_RANDOM = 0.05
+_EVEN = 0.75
+_ONE_SIDED = 1.645
+
+
+def random_label_share(surest: int, ranks: IntArray, samples: int, n_classes: int) -> float | None:
+    """Return the share of labels that look as if drawn from all classes; None where it does not show.
+
+    `surest`: how many of the `samples` the model is surest of, about a quarter; `ranks`: of those of them that it gets
+    wrong, how many classes are likelier than the label, 1 to C - 1.
+
+    Of 1,816 draws of right labels (5 to 50 classes, 200 to 1,500 samples, models of digits, images and made-up tables,
+    with noise on the inputs of some) it shows in 14. With 10, 20, 30 and 50 % random labels, it shows in 20, 44, 56 and
+    73 %, and is 19, 27, 36 and 54 % on average where it does.
+    """
+    if samples < _FEWEST_SAMPLES or n_classes < _FEWEST_CLASSES:
+        return None
+    half = n_classes // 2
+    unlikely = int(np.count_nonzero(ranks >= n_classes - half))
+    share = unlikely / surest
+    low = share - _ONE_SIDED * math.sqrt(share * (1 - share) / surest)
+    if low * n_classes / half < _RANDOM or unlikely < _EVEN * len(ranks) * half / (n_classes - 1):
+        return None
+    return min(1.0, share * n_classes / half)
 
 
 FEW = 5

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.labels import listed
 from tna_onnx.data.positions import PositionSource
 from tna_onnx.data.source import Source, source_beside
-from tna_onnx.data.suspicion import recipe_text
+from tna_onnx.data.suspicion import random_label_share, recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.scores import adds_up_to_one
@@ -29,7 +29,7 @@ from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import metric_value
-from tna_onnx.numerics.ops import to_host
+from tna_onnx.numerics.ops import own_column, to_host
 from tna_onnx.numerics.residuals import CrossFit
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import SEEN, folds
@@ -289,6 +289,7 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
     notes += labels
+    notes += _random_labels_note(task, outcome)
     notes += task.data_notes
     notes += [
         note
@@ -321,6 +322,35 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
         accuracy = outcome.before.mean("hit")
         notes.append(f"preprocessing: {recipe_text(recipe)}; accuracy of the input model with it {accuracy:.2%}")
     return notes
+
+
+# Confidences above this quantile are the surest. If fewer of these are wrong, too few labels to count are random.
+_SUREST = 0.75
+_FEW_WRONG = 0.02
+
+
+def _random_labels_note(task: Task, outcome: Outcome) -> list[str]:
+    """Say how many calibration labels look as if drawn at random, unless they are trusted or no labels of classes."""
+    before = outcome.before
+    known = task.settings.trust_labels or outcome.map == "bias-robust"
+    if known or task.readout.multi_label or task.teacher is not None:
+        return []
+    surest = before.confidence >= np.quantile(before.confidence, _SUREST)
+    if np.mean(before.hit[surest]) > 1 - _FEW_WRONG:
+        return []
+    ranks = [
+        to_host((logits > own_column(logits, labels)).sum(1))
+        for logits, labels, _ in task.logits(task.weight).chunks(surest & ~before.hit)
+    ]
+    wrong = np.concatenate([*ranks, np.zeros(0, np.int64)])
+    share = random_label_share(int(np.count_nonzero(surest)), wrong, len(before), task.readout.n_classes)
+    if share is None:
+        return []
+    return [
+        f"about {share:.0%} of the calibration labels look as if drawn at random: any class, where the model is "
+        "sure of another. If later labels are right, the new probabilities are too low; correct the labels, or use "
+        "--search none --map bias-robust"
+    ]
 
 
 def _float16_step(task: Task, before: SampleScores) -> float:
