@@ -236,7 +236,9 @@ def cell_array(values: Sequence[Any]) -> NDArray[Any]:
 def any_array(values: Any) -> NDArray[Any]:
     """Return an array of what NumPy, torch, SciPy, pandas, polars or pyarrow call one; masked values are None in it."""
     if hasattr(values, "detach"):
-        values = values.detach().cpu()
+        values = values.detach().cpu().to_dense()
+        if str(values.dtype) == "torch.bfloat16":  # NumPy has no such type, and float32 holds its values
+            values = values.float()
     elif hasattr(values, "toarray"):  # a sparse matrix
         values = values.toarray()
     elif np.ma.is_masked(values):

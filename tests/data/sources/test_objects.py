@@ -169,6 +169,7 @@ def test_torch() -> None:
     values = torch.tensor(X, dtype=torch.float32, requires_grad=True)
     for data in (
         (values, torch.tensor(LABELS)),
+        (values.detach().to_sparse(), torch.tensor(LABELS)),
         torch.utils.data.TensorDataset(values, torch.tensor(LABELS)),
         torch.utils.data.Subset(torch.utils.data.TensorDataset(values, torch.tensor(LABELS)), range(70)),
     ):
@@ -177,6 +178,9 @@ def test_torch() -> None:
         np.testing.assert_array_equal(source.labels, LABELS)
     labels = torch.tensor(LABELS, dtype=torch.float32, requires_grad=True)
     np.testing.assert_array_equal(opened(values, labels=labels).labels, LABELS)
+    rounded = values.bfloat16()
+    expected = rounded.float().detach().numpy()
+    np.testing.assert_array_equal(gather(opened((rounded, torch.tensor(LABELS))), 16)["X"], expected, strict=True)
 
 
 def test_masked_values_are_missing_ones() -> None:
