@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from PIL import Image
 
 import tna_onnx
+from tests.builders import small_model
 from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
@@ -296,6 +297,31 @@ def test_a_recipe_that_is_not_known_is_not_replaced_by_the_nearest(
         tna_onnx.calibrate(model, photos, dry_run=True)
     stated = {name: (value,) for name, value in fields.items()}
     assert accuracy(model, photos, preprocessing=tna_onnx.Recipe(**stated)) > 0.85
+
+
+def test_a_scale_that_no_trained_model_has_is_not_taken_for_dark_images(tmp_path: Path) -> None:
+    """A linear network: far out, where pixels of 0 to 255 lie, dark images have the classes of bright ones."""
+    images, labels = make_images(1500, seed=1)
+    columns = np.concatenate([(images / 255 - 0.5).reshape(len(images), -1) / 0.5, np.ones((len(images), 1))], axis=1)
+    gram = columns.T @ columns + np.eye(columns.shape[1])
+    solution = 4 * np.linalg.solve(gram, columns.T @ np.eye(CLASSES)[labels])
+    nodes = [
+        helper.make_node("Transpose", ["image"], ["last"], perm=[0, 2, 3, 1]),
+        helper.make_node("Flatten", ["last"], ["z"]),
+        helper.make_node("Gemm", ["z", "weight", "bias"], ["logits"], name="head"),
+    ]
+    tensors = {"weight": solution[:-1].astype(np.float32), "bias": solution[-1].astype(np.float32)}
+    model = small_model(nodes, {"image": ["N", 3, SIDE, SIDE]}, {"logits": ["N", CLASSES]}, tensors)
+    onnx.save(model, tmp_path / "linear.onnx")
+    bright, its_labels = make_images(400)
+    dark = write_folder(tmp_path / "dark", (0.6 * bright).astype(np.uint8), its_labels)
+    with pytest.raises(DataError, match="no trained model has"):
+        tna_onnx.evaluate(tmp_path / "linear.onnx", dark)
+    insisted = tna_onnx.evaluate(tmp_path / "linear.onnx", dark, expect_accuracy=65)
+    assert any("WARNING" in note and "no trained model has" in note for note in insisted.notes)
+    normal = tna_onnx.evaluate(tmp_path / "linear.onnx", write_folder(tmp_path / "bright", bright, its_labels))
+    assert normal.recipe_search is not None
+    assert normal.recipe_search.chosen == "-1 to 1, RGB"
 
 
 def test_images_of_less_contrast_than_those_of_the_training(saved: Make, tmp_path: Path) -> None:

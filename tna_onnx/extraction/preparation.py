@@ -325,11 +325,13 @@ def _search(
     if differing and (suspicion is None or suspicion.kind != "order"):
         why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(best):,} of them"
         raise DataError(_refusal(images, why, rows))
-    better = _better_variation(images, best) if suspicion is None else ""
-    if better and not insisted:
-        why = f"{better} (if it is the images: --expect-accuracy {100 * best.accuracy(images.labels):.0f})"
+    doubt = ""
+    if suspicion is None:
+        doubt = _unlike_trained(images, best, ran) or _better_variation(images, best)
+    if doubt and not insisted:
+        why = f"{doubt} (if it is the images: --expect-accuracy {100 * best.accuracy(images.labels):.0f})"
         raise DataError(_refusal(images, why, rows))
-    warnings = [f"WARNING: {better}"] if better else []
+    warnings = [f"WARNING: {doubt}"] if doubt else []
     return best.named.recipe, RecipeSearch(best.named.name, bool(tied), tuple(rows)), warnings
 
 
@@ -347,6 +349,23 @@ def _informative(images: TrialImages, ranked: Sequence[Trial], ran: Sequence[Tri
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     why = f"under none of {len(ran)} known recipes is the model clearly better than chance ({suspicion.chance:.1%})"
     raise DataError(_refusal(images, f"{why} on {len(best):,} of them", rows))
+
+
+def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> str:
+    """Say that the NLL at the model's own temperature is none of a trained model, where it is one under another recipe.
+
+    Without normalisation inside, networks are nearly linear far out: on dark images, pixels of 0 to 255 may suit better
+    a model of normalised ones.
+    """
+    other = min(ran, key=lambda trial: trial.plain_nll(images.labels))
+    nll, other_nll = best.plain_nll(images.labels), other.plain_nll(images.labels)
+    if not worse_than_guessing(nll, other_nll, best.logs.shape[1]):
+        return ""
+    return (
+        f"{best.named.name}, the most accurate, gives an NLL of {nll:.3g}, which no trained model has, and "
+        f"{other.named.name} one of {other_nll:.3g}, so either the model was trained with another recipe, or on images "
+        "of another brightness or contrast"
+    )
 
 
 def _better_variation(images: TrialImages, best: Trial) -> str:
