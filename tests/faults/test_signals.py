@@ -70,16 +70,6 @@ session.Session.run = closing
 )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_during_a_finalizer_is_not_lost(small: Small, tmp_path: Path, number: int) -> None:
-    words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", tmp_path / "o.onnx"]
-    code = FINALIZED.replace("NUMBER", str(int(number)))
-    done = subprocess.run(program(*words, code=code), capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 128 + number
-    assert "Exception ignored" not in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 # A library that is not there is often no error: `try: import ... except ImportError`, or any other exception.
 SWALLOWED = (
     BEGUN
@@ -99,9 +89,11 @@ session.Session.run = swallowing
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_that_a_library_swallows_comes_again(small: Small, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("lost", [FINALIZED, SWALLOWED], ids=["finalizer", "library"])
+def test_a_signal_that_is_lost_comes_again(small: Small, tmp_path: Path, number: int, lost: str) -> None:
     words = ["calibrate", small.model, "--calib", small.calib, *ENDLESS, "-o", tmp_path / "o.onnx"]
-    code = SWALLOWED.replace("NUMBER", str(int(number)))
+    code = lost.replace("NUMBER", str(int(number)))
     done = subprocess.run(program(*words, code=code), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 128 + number
+    assert "Exception ignored" not in done.stderr
     assert not list(tmp_path.iterdir())

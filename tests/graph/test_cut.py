@@ -9,7 +9,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 
-from tests.graph.samples import CASES, CLASSES, FEATURES, Array, Builder, Sample, run, tensors
+from tests.graph.samples import CASES, FEATURES, Array, Builder, Sample, run, tensors
 from tna_onnx.graph.cut import cut_at, cut_between, read_beside
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
@@ -141,16 +141,3 @@ def test_a_tail_that_only_the_graph_computes(build: Callable[[], Sample], tmp_pa
     head = choose_head(model)
     assert (head.linear, head.features) == (False, sample.features)
     assert read_beside(model, head) == BESIDE[build]
-
-
-def test_the_tail_of_a_model_whose_inputs_have_fixed_sizes_takes_any(tmp_path: Path) -> None:
-    b = Builder()
-    b.inputs[0].type.tensor_type.shape.dim[0].dim_value = 4
-    b.node("Relu", b.linear("scores"), out="y")
-    model = b.sample().write(tmp_path)
-    head = choose_head(model)
-    cut = cut_between(model.proto, {head.features: np.dtype(np.float32)}, [head.logits])
-    features = np.random.default_rng(0).standard_normal((7, FEATURES)).astype(np.float32)
-    found = fed(cut, head.logits, {"features": features})
-    assert found.shape == (7, CLASSES)
-    np.testing.assert_allclose(found, np.maximum(features @ b.weight.T + b.bias, 0), rtol=0, atol=1e-5)

@@ -97,22 +97,6 @@ def test_set_scores_by_definition(score: SetScore, allow_empty: bool, opset: int
         assert sets[np.arange(len(p)), p.argmax(axis=1)].all()
 
 
-def test_what_is_compared_is_what_was_measured(tmp_path: Path) -> None:
-    """A threshold equal to a score decides as the score says, to the last bit."""
-    sample = CASES["float32 Gemm"]()
-    model = sample.write(tmp_path)
-    guarded = Guarded(class_output(model), SetScore("aps"), None)
-    proto, tensors = add_scores(model, guarded)
-    (model.path.with_name("scores.onnx")).write_bytes(proto.SerializeToString())
-    x = sample.inputs(50)
-    confidence, scores = run(model.path.with_name("scores.onnx"), [tensors["confidence"], tensors["set"]], x)
-    levels = {"accept": confidence[7], "set": scores[7, 1]}
-    _, (_, again, accept, sets) = decided(model, SetScore("aps"), x, thresholds=levels)
-    np.testing.assert_array_equal(again, confidence)
-    np.testing.assert_array_equal(accept, confidence >= confidence[7])
-    np.testing.assert_array_equal(sets, scores <= scores[7, 1])
-
-
 @pytest.mark.parametrize("kind", ["probabilities", "log_probabilities"])
 @pytest.mark.parametrize("score", [SetScore(), SetScore("aps"), SetScore(temperature=2.0)], ids=str)
 def test_one_entry_that_is_no_number_decides_nothing(kind: str, score: SetScore, tmp_path: Path) -> None:

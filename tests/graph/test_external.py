@@ -165,22 +165,6 @@ def test_new_values_and_all_others_as_they_were(place: Place, bias_factor: float
     assert not any(data)
 
 
-def test_a_model_that_has_them_without_offset_and_length(tmp_path: Path) -> None:
-    sample = builder().sample({"y": "softmax"})
-    for tensor in sample.proto.graph.initializer:
-        moved(tensor, tmp_path, f"{tensor.name}.bin", None, length=False)
-        (tmp_path / f"{tensor.name}.bin").write_bytes((tmp_path / f"{tensor.name}.bin").read_bytes()[:-5])
-    (tmp_path / "model.onnx").write_bytes(sample.proto.SerializeToString())
-    model = load_model(tmp_path / "model.onnx")
-    old = values(model)
-    (tmp_path / "other").mkdir()
-    weight, rewritten = new_head(model)
-    new = values(save(model, rewritten, tmp_path / "other" / "new.onnx"))
-    np.testing.assert_array_equal(new["weight"], weight)
-    for name in ("trunk", "bias"):
-        np.testing.assert_array_equal(new[name], old[name])
-
-
 @pytest.mark.parametrize("place", PLACES)
 def test_a_map_and_a_weight_of_its_own_stay_inside_the_model(place: Place, tmp_path: Path) -> None:
     b = builder()

@@ -26,7 +26,7 @@ from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.sessions import OpenModel
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import load_model
-from tna_onnx.graph.outputs import ClassOutput, class_output, output_of
+from tna_onnx.graph.outputs import ClassOutput, class_output
 from tna_onnx.graph.readout import requantized
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.tensors import float_tensor, rounded
@@ -68,24 +68,6 @@ def test_what_the_head_says_of_itself(build: Callable[[], Sample], tmp_path: Pat
         np.testing.assert_allclose(
             head.as_read(head.weight * 2), head.stored_weight.value.astype(np.float64) * 2, rtol=1e-6
         )
-
-
-@pytest.mark.parametrize(
-    ("case", "label", "op_type", "follows"),
-    [
-        ("Softmax opset 17 axis 1", "head", "Gemm", ("Softmax",)),
-        ("matmul, bias first True", "head", "MatMul", ("Add",)),
-        ("all factors", "head", "Gemm", ("Mul", "Div", "Softmax")),
-        ("Squeeze then softmax", "head", "MatMul", ("Add", "Squeeze", "Softmax")),
-        ("float16 cast to float32, softmax first True", "head", "Gemm", ("Softmax", "Cast")),
-        ("unnamed nodes", "Gemm_2", "Gemm", ("Softmax",)),
-    ],
-)
-def test_label_operator_and_followers(
-    case: str, label: str, op_type: str, follows: tuple[str, ...], tmp_path: Path
-) -> None:
-    head = choose_head(CASES[case]().write(tmp_path))
-    assert (head.node, head.op_type, head.follows) == (label, op_type, follows)
 
 
 # --- refusals
@@ -474,28 +456,6 @@ def test_a_head_inside_a_function_is_found(tmp_path: Path) -> None:
     np.testing.assert_allclose(new, 2 * z @ sample.weight.T + sample.bias, rtol=0, atol=1e-4)
 
 
-def _hidden_outputs(activation: str | None) -> onnx.ModelProto:
-    """A layer in front of the head, whose values are a graph output too, before or after its activation."""
-    b = Builder()
-    hidden = b.node("Gemm", "features", b.store("inner", b.draw(FEATURES, FEATURES)), out="hidden", name="inner")
-    active = b.node(activation, hidden, out="active") if activation else hidden
-    b.linear("y", data=active)
-    return b.proto(active, "y")
-
-
-@pytest.mark.parametrize("activation", [None, "Relu", "Tanh"])
-def test_outputs_of_hidden_layers_are_not_taken_for_heads(activation: str | None, tmp_path: Path) -> None:
-    onnx.save(_hidden_outputs(activation), tmp_path / "model.onnx")
-    model = load_model(tmp_path / "model.onnx")
-    hidden = model.outputs[0]
-    assert [head.node for head in find_heads(model)[0]] == ["inner", "head"]
-    assert choose_head(model).node == "head"
-    assert class_output(model).name == "y"
-    # who asks for it gets it
-    assert choose_head(model, "inner").output == choose_head(model, None, hidden).output == hidden
-    assert choose_head(model, output="y").node == "head"
-
-
 def test_an_output_that_is_not_there(tmp_path: Path) -> None:
     model = CASES["Softmax opset 17 axis 1"]().write(tmp_path)
     with pytest.raises(UnsupportedModel, match="no output 'scores'; the model has y"):
@@ -532,22 +492,6 @@ def test_a_node_that_is_no_head(node: str, says: str, tmp_path: Path) -> None:
         choose_head(model, node)
     assert f"'{node}'" in str(caught.value)
     assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        ("matmul, bias first False", ClassOutput("y", "logits", CLASSES)),
-        ("Softmax opset 17 axis 1", ClassOutput("y", "probabilities", CLASSES)),
-        ("LogSoftmax opset 17 axis -1", ClassOutput("y", "log_probabilities", CLASSES)),
-        ("outputs scores p", ClassOutput("scores", "logits", CLASSES)),
-        ("outputs p scores", ClassOutput("p", "probabilities", CLASSES)),
-        ("outputs argmax lp p scores", ClassOutput("lp", "log_probabilities", CLASSES)),
-    ],
-)
-def test_class_output(case: str, expected: ClassOutput, tmp_path: Path) -> None:
-    model = CASES[case]().write(tmp_path)
-    assert class_output(model) == output_of(choose_head(model)) == expected
 
 
 def test_a_head_by_name_comes_before_the_provenance(tmp_path: Path) -> None:

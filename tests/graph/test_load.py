@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from tests.builders import small_model
-from tests.conftest import Demo
 from tests.graph.samples import CASES, Builder
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.graph.head import choose_head, find_heads
@@ -64,20 +63,6 @@ def test_files_that_are_not_models(name: str, error: type[Exception], says: str,
         load_model(tmp_path / name)
     assert str(caught.value).startswith(f"{tmp_path / name}: ")
     assert says in str(caught.value)
-
-
-@settings(deadline=None, max_examples=150)
-@given(cut=st.floats(0, 1, exclude_max=True))
-def test_a_truncated_model(cut: float, demo: Demo, scratch: Path) -> None:
-    """A part is refused, or is a model by itself: protobuf cannot tell when only the last fields are gone."""
-    data = demo.model.read_bytes()
-    scratch.write_bytes(data[: int(cut * len(data))])
-    try:
-        model = load_model(scratch)
-    except UnsupportedModel as error:
-        assert str(error).startswith(f"{scratch}: ")  # noqa: PT017 - either outcome is right
-    else:
-        assert model.proto.graph == load_model(demo.model).proto.graph
 
 
 @settings(deadline=None, max_examples=150)

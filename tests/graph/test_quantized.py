@@ -49,42 +49,6 @@ def codes_of(dtype: str, shape: tuple[int, ...], limit: int | None = None) -> Ar
 # --- reading
 
 
-@pytest.mark.parametrize(("dtype", "zero", "opset"), pairwise(["int8", "uint8", "int32"], [None, 0, 7], [10, 13, 19]))
-def test_one_scale_is_read_as_the_runtime_reads_it(dtype: str, zero: int | None, opset: int, tmp_path: Path) -> None:
-    if dtype == "int32":  # ONNX has no zero point for it
-        zero = None
-    b, codes = Builder(opset=opset), codes_of(dtype, (4, 3))
-    tensor = dequantize(b, "y", codes, np.float32(0.013), None if zero is None else np.asarray(zero))
-    model = saved(b, tmp_path, tensor)
-    found = read_quantized(model, model.producers["y"])
-    assert found is not None
-    quantized, value = found
-    np.testing.assert_array_equal(value, run(model.path, ["y"], X)[0], strict=True)
-    if opset >= 19:  # the evaluator has it from there on
-        np.testing.assert_array_equal(value, ReferenceEvaluator(model.proto).run(["y"], {"x": X})[0])
-    assert (quantized.axis, quantized.dtype, quantized.scale.shape) == (None, np.dtype(dtype), ())
-    assert quantized.zero_point == ("" if zero is None else "y zero")
-
-
-@pytest.mark.parametrize(
-    ("dtype", "with_zero", "axis"), pairwise(["int8", "uint8", "int32"], [False, True], [None, 0, 1, 2, -1, -3])
-)
-def test_a_scale_per_channel_is_read_as_the_runtime_reads_it(
-    dtype: str, with_zero: bool, axis: int | None, tmp_path: Path
-) -> None:
-    shape = (4, 3, 2)
-    flags, channels = ({}, shape[1]) if axis is None else ({"axis": axis}, shape[axis])
-    zero = np.zeros(channels) if dtype == "int32" else np.arange(channels) + 3
-    b = Builder()
-    scale = np.float32(0.01) * np.arange(1, channels + 1, dtype=np.float32)
-    dequantize(b, "y", codes_of(dtype, shape), scale, zero if with_zero else None, **flags)
-    model = saved(b, tmp_path, "y")
-    found = read_quantized(model, model.producers["y"])
-    assert found is not None
-    np.testing.assert_array_equal(found[1], run(model.path, ["y"], X)[0], strict=True)
-    assert found[0].axis == (1 if axis is None else axis % 3)
-
-
 def test_what_is_no_quantised_constant(tmp_path: Path) -> None:
     b = Builder()
     step = b.store("step", 0.1)

@@ -61,41 +61,6 @@ def files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize("before", [None, b"an earlier result"])
-def test_the_file_appears_when_the_block_ends(model: Model, before: bytes | None, tmp_path: Path) -> None:
-    output = tmp_path / "new.onnx"
-    if before is not None:
-        output.write_bytes(before)
-    with pending(model, model.proto, output) as path:
-        assert path.parent.parent == tmp_path  # the same file system: moving is renaming
-        assert path.name == output.name
-        assert onnx.load(path) == model.proto
-        assert (output.read_bytes() if before is not None else output.exists()) == (before or False)
-    assert sorted(files(tmp_path)) == ["model.onnx", "new.onnx"]
-    assert onnx.load(output) == model.proto
-
-
-@pytest.mark.parametrize(
-    ("error", "before"), [(ValueError, None), (KeyboardInterrupt, b"an earlier result"), (GeneratorExit, None)]
-)
-def test_a_failure_leaves_everything_as_it_was(
-    model: Model, error: type[BaseException], before: bytes | None, tmp_path: Path
-) -> None:
-    output = tmp_path / "new.onnx"
-    if before is not None:
-        output.write_bytes(before)
-    state = files(tmp_path)
-
-    def fail() -> None:
-        with pending(model, model.proto, output) as path:
-            assert path.exists()
-            raise error("stopped")
-
-    with pytest.raises(error, match="stopped"):
-        fail()
-    assert files(tmp_path) == state
-
-
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_a_failure_while_writing_leaves_nothing(
     model: Model, error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

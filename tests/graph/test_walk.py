@@ -13,11 +13,10 @@ from onnx import helper
 from tests.builders import small_model, tensor_info
 from tests.graph.samples import FEATURES, Builder, run
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.cut import ancestors
 from tna_onnx.graph.head import choose_head, find_heads
 from tna_onnx.graph.load import Model, load_model
 from tna_onnx.graph.outputs import class_output
-from tna_onnx.graph.readout import Head, has_positions
+from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import find_readout, require_no_other_readers
 from tna_onnx.graph.stored import Refused, Stored, resolve
 from tna_onnx.graph.tensors import rounded
@@ -33,19 +32,6 @@ def test_a_walk_that_ends_at_an_operator_that_may_not_follow(tmp_path: Path) -> 
     assert isinstance(walked.outcome, Refusal)
     assert walked.outcome.node == walked.where == "CumSum of sums"
     assert (walked.logits, walked.activation, walked.follows) == ("sums", "softmax", ("Softmax",))
-
-
-def test_ancestors_stop_at_shapes(tmp_path: Path) -> None:
-    """A shape is computed from a tensor, but not from its values."""
-    b = Builder()  # nodes 0 and 1 make the features
-    b.node("Shape", "features", out="shape")
-    b.node("Reshape", b.linear("scores"), "shape", out="y")
-    model = b.sample().write(tmp_path)
-    labels = {model.labels[k] for k in ancestors(model, "shape")}
-    assert labels == {"Shape of shape"}
-    assert {model.labels[k] for k in ancestors(model, "y")} == {
-        "MatMul of trunk_out", "Relu of features", "Shape of shape", "head", "Reshape of y",
-    }  # fmt: skip
 
 
 def test_nodes_in_a_circle_before_a_layer_end_the_walk() -> None:
@@ -134,24 +120,6 @@ def loaded(path: Path, nodes: list[Any], shape: list[Any], tensors: dict[str, An
     model = small_model(nodes, {"x": source}, {"y": shape}, tensors)
     (path / "m.onnx").write_bytes(model.SerializeToString())
     return load_model(path / "m.onnx")
-
-
-@pytest.mark.parametrize(
-    ("sizes", "several"),
-    [
-        ([None, 9, 5], True),
-        ([None, None, 5], True),
-        ([None, 5, 32, 32], True),
-        ([None, 5, None, None], True),
-        ([None, 1, 5], False),  # a sequence of one
-        ([None, 5, 1, 1], False),  # a convolution's
-        ([None, 5, 1], False),
-        ([None, 5], False),
-        (None, False),
-    ],
-)
-def test_declared_shapes(sizes: list[int | None] | None, several: bool) -> None:
-    assert has_positions(sizes) is several
 
 
 @pytest.mark.parametrize(
