@@ -1,4 +1,4 @@
-"""The choice among methods, on hand-made scores: each of its rules alone, then all of them against their definition."""
+"""The choice among methods, on hand-made scores: its rules alone, then all of them against their definition."""
 
 import functools
 import math
@@ -38,40 +38,7 @@ def scores(nll: Any, hit: Any = EVEN, confidence: Any = 0.5, brier: Any = 0.5) -
     return SampleScores(filled[0], np.broadcast_to(hit, (N,)), *filled[1:])
 
 
-def spread(mean: float, deviation: float) -> Array:
-    """Losses of this mean and standard deviation, to float32; the order is not that of the hits."""
-    return mean + deviation * np.where(np.arange(N) // 2 % 2 == 0, 1, -1)
-
-
 BEFORE = scores(1.0)
-
-
-# --- rules 2 and 3: the best, and one standard error towards the simpler
-
-
-@pytest.mark.parametrize(("errors", "chosen"), [(0.9, TS), (1.1, BIAS)])
-def test_the_simplest_within_one_standard_error_of_the_best(errors: float, chosen: Method) -> None:
-    """`bias` is better than `ts` by a paired difference of so many standard errors."""
-    deviation = 0.3
-    gain = errors * deviation / math.sqrt(N)
-    # a large common part: only the paired difference has the small error
-    common = spread(2.0, 1.5)[::-1].copy()
-    table = {TS: scores(common), BIAS: scores(common - spread(gain, deviation)), INPUT: scores(9.0)}
-    assert Rule().choose(table, BEFORE) == chosen
-
-
-@pytest.mark.parametrize("objective", ["nll", "brier", "ece", "adaece"])
-def test_the_objective_decides(objective: Any) -> None:
-    """Each of three methods is the best by one metric: a constant loss has no error."""
-    sure = np.where(EVEN, 0.7, 0.3)  # off by 0.2 where the others are calibrated
-    table = {
-        TS: scores(0.5, brier=0.6, confidence=0.7),
-        ETS: scores(0.6, brier=0.4, confidence=0.7),
-        BIAS: scores(0.7, brier=0.7, confidence=0.5),
-    }
-    by_metric = {"nll": TS, "brier": ETS, "ece": BIAS, "adaece": BIAS}
-    before = scores(1.0, confidence=sure)  # so badly calibrated that rule 4 takes none out
-    assert Rule(objective).choose(table, before) == by_metric[objective]
 
 
 # --- rule 1: accuracy

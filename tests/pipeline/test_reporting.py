@@ -1,7 +1,6 @@
 """The report on a run: its numbers against the scores of both heads, and each note where its reason holds."""
 
 import dataclasses
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,19 +8,16 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from sklearn.calibration import calibration_curve
 
 import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Small
 from tests.data.samples import write_folder
-from tests.pipeline.samples import few, job_of, opened, outcome_of, outputs, probabilities, scores_of
+from tests.pipeline.samples import few, job_of, opened, outcome_of, outputs, scores_of
 from tna_onnx.data import InputSpec, open_source
-from tna_onnx.engine.logits import StoredLogits
 from tna_onnx.errors import DataError
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.extraction.opened_samples import Samples
-from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.intervals import paired_differences
 from tna_onnx.numerics.metrics import Interval, Metrics
@@ -32,12 +28,10 @@ from tna_onnx.pipeline import collected_details as angles_module
 from tna_onnx.pipeline import reporting as module
 from tna_onnx.pipeline.collected_details import (
     angle_counts,
-    class_bins,
     class_names,
     class_sums,
     feature_angles,
     worst_rows,
-    worst_samples,
 )
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.job import Collected, Task
@@ -270,7 +264,7 @@ def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
         compare_heads(task, strategy_of(task), outcome, Writing(task).shipped(outcome, task.held_out))
 
 
-# --- The numbers behind figures: diagrams of classes against a loop and scikit-learn, worst samples, and angles
+# --- The numbers behind figures: diagrams of classes against a loop, worst samples, and angles
 
 
 def test_class_sums_are_those_of_a_loop_however_the_samples_are_split() -> None:
@@ -285,24 +279,6 @@ def test_class_sums_are_those_of_a_loop_however_the_samples_are_split() -> None:
             assert found.count == expected.count
             np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-12)
             np.testing.assert_allclose(found.accuracy, expected.accuracy, atol=1e-12)
-
-
-def test_diagrams_before_and_after_are_those_of_scikit_learn() -> None:
-    """`calibration_curve` cuts [0, 1] into the same bins, closed above, and leaves the empty ones out."""
-    rng = np.random.default_rng(2)
-    logits = (3 * rng.standard_normal((500, 3))).astype(np.float32)
-    labels = rng.integers(0, 3, 500)
-    stored = StoredLogits(FeatureTable(logits, labels, 64))
-    diagrams = class_bins(("a", "b", "c"), (stored, None), (stored, Temperature(3.0)), 10)
-    assert [each.name for each in diagrams] == ["a", "b", "c"]
-    assert [each.samples for each in diagrams] == np.bincount(labels).tolist()
-    for c, diagram in enumerate(diagrams):
-        for bins, p in ((diagram.before, probabilities(logits)), (diagram.after, probabilities(logits / 3))):
-            share, mean = calibration_curve(labels == c, p[:, c], n_bins=10)
-            full = np.array(bins.count) > 0
-            np.testing.assert_allclose(np.array(bins.accuracy)[full], share, atol=1e-12)
-            # sums of a few hundred probabilities, in float64; the map may round logits to float32
-            np.testing.assert_allclose(np.array(bins.confidence)[full], mean, atol=1e-6)
 
 
 # ---- The worst samples of a result, and what they and their classes are called
@@ -343,24 +319,6 @@ def collected(task: Task, source: Any) -> Collected:
     return Collected(Samples(source, task.readout), table)
 
 
-def test_samples_are_named_by_the_classes_that_the_map_predicts(task: Task) -> None:
-    logits = np.log(np.float32([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]]))
-    labels = np.array([1, 0, 1])
-    source = open_source(
-        {"x": np.zeros((3, 4), np.float32), "labels": labels}, [InputSpec("x", (None, 4), IMAGE.dtype)], 2
-    )
-    swapped = SmoothedIsotonic((((0.5,), (-9.0,)), ((0.5,), (9.0,))))  # always the second class
-    after = SampleScores.of_logits(np.log(np.float32([[0.3, 0.7]] * 3)), labels)
-    stored = StoredLogits(FeatureTable(logits, labels, 2))
-    before = stored.scores()
-    over, under = worst_samples(collected(task, source), ("no", "yes"), before, after, stored, swapped)
-    assert [(s.row, s.label, s.predicted) for s in over] == [(1, "no", "yes")]
-    assert [(s.row, s.label, s.predicted) for s in under] == [(0, "yes", "yes"), (2, "yes", "yes")]
-    assert [s.before for s in under] == pytest.approx([0.9, 0.8], abs=1e-6)
-    assert [s.after for s in under] == pytest.approx([0.7, 0.7], abs=1e-6)
-    assert {s.file for s in (*over, *under)} == {""}
-
-
 @pytest.mark.parametrize(
     ("files", "labels", "expected"),
     [
@@ -380,18 +338,6 @@ def test_folders_name_classes_only_one_to_one(
 
 
 # ---- Angles between features and class vectors, by hand and from their definition
-
-
-def test_counts_are_those_of_a_loop() -> None:
-    rng = np.random.default_rng(0)
-    features, weight, bias = rng.standard_normal((30, 4)), rng.standard_normal((3, 4)), rng.standard_normal(3)
-    expected = np.zeros((2, 90))
-    for z in features:
-        first = max(range(3), key=lambda c: float(z @ weight[c] + bias[c]))
-        for c, w in enumerate(weight):
-            angle = math.degrees(math.acos(float(z @ w) / math.hypot(*z) / math.hypot(*w)))
-            expected[int(c != first), int(angle / 2)] += 1
-    np.testing.assert_array_equal(angle_counts(features, weight, bias), expected)
 
 
 def test_shares_and_lengths_of_the_three_weights(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,51 +1,22 @@
-"""What each search chooses and fits: against the minimum of the NLL that SciPy finds, and against one another."""
+"""What each search chooses and fits, against one another and against the fits that it may choose from."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
-from scipy.optimize import minimize_scalar
-from scipy.special import softmax
 
-from tests.pipeline.samples import probabilities
 from tests.pipeline.toys import BY_NLL, SETTINGS, TS, N, run, toy
-from tna_onnx.engine import logits as engine_logits
 from tna_onnx.maps import MAPS, maps_of
-from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.refit import Refit
-from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import Scores
 from tna_onnx.pipeline.job import Task
 from tna_onnx.pipeline.methods import Method, Rule
-from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.search.candidates import choose
 
 ALL = ("none", *maps_of(5))
 FEATURELESS = tuple(name for name in ALL if name == "none" or not MAPS[name].needs_features)
-
-
-def labels_of(outcome: Outcome) -> NDArray[np.int64]:
-    return np.concatenate([labels for _, labels, _ in outcome.logits.chunks()])
-
-
-@pytest.mark.parametrize(("search", "head"), [("none", True), ("none", False), ("sparse", True)])
-def test_the_temperature_is_the_minimum_of_the_nll_on_the_weight_chosen(search: str, *, head: bool) -> None:
-    strategy = toy(search, "ts", head=head)
-    outcome = run(strategy)
-    logits = outcome.logits.at(np.arange(300))
-    rows, labels = np.arange(300), labels_of(outcome)
-
-    def nll(log_temperature: float) -> float:
-        return -float(np.mean(np.log(probabilities(logits / np.exp(log_temperature))[rows, labels])))
-
-    best = np.exp(minimize_scalar(nll, bounds=(-3, 5), method="bounded", options={"xatol": 1e-9}).x)
-    assert outcome.parameters["temperature"] == pytest.approx(best, rel=1e-4)  # the minimum is flat: root of rounding
-    if search == "none":
-        assert outcome.weight is strategy.weight
-        assert len(outcome.candidates) == 1
 
 
 def test_a_complete_search_scores_each_weight_with_its_own_map() -> None:
@@ -162,19 +133,6 @@ def test_an_option_reaches_the_map_that_declares_it_and_no_other() -> None:
     assert run(toy("none", "ts", options=options)).parameters == run(toy("none", "ts")).parameters
 
 
-def test_a_mixture_of_one_distribution_is_one_temperature_and_folds() -> None:
-    logits = np.random.default_rng(0).standard_normal((50, 4))
-    for weights, temperature in (((1.0, 0.0, 0.0), 2.5), ((0.0, 1.0, 0.0), 1.0), ((1 - 1e-10, 0.0, 1e-10), 2.5)):
-        mixture = EnsembleTemperature(2.5, weights, 4)
-        simple = mixture.simpler()
-        assert simple == Temperature(temperature)
-        probabilities = [softmax(apply_map(each, logits), axis=1) for each in (mixture, simple)]
-        # a mixture of the second kind has two distributions more, of weights below 1e-8
-        assert np.abs(probabilities[0] - probabilities[1]).max() < 1e-8
-    assert EnsembleTemperature(2.5, (0.9, 0.1, 0.0), 4).simpler() is None
-    assert EnsembleTemperature(2.5, (0.999, 0.0, 0.001), 4).simpler() is None
-
-
 # ---- Logits of the source are computed once for all stages
 
 
@@ -185,15 +143,3 @@ def test_all_stages_share_the_logits_of_the_source(task: Task) -> None:
     held_out = replace(task.calibration)
     assert task.logits(task.weight, on=held_out) is not first
     assert task.on_host("no memory").logits(task.weight) is not first  # those may lie on a device
-
-
-def test_forgotten_logits_are_computed_again(task: Task, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = task.logits(task.weight)
-    logits.predictions()
-    before = logits.scores()
-    trims = []
-    monkeypatch.setattr(engine_logits, "trim_memory", lambda: trims.append(1))
-    logits.forget()
-    logits.forget()
-    assert trims == [1]  # where there was something to give back
-    np.testing.assert_array_equal(logits.scores().nll, before.nll, strict=True)

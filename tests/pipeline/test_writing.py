@@ -1,8 +1,6 @@
 """How a result goes into the graph and the metadata, and the check of the written file against the numerics."""
 
 import copy
-import hashlib
-import json
 import math
 import shutil
 from dataclasses import replace
@@ -19,7 +17,6 @@ import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Small
 from tests.pipeline.samples import few, of_logits, opened, outcome_of, outputs, probabilities, with_settings
-from tna_onnx import __version__
 from tna_onnx.errors import CheckFailed, UnsupportedModel
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.nodes import NodeOps
@@ -29,7 +26,6 @@ from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.numerics.ops import ArrayOps
 from tna_onnx.pipeline import checking as rounding
-from tna_onnx.pipeline import checking as written
 from tna_onnx.pipeline.checking import (
     _rows,
     _whole_batches,
@@ -40,7 +36,6 @@ from tna_onnx.pipeline.checking import (
     probability_bounds,
 )
 from tna_onnx.pipeline.job import Task
-from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.writing import Shipped, Writing, provenance_entries
 from tna_onnx.runtime import Device
 from tna_onnx.runtime.session import CUDA
@@ -107,23 +102,6 @@ def test_scores_that_others_read_allow_what_is_folded(
         writing.write(outcome_of(writing.task, Temperature(2.0)), {})
         with pytest.raises(UnsupportedModel, match=r"'raw', from which labels are read, would not follow"):
             writing.write(outcome_of(writing.task, BENT), {})
-
-
-@pytest.mark.parametrize("fold", [True, False])
-def test_a_temperature_goes_into_weight_and_bias_or_behind_the_logits(task: Task, small: Small, *, fold: bool) -> None:
-    outcome = outcome_of(task, Temperature(3.0))
-    writing = Writing(with_settings(task, fold=fold))
-    folding = writing.folding(outcome)
-    assert (folding is None) is not fold
-    written = writing.write(outcome, {})
-    assert bool(written.nodes) is not fold
-    assert written.changed == ({"weight", "bias"} if fold else set())
-    x = few(small.test)["x"]
-    # three float32 roundings of logits up to about 60
-    np.testing.assert_allclose(outputs(written.proto, x)[0], outputs(small.model, x)[0] / 3, atol=3e-5)
-    entries = {e.key: e.value for e in written.proto.metadata_props}
-    assert entries.keys() == {"team", "tna_onnx.change", "tna_onnx.seal"}
-    assert entries["team"] == "unchanged"
 
 
 def test_a_folded_weight_is_rounded_once(task: Task) -> None:
@@ -293,37 +271,7 @@ def test_on_cuda_batches_are_those_of_the_collection(task: Task, monkeypatch: py
     assert not np.array_equal(_rows(task, task.calibration), _whole_batches(1500, 64))
 
 
-def test_another_first_class_within_the_bound_is_counted(
-    task: Task, exact: tuple[np.ndarray, np.ndarray], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    p, _ = exact
-    assert check(task, p).other_class == 0
-    top = np.sort(p, axis=1)
-    close = np.flatnonzero(top[:, -1] - top[:, -2] < 0.04)[:3]
-    assert len(close) == 3
-    swapped = p.copy()
-    for row in close:
-        second, first = np.argsort(p[row])[-2:]
-        swapped[row, [first, second]] = p[row, [second, first]]
-    monkeypatch.setattr(written, "probability_bounds", lambda task, z, *_: np.full(len(z), 0.05))
-    assert check(task, swapped).other_class == 3
-
-
 # ---- What a written file says about itself: enough to repeat the run, nothing that differs when it is repeated
-
-
-def test_entries_are_texts_that_give_the_numbers_back(task: Task, small: Small) -> None:
-    settings = Settings(search="none", bins=12, max_accuracy_drop=0.5, theta_s=0.1 + 0.2)
-    task = replace(task, job=replace(task.job, settings=settings))
-    entries = provenance_entries(task, outcome_of(task, Temperature(1 / 3)))
-    assert all(isinstance(value, str) for value in entries.values())
-    assert entries["version"] == __version__
-    assert (entries["search"], entries["map"], entries["output_kind"]) == ("none", "ts", "logits")
-    assert entries["source_sha256"] == hashlib.sha256(small.model.read_bytes()).hexdigest()
-    numbers = {name: json.loads(entries[name]) for name in ("temperature", "theta_s", "bins", "calibration_samples")}
-    assert numbers == {"temperature": 1 / 3, "theta_s": 0.1 + 0.2, "bins": 12, "calibration_samples": 1500}
-    assert json.loads(entries["max_accuracy_drop"]) == 0.5  # points, as it was asked for
-    assert json.loads(entries["antithetic"]) is False
 
 
 def test_the_same_data_elsewhere_give_the_same_entries_and_other_data_others(
@@ -373,18 +321,6 @@ def test_the_formula_by_a_loop(task: Task) -> None:
         assert bound == pytest.approx(8 * EPS * a + 1e-6, rel=1e-9)
 
 
-def test_float32_products_in_any_order_stay_within(task: Task) -> None:
-    z, s = features_and_logits(task)
-    head = task.head
-    assert head is not None
-    bound = probability_bounds(task, z, s, None)
-    rng = np.random.default_rng(0)
-    for _ in range(5):
-        order = rng.permutation(z.shape[1])
-        rounded = np.float32(z[:, order]) @ head.weight[:, order].T + head.bias
-        assert np.all(np.abs(probabilities(rounded) - probabilities(s)).max(axis=1) <= bound)
-
-
 def test_a_coarse_type_is_bounded_by_random_signs(task: Task) -> None:
     """Float16: half of the root of the sum of squares plus half of the logit, not the sum of all terms."""
     z, s = features_and_logits(task, 3)
@@ -414,20 +350,6 @@ def test_a_step_of_every_feature_moves_a_logit_by_the_length_of_its_vector(
     powers = [np.exp(scores - scores.max(axis=-1, keepdims=True)) for scores in (moved, s)]
     p, q = (each / each.sum(axis=-1, keepdims=True) for each in powers)
     assert np.mean(np.abs(p - q).max(axis=-1) < bound) > 0.95
-
-
-def test_a_steep_map_has_a_wider_bound_and_a_flat_one_hardly(task: Task) -> None:
-    z, s = features_and_logits(task)
-    plain = probability_bounds(task, z, s, None)
-    flat = probability_bounds(task, z, s, Temperature(100.0))
-    # softmax(s / T) moves by at most 1/(2T) of what s moves, and four times that is added
-    assert np.all(flat - 1e-6 <= (plain - 1e-6) * (1 + 4 / 100) + 1e-12)
-    assert np.all(flat >= plain)
-    middle = float(np.median(probabilities(s)[:, 0]))
-    ramp = ((middle, middle + 1e-3), (-2.0, 2.0))
-    steep = probability_bounds(task, z, s, SmoothedIsotonic((ramp,) * 5))
-    assert np.max(steep / plain) > 3
-    assert np.all(steep >= plain)
 
 
 @pytest.mark.parametrize("width", [1e-2, 1e-3, 1e-4])
