@@ -13,14 +13,17 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import functools
+import os
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from tna_onnx.errors import UsageError
 from tna_onnx.numerics.checks import check_choice, check_numbers
 
 T = TypeVar("T")
@@ -87,8 +90,46 @@ def plain_type(hint: Any) -> Any:
     return hint
 
 
+_TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("True or False", lambda value: type(value).__name__ in ("bool", "bool_")),  # NumPy's too
+    str: ("a text", lambda value: isinstance(value, str)),
+    Path: ("a path", lambda value: isinstance(value, os.PathLike)),
+    Sequence: ("a list", lambda value: isinstance(value, Iterable) and not isinstance(value, bytes)),
+    Mapping: ("a mapping", lambda value: isinstance(value, Mapping)),
+    Callable: ("a function", callable),
+    types.NoneType: ("None", lambda value: value is None),
+}
+
+
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Refuse a value that is of none of the types of a hint; numbers and choices have checks of their own.
+
+    >>> check_type("classes", 3, Sequence[str] | None)
+    Traceback (most recent call last):
+    tna_onnx.errors.UsageError: classes must be a list or None, got 3 (int)
+    """
+    if name.endswith("_column") and isinstance(value, int):  # pandas calls columns 0, 1, 2, ...
+        return
+    union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    expected = []
+    for part in typing.get_args(hint) if union else (hint,):
+        kind = typing.get_origin(part) or part
+        if not (kind in _TYPES or dataclasses.is_dataclass(kind)):
+            return
+        words, fits = _TYPES.get(kind) or (f"a {kind.__name__}", functools.partial(_is_one, kind))
+        if fits(value):
+            return
+        expected.append(words)
+    if expected:
+        raise UsageError(f"{name} must be {' or '.join(expected)}, got {value!r} ({type(value).__name__})")
+
+
+def _is_one(kind: type, value: Any) -> bool:
+    return isinstance(value, kind)
+
+
 def check_settings(value: Any) -> None:
-    """Refuse a word that is none of the choices of a setting, and what is no number where one is expected."""
+    """Refuse settings of a wrong type, and a word that is none of the choices of one."""
     cls: type = value.__class__
     for name in settings_of(cls):
         hint = hints_of(cls)[name]
@@ -102,6 +143,8 @@ def check_settings(value: Any) -> None:
             check_numbers("a whole number", **{name: item})
         elif kind is float:
             check_numbers("a number" if kind is hint else "a number or None", **{name: item})
+        else:
+            check_type(name, item, hint)
 
 
 def documented(cls: type[T]) -> type[T]:

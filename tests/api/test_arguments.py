@@ -39,6 +39,20 @@ def test_what_an_output_holds_is_one_of_five_words(small: Small) -> None:
         tna_onnx.evaluate(small.model, small.calib, output_kind="softmax")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("classes", 3), ("columns", 3), ("label_column", 0.5), ("data_root", 3), ("limits", 3), ("skip_bad", "no"),
+     ("expect_accuracy", "76"), ("engine", 3), ("json", 3), ("device", 3), ("progress", 3),
+     ("min_recall", [1]), ("model_limits", {})],
+)  # fmt: skip
+def test_a_value_of_a_wrong_type_is_refused_by_name(name: str, value: Any) -> None:
+    with pytest.raises(UsageError, match=rf"^{name} must be .*, got .* \({type(value).__name__}\)$"):
+        tna_onnx.evaluate("m.onnx", "data.npz", **{name: value})
+    if name in {field.name for field in dataclasses.fields(Data)}:
+        with pytest.raises(UsageError, match=rf"^{name} must be "):
+            Data("data.npz", **{name: value})
+
+
 def test_values_and_keywords_give_the_same_file(small: Small, tmp_path: Path) -> None:
     one, two = tmp_path / "one.onnx", tmp_path / "two.onnx"
     tna_onnx.calibrate(small.model, small.calib, output=one, seed=3, max_nll=9.0, **PLAIN | {"map": "ets"})

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import difflib
 import os
+import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -28,10 +29,10 @@ from tna_onnx.api.keywords import (
 )
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
+from tna_onnx.fields import check_type
 from tna_onnx.files import name_problem, write_file
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.as_json import to_json
@@ -121,7 +122,6 @@ def model_options_of(keywords: Mapping[str, Any]) -> ModelOptions:
 
 def data_of(samples: Any, keywords: Mapping[str, Any]) -> Data:
     """Make labelled samples: of a `Data`, or of a path, arrays and so on."""
-    check_numbers("a number or None", expect_accuracy=keywords.get("expect_accuracy"))
     return with_words(samples if isinstance(samples, Data) else Data(samples), keywords)
 
 
@@ -149,15 +149,21 @@ def held_out_of(samples: Any, calib: Data, keywords: Mapping[str, Any]) -> Data 
     return data_of(samples, keywords_of_eval)
 
 
-def refuse_unknown(function: str, keywords: Mapping[str, Any], allowed: type) -> None:
-    """Refuse keywords that a function does not have, as Python does for plain signatures."""
-    # a TypedDict's annotations hold those that it inherits
-    names = [*allowed.__annotations__]
+def check_call(function: Callable[..., Any], values: Mapping[str, Any], allowed: type) -> None:
+    """Refuse keywords that a function does not have, as Python does for plain signatures, and values of a wrong type.
+
+    `values`: the function's arguments by name, with all others as `keywords`, which are those of a TypedDict.
+    """
+    keywords = values["keywords"]
+    hints = typing.get_type_hints(allowed)
     for keyword in keywords:
-        if keyword not in names:
-            close = difflib.get_close_matches(keyword, names, n=1)
+        if keyword not in hints:
+            close = difflib.get_close_matches(keyword, hints, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
-            raise TypeError(f"{function}() got an unexpected keyword argument '{keyword}'{hint}")
+            raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{keyword}'{hint}")
+    hints |= typing.get_type_hints(function)
+    for name, value in {**values, **keywords}.items():
+        check_type(name, value, hints[name])
 
 
 ProgressWord = Progress | bool | None

@@ -90,7 +90,7 @@ def calibrate(
         GateMissed: a CheckFailed whose `result` is the Report of a result that missed gates. No file is written.
     """
     # `**keywords` takes any keyword, so Python itself refuses none
-    arguments.refuse_unknown("calibrate", keywords, CalibrateWords)
+    arguments.check_call(calibrate, locals(), CalibrateWords)
     if y is not None:
         if keywords.get("labels") is not None:
             raise UsageError("y and labels are both given; give one")

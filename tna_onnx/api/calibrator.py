@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
-from tna_onnx.api.arguments import ProgressWord, refuse_overwriting, refuse_unknown
+from tna_onnx.api.arguments import ProgressWord, check_call, refuse_overwriting
 from tna_onnx.api.keywords import FitWords
 from tna_onnx.data.choices import Frequencies
 from tna_onnx.data.foreign import any_array, plain_column
@@ -402,7 +402,7 @@ def fit(
         DataError: there are no such scores or labels, or no map can be fitted on them.
         CheckFailed: the file does not verify.
     """
-    refuse_unknown("fit", keywords, FitWords)
+    check_call(fit, locals(), FitWords)
     refuse_overwriting([data], output, json)
     scores_of_file = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
     values = checked_scores(scores_of_file.values, scores_of_file.kind)

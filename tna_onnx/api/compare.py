@@ -332,7 +332,7 @@ def compare(
         ResultError: `report` or `json` cannot be written.
     """
     # arguments first: none of these needs a model or data
-    arguments.refuse_unknown("compare", keywords, DataModelWords)
+    arguments.check_call(compare, locals(), DataModelWords)
     level = check_level(confidence_level)
     check_numbers("a whole number", bins=bins)
     options = arguments.model_options_of(keywords)

@@ -95,7 +95,7 @@ def evaluate(
         GateMissed: a CheckFailed whose `result` is the Evaluation of a model that missed gates.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    arguments.refuse_unknown("evaluate", keywords, EvaluateWords)
+    arguments.check_call(evaluate, locals(), EvaluateWords)
     check_numbers("a whole number", bins=bins)
     # limits are checked before the model is loaded
     gates = arguments.with_words(Gates(), {**keywords, "min_recall": min_recall})

@@ -93,7 +93,7 @@ def features(
         CheckFailed: the accuracy is more than two standard errors below the expected one.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    arguments.refuse_unknown("features", keywords, FeatureWords)
+    arguments.check_call(features, locals(), FeatureWords)
     check_batch_size(batch_size)
     arguments.check_targets(json)
     fields = _feature_fields(keywords)

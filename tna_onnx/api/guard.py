@@ -61,7 +61,7 @@ def guard(
         CheckFailed: the file does not verify. No file is written.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    arguments.refuse_unknown("guard", keywords, GuardWords)
+    arguments.check_call(guard, locals(), GuardWords)
     guard_settings = arguments.guard_settings_of(keywords, settings)
     labelled = arguments.data_of(calib, keywords)
     labelled.refuse_beside("guard", "by")

@@ -64,7 +64,7 @@ def shift(
             file is written.
         DeviceError: ONNX Runtime or the device is missing.
     """
-    arguments.refuse_unknown("shift", keywords, ShiftWords)
+    arguments.check_call(shift, locals(), ShiftWords)
     labelled = arguments.data_of(calib, keywords)
     labelled.refuse_beside("shift")
     unlabelled = arguments.held_out_of(target, labelled, keywords)

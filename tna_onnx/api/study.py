@@ -74,7 +74,7 @@ def study(
         DeviceError: ONNX Runtime or the device is missing.
         ResultError: a file cannot be written.
     """
-    arguments.refuse_unknown("study", keywords, StudyWords)
+    arguments.check_call(study, locals(), StudyWords)
     settings = StudySettings(repeats, seed, bins, objective, protocol, theta_s, n_t, ensemble_size)
     # a text is a sequence of letters
     names = (only,) if isinstance(only, str) else tuple(only)

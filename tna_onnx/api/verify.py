@@ -76,7 +76,7 @@ def verify(
         DeviceError: ONNX Runtime or the device is missing.
     """
     # arguments first, then the graphs, then data: cheapest first
-    arguments.refuse_unknown("verify", keywords, EvaluateWords)
+    arguments.check_call(verify, locals(), EvaluateWords)
     for word, value in keywords.items():
         if word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior") and value is not None:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.choices import IGNORED, POSITION_WORDS, Limits
+from tna_onnx.data.choices import IGNORED, Limits
 from tna_onnx.data.data_settings import DataFields
 from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.images.preprocess import Recipe
@@ -22,9 +22,8 @@ from tna_onnx.data.request import BESIDE, Request, label_columns, names_of
 from tna_onnx.data.source import ClassPrior, InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, DataError, UsageError
-from tna_onnx.fields import documented
+from tna_onnx.fields import check_settings, documented
 from tna_onnx.files import name_problem
-from tna_onnx.numerics.checks import check_choice
 
 _MAX_NAMES = 8  # in a message: enough to see which list it is
 
@@ -40,6 +39,7 @@ class Data(DataFields):
     """
 
     def __post_init__(self) -> None:
+        check_settings(self)
         for name in (self.samples, self.labels, self.preprocessing, self.classes, self.tokenizer, self.data_root):
             # a pattern may be longer than each of the names that it stands for
             is_path = isinstance(name, str) and not is_url(local_path(name)) and "{" not in name
@@ -52,10 +52,8 @@ class Data(DataFields):
                 object.__setattr__(self, role, str(getattr(self, role)))
         _check_rows(self)
         expected = self.expect_accuracy
-        if expected is not None and not (isinstance(expected, (int, float)) and 0 <= expected <= 100):
+        if expected is not None and not 0 <= expected <= 100:
             raise UsageError(f"expected accuracy must lie in 0 to 100 per cent, got {expected!r}")
-        if self.position is not None:
-            check_choice("position", self.position, POSITION_WORDS)
         if self.class_prior is not None and not (self.weights is None and self.weight_column is None):
             raise UsageError("--class-prior and --weight-column both say how much each sample counts; give one")
 

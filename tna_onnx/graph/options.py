@@ -10,8 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from tna_onnx.fields import documented, setting
-from tna_onnx.numerics.checks import check_choice, check_limits
+from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.numerics.checks import check_limits
 
 _MAX_GROWTH = 20  # a large file may honestly call a function of its own that often
 _MAX_RESULTS = 16  # a weight that is normalised goes through about ten nodes, each of which gives one of its size
@@ -115,5 +115,4 @@ class ModelOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.output_kind is not None:
-            check_choice("output_kind", self.output_kind, OUTPUT_KINDS)
+        check_settings(self)

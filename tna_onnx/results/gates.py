@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tna_onnx.errors import CheckFailed, UsageError
-from tna_onnx.fields import documented, setting, settings_of
+from tna_onnx.fields import check_settings, documented, setting, settings_of
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metric import METRICS
 
@@ -100,11 +100,11 @@ class Gates:
     )
 
     def __post_init__(self) -> None:
+        check_settings(self)
         for name, (_, about) in settings_of(Gates).items():
             if about.low is None:
                 continue
             limit = getattr(self, name)
-            check_numbers("a number or None", **{name: limit})
             if limit is not None and not 0 <= limit <= (math.inf if about.high is None else about.high):
                 unit = "nats, at least 0" if name == "max_nll" else "per cent, from 0 to 100"
                 raise UsageError(f"{name} must be in {unit}, got {limit}")
