@@ -228,6 +228,12 @@ def test_what_cannot_be_is_refused(small: Small, student: Path, tmp_path: Path) 
             tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor)[:4], tensor.name))
     other.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 4
     onnx.save(other, tmp_path / "four.onnx")
+    for name, model, order in (("named", student, "abcde"), ("swapped", small.model, "abced")):
+        named = onnx.load(model)
+        helper.set_model_props(named, {"names": json.dumps(dict(enumerate(order)))})
+        onnx.save(named, tmp_path / f"{name}.onnx")
+    swapped = ("calibrate", tmp_path / "named.onnx", small.calib, "--teacher", tmp_path / "swapped.onnx")
+    refused(3, "numbers the classes in another order", *swapped, "--trust-labels", "-o", tmp_path / "o.onnx")
     np.save(tmp_path / "labels.npy", np.load(small.calib)["labels"])
     np.savez(tmp_path / "features.npz", features=np.ones((100, 32), np.float32), labels=np.arange(100) % 5)
     for more, code, text in (

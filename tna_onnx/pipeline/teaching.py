@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.data.labels import listed
 from tna_onnx.data.options import Data
 from tna_onnx.data.source import NO_LABELS, Batch, InputSpec, Part, Source, halves
 from tna_onnx.data.sources.image_files import ImageSource
@@ -22,7 +23,7 @@ from tna_onnx.engine.scoring import Runs, probabilities_of
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.isolation import read_classifier
 from tna_onnx.extraction.opened_samples import Samples, open_inputs, open_samples
-from tna_onnx.extraction.sessions import Classifier, OpenModel
+from tna_onnx.extraction.sessions import Classifier, OpenModel, names_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.maps.base import CalibrationMap, apply_map
@@ -86,6 +87,12 @@ def taught(
         raise UnsupportedModel(
             f"{model.name}: has {output.n_classes} classes, but {opened.model.name} has {opened.readout.n_classes}; "
             "expected a teacher with the same classes in the same order"
+        )
+    names = names_of(model, output, replace(job.calib, classes=None)) or ()
+    if names and names != opened.names and sorted(names) == sorted(opened.names or ()):
+        raise UnsupportedModel(
+            f"{model.name}: numbers the classes in another order than {opened.model.name} ({listed(names)}, not "
+            f"{listed(opened.names or ())}); expected a teacher with the same classes in the same order"
         )
     classifier = Classifier(model, output, opened.device, job.calib)
 
