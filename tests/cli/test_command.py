@@ -197,17 +197,6 @@ def test_lists_with_spaces() -> None:
     assert "unexpected extra argument" in result.stderr
 
 
-def test_json_on_standard_output_is_alone(small: Small, tmp_path: Path) -> None:
-    result = ok("calibrate", small.model, small.calib, *FAST, "-o", tmp_path / "o.onnx", "--json", "-")
-    assert json.loads(result.stdout)["output"].endswith("o.onnx")
-    for words in (
-        ["features", small.model, small.calib, "--cache", tmp_path / "f"],
-        ["verify", small.model, small.model],
-    ):
-        result = cli(*words, "--device", "cpu", "--json", "-")
-        json.loads(result.stdout)
-
-
 def test_inspect_writes_json_like_the_others(small: Small, tmp_path: Path) -> None:
     file = tmp_path / "i.json"
     result = cli("inspect", small.model, "--json", file)
@@ -241,19 +230,6 @@ def save(path: Path, nodes: list[onnx.NodeProto], tensors: dict[str, np.ndarray]
 def test_module_and_shim_are_the_console_script(start: list[str]) -> None:
     done = subprocess.run([sys.executable, *start, "--version"], capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.strip() == f"tna-onnx, version {tna_onnx.__version__}"
-
-
-def test_main_job_prints_the_table_and_writes_json(small: Small, tmp_path: Path) -> None:
-    output, json_file = tmp_path / "o.onnx", tmp_path / "r.json"
-    data = ["--calib", small.calib, "--eval", small.test]
-    result = ok("calibrate", small.model, *data, "-o", output, "--json", json_file, "-v", *SEARCHED)
-    for word in ("accuracy, %", "ECE, %", "AdaECE, %", "NLL, nats", "Brier", "held-out: N = 1,500, 15 bins"):
-        assert word in result.output
-    assert re.search(r"^verdict  improved: NLL .*, ECE .*; 1,500 held-out samples, 95% intervals", result.output, re.M)
-    report = json.loads(json_file.read_text())
-    ok("evaluate", output, "--data", small.test, "--json", json_file, "--device", "cpu")
-    measured = json.loads(json_file.read_text())["metrics"]
-    assert measured == pytest.approx(report["comparison"]["after"], abs=1e-6)  # float32, summed in another order
 
 
 def test_progress_stays_off_a_pipe_and_quiet_is_quiet(small: Small, tmp_path: Path) -> None:

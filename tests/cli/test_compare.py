@@ -104,20 +104,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 # Numbers
 
 
-def test_metrics_are_those_of_evaluate_in_the_order_given(world: World, tmp_path: Path) -> None:
-    order = [world.sharp, world.other, world.true]
-    found = compared(tmp_path, *order, "--data", world.data, "--bins", 10)
-    assert [m["name"] for m in found["models"]] == ["sharp.onnx", "other.onnx", "true.onnx"]
-    for model, entry in zip(order, found["models"], strict=True):
-        result = cli("evaluate", model, "--data", world.data, "--bins", 10, "--json", tmp_path / "e.json")
-        assert result.exit_code == 0, result.output
-        alone = json.loads((tmp_path / "e.json").read_text())
-        for key in ("metrics", "model", "model_sha256", "output", "output_kind", "preprocessing", "provider"):
-            assert entry[key] == alone[key], key
-    assert found["data"] == alone["data"]
-    assert found["baseline"] == "sharp.onnx"
-
-
 def test_differences_and_agreement_are_those_of_the_scores(world: World, tmp_path: Path) -> None:
     found = compared(tmp_path, world.true, world.sharp, world.other, "--data", world.data, "--confidence-level", 90)
     first = world.scores(world.true)
@@ -231,16 +217,6 @@ def test_only_one_session_is_open_at_a_time(world: World, monkeypatch: pytest.Mo
 # Python
 
 
-def test_batches_that_can_be_read_once(world: World) -> None:
-    def batches() -> Any:
-        for start in range(0, N, 50):
-            yield {"x": world.x[start : start + 50], "labels": world.labels[start : start + 50]}
-
-    found = tna_onnx.compare([world.true, world.other], batches(), device="cpu")
-    expected = tna_onnx.compare([world.true, world.other], world.data, device="cpu")
-    assert [m.metrics for m in found.models] == [m.metrics for m in expected.models]
-
-
 def test_data_in_another_order_each_time_are_refused(world: World, tmp_path: Path) -> None:
     double = classifier(tmp_path / "double.onnx", name="y", dtype=np.float64)
     rng = np.random.default_rng(0)
@@ -331,26 +307,6 @@ def test_the_page_has_all_numbers_and_loads_nothing(world: World, tmp_path: Path
             assert f"{low} to {high}" in text
     assert all(note in text for note in found["notes"])
     assert page.count('<svg class="chart"') == 3 + 1  # a diagram for each model, and the overlay
-
-
-def test_the_side_of_each_bar_is_said_in_words(world: World) -> None:
-    found = tna_onnx.compare([world.sharp, world.true, world.other], world.data, device="cpu")
-    html = comparison_page(found)
-    section = html[html.index('<section id="differences"') :].split("</section>")[0]
-    rows = re.findall(r'<th scope="row">(.*?)</tr>', section, re.DOTALL)
-    assert len(rows) == 2 * len(METRICS)
-    said = []
-    for row in rows:
-        (word,) = re.findall(r'<span class="unseen">([^<]+)</span>', row)
-        said.append(word)
-    expected = []
-    for metric in METRICS:
-        for model in found.models[1:]:
-            d, sign = model.differences[metric], 1 if metric == "accuracy" else -1
-            low, high = sorted((sign * d.low, sign * d.high))
-            expected.append("better" if low > 0 else "worse" if high < 0 else "no significant difference")
-    assert said == expected
-    assert {*said} == {"better", "worse", "no significant difference"}
 
 
 def test_the_page_escapes_names_and_holds_many_models(world: World) -> None:

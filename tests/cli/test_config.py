@@ -87,19 +87,6 @@ def test_calibrate_with_everything_in_a_file(small: Small, folder: Path) -> None
     assert not (folder / "p.onnx").exists()
 
 
-def test_verbose_says_where_settings_come_from(small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "pyproject.toml").write_text("[tool.tna-onnx]\nbins = 3\nbatch-size = 10\n")
-    (folder / "tna.toml").write_text('[evaluate]\nbins = 4\nformat = "npz"\n')
-    monkeypatch.setenv("TNA_ONNX_MAX_ECE", "90")
-    result = ok("evaluate", small.model, "--data", small.test, "--config", "tna.toml", "--format", "npz", "-v", "-q")
-    assert sorted(result.stderr.splitlines()) == [
-        f"setting  batch-size = 10  ({folder / 'pyproject.toml'})",
-        "setting  bins = 4  (tna.toml [evaluate])",
-        "setting  device = cpu  (TNA_ONNX_DEVICE)",
-        "setting  max-ece = 90  (TNA_ONNX_MAX_ECE)",
-    ]
-
-
 def test_a_preset_is_a_name_or_a_file_and_the_nearer_wins(
     small: Small, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,18 +177,6 @@ def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, as
     assert not (tmp_path / "m.onnx").exists()
 
 
-def test_samples_that_gave_the_thresholds_are_told(small: Small, tmp_path: Path) -> None:
-    words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]
-    assert cli("guard", small.model, *words).exit_code == 0
-    for data, fresh in ((small.calib, False), (small.test, True)):
-        done = cli("evaluate", tmp_path / "g.onnx", "--data", data, "--json", tmp_path / "e.json")
-        shown = valid((tmp_path / "e.json").read_text())
-        assert shown["decisions"]["fresh"] is fresh
-        assert ("thresholds of" in done.output, "come from these samples" in done.output) == (not fresh, not fresh)
-        done = cli("compare", small.model, tmp_path / "g.onnx", "--data", data)
-        assert ("come from these samples" in done.output) is not fresh
-
-
 def test_few_samples_cannot_be_told_from_those_of_the_thresholds(small: Small, tmp_path: Path) -> None:
     """A file keeps some digests: of two samples, none or one can be looked up."""
     words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]

@@ -113,32 +113,6 @@ def test_limits_on_metrics(small: Small, after: Metrics, tmp_path: Path) -> None
         assert report["settings"]["gates"][flag[2:].replace("-", "_")] == float(limit)
 
 
-def test_max_accuracy_drop(small: Small, data: Data, tmp_path: Path) -> None:
-    command = ["calibrate", small.model, "--calib", small.calib, "--eval", data.drop, "-o", tmp_path / "o.onnx"]
-    command += words_of(WITH_MEMBERS)
-    missed = cli(*command, "--no-fail-if-worse")  # a gate of its own; 0.3 points by default
-    assert missed.exit_code == 1, missed.output
-    assert missed.stderr.startswith("Error: --max-accuracy-drop 0.3 missed: accuracy changes by -")
-    assert missed.stderr.endswith("on 900 held-out samples; no file was written\n")
-    assert len(missed.stderr.splitlines()) == 1
-    assert list(tmp_path.iterdir()) == []
-    ok(*command, "--no-fail-if-worse", "--max-accuracy-drop", "60")
-    assert (tmp_path / "o.onnx").exists()
-
-
-def test_a_calibrated_model_is_a_normal_outcome(small: Small, data: Data, tmp_path: Path) -> None:
-    command = ["calibrate", small.model, "--calib", data.own, "--eval", data.own_test, *SEARCHED]
-    result = cli(*command, "-o", tmp_path / "o.onnx")
-    assert (result.exit_code, result.stderr) == (0, "")
-    assert "neither better nor worse" in result.stdout
-    assert (tmp_path / "o.onnx").exists()
-    result = cli(*command, "-o", tmp_path / "p.onnx", "--require-improvement")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("Error: --require-improvement missed: no significant improvement, ECE changes by ")
-    assert result.stderr.endswith("on 1,500 held-out samples; no file was written\n")
-    assert [p.name for p in tmp_path.iterdir()] == ["o.onnx"]
-
-
 def verdict(result: Result) -> str:
     (line,) = (line for line in result.stdout.splitlines() if line.startswith("verdict  "))
     return line.removeprefix("verdict  ")
@@ -162,19 +136,6 @@ def test_fail_if_worse_and_its_opposite(small: Small, data: Data, tmp_path: Path
     assert (written.exit_code, written.stderr) == (0, "")
     assert "note     the result is significantly worse than the input: NLL changes by +" in written.stdout
     assert (tmp_path / "o.onnx").exists()
-
-
-def test_every_missed_gate_has_its_line(small: Small, data: Data, tmp_path: Path) -> None:
-    gates = ["--max-ece", "0", "--max-nll", "0", "--min-accuracy", "100", "--require-improvement"]
-    command = ["calibrate", small.model, "--calib", small.calib, "--eval", data.own_test, *TS, *gates]
-    result = cli(*command, "-o", tmp_path / "o.onnx", "-q")
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    lines = result.stderr.removeprefix("Error: ").splitlines()
-    flags = ["--max-ece", "--max-nll", "--min-accuracy", "--require-improvement", "--fail-if-worse"]
-    assert [line.split()[0] for line in lines] == flags
-    assert all(" missed: " in line and "1,500 held-out samples" in line for line in lines)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_held_out_data_gates_read_the_cross_fitted_numbers(small: Small, tmp_path: Path) -> None:
@@ -267,21 +228,6 @@ def test_limits_that_make_no_sense_are_usage_errors(small: Small, tmp_path: Path
 
 
 # Confidence level
-
-
-def test_the_confidence_level_is_that_of_every_interval(small: Small, tmp_path: Path) -> None:
-    found, widths = tmp_path / "r.json", []
-    for level in ("80", "97.5"):
-        command = ["calibrate", small.model, "--calib", small.calib, "--eval", small.test, *TS, "--json", found]
-        result = ok(*command, "-o", tmp_path / "o.onnx", "--confidence-level", level, "-v")
-        assert verdict(result).endswith(f"{level}% intervals of the differences")
-        report = json.loads(found.read_text())
-        intervals = [report[part]["differences"]["nll"] for part in ("comparison", "calibration")]
-        assert [i["level"] for i in intervals] == [float(level) / 100] * 2
-        widths.append(intervals[0]["high"] - intervals[0]["low"])
-        assert report["settings"]["confidence_level"] == float(level)
-    # a normal distribution's quantiles: 1.28 and 2.24 standard errors
-    assert widths[0] / widths[1] == pytest.approx(1.28 / 2.24, rel=0.1)
 
 
 # The rules by themselves

@@ -2,9 +2,7 @@
 
 import dataclasses
 import inspect
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import click
@@ -12,8 +10,7 @@ import pytest
 
 import tna_onnx
 from tna_onnx.cli.command import group
-from tna_onnx.cli.options import Number, PresetPath, Words, batch_size, flat, members, numbers, size, take_recipe
-from tna_onnx.data import PRESETS, Recipe
+from tna_onnx.cli.options import Number, PresetPath, Words, batch_size, flat, members, numbers, size
 from tna_onnx.data.options import Data
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import Settings
@@ -45,24 +42,6 @@ def test_defaults_are_those_of_the_function_and_its_values(name: str) -> None:
 
 
 # ---- Preprocessing flags -> a recipe
-
-
-PARTS = ("resize", "crop", "crop_pct", "scale", "mean", "std", "layout", "color", "interpolation")
-
-
-def arguments(**values: object) -> dict[str, Any]:
-    return {"model": "m.onnx", **dict.fromkeys(PARTS), **values}
-
-
-def test_flags_override_a_preset_and_a_file(tmp_path: Path) -> None:
-    file = tmp_path / "p.json"
-    file.write_text(json.dumps({"input_size": [1, 28, 28], "mean": [0.25], "std": [0.5]}))
-    assert take_recipe("mnist", arguments()) == PRESETS["mnist"]
-    assert take_recipe("mnist", arguments(crop=20)) == PRESETS["mnist"].override(crop=20)
-    assert take_recipe(None, arguments(scale=1.0)) == Recipe().override(scale=1.0)
-    recipe = take_recipe(str(file), arguments(std=(0.125,)))
-    assert recipe is not None
-    assert (recipe.mean, recipe.std) == ((0.25,), (0.125,))
 
 
 @pytest.mark.parametrize("value", ["imagnet", "none.json"])

@@ -112,17 +112,6 @@ def probabilities(path: Path, x: np.ndarray) -> np.ndarray:
     return weights / weights.sum(axis=1, keepdims=True)
 
 
-def test_python_and_command_line_say_the_same(small: Small, written: Callable[[str], Path], tmp_path: Path) -> None:
-    result, found = verified(small.model, written("isotonic"), tmp_path, "--data", small.test, "-q")
-    assert result.output == ""
-    again = tna_onnx.verify(small.model, written("isotonic"), data=small.test, device="cpu")
-    assert again.passed
-    assert [dataclasses.asdict(d) for d in again.differences] == found["differences"]
-    assert dataclasses.asdict(again)["outputs"] == {**found["outputs"], "others": ()}
-    assert again.outputs is not None
-    assert again.outputs.agreement == found["outputs"]["same_class"] / 1500
-
-
 # --- heads of every form: what `rewrite` does to them is explained, and to other tensors is not
 
 

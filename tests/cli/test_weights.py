@@ -76,21 +76,6 @@ def test_commands_that_count_samples_refuse_weights(small: Small, arrays: Arrays
         calls[command]()
 
 
-def test_compare_pairs_models_by_weight_and_the_report_says_what_they_are_worth(
-    small: Small, arrays: Arrays, tmp_path: Path
-) -> None:
-    path = npz(tmp_path / "samples", arrays)
-    scaled = tmp_path / "scaled.onnx"
-    tna_onnx.calibrate(small.model, {name: arrays[name] for name in ("x", "labels")}, output=scaled, map="ts")
-    target = tmp_path / "compared.json"
-    result = ok("compare", small.model, scaled, "--data", path, "--weight-column", "patient", "--json", target)
-    worth = arrays["patient"].sum() ** 2 / (arrays["patient"] ** 2).sum()
-    assert f"worth {worth:.0f}" in result.output
-    second = json.loads(target.read_text())["models"][1]
-    assert second["metrics"]["effective_n"] == pytest.approx(worth)
-    assert second["differences"]["nll"]["groups"] == int(worth)
-
-
 def test_a_few_samples_of_all_the_weight_are_no_sign_of_anything(small: Small, arrays: Arrays) -> None:
     weights = np.full(300, 1e-6)
     weights[:6] = 1
@@ -99,18 +84,6 @@ def test_a_few_samples_of_all_the_weight_are_no_sign_of_anything(small: Small, a
     assert any("are worth 6" in note for note in found.notes)
     with pytest.raises(DataError, match="6 samples, fewer than the 15 bins"):
         tna_onnx.evaluate(small.model, data, weights=weights > 1e-3)
-
-
-def test_subgroups_have_weights(small: Small, arrays: Arrays) -> None:
-    data = {name: arrays[name] for name in ("x", "labels")}
-    parts, rows = np.arange(300) % 2, np.repeat(np.arange(300), arrays["patient"])
-    one = tna_onnx.evaluate(small.model, data, weights=arrays["patient"], by=parts)
-    two = tna_onnx.evaluate(small.model, {name: each[rows] for name, each in data.items()}, groups=rows, by=parts[rows])
-    slopes = [{part.name: part.estimates["slope"].value for part in each.subgroups} for each in (one, two)]
-    assert slopes[0] == pytest.approx(slopes[1], rel=1e-4)
-    weights = np.where(parts == 0, arrays["patient"], 0)
-    alone = tna_onnx.evaluate(small.model, data, weights=weights, by=parts)
-    assert [part.name for part in alone.subgroups] == ["0"]
 
 
 def test_calibrate_fits_what_a_repeated_sample_would(small: Small, tmp_path: Path) -> None:
@@ -162,21 +135,6 @@ def test_the_choice_takes_maps_that_know_weights_and_others_are_refused(
     refused = cli("calibrate", small.model, path, *words, "--expect-accuracy", "80", "--overwrite")
     assert refused.exit_code == 2
     assert "weight" in refused.output
-
-
-def test_scores_by_themselves_have_weights_too(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    logits = 2 * rng.normal(size=(500, 3)).astype(np.float32)
-    labels = (logits / 2 + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    weights = rng.lognormal(size=500)
-    fitted = tna_onnx.Calibrator(map="ts").fit(logits, labels, sample_weight=weights)
-    path = tmp_path / "scores.npz"
-    np.savez(path, logits=logits, labels=labels, w=weights)
-    report = tna_onnx.fit(path, weight_column="w", map="ts")
-    assert report.parameters == fitted.parameters_
-    assert report.parameters != tna_onnx.fit(path, map="ts").parameters
-    with pytest.raises(DataError, match="for weight_column"):
-        tna_onnx.fit(path, weight_column="v", map="ts")
 
 
 def test_class_frequencies_are_short_for_weights(small: Small, arrays: Arrays, tmp_path: Path) -> None:
@@ -277,16 +235,6 @@ def drawn(n: int, factor: float, seed: int = 0, classes: int = 4) -> SampleScore
     logits = 1.5 * rng.normal(size=(n, classes))
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     return SampleScores.of_logits(factor * logits, labels).labelled(labels)
-
-
-def test_slope_is_that_of_a_logistic_regression() -> None:
-    linear = pytest.importorskip("sklearn.linear_model")
-    scores = drawn(2000, 2.0)
-    odds = np.log(scores.confidence.astype(float)) - np.log1p(-scores.confidence.astype(float))
-    found = slope_and_intercept(scores.confidence, scores.hit, 1.96)
-    model = linear.LogisticRegression(C=np.inf, tol=1e-10, max_iter=1000).fit(odds[:, None], scores.hit)
-    assert found["slope"] is not None
-    assert found["slope"][0] == pytest.approx(model.coef_[0, 0], rel=1e-5)  # where that solver stops
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 2.0])
