@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.conftest import Small
 from tests.graph.rewriting import unexpected
-from tna_onnx import calibrate, guard, verify
+from tna_onnx import apply, calibrate, guard, verify
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import tensors as apart_module
 from tna_onnx.graph.head import choose_head
@@ -18,6 +18,7 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.rewrite import rewrite
 from tna_onnx.graph.save import pending
 from tna_onnx.graph.tensors import key_of, large_tensor, pieces, split_off, total_size
+from tna_onnx.pipeline import steps
 
 _LARGE = 256
 _UNKNOWN = bytes([0xFA, 0xFF, 0x03, 0x03]) + b"new"  # field 8191, three bytes
@@ -217,6 +218,16 @@ def test_a_run_writes_the_same_file(small: Small, tmp_path: Path, monkeypatch: p
     given = calibrate(onnx.load(small.model), small.calib, eval=small.test, **words).recalibrated
     assert given is not None
     assert [t.raw_data for t in given.graph.initializer] == [t.raw_data for t in onnx.load(first).graph.initializer]
+
+
+def test_a_map_with_a_large_matrix_is_made_again(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "_MAX_NUMBERS", 64)  # the metadata have no room for its numbers
+    words = {"search": "none", "map": "aar", "fail_if_worse": False}
+    calibrate(small.model, small.calib, output=tmp_path / "m.onnx", patch=tmp_path / "p.npz", **words)
+    written = load_model(tmp_path / "m.onnx")
+    assert any(name.startswith("tna_onnx/") for name, t in written.initializers.items() if written.large_value(t))
+    assert apply(small.model, tmp_path / "p.npz", output=tmp_path / "a.onnx").intact
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "m.onnx").read_bytes()
 
 
 def test_a_guarded_file_is_the_same(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

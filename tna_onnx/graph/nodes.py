@@ -202,7 +202,9 @@ class NodeOps:
             return tensor
         unknown = np.isnan(value) if value.dtype.kind == "f" else value == PLACEHOLDER_INT
         if np.any(unknown):
-            return self._from_file.taken(tensor, infinite=True)
+            tensor = self._from_file.taken(tensor, infinite=True)
+            # the digest of a map is of the values, as when it was written
+            tensor.raw_data = self._from_file.model.large_value(tensor) or tensor.raw_data
         return tensor
 
     def _node(self, op_type: str, inputs: list[str], **attributes: Any) -> str:
