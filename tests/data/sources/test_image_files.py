@@ -120,7 +120,8 @@ def refusal(root: Path, n_classes: int = 2) -> str:
 def test_files_labels_and_order(tmp_path: Path) -> None:
     files = ["10/b.png", "2/z.png", "2/a/deep/er.PNG", "2/a.bmp", "10/a.Jpg"]
     root = write_folder(tmp_path / "calib", files)
-    for ignored in ["2/notes.txt", "2/.hidden.png", "2/.thumbs/x.png", ".cache/y.png", "at the top.png", "2/._a.png"]:
+    hidden = ["2/.hidden.png", "2/.thumbs/x.png", ".cache/y.png", "2/._a.png", "__MACOSX/z.png"]
+    for ignored in [*hidden, "2/notes.txt", "at the top.png"]:
         (root / ignored).parent.mkdir(exist_ok=True)
         (root / ignored).write_text("ignored")
     source = open_images(root, n_classes=11)

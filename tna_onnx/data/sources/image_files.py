@@ -272,7 +272,7 @@ def open_bucket(url: str, request: Request) -> ImageSource:
     parts = sorted(
         tuple(name.split("/"))
         for name in below
-        if "/" in name and Path(name).suffix.lower() in SUFFIXES and not name.rpartition("/")[2].startswith(".")
+        if "/" in name and Path(name).suffix.lower() in SUFFIXES and not any(map(_is_hidden, name.split("/")))
     )
     if not parts:
         raise DataError(f"{url}: no images in folders, one for each class; check the path")
@@ -302,7 +302,7 @@ def _is_file(root: Path, name: str) -> bool:
 
 def _by_class(root: Path, request: Request) -> tuple[list[str], IntArray, Mapping[str, Any]]:
     """Return paths below `root` and the class of each."""
-    folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    folders = [entry.name for entry in root.iterdir() if entry.is_dir() and not _is_hidden(entry.name)]
     # The usual mistake: all images in one folder.
     if not folders and any(entry.suffix.lower() in SUFFIXES for entry in root.iterdir()):
         raise DataError(
@@ -359,10 +359,15 @@ def _by_labels(root: Path, request: Request) -> tuple[list[str], IntArray, Mappi
     return names, indices, columns
 
 
+def _is_hidden(name: str) -> bool:
+    """Whether a file or folder is none of the user's: `__MACOSX` is what macOS adds to an archive."""
+    return name.startswith(".") or name == "__MACOSX"
+
+
 def _images_below(folder: Path) -> Iterator[tuple[str, ...]]:
     """Yield the path below `folder` of each image, as its parts, in no particular order."""
     for entry in folder.iterdir():
-        if entry.name.startswith("."):
+        if _is_hidden(entry.name):
             continue
         if entry.is_dir():
             if not entry.is_symlink():  # it could lead in circles
