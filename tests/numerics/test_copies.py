@@ -120,8 +120,9 @@ def test_very_wide_features_take_little_memory() -> None:
     assert len(near_copies(np.random.default_rng(6).standard_normal((70, 100_000)).astype(np.float32))) == 0
 
 
-def test_equal_features_count_where_they_are_no_chance() -> None:
-    features = blobs(300, 32)[0].astype(np.float32)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_equal_features_count_where_they_are_no_chance(dtype: type[np.floating]) -> None:
+    features = blobs(300, 32)[0].astype(dtype)
     features[200:250] = features[:50]
     features[250:] = 0
     assert len(near_copies(features)) == 0

@@ -161,10 +161,11 @@ def _confirmed(
 
 def _distances(features: NDArray[Any], first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float64]:
     distances = np.empty(len(first))
+    dtype = np.result_type(features.dtype, np.float32)  # of both sides: equal features have a distance of 0
     step = max(1, _BLOCK // features.shape[1])
     for start in range(0, len(first), step):
         at = slice(start, start + step)
-        difference = features[first[at]].astype(np.float32) - features[second[at]]
+        difference = features[first[at]].astype(dtype) - features[second[at]]
         distances[at] = np.sqrt(np.einsum("ij,ij->i", difference, difference, dtype=np.float64))
     return distances
 
