@@ -184,6 +184,15 @@ def test_sums_that_are_off_by_rounding_are_no_change() -> None:
     assert p_of_change(rounded, gain) == pytest.approx(p_of_change(exact, gain), rel=1e-6)
 
 
+def test_constant_probabilities_change_by_what_counting_explains() -> None:
+    constant = replace(observed(0, Q), counted=True)
+    for shift, changed in ((1e-3, False), (1.0, True)):
+        p = constant.source * (1 + shift * np.array([1, *[0] * (CLASSES - 1)]))
+        constant = replace(constant, probabilities=np.tile(p / p.sum(), (500, 1)))
+        gain = float(fit_em(constant.probabilities, constant.source).gain[0])
+        assert (p_of_change(constant, gain) < 0.05) == changed
+
+
 def test_frequencies_at_the_edge_are_no_other_kind_of_shift() -> None:
     """One class for nearly all, where the black box is cut off at 0: of 40 runs at 1 %, at most 3."""
     found = [p_values(observed(seed, np.array([0.97, 0.01, 0.01, 0.01])), draws=150)[0] for seed in range(40)]

@@ -369,7 +369,8 @@ def p_of_change(observed: Observed, gain: float) -> float:
         without = np.cov(ratios, rowvar=False, bias=True) / n
         counting = (np.diag(1 / observed.source) - 1) / len(observed.labels)
         plain, whole = (slopes @ np.linalg.pinv(v, hermitian=True) @ slopes for v in (without, without + counting))
-        statistic *= float(whole / plain)
+        # probabilities that do not vary have no noise of their own
+        statistic = statistic * float(whole / plain) if np.ptp(ratios, axis=0).any() else float(whole)
     return float(chdtrc(classes - 1, statistic))
 
 
