@@ -1,5 +1,6 @@
-"""Maps for two classes: the laws of `maps/base.py`, and fits against scikit-learn and SciPy."""
+"""Maps for two classes: the laws of `maps/base.py`, and fits against scikit-learn, SciPy and netcal."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -235,3 +236,22 @@ def test_beta_is_the_minimum_within_its_bounds(bend: float, seed: int) -> None:
     found = loss(np.r_[fitted.c + weights @ mean, weights * scale])
     assert found <= best.fun + 1e-10
     assert found == pytest.approx(best.fun, abs=1e-8)  # numerical slopes
+
+
+@pytest.mark.parametrize("slope", [0.4, 0.9])
+def test_beta_of_netcal(slope: float) -> None:
+    with warnings.catch_warnings():  # of the libraries that netcal imports
+        warnings.simplefilter("ignore")
+        scaling = pytest.importorskip("netcal.scaling", reason="netcal is in the extra 'oracles'")
+    logits, labels = two(3000, slope=slope)
+    with warnings.catch_warnings():  # deprecations between pyro and torch
+        warnings.simplefilter("ignore")
+        oracle = scaling.BetaCalibration()
+        p = expit(log_odds(logits))
+        theirs = oracle.fit(p, labels).transform(p)
+    ours = expit(mapped(Beta.fit(reduce_of(logits, labels)), logits))
+    assert nll(log_odds(np.log(np.stack([1 - ours, ours], 1))), labels) == pytest.approx(
+        nll(log_odds(np.log(np.stack([1 - theirs, theirs], 1))), labels), abs=1e-3
+    )
+    # it stops when a step gains less than 1e-9 of the NLL or so, and has no ridge
+    assert np.abs(ours - theirs).max() < 0.01

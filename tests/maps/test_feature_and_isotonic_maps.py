@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
+from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.covariance import oas
 
@@ -77,6 +78,18 @@ def test_logits_of_any_size_give_finite_results(name: str, scale: float) -> None
     logits = logits.astype(np.float32)
     result = apply_map(MAPS[name].fit(reduce_of(logits, labels, features)), logits, features.astype(np.float32))
     assert np.all(np.isfinite(result))
+
+
+@pytest.mark.parametrize("name", sorted(MAPS))
+def test_overconfident_logits_become_calibrated(name: str) -> None:
+    logits, labels, features = sample(size=4000)
+    result = apply_map(MAPS[name].fit(reduce_of(logits, labels, features)), logits, features)
+    rows = np.arange(len(labels))
+    before, after = (-log_softmax(x, axis=1)[rows, labels].mean() for x in (logits, result))
+    assert after < 0.75 * before
+    p = softmax(result).max(axis=1)
+    # 4,000 samples: the standard error of the mean hit rate is 0.8 points
+    assert abs(p.mean() - np.mean(result.argmax(axis=1) == labels)) < 0.02
 
 
 # AAR
@@ -154,6 +167,41 @@ def test_few_samples_for_many_features_do_no_harm() -> None:
     tempered = -log_softmax(logits[300:] / scaled, axis=1)[rows, labels[300:]]
     # seven more parameters, half a unit of NLL each over 300 samples, and three standard errors
     assert (after - tempered).mean() < 3.5 / 300 + 3 * (after - tempered).std() / np.sqrt(4000)
+
+
+def test_polynomial_and_bias_are_the_minimum_of_the_penalised_nll() -> None:
+    logits, labels, features = sample(size=600, classes=4)
+    fitted_map = AtypicalityAware.fit(reduce_of(logits, labels, features))
+    a, rows = left_out(features, labels)[:, None], np.arange(600)
+    a = (a - a.mean()) / a.std()
+
+    def loss(theta: Array) -> float:
+        scores = (theta[2] * a**2 + theta[1] * a + theta[0]) * logits + theta[3:]
+        return float(-log_softmax(scores, axis=1)[rows, labels].mean() + 1e-3 * theta[3:] @ theta[3:] / 4)
+
+    found = np.r_[fitted_map.polynomial, fitted_map.bias]
+    best = minimize(loss, found + 0.05, method="Powell", options={"xtol": 1e-10, "ftol": 1e-14, "maxiter": 100_000})
+    assert loss(found) <= best.fun + 1e-9
+    np.testing.assert_allclose(found[:3], best.x[:3], atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_hundred_biases_end_where_the_gradient_vanishes(dtype: type) -> None:
+    """One gradient from the definition, in float64; many blocks and, in float32, values too rough to compare."""
+    logits, labels, features = sample(classes=100, size=3000)
+    logits = logits.astype(dtype)
+    fitted_map = AtypicalityAware.fit(reduce_of(logits, labels, features))
+    assert fitted_map.space.measured is not None
+    a = fitted_map.space.measured[:, None]
+    q = softmax((a ** np.arange(3) @ fitted_map.polynomial)[:, None] * logits + fitted_map.bias)
+    q[np.arange(3000), labels] -= 1
+    by_class = q.mean(axis=0) + 2e-3 * fitted_map.bias / 100
+    by_power = ((q * logits).sum(axis=1)[:, None] * a ** np.arange(3)).mean(axis=0)
+    # the tolerance is 1e-7 times the root of the curvature: at most 0.1 for a class, about 10 for the polynomial;
+    # probabilities of float32 are off by a few 2^-24 times logits of 60
+    scale = 1.0 if dtype == np.float64 else 30.0
+    assert np.abs(by_class).max() <= 1e-7 * scale
+    assert np.abs(by_power).max() <= 1e-5 * scale
 
 
 @pytest.mark.parametrize("name", sorted(MAPS))

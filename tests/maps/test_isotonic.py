@@ -65,6 +65,18 @@ def test_it_is_each_class_by_its_own_function_and_renormalised(classes: int) -> 
     )
 
 
+def test_two_classes_are_scikit_learns_isotonic_regression() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.normal(0, 2, 200_000)
+    labels = (rng.random(len(z)) < 0.1 + 0.8 * expit(z) ** 3).astype(np.int64)
+    logits = np.stack([np.zeros_like(z), z], axis=1)
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
+    found = softmax(apply_map(fitted, logits), axis=1)[:, 1]
+    expected = IsotonicRegression().fit(z, labels).predict(z)
+    # cells are 0.0625 wide at most, blocks of some 1,000 samples off by 0.015, and steps become ramps
+    assert np.mean(np.abs(found - expected)) < 0.01
+
+
 def with_rare(classes: int, rare: int, size: int) -> tuple[Array, Array]:
     """Calibrated logits in which the first classes have about one sample in a thousand each."""
     rng = np.random.default_rng(0)
@@ -81,6 +93,17 @@ def test_classes_with_few_samples_keep_the_temperature_and_are_named() -> None:
     assert fitted.brief["classes_left_alone"] == [0, 1]
     np.testing.assert_allclose(apply_map(fitted, logits)[:, :2], logits[:, :2] / fitted.temperature, rtol=1e-12)
     assert "classes_left_alone" not in SmoothedIsotonic.fit(reduce_of(*sample(size=3000))).brief
+
+
+@pytest.mark.parametrize(("classes", "each"), [(10, 25), (10, 100), (4, 60), (2, 50)])
+def test_on_new_data_it_is_not_far_from_one_temperature(classes: int, each: int) -> None:
+    """The clusters need one temperature and nothing else: what is above it is noise."""
+    logits, labels, new, truth = clusters(classes, each, 5000, n=8)
+    fitted = SmoothedIsotonic.fit(reduce_of(logits, labels))
+    assert isinstance(fitted, SmoothedIsotonic)
+    scaled = Temperature.fit(reduce_of(logits, labels)).temperature
+    # a class has about 20 cells that matter; each parameter costs half a unit of NLL over the N samples of its fit
+    assert more_nll(apply_map(fitted, new), new / scaled, truth) < 10 * classes / len(labels)
 
 
 # TvA

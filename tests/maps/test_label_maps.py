@@ -114,6 +114,18 @@ def test_platt_is_scikit_learns_logistic_regression() -> None:
         assert fitted.intercepts[c] == pytest.approx(other.intercept_[0], abs=0.01)
 
 
+def test_platt_is_that_of_a_calibrated_classifier() -> None:
+    """CalibratedClassifierCV regresses on the decision function with Platt's changed labels: (n + 1) / (n + 2)."""
+    calibration = pytest.importorskip("sklearn.calibration")
+    logits, labels = drawn(4000, shift=0.8)
+    fitted = LabelPlatt.fit(reduce_of(logits, labels))
+    for c in range(3):
+        other = calibration._SigmoidCalibration().fit(logits[:, c], labels[:, c])
+        p = special.expit(by_definition(fitted, logits)[:, c])
+        # labels changed by 1 / 2000 move no probability by more
+        np.testing.assert_allclose(p, other.predict(logits[:, c]), atol=0.003)
+
+
 def test_isotonic_follows_scikit_learns_where_there_are_many_samples() -> None:
     isotonic = pytest.importorskip("sklearn.isotonic")
     rng = np.random.default_rng(3)

@@ -145,6 +145,14 @@ def test_a_class_without_a_sample_keeps_a_finite_bias() -> None:
     assert fitted.shift[4] == min(fitted.shift)
 
 
+def test_chunks_give_what_the_whole_gives() -> None:
+    head = Head(10, 400, 5)
+    whole, cut = Refit.fit(head.reduce()), Refit.fit(head.reduce((1, 130, 255)))
+    # the temperature's sums are in another order; the samples are the same
+    assert cut.temperature == pytest.approx(whole.temperature, rel=1e-9)
+    np.testing.assert_allclose(cut.delta, whole.delta, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("cuts", [(), (3, 130, 255)])
 def test_many_features_are_thinned_evenly_whatever_the_chunks(
     cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import Reduce, apply_map
+from tna_onnx.numerics.fitting import RIDGE
 from tna_onnx.numerics.ops import WeightedLabels
 
 N = 1500
@@ -81,6 +82,39 @@ def test_a_map_of_the_two_losses_of_ets_and_one_of_many_classes() -> None:
         two = MAPS[name].fit(reduced(logits[rows], labels[rows], features[rows]), **words)
         outputs = [apply_map(fitted, logits, features) for fitted in (one, two)]
         np.testing.assert_allclose(outputs[0], outputs[1], rtol=0, atol=1e-6)
+
+
+def test_a_temperature_and_a_line_are_those_of_scikit_learn() -> None:
+    linear = pytest.importorskip("sklearn.linear_model")
+    logits, labels, features = problem(2)
+    weights = np.random.default_rng(3).lognormal(size=N)
+    reduce = reduced(logits, WeightedLabels(labels, weights), features)
+    odds = (logits[:, 1] - logits[:, 0])[:, None]
+    options: dict[str, Any] = {"C": np.inf, "tol": 1e-12, "max_iter": 10_000}
+    slope = linear.LogisticRegression(fit_intercept=False, **options).fit(odds, labels, sample_weight=weights)
+    temperature = MAPS["ts"].fit(reduce)
+    assert 1 / temperature.temperature == pytest.approx(slope.coef_[0, 0], rel=1e-6)
+    # the same ridge: 0.05 of the squares of all coefficients, of a column with mean 0 and variance 1
+    mean = np.average(odds[:, 0], weights=weights)
+    spread = np.sqrt(np.average((odds[:, 0] - mean) ** 2, weights=weights))
+    columns = np.concatenate([np.ones_like(odds), (odds - mean) / spread], axis=1)
+    options["C"] = 1 / (2 * RIDGE)
+    line = linear.LogisticRegression(fit_intercept=False, **options).fit(columns, labels, sample_weight=weights)
+    fitted = MAPS["platt"].fit(reduce)
+    expected = (line.coef_[0, 1] / spread, line.coef_[0, 0] - line.coef_[0, 1] * mean / spread)
+    assert (fitted.slope, fitted.intercept) == pytest.approx(expected, rel=1e-6)
+
+
+def test_one_against_all_is_the_isotonic_regression_of_scikit_learn() -> None:
+    isotonic = pytest.importorskip("sklearn.isotonic")
+    logits, labels, features = problem(3)
+    weights = np.random.default_rng(3).lognormal(size=N)
+    steps = MAPS["irova"].fit(reduced(logits, WeightedLabels(labels, weights), features)).steps
+    p = np.exp(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True)).astype(np.float32).astype(float)
+    for c, (_, first, values) in enumerate(steps):
+        expected = isotonic.IsotonicRegression().fit(p[:, c], labels == c, sample_weight=weights).predict(p[:, c])
+        found = np.array(values)[np.searchsorted(first, p[:, c], side="right")]
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["ts", "ets", "bias", "isotonic"])

@@ -1,5 +1,6 @@
 """Roots, minima and simplex weights against scipy's solvers."""
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -102,6 +103,28 @@ def test_values_that_are_not_finite(bad: float, place: int) -> None:
 # ---- minima of convex functions ----
 
 
+def quadratic(k: int, seed: int) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    factor = rng.normal(size=(2 * k, k)) * np.exp(rng.uniform(-3, 3, k))
+    return factor.T @ factor, rng.normal(size=k)
+
+
+@given(k=st.integers(1, 12), seed=st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_minimum_of_a_quadratic_is_the_solution_of_its_system(k: int, seed: int) -> None:
+    matrix, target = quadratic(k, seed)
+
+    curvature = DiagonalCurvature(lambda d: matrix @ d, np.diag(matrix))
+
+    def function(x: Array) -> tuple[float, Array, Curvature]:
+        return float(x @ matrix @ x / 2 - target @ x), matrix @ x - target, curvature
+
+    found = convex_minimum(function, np.zeros(k), tolerance=1e-10)
+    residual = matrix @ found - target
+    # the tolerance, or where it lies below it the rounding of f: a relative 2^-52, of which the gradient is the root
+    assert math.sqrt(residual @ (residual / np.diag(matrix))) <= 1e-7
+
+
 def softplus_sum(x: Array, matrix: Array) -> tuple[float, Array, Array]:
     """f = sum log(1 + exp(m_i . x)) + |x|^2 / 20: steps of full length from far away overshoot."""
     z = matrix @ x
@@ -144,10 +167,52 @@ def test_minimum_is_that_of_bfgs_also_where_values_are_rough(
 # ---- weights on the simplex ----
 
 
+def objective(w: Array, gram: Array, target: Array) -> float:
+    return float(w @ gram @ w - 2 * target @ w)
+
+
+def slsqp(gram: Array, target: Array) -> Array:
+    """Best of SLSQP from the middle and from every corner, put on the simplex, which it misses by 1e-10 or so."""
+    k, best = len(target), None
+    for start in [np.full(k, 1 / k), *np.eye(k)]:
+        found = optimize.minimize(
+            objective,
+            start,
+            args=(gram, target),
+            jac=lambda w, g, t: 2 * (g @ w - t),
+            method="SLSQP",
+            bounds=[(0, 1)] * k,
+            constraints={"type": "eq", "fun": lambda w: w.sum() - 1, "jac": np.ones_like},
+            options={"ftol": 1e-14, "maxiter": 500},
+        )
+        if best is None or found.fun < best.fun:
+            best = found
+    assert best is not None
+    on_simplex = np.maximum(best.x, 0)
+    return np.asarray(on_simplex / on_simplex.sum())
+
+
 def problem(k: int, rank: int, seed: int) -> tuple[Array, Array]:
     rng = np.random.default_rng(seed)
     factor = rng.normal(size=(k, rank))
     return factor @ factor.T, rng.normal(size=k)
+
+
+@given(k=st.integers(1, 4), rank=st.integers(0, 4), seed=st.integers(0, 2**32))
+@settings(max_examples=200, deadline=None)
+def test_weights_are_at_least_as_good_as_those_of_slsqp(k: int, rank: int, seed: int) -> None:
+    """Also with singular matrices: `rank` below k."""
+    gram, target = problem(k, rank, seed)
+    weights, other = simplex_weights(gram, target), slsqp(gram, target)
+    assert weights.min() >= 0
+    assert weights.sum() == pytest.approx(1, abs=1e-15)  # normalised: k roundings of 2^-53
+    size = 1 + float(np.abs(gram).max()) + float(np.abs(target).max())
+    # ours is the minimum up to the rounding of sums of 20 terms; SLSQP stops 1e-8 above it at the latest
+    assert objective(weights, gram, target) <= objective(other, gram, target) + 1e-12 * size
+    assert objective(weights, gram, target) == pytest.approx(objective(other, gram, target), abs=1e-8 * size)
+    if rank >= k and np.linalg.eigvalsh(gram)[0] > 1e-2:
+        # value differences of 1e-8 * size: |dw|^2 <= 1e-8 * size / eigenvalue, here 1e-6 * size
+        np.testing.assert_allclose(weights, other, rtol=0, atol=3e-3 * math.sqrt(size))
 
 
 @given(k=st.integers(1, 4), rank=st.integers(0, 4), seed=st.integers(0, 2**32))
@@ -294,6 +359,21 @@ def test_each_solution_is_as_good_as_that_of_l_bfgs(n: int, samples: int, classe
         assert found - best.fun <= EXCESS
         assert best.fun - found <= 1e-9  # nothing is better than the oracle
         assert (solution.dtype, solution.shape) == (np.float32, (classes, axes.coordinates.shape[1]))
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12), st.integers(8, 60), st.integers(2, 6))
+def test_a_weaker_ridge_goes_further_and_fits_closer(seed: int, n: int, samples: int, classes: int) -> None:
+    scores, labels, axes = features_and_scores(n, samples, classes, seed)
+    path = list(ridge_path(scores, labels, axes, STRENGTHS))
+    sizes = [float(np.sum(np.square(each, dtype=np.float64))) for each in path]
+    fits = [value_and_slope(each.astype(np.float64), scores, labels, axes, 0.0)[0] for each in path]
+    for (strong, weak), (near, far), (loose, close) in zip(
+        *(itertools.pairwise(x) for x in (STRENGTHS, sizes, fits)), strict=True
+    ):
+        # of two minima each is the better one by its own measure, up to what is left to gain
+        assert loose + strong * near <= close + strong * far + EXCESS
+        assert close + weak * far <= loose + weak * near + EXCESS
 
 
 @pytest.mark.parametrize("scale", [1e3, 1e5])

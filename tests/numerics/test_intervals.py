@@ -342,6 +342,23 @@ def test_a_cluster_alone_says_nothing_on_its_error() -> None:
     assert mean_and_error(np.array([1.0, 2.0]), np.array([4, 4])) == (1.5, math.inf)
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_copies_in_one_cluster_add_nothing(times: int) -> None:
+    """Three copies of each sample say as much as one: intervals of the samples alone, but for small-sample factors."""
+    before, after = scores(1500, 2.0), scores(1500, 1.0)
+    plain = paired_differences(before, after)
+    clustered = paired_differences(repeated(before, times), repeated(after, times))
+    for name, interval in plain.items():
+        other = clustered[name]
+        assert other.difference == pytest.approx(interval.difference, abs=1e-7)
+        # K / (K - 1) and Student's t make a thousandth of the width. Calibration errors: the least noise that
+        # confidences state is that of the copies. Accuracy: one sample is added that is won, and one that is lost
+        width = interval.high - interval.low
+        tolerance = {"ece": 0.02 * width, "adaece": 0.02 * width, "accuracy": 2e-3}.get(name, 2e-3 * width)
+        assert other.low == pytest.approx(interval.low, abs=tolerance)
+        assert other.high == pytest.approx(interval.high, abs=tolerance)
+
+
 def test_copies_without_clusters_would_narrow_the_intervals() -> None:
     before, after = repeated(scores(500, 2.0), 4), repeated(scores(500, 1.0), 4)
     free = [SampleScores(s.confidence, s.hit, s.nll, s.brier) for s in (before, after)]

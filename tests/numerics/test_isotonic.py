@@ -14,7 +14,7 @@ from sklearn.isotonic import IsotonicRegression
 from tests.numerics.bernoulli import confidences, scores
 from tna_onnx.numerics import corp
 from tna_onnx.numerics.corp import Corp, Decomposition
-from tna_onnx.numerics.monotone import CENTRES, TOLERANCE, isotonic_log_odds, pool, thinned
+from tna_onnx.numerics.monotone import CENTRES, TOLERANCE, cells, isotonic_log_odds, pool, thinned
 from tna_onnx.numerics.reliability import normal_cdf
 from tna_onnx.numerics.scores import SampleScores
 
@@ -58,6 +58,19 @@ def test_it_is_the_definition(seed: int, size: int, shape: float) -> None:
     p, outcome = drawn(seed, size, shape)
     # the means of blocks are sums in another order, and their log-odds magnify that by up to 1 / (f (1 - f))
     np.testing.assert_allclose(isotonic_log_odds(p, outcome), by_definition(p, outcome), rtol=0, atol=1e-7)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seeds, st.integers(1, 3000), shapes)
+def test_pooling_is_scikit_learns(seed: int, size: int, shape: float) -> None:
+    count, hits = cells(*drawn(seed, size, shape))
+    filled = np.flatnonzero(count)
+    y, weight = hits[filled] / count[filled], count[filled]
+    found, sizes = pool(y, weight)
+    expected = IsotonicRegression().fit(filled, y, sample_weight=weight).predict(filled)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)  # means of up to 3,000 terms
+    assert sizes.max() <= size
+    np.testing.assert_allclose(np.sum(weight / sizes), len(np.unique(sizes * 7919 + found)), atol=1e-9)
 
 
 @settings(max_examples=60, deadline=None)

@@ -1,4 +1,4 @@
-"""Scores, metrics and intervals of several labels a sample, against the definitions."""
+"""Scores, metrics and intervals of several labels a sample, against scikit-learn, netcal and the definitions."""
 
 import numpy as np
 import pytest
@@ -25,6 +25,31 @@ def drawn(n: int = 600, labels: int = 4, sharp: float = 1.0, seed: int = 0) -> t
     logits = rng.normal(size=(n, labels)) * 2 - 0.5
     marks = (rng.random((n, labels)) < special.expit(logits)).astype(np.int64)
     return sharp * logits, marks
+
+
+def test_metrics_are_the_means_over_labels_of_scikit_learns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics")
+    logits, marks = drawn(sharp=2.0)
+    p = special.expit(logits)
+    for scores in (SampleScores.of_logits(logits, marks), SampleScores.of_probabilities(p, marks)):
+        found = Metrics.of(scores)
+        columns = range(marks.shape[1])
+        assert found.nll == pytest.approx(
+            np.mean([metrics.log_loss(marks[:, c], p[:, c]) for c in columns]), abs=ROUNDED
+        )
+        assert found.brier == pytest.approx(
+            np.mean([metrics.brier_score_loss(marks[:, c], p[:, c]) for c in columns]), abs=ROUNDED
+        )
+        assert found.accuracy == pytest.approx(1 - metrics.hamming_loss(marks, p > 0.5))
+
+
+def test_class_wise_ece_is_the_mean_of_netcals_binary_ones() -> None:
+    netcal = pytest.importorskip("netcal.metrics")
+    logits, marks = drawn(sharp=2.0)
+    p = special.expit(logits)
+    found = Metrics.of(SampleScores.of_logits(logits, marks), bins=10)
+    each = [netcal.ECE(10).measure(p[:, c], marks[:, c]) for c in range(marks.shape[1])]
+    assert found.ece == pytest.approx(np.mean(each), abs=ROUNDED)
 
 
 def test_errors_are_those_of_the_definition() -> None:

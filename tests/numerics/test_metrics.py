@@ -1,14 +1,24 @@
-"""Per-sample scores and calibration errors against the definitions and scikit-learn.
+"""Per-sample scores and calibration errors against the definitions and against other libraries.
 
-Scikit-learn's calibration curve cuts the sorted confidences into runs of N/B where N is a multiple of B, and
-interpolates quantiles elsewhere. It keeps ties together in one bin: no two confidences of these data are equal, none is
-1 or a multiple of 1/B.
+Oracles: for ECE netcal, torchmetrics, scikit-learn's calibration curve and `uncertainty-calibration`; for AdaECE
+netcal, scikit-learn and `uncertainty-calibration`; for both, loops over bins written from the paper. Of the libraries
+only scikit-learn has to be there.
+
+Where the others differ, and what the data below do about it:
+
+- torchmetrics bins [j/B, (j+1)/B) and so gives confidence 1.0 a bin of its own; netcal's bins are half-open the same
+  way, with 1.0 in the last. No confidence here is a multiple of 1/B, and none is 1.
+- With N a multiple of B every library cuts the sorted confidences into runs of N/B. For another N netcal and
+  scikit-learn interpolate quantiles, and `uncertainty-calibration` puts the longer runs first: their borders are off by
+  a sample. No two confidences are equal: these libraries keep ties together in one bin.
 """
 
 import itertools
 import math
 import typing
+import warnings
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -188,8 +198,40 @@ def test_the_order_of_samples_does_not_matter(samples: list[tuple[int, bool]], b
 # ---- other libraries ----
 
 
+def netcal() -> ModuleType:
+    """netcal.metrics; importing it may warn about what it itself imports."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("netcal.metrics", reason="netcal is in the extra 'oracles'")
+
+
+def uncertainty_calibration() -> ModuleType:
+    return pytest.importorskip("calibration", reason="install uncertainty-calibration to compare with it")
+
+
 @pytest.mark.parametrize("bins", [10, 15])
 class TestOtherLibraries:
+    def test_ece_of_netcal(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        expected = netcal().ECE(bins).measure(p.max(axis=1), (p.argmax(axis=1) == labels).astype(np.int64))
+        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ada_ece_of_netcal(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        measure = netcal().ECE(bins, equal_intervals=False).measure
+        expected = measure(p.max(axis=1), (p.argmax(axis=1) == labels).astype(np.int64))
+        assert ada_ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ece_of_torchmetrics(self, data: tuple[Array, Array], bins: int) -> None:
+        torch = pytest.importorskip("torch", reason="torch is in the extra 'gpu'")
+        functional = pytest.importorskip("torchmetrics.functional.classification", reason="in the extra 'oracles'")
+        p, labels = data
+        expected = functional.multiclass_calibration_error(
+            torch.from_numpy(p), torch.from_numpy(labels), num_classes=p.shape[1], n_bins=bins, norm="l1"
+        )
+        # torchmetrics adds float32: a sum of 1500 terms is off by 1500 * 2^-24 of itself at most
+        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(float(expected), abs=N * 2.0**-24)
+
     @pytest.mark.parametrize(("strategy", "ours"), [("uniform", ece), ("quantile", ada_ece)])
     def test_both_of_scikit_learn(
         self, data: tuple[Array, Array], bins: int, strategy: str, ours: Callable[[SampleScores, int], float]
@@ -205,6 +247,16 @@ class TestOtherLibraries:
         )
         expected = float(np.sum(np.abs(accuracy - mean) * size[size > 0]) / N)
         assert ours(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ece_of_uncertainty_calibration(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        expected = uncertainty_calibration().get_ece(p, labels, num_bins=bins)
+        assert ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
+
+    def test_ada_ece_of_uncertainty_calibration(self, data: tuple[Array, Array], bins: int) -> None:
+        p, labels = data
+        expected = uncertainty_calibration().get_ece_em(p, labels, num_bins=bins)
+        assert ada_ece(SampleScores.of_probabilities(p, labels), bins) == pytest.approx(expected, abs=SUMMED)
 
 
 # ---- edges ----

@@ -118,6 +118,20 @@ def test_bounds_are_broken_as_rarely_as_promised(bound: str, level: float) -> No
     assert stats.binomtest(broken, tested, 0.05, "greater").pvalue > 1e-3
 
 
+def test_costs_are_least_where_the_probabilities_say() -> None:
+    """With right probabilities, deciding by them costs what the definition gives, and abstaining is -1."""
+    rng = np.random.default_rng(2)
+    p = rng.dirichlet(np.ones(3), 500).astype(np.float32)
+    cost = np.array([[0, 1, 2, 0.3], [1, 0, 1, 0.3], [5, 1, 0, 0.3]], np.float32)
+    rule = DecisionRule("ratio", 2, cost)
+    expected = (p.astype(np.float64) @ cost).argmin(axis=1)
+    decided = rule.decide(p, np.ones(3, np.float32))
+    np.testing.assert_array_equal(decided, np.where(expected == 3, -1, expected))
+    y = rng.integers(0, 3, 500)
+    value = goal_value(confusion(decided, y, 3), "cost", cost)
+    assert -float(value) == pytest.approx(float(cost[y, np.where(decided < 0, 3, decided)].mean()), rel=1e-6)
+
+
 @pytest.mark.slow
 def test_intervals_hold_what_new_samples_reach() -> None:
     """Cross-fitted F1 with its interval, 100 draws; a correct 95 % interval misses more than 14 with p < 0.001."""

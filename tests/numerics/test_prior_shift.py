@@ -1,4 +1,4 @@
-"""Class frequencies without labels: the definition, and the ugly edges."""
+"""Class frequencies without labels: the definition, independent libraries, and the ugly edges."""
 
 from dataclasses import replace
 
@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy import optimize
 
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.prior_shift import (
@@ -82,6 +83,50 @@ def test_the_likelihood_is_the_largest(seed: int, classes: int) -> None:
     near = np.maximum(fit.priors[0] + 1e-3 * rng.standard_normal((50, classes)), 0)
     for q in (*far, *(near / near.sum(axis=1, keepdims=True))):
         assert np.mean(np.log(probabilities @ (q / p))) <= fit.gain[0] + 1e-9
+
+
+def test_em_is_what_an_optimiser_finds() -> None:
+    probabilities, p = samples(5, 6, 400)
+
+    def loss(theta: FloatArray) -> float:
+        q = np.exp(theta - theta.max())
+        return -float(np.mean(np.log(probabilities @ (q / q.sum() / p))))
+
+    found = optimize.minimize(loss, np.zeros(6), method="BFGS", options={"gtol": 1e-9})
+    q = np.exp(found.x - found.x.max())
+    np.testing.assert_allclose(fit_em(probabilities, p).priors[0], q / q.sum(), atol=1e-3)
+
+
+@pytest.mark.parametrize("classes", [2, 7])
+def test_em_agrees_with_two_libraries(classes: int) -> None:
+    aggregative = pytest.importorskip("quapy.method.aggregative")
+    label_shift = pytest.importorskip("abstention.label_shift")
+    probabilities, p = samples(11, classes, 500)
+    own = fit_em(probabilities, p).priors[0]
+    theirs, _ = aggregative.EMQ.EM(p, probabilities, epsilon=1e-9)
+    # they stop by the size of a step, and not by what is missing
+    np.testing.assert_allclose(own, theirs, atol=1e-3)
+    # its frequencies before are means of probabilities that were labelled, so these are such that have p as their mean
+    adapter = label_shift.EMImbalanceAdapter(tolerance=1e-10, max_iterations=20_000)
+    adapted = adapter(
+        tofit_initial_posterior_probs=probabilities, valid_posterior_probs=np.tile(p, (10, 1)), valid_labels=None
+    )
+    np.testing.assert_allclose(adapted.multipliers * p, own, atol=1e-3)
+
+
+def test_the_black_box_agrees_with_a_library() -> None:
+    label_shift = pytest.importorskip("abstention.label_shift")
+    old, _ = samples(21, 5, 800, sharp=3.0)
+    new, _ = samples(22, 5, 300, sharp=3.0)
+    rng = np.random.default_rng(0)
+    labels = np.array([rng.choice(5, p=row) for row in old])
+    adapted = label_shift.BBSEImbalanceAdapter()(
+        valid_labels=np.eye(5)[labels], tofit_initial_posterior_probs=new, valid_posterior_probs=old
+    )
+    weights = adapted.multipliers * np.bincount(labels, minlength=5) / 800
+    joint = joint_counts(labels, old.argmax(axis=1), 5)
+    own = black_box(conditional(joint), np.bincount(new.argmax(axis=1), minlength=5) / 300)
+    np.testing.assert_allclose(own, weights / weights.sum(), rtol=1e-9, atol=1e-12)
 
 
 def test_weights_are_repeated_samples() -> None:

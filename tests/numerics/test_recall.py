@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from sklearn.metrics import balanced_accuracy_score, recall_score
 
 from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
@@ -23,6 +24,18 @@ def drawn(seed: int, shares: Array, n: int = 400) -> tuple[Array, Array, Array]:
     labels = rng.choice(len(shares), n, p=shares)
     sides = [np.where(rng.random(n) < p, labels, rng.integers(0, len(shares), n)) for p in (0.6, 0.5)]
     return labels, *sides
+
+
+def test_as_scikit_learn_has_them() -> None:
+    labels, old, new = drawn(0, np.array([0.6, 0.3, 0.1]))
+    found = Recalls.of(scored(old == labels, labels), scored(new == labels))
+    for predicted, recall, balanced in (
+        (old, found.before, found.balanced_before),
+        (new, found.after, found.balanced_after),
+    ):
+        np.testing.assert_allclose(recall, recall_score(labels, predicted, average=None), rtol=1e-12)
+        assert balanced == pytest.approx(balanced_accuracy_score(labels, predicted), rel=1e-12)
+    np.testing.assert_array_equal(found.samples, np.bincount(labels))
 
 
 def test_a_class_without_a_sample_has_no_recall() -> None:

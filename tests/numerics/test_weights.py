@@ -128,3 +128,31 @@ def test_neither_the_unit_nor_the_order_of_weights_matters() -> None:
     two = Metrics.of(weighted(scores(2.0), times).take(order), BINS)
     for name in (*METRICS, "effective_n"):
         assert getattr(one, name) == pytest.approx(getattr(two, name), rel=1e-9), name
+
+
+def test_weighted_metrics_are_those_of_scikit_learn() -> None:
+    sklearn = pytest.importorskip("sklearn.metrics")
+    rng = np.random.default_rng(1)
+    weights = rng.lognormal(size=N)
+    p = rng.beta(2, 2, N)
+    y = (rng.random(N) < p).astype(np.int64)
+    metrics = Metrics.of(weighted(SampleScores.of_probabilities(np.stack([1 - p, p], 1), y), weights), BINS)
+    assert metrics.nll == pytest.approx(sklearn.log_loss(y, p, sample_weight=weights), abs=1e-6)
+    assert metrics.brier == pytest.approx(2 * sklearn.brier_score_loss(y, p, sample_weight=weights), abs=1e-6)
+    accuracy = sklearn.accuracy_score(y, p > 0.5, sample_weight=weights)
+    assert metrics.accuracy == pytest.approx(accuracy, abs=1e-12)
+    confidence = np.maximum(p, 1 - p).astype(np.float32).astype(float)
+    residual = weights * (((p > 0.5) == y) - confidence)
+    inside = np.ceil(confidence * BINS).astype(int)
+    expected = sum(abs(residual[inside == j].sum()) for j in range(BINS + 1)) / weights.sum()
+    assert metrics.ece == pytest.approx(expected, abs=1e-12)
+
+
+def test_several_labels_have_the_weight_of_their_sample() -> None:
+    rng = np.random.default_rng(2)
+    logits, labels = rng.normal(size=(N, 4)), rng.integers(0, 2, (N, 4))
+    times = counts()
+    each = SampleScores.of_logits(logits, labels)
+    one, two = (Metrics.of(side, BINS) for side in (weighted(each, times), repeated(each, times)))
+    for name in METRICS:
+        assert getattr(one, name) == pytest.approx(getattr(two, name), abs=1e-9), name
