@@ -202,6 +202,12 @@ def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None
     words = ["--add", "set,ood", "--ood-score", "energy", "-o", tmp_path / "g.onnx"]
     done = ok("guard", small.model, "--calib", tmp_path / "none.npz", *words)
     assert "no sample of the classes '1': no promise is about samples of these" in done.output
+    (tmp_path / "names.txt").write_text("\n".join(f"name{c}" for c in range(stored["labels"].max() + 1)))
+    named = ["--calib", tmp_path / "none.npz", "--classes", tmp_path / "names.txt"]
+    assert "no sample of the classes 'name1'" in ok("guard", small.model, *named, *words).output
+    refused = cli("calibrate", small.model, *named, "--map", "bias", "-o", tmp_path / "c.onnx")
+    assert refused.exit_code == 4
+    assert "(name1); it would learn" in refused.output
 
 
 def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Small, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ The outlier score: which tensors it reads, and its fit to features.
 The score of which sets are made: its temperature and penalty are those with small sets.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -111,7 +111,7 @@ def open_guard(job: GuardJob) -> GuardSamples:
     notes += _label_warnings(job.calib, source, classifier, size)
     if job.held_out is not None and held_out is not None:
         notes += _label_warnings(job.held_out, held_out, classifier, size)
-    notes += _unseen_notes(source, output.n_classes, job.settings)
+    notes += _unseen_notes(source, classifier.names, output.n_classes, job.settings)
     unknown = None
     if job.unknown is not None:
         unknown = open_unknown(classifier, job.unknown, source)
@@ -166,14 +166,17 @@ def _label_warnings(data: Data, samples: Source, classifier: Classifier, size: i
     return checked_warnings(suspicion, classifier.names, samples.describe())
 
 
-def _unseen_notes(source: Source, n_classes: int, settings: GuardSettings) -> tuple[str, ...]:
+def _unseen_notes(
+    source: Source, names: Sequence[str] | None, n_classes: int, settings: GuardSettings
+) -> tuple[str, ...]:
     """Say which classes have no sample; with one threshold a class, there is another note."""
     if source.labels.ndim > 1:
         return ()
     unseen = np.flatnonzero(np.bincount(source.labels, minlength=n_classes) == 0)
     if settings.per_class or not len(unseen):
         return ()
-    note = f"no sample of the classes {listed(map(str, unseen))}: no promise is about samples of these"
+    unseen_names = [names[c] if names else str(c) for c in unseen.tolist()]
+    note = f"no sample of the classes {listed(unseen_names)}: no promise is about samples of these"
     if "ood" in settings.add:
         note += ", and the outlier score may take them for unknown"
     if "class_prior" in settings.inputs:

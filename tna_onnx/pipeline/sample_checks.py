@@ -41,6 +41,7 @@ class LabelCheck:
     coverage: Coverage  # classes of the calibration labels
     warnings: tuple[str, ...] = ()  # sentences on what looks wrong or is missing
     trusted: bool = False  # whether the user says that the labels are right
+    names: Sequence[str] | None = None  # of the classes
 
     def covers(self, name: str) -> bool:
         """Whether labels say enough for a map: one that can change predictions moves classes against each other."""
@@ -51,7 +52,7 @@ class LabelCheck:
         """Refuse a map by name for which classes are missing."""
         if name != "auto" and not self.covers(name):
             raise DataError(
-                f"--map {name}: {self.coverage.text('the calibration data')}; it would learn that these "
+                f"--map {name}: {self.coverage.text('the calibration data', self.names)}; it would learn that these "
                 "classes never occur; add samples of them, use --map ts or ets, or --trust-labels if they cannot occur"
             )
 
@@ -81,7 +82,7 @@ def check_labels(task: Task) -> LabelCheck:
     if coverage.left_out and not trusted and job.settings.resolved_map == "auto":
         advice = "maps with numbers of their own for each class were left out; --trust-labels allows them"
         warnings[0] = f"{warnings[0]}: {advice}"
-    return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted)
+    return LabelCheck(coverage, tuple(warning for warning in warnings if warning), trusted, names)
 
 
 def _check_marks(task: Task) -> LabelCheck:
