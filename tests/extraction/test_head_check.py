@@ -1,6 +1,7 @@
 """The first batch decides whether a head is what the graph walk took it for: right ones pass, wrong ones do not."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.extraction.samples import BIAS, CPU, WEIGHT, dense, divided, inputs, opened, source_of, tokens
 from tna_onnx.data import Batch
@@ -133,6 +135,16 @@ def test_an_output_that_does_not_hold_what_was_said(holds: str, name: str) -> No
     stated = Readout(**{**fields, "output": name, "logits": name, "holds": holds, "activation": "none", "follows": ()})
     with pytest.raises(UnsupportedModel, match="probabilities"):
         check(OpenModel(load_model(proto), stated, CPU), inputs(8))
+
+
+def test_a_probability_by_hard_sigmoid_is_no_logit(tmp_path: Path) -> None:
+    nodes = [helper.make_node("Gemm", ["x", "w"], ["z"]), helper.make_node("HardSigmoid", ["z"], ["p"])]
+    weight = WEIGHT[:1].T.astype(np.float32)
+    onnx.save(small_model(nodes, {"x": ["N", len(weight)]}, {"p": ["N", 1]}, {"w": weight}), tmp_path / "hard.onnx")
+    data = {"x": np.random.default_rng(0).normal(size=(100, len(weight))).astype(np.float32)}
+    data["labels"] = (data["x"] @ weight > 0)[:, 0].astype(np.int64)
+    with pytest.raises(UnsupportedModel, match="all values lie between 0 and 1"):
+        tna_onnx.calibrate(tmp_path / "hard.onnx", data, output_kind="logit", trust_labels=True, dry_run=True)
 
 
 # ---- The part of a graph behind the features, under any weight: against NumPy

@@ -334,9 +334,10 @@ def _refuse_probabilities(model: Model, readout: Readout, raw: NDArray[Any]) -> 
     """Refuse an output that was said to hold logits when every row is a distribution."""
     if readout.holds != "logits" or readout.activation != "none":
         return
-    # of a head's one logit the graph says that it is linear in the features
     alone = readout.binary or readout.multi_label
-    if alone and not isinstance(readout, Head) and np.all(raw >= 0) and np.all(raw <= 1):
+    # of a head's one logit the graph says that it is linear in the features, if no HardSigmoid or Clip follows
+    straight = isinstance(readout, Head) and (readout.linear or readout.homogeneous)
+    if alone and not straight and np.all(raw >= 0) and np.all(raw <= 1):
         advice = "; use --output-kind label-probabilities" if readout.multi_label else ""
         raise UnsupportedModel(
             f"{model.name}: output '{readout.output}' should hold logits, but all values lie between 0 and 1{advice}"
