@@ -195,6 +195,19 @@ def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path)
     assert outputs(tmp_path / "g.onnx", stored["x"])["set"][:, 1].all()
 
 
+@pytest.mark.parametrize("command", [["guard", "--add", "set"], ["shift", "--target-prior", "uniform"]])
+def test_labels_that_look_wrong_can_be_trusted(small: Small, tmp_path: Path, command: list[str]) -> None:
+    stored = loaded(small.calib)
+    wrong = (stored["labels"] + 1) % (stored["labels"].max() + 1)
+    np.savez(tmp_path / "wrong.npz", x=stored["x"], labels=wrong)
+    name, *words = command
+    words = [small.model, "--calib", tmp_path / "wrong.npz", *words, "-o", tmp_path / "g.onnx"]
+    refused = cli(name, *words)
+    assert refused.exit_code == 4
+    assert "--trust-labels" in refused.output
+    assert "classes in another order" in ok(name, *words, "--trust-labels").output
+
+
 def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None:
     stored = loaded(small.calib)
     kept = stored["labels"] != 1

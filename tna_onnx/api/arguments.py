@@ -72,6 +72,7 @@ class GuardWords(StudyWords, DecisionWords, total=False):
     """Fields of `GuardSettings` too, and the labels of the held-out data."""
 
     seed: int
+    trust_labels: bool
     confidence_level: float
 
 

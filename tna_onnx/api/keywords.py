@@ -155,4 +155,5 @@ class ShiftSettingsWords(TypedDict, total=False):
     draws: int
     trust_shift: bool
     seed: int
+    trust_labels: bool
     confidence_level: float

@@ -166,11 +166,13 @@ def warnings_of(suspicion: Suspicion | None, class_names: Sequence[str] | None) 
     return (suspicion.text(class_names),)
 
 
-def checked_warnings(suspicion: Suspicion | None, class_names: Sequence[str] | None, where: str) -> tuple[str, ...]:
-    """Return the suspicion as report notes if it does not discredit the labels."""
+def checked_warnings(
+    suspicion: Suspicion | None, class_names: Sequence[str] | None, where: str, *, trusted: bool
+) -> tuple[str, ...]:
+    """Return the suspicion as report notes, if it does not discredit the labels or the user trusts them."""
     warnings = warnings_of(suspicion, class_names)
-    if suspicion is not None and suspicion.tells:
-        raise DataError(f"{where}: {warnings[0]}")
+    if suspicion is not None and suspicion.tells and not trusted:
+        raise DataError(f"{where}: {warnings[0]}; --trust-labels writes the model all the same")
     return warnings
 
 

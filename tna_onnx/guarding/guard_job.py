@@ -108,9 +108,10 @@ def open_guard(job: GuardJob) -> GuardSamples:
         notes += decided_on(model, samples, limits)
     size, about_model = checked_batch_size(classifier, job.batch_size, source)
     notes += (*source_notes(source), *group_notes(held_out or source), *about_model)
-    notes += _label_warnings(job.calib, source, classifier, size)
+    trusted = job.settings.trust_labels
+    notes += _label_warnings(job.calib, source, classifier, size, trusted=trusted)
     if job.held_out is not None and held_out is not None:
-        notes += _label_warnings(job.held_out, held_out, classifier, size)
+        notes += _label_warnings(job.held_out, held_out, classifier, size, trusted=trusted)
     notes += _unseen_notes(source, classifier.names, output.n_classes, job.settings)
     unknown = None
     if job.unknown is not None:
@@ -157,13 +158,15 @@ def _check_number(settings: GuardSettings, source: Source, fit: Source | None, r
     require_enough(settings, n, n - len(fitted), where)
 
 
-def _label_warnings(data: Data, samples: Source, classifier: Classifier, size: int) -> tuple[str, ...]:
+def _label_warnings(
+    data: Data, samples: Source, classifier: Classifier, size: int, *, trusted: bool
+) -> tuple[str, ...]:
     """Refuse labels that are certainly wrong, which would make thresholds and figures meaningless."""
     output = classifier.output
     runs = (classifier.session.run([output.name], batch) for batch in samples.batches(size))
     predicted = np.concatenate([output.predicted(values) for (values,) in runs])
     suspicion = data.check(predicted, samples.labels, classifier.names, output.n_classes)
-    return checked_warnings(suspicion, classifier.names, samples.describe())
+    return checked_warnings(suspicion, classifier.names, samples.describe(), trusted=trusted)
 
 
 def _unseen_notes(

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from tna_onnx.data.choices import TRUST_LABELS
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_numbers
@@ -112,6 +113,7 @@ class GuardSettings:
         "", "Prefix for the names of the new outputs and inputs.", section=_SECTION, unit="TEXT", note="none"
     )
     seed: int = setting(0, "Seed of the split of the data, if they serve two purposes.", section="The search", low=0)
+    trust_labels: bool = setting(False, TRUST_LABELS, section="Data")
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
     def __post_init__(self) -> None:

@@ -309,7 +309,8 @@ def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Es
         details["target"] = restricted(source, settings.only, opened.classifier.names)
     old = probabilities_of(opened.session, opened.output, opened.source, opened.batch_size, "source", progress)
     # wrong labels would make a wrong confusion matrix, and wrong frequencies
-    warnings = checked_warnings(opened.suspicion(old.argmax(axis=1)), opened.classifier.names, where)
+    suspicion = opened.suspicion(old.argmax(axis=1))
+    warnings = checked_warnings(suspicion, opened.classifier.names, where, trusted=settings.trust_labels)
     note = "" if settings.only else off_centre(old, labels, source, opened.names)
     notes = tuple(filter(None, (*warnings, note)))
     if opened.unlabelled is None:

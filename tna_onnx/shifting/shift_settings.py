@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from tna_onnx.data.choices import Frequencies
+from tna_onnx.data.choices import TRUST_LABELS, Frequencies
 from tna_onnx.errors import UsageError
 from tna_onnx.fields import check_settings, documented, setting
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_level
@@ -60,6 +60,7 @@ class ShiftSettings:
         section=_SECTION,
     )
     seed: int = setting(0, "Seed of the bootstrap.", section="The search", low=0)
+    trust_labels: bool = setting(False, TRUST_LABELS, section="Data")
     confidence_level: float = setting(95.0, LEVEL, section="Results", unit="PERCENT", low=50, high=MAX_LEVEL)
 
     def __post_init__(self) -> None:
