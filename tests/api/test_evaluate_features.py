@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
+import tna_onnx
 from tests.conftest import Small
 from tna_onnx import calibrate, compare, evaluate, guard, shift
 from tna_onnx.api.features import features
@@ -119,6 +120,12 @@ def test_decisions_are_measured_too(small: Small, tmp_path: Path) -> None:
     assert decided.alarms == pytest.approx(expected.alarms, abs=1e-3)
     with pytest.raises(UsageError, match="a run of the network"):
         evaluate(tmp_path / "g.onnx", data, ood_data=small.calib, device="cpu")
+
+
+def test_labels_of_features_in_tables_come_from_nowhere_else(small: Small, computed: Path) -> None:
+    labels = features_of(small, small.test)[1]
+    with pytest.raises(tna_onnx.UsageError, match="leave labels out"):
+        tna_onnx.evaluate(small.model, computed / "files", labels=labels, device="cpu")
 
 
 def of_another_model(values: Any, labels: Any) -> Any:

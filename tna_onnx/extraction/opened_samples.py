@@ -161,10 +161,17 @@ def open_inputs(model: Classifier, data: Data, *, labels: bool = True) -> tuple[
 def read_inputs(model: Classifier, data: Data) -> Source:
     """Open samples for the inputs of a whole model, images not yet prepared."""
     output = model.output
-    kind = "" if output.several else computed_kind(data, [spec.name for spec in model.inputs])
+    inputs = [spec.name for spec in model.inputs]
+    kind = "" if output.several else computed_kind(data, inputs)
     if kind:
         holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
         where = "arrays" if isinstance(data.samples, Mapping) else data.samples
+        stated = data.labels is not None and data.labels is not NO_LABELS
+        if stated and not computed_kind(data, inputs, in_tables=False):
+            raise UsageError(
+                f"{where}: {holds}, and the labels come from elsewhere; expected them beside {kind} in tables: leave "
+                "labels out, or store them as a column of these files"
+            )
         raise UsageError(
             f"{where}: {holds}, which only calibrate and evaluate accept; this command runs the whole model, so give "
             "samples for its inputs. If this array is an input, give it the name of that input, or name it with "
