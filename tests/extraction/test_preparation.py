@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from numpy.testing import assert_allclose
 from onnx import helper, numpy_helper
 from PIL import Image
 
 import tna_onnx
-from tests.builders import small_model
+from tests.builders import small_model, tensor_info
 from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
@@ -151,6 +152,26 @@ def test_a_model_that_resizes_takes_images_of_several_sizes_as_they_are(
     assert report.comparison.before.accuracy == alone
     assert accuracy(out, mixed, batch_size="auto") == alone
     assert not any("any size" in note for note in report.notes)
+
+
+def test_nodes_behind_the_head_and_further_outputs_may_read_the_size_of_images(mixed: Path, tmp_path: Path) -> None:
+    model = resizing()
+    model.graph.node[-1].output[0] = "scores"
+    model.graph.node.extend(
+        [
+            helper.make_node("Shape", ["image"], ["height"], start=2, end=3),
+            helper.make_node("Cast", ["height"], ["divisor"], to=onnx.TensorProto.FLOAT),
+            helper.make_node("Div", ["scores", "divisor"], ["logits"]),
+            helper.make_node("Identity", ["image"], ["image again"]),
+        ]
+    )
+    model.graph.output.append(tensor_info("image again", ["N", 3, "height", "width"]))
+    onnx.save(model, tmp_path / "m.onnx")
+    report = tna_onnx.calibrate(tmp_path / "m.onnx", mixed, output=tmp_path / "out.onnx", map="ts", search="none")
+    evaluated = tna_onnx.evaluate(tmp_path / "m.onnx", mixed).metrics
+    assert report.comparison.before.accuracy == evaluated.accuracy
+    assert_allclose(report.comparison.before.nll, evaluated.nll, rtol=1e-6)
+    assert [row.name for row in report.verification.moved] == []
 
 
 def test_a_size_that_nothing_says_is_called_a_guess(mixed: Path, tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class FeatureTable:
     # tensor name -> (N, ...), what else of the data the nodes after the linear layer read
     beside: Batch = field(default_factory=dict)
     scalars: tuple[Batch, ...] = ()  # the same per batch, for tensors without a row per sample
+    sizes: tuple[int, ...] = ()  # samples of these batches; where there are none, `batch_size` each
     rows: int = 0  # how many rows of the feature tensor belong to a sample, where that is more than one; else 0
     logits: NDArray[Any] | None = None  # (N, ...) as the model gives them, if they were kept with the features
     folder: Path | None = None  # the feature store on disk, if they are kept in one
@@ -103,8 +104,10 @@ class FeatureTable:
 
     def batches(self) -> Iterator[tuple[NDArray[Any], NDArray[np.int64], Batch]]:
         """Yield (features, labels, beside) in the batches in which they were collected, with their own shapes."""
-        for k, start in enumerate(range(0, len(self), self.batch_size)):
-            block = slice(start, start + self.batch_size)
+        start = 0
+        for k, size in enumerate(self.sizes or [self.batch_size] * math.ceil(len(self) / self.batch_size)):
+            block = slice(start, start + size)
+            start += size
             features = np.asarray(self.features[block])
             if self.rows:
                 features = features.reshape(-1, *features.shape[2:])
@@ -264,6 +267,7 @@ class Collector:
         total = len(self.source)
         arrays: dict[str, NDArray[Any]] = {}
         scalars: list[Batch] = []
+        sizes: list[int] = []
         rows_a_sample = 0
         progress("collect features", done, total)
         at_once = self._session.at_once if self._session else 1
@@ -271,6 +275,7 @@ class Collector:
             rows_a_sample = rows.rows
             if rows.scalars:
                 scalars.append(rows.scalars)
+                sizes.append(len(next(iter(batch.values()))))
             for name, values in rows.arrays.items():
                 arrays[name] = new_array(name, values.shape[1:], values.dtype)
                 if done < total:
@@ -282,7 +287,7 @@ class Collector:
             progress("collect features", done, total)
         if "features" not in arrays or done != total:
             raise DataError(f"{self.source.describe()}: {done} samples read; expected {total}")
-        return self.table(arrays, tuple(scalars), rows_a_sample)
+        return replace(self.table(arrays, rows_a_sample), scalars=tuple(scalars), sizes=tuple(sizes))
 
     def _batches(self, done: int) -> Iterator[Batch]:
         """Yield the batches from sample `done` on.
@@ -340,7 +345,7 @@ class Collector:
             return raw  # kept as it comes: (N, n, 1, 1), say
         return features.reshape(samples, head.n_features)
 
-    def table(self, arrays: dict[str, NDArray[Any]], scalars: tuple[Batch, ...], rows: int) -> FeatureTable:
+    def table(self, arrays: dict[str, NDArray[Any]], rows: int) -> FeatureTable:
         features = arrays["features"]
         if self._head and self._head.linear:
             features = features.reshape(len(self.source), self._head.n_features)
@@ -348,7 +353,9 @@ class Collector:
         logits = arrays.get("logits")
         source = self.source
         clusters = clusters_of(source)
-        return FeatureTable(features, source.labels, self.batch_size, beside, scalars, rows, logits, clusters=clusters)
+        return FeatureTable(
+            features, source.labels, self.batch_size, beside, rows=rows, logits=logits, clusters=clusters
+        )
 
     def _refuse_scalars(self, scalars: Batch) -> None:
         """Refuse to keep what has no row per sample: a store that is resumed could not hold it."""

@@ -221,13 +221,13 @@ def _labels_of(values: NDArray[Any], p: NDArray[np.float64]) -> dict[int, Any] |
 
 
 def _outputs(runner: Runs, names: list[str], batches: Iterable[Batch]) -> dict[str, NDArray[Any]]:
-    """Run all batches; an output without one row a sample is left out."""
+    """Run all batches; an output without one row a sample, of one shape, is left out."""
     parts: dict[str, list[NDArray[Any]]] = {name: [] for name in names}
     for batch in batches:
         count = len(next(iter(batch.values())))
         remaining = list(parts)
         for name, values in zip(remaining, runner.run(remaining, batch), strict=True):
-            if values.ndim and len(values) == count:
+            if values.ndim and len(values) == count and values.shape[1:] == (parts[name] or [values])[0].shape[1:]:
                 parts[name].append(values)
             else:
                 del parts[name]
