@@ -46,6 +46,12 @@ def test_every_format_has_the_same_weights(small: Small, arrays: Arrays, tmp_pat
     for unit in (1e300, 1e-300):  # whose squares no float holds
         scaled = tna_onnx.evaluate(small.model, data, weights=arrays["patient"] * unit).metrics
         assert scaled.nll == pytest.approx(metrics.nll, rel=1e-9)
+    rarely = np.where(arrays["labels"] == 2, 1e-170, 1.0)
+    results = [
+        tna_onnx.calibrate(small.model, data, weights=weights, search="none", map="ts", output=tmp_path / f"{k}.onnx")
+        for k, weights in enumerate((rarely, np.round(rarely)))
+    ]
+    assert results[0].comparison == results[1].comparison
 
 
 @pytest.mark.parametrize(

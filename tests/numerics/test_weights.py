@@ -118,6 +118,9 @@ def test_slope_and_recall_count_the_same() -> None:
     np.testing.assert_allclose(one.before, two.before, rtol=0, atol=1e-12)
     np.testing.assert_allclose(one.change, two.change, rtol=0, atol=1e-12)
     np.testing.assert_allclose(one.error, two.error, rtol=1e-9)
+    for weight in (0.1, 0.3, 0.7, 1e-4):
+        alike = Recalls.of(*[weighted(each, np.full(N, weight))] * 2)
+        assert alike.samples.tolist() == np.bincount(each.labels).tolist()  # not a little less, by rounding
     assert one.balanced_error == pytest.approx(two.balanced_error, rel=1e-9)
 
 

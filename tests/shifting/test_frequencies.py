@@ -52,6 +52,7 @@ def test_values() -> None:
         ([0.5, float("nan"), 0.5], "class 1 has the frequency nan"),
         ([0.5, float("inf"), 0.5], "class 1 has the frequency inf"),
         ([0.5, 0.5, 0.0], "class 2 has the frequency 0, which would rule it out"),
+        ([0.5, 0.5, 1e-170], "class 2 has the frequency 1e-170, which would rule it out"),
         ([0.5, 0.3, 0.1], "add up to 0.9; expected 1"),
         ([50, 30, 20], "add up to 100; expected 1; if these are counts"),
         ({"cat": 0.5, "cow": 0.3, "horse": 0.2}, "unknown classes 'horse'"),

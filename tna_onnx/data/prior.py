@@ -23,6 +23,8 @@ UNIFORM = "uniform"
 # Figures rounded to three digits add up to 1 within this.
 _SUM_TOLERANCE = 2e-3
 
+_SMALLEST = 1e-100  # squares of much smaller frequencies are 0
+
 _ADVICE = "give one positive number for each class, which add up to 1"
 
 
@@ -116,10 +118,11 @@ def _checked(raw: Any, n_classes: int, where: str) -> NDArray[Any]:
     if not np.all(np.isfinite(prior)) or np.any(prior < 0):
         wrong = int(np.argmin(np.where(np.isfinite(prior), prior, -math.inf)))
         raise DataError(f"{where}: class {wrong} has the frequency {prior[wrong]:g}; {_ADVICE}")
-    if np.any(prior == 0):
+    if np.any(prior < _SMALLEST):
         raise DataError(
-            f"{where}: class {int(np.argmin(prior))} has the frequency 0, which would rule it out whatever the model "
-            "sees; give a small number in its place; for shift, --only says which classes can occur"
+            f"{where}: class {int(np.argmin(prior))} has the frequency {prior.min():g}, which would rule it out "
+            "whatever the model sees; give a small number, such as 1e-6, in its place; for shift, --only says which "
+            "classes can occur"
         )
     total = float(prior.sum())
     if abs(total - 1) > _SUM_TOLERANCE:

@@ -254,7 +254,8 @@ def _weights(values: Any, n: int, where: str) -> AnyArray:
     if not weights.any():
         raise DataError(f"{where}: all {n:,} weights are zero; expected some samples that count")
     top = weights.max()
-    return weights if 1e-100 < top < 1e100 else weights / top  # squares of others are zero or infinite
+    weights[weights < top * 1e-100] = 0  # adds to no sum
+    return weights if 1e-50 < top < 1e50 else weights / top  # squares of others are zero or infinite
 
 
 def _parts_of(pattern: str, paths: Sequence[str], where: str, columns: Iterable[str], flag: str) -> list[str]:

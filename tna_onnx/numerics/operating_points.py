@@ -327,6 +327,11 @@ class Recalls:
         old, new = (scores.hit.reshape(-1).astype(np.float64) for scores in (before, after))
         classes, own = np.unique(labels, return_inverse=True)
         weights = np.repeat(before.weigh(np.ones(len(before))), len(own) // len(before))
+        if before.weights is not None:
+            # relative to the largest of a class: equal ones count as samples do, and not all squares are zero
+            largest = np.zeros(len(classes))
+            np.maximum.at(largest, own, weights)
+            weights = weights / largest[own]
         mass = np.bincount(own, weights)
         # as many of equal weight as would know a recall as well
         count: NDArray[Any] = mass**2 / np.bincount(own, weights**2)
