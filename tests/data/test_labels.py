@@ -146,6 +146,7 @@ def test_numbers_that_are_neither_indices_nor_the_models() -> None:
     assert label_indices(np.array([0, 1]), 2, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1]
     assert label_indices(np.array([1, 2, 3]), 3, 3, "labels", ["1", "2", "3"]).tolist() == [0, 1, 2]
     assert label_indices(np.array([-1, 1]), 2, 2, "labels", ["-1", "1"]).tolist() == [0, 1]
+    assert label_indices(np.eye(3)[[1, 2]], 2, 3, "labels", ["1", "2", "3"]).tolist() == [1, 2]
     # a CSV file is read as numbers, which have lost the zeros of these names, or hold all but the name of a word
     for names in (["01", "02", "00"], ["1.0", "2.0", "0.0"], ["rest", "0", "1", "2"]):
         for values in (np.array([1, 2]), np.array(["1", "2"]), np.array(["001", "002"])):

@@ -118,7 +118,7 @@ def label_indices(
     if (values := np.asarray(values)) is NO_LABELS:
         return np.full(n_samples, -1, np.int64)
     if values.ndim == 2 and values.shape[1] == n_classes > 1 and _one_hot(values):
-        values = values.argmax(axis=1)
+        values, class_names = values.argmax(axis=1), None  # indices, whatever the classes are called
     if values.dtype == object:
         values = plain_column(values)
     if values.dtype == bool and n_classes == 2:
