@@ -141,6 +141,12 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
     (note,) = (note for note in report.notes if "--predictions change" in note)
     assert re.search(r"accuracy \+\d+\.\d\d points", note)
     assert re.search(r"class 4 would lose \d+\.\d\d points of recall", note)
+    rows = np.sort(np.concatenate([np.flatnonzero(data["labels"] != 4), np.flatnonzero(data["labels"] == 4)[:9]]))
+    few = {name: values[rows] for name, values in data.items()}
+    report = tna_onnx.calibrate(small.model, few, output=tmp_path / "few.onnx", **FAST)
+    (note,) = (note for note in report.notes if "--predictions change" in note)
+    assert "class 4 would lose" not in note  # of so few, nothing is known
+    assert "'4' cannot be known" in note
 
 
 def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ A choice looks at samples that were scored by fits without them. With l the loss
    - has a balanced accuracy that is no lower than the input's;
    - lowers the recall of no class of ten samples or more by more than 10 points;
 
-   and nothing, if a class has fewer samples than ten, but has any (`scarce`). Folds have the choice that all samples
-   have.
+   and nothing at all where a class that occurs has fewer than ten samples (`scarce`): of all samples, as those of four
+   folds may be fewer.
 
 Probabilities that are right on average may still silence a rare class: which class is predicted is a decision, whose
 costs a log loss does not know. A class of few samples cannot show them.

@@ -472,11 +472,15 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
         f"accuracy {METRICS['accuracy'].change(after.mean('hit') - before.mean('hit'))} points",
         f"balanced accuracy {METRICS['accuracy'].change(recall.balanced.difference)} points",
     ]
-    lowest = recall.lowest
-    loss = -100 * lowest.difference.difference
-    kind = "label" if task.readout.multi_label else "class"
-    cost = f"; {kind} {lowest.name} would lose {loss:.2f} points of recall" if loss > 0 else ""
-    if not task.readout.multi_label and (few := _scarce(recall)):
+    kind, least = ("label", 0) if task.readout.multi_label else ("class", ENOUGH)
+    known = [one for one in recall.classes if one.samples >= least]
+    cost = ""
+    if known:
+        lowest = min(known, key=lambda one: one.difference.difference)
+        loss = -100 * lowest.difference.difference
+        cost = f"; {kind} {lowest.name} would lose {loss:.2f} points of recall" if loss > 0 else ""
+    if len(known) < len(recall.classes):
+        few = _scarce(recall)
         cost += f"; what would happen to the recall of {few} cannot be known: fewer than {ENOUGH} samples"
     return [
         f"predicted classes are kept; --predictions change would take {outcome.changing.label} (cross-validated, "
