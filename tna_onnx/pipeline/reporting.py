@@ -327,6 +327,7 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
 # Confidences above this quantile are the surest. If fewer of these are wrong, too few labels to count are random.
 _SUREST = 0.75
 _FEW_WRONG = 0.02
+_RANKED = 2**26  # logits in memory at once
 
 
 def _random_labels_note(task: Task, outcome: Outcome) -> list[str]:
@@ -338,12 +339,15 @@ def _random_labels_note(task: Task, outcome: Outcome) -> list[str]:
     surest = before.confidence >= np.quantile(before.confidence, _SUREST)
     if np.mean(before.hit[surest]) > 1 - _FEW_WRONG:
         return []
-    ranks = [
-        to_host((logits > own_column(logits, labels)).sum(1))
-        for logits, labels, _ in task.logits(task.weight).chunks(surest & ~before.hit)
-    ]
-    wrong = np.concatenate([*ranks, np.zeros(0, np.int64)])
-    share = random_label_share(int(np.count_nonzero(surest)), wrong, len(before), task.readout.n_classes)
+    logits = task.logits(task.weight)
+    wrong = np.flatnonzero(surest & ~before.hit)
+    ranks = np.zeros(len(wrong), np.int64)
+    step = max(1, _RANKED // task.readout.n_classes)
+    for start in range(0, len(wrong), step):
+        rows = wrong[start : start + step]
+        values = logits.at(rows)  # without a pass over all samples
+        ranks[start : start + step] = (values > own_column(values, logits.labels[rows])).sum(axis=1)
+    share = random_label_share(int(np.count_nonzero(surest)), ranks, len(before), task.readout.n_classes)
     if share is None:
         return []
     return [
