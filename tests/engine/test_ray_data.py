@@ -8,8 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
+from tests.builders import small_model
 from tests.engine.features_data import MODEL, by_key, rows, with_nan, write_files, write_images
 from tna_onnx import Recipe, evaluate
 from tna_onnx.api.features import features
@@ -106,6 +110,26 @@ def test_images(cluster: None, tmp_path: Path) -> None:
     assert (there.data, there.notes, there.provider) == (here.data, here.notes, "Ray")
     assert there.metrics.nll == pytest.approx(here.metrics.nll, abs=1e-6)
     assert there.preprocessing == here.preprocessing
+
+
+def test_images_of_several_sizes(cluster: None, tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    nodes = [
+        helper.make_node("Resize", ["x", "", "", "sizes"], ["resized"]),
+        helper.make_node("Flatten", ["resized"], ["z"]),
+        helper.make_node("MatMul", ["z", "weight"], ["logits"]),
+    ]
+    tensors = {"sizes": np.array([1, 1, 2, 2]), "weight": np.eye(4, 2, dtype=np.float32)}
+    model = small_model(nodes, {"x": [1, 1, "height", "width"]}, {"logits": [1, 2]}, tensors)
+    onnx.save(model, tmp_path / "m.onnx")
+    for side in range(2, 6):
+        file = tmp_path / "images" / str(side % 2) / f"{side}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        image.new("L", (side, side), 100).save(file)
+    words = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
+    assert features(tmp_path / "m.onnx", tmp_path / "images", output=tmp_path / "a", **words).shape == (4, 4)
+    with pytest.raises(DataError, match="has several shapes"):
+        features(tmp_path / "m.onnx", tmp_path / "images", output=tmp_path / "b", engine="ray", **words)
 
 
 def test_a_killed_worker_costs_nothing(cluster: None, expected: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_encoded_images_and_pixels_are_one(tmp_path: Path) -> None:
         helper.make_node("Gemm", ["z", "w"], ["logits"], name="head", transB=1),
     ]
     path = tmp_path / "m.onnx"
-    onnx.save(small_model(nodes, {"x": ["N", 3, 8, 8]}, {"logits": ["N", 2]}, {"w": weight}), path)
+    onnx.save(small_model(nodes, {"x": ["N", 3, "H", "W"]}, {"logits": ["N", 2]}, {"w": weight}), path)
     pixels = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 3), np.uint8)
     encoded = []
     for image in pixels:
@@ -179,6 +179,8 @@ def test_encoded_images_and_pixels_are_one(tmp_path: Path) -> None:
         made({"image": [np.zeros((8, 8, 3), np.float32)]})
     with pytest.raises(DataError, match="cannot be read as an image"):
         made({"image": [b"no image"]})
+    with pytest.raises(DataError, match="rows of different shapes"):
+        made({"image": [pixels[0], pixels[1, 1:]]})
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ class FeatureExtractor:
             parts = [batch[name] for name in used[spec.name]]
             if spec in images and self.preprocessing is not None:
                 recipe = self.preprocessing.resolve(spec)
-                arrays[spec.name] = np.stack([recipe(image_of(value, spec.name)) for value in parts[0]])
+                arrays[spec.name] = _array([recipe(image_of(value, spec.name)) for value in parts[0]], spec)
             elif len(parts) == 1:
                 array = _array(parts[0], spec)
                 one_number = array.ndim == 1 and spec.shape[1:] == (1,)

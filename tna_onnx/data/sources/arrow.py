@@ -368,6 +368,11 @@ def column_array(column: Any, where: str) -> AnyArray:
         column = column.combine_chunks()
     if isinstance(column, pa.ChunkedArray):  # of no rows, or of a type that is not joined
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if getattr(column.type, "extension_name", "") == "ray.data.arrow_variable_shaped_tensor":
+        raise DataError(
+            f"{where}: has several shapes, which Ray does not run together; bring images to one size with --resize and "
+            "--crop, or leave --engine out"
+        )
     shape: tuple[int, ...] = (-1,)
     if isinstance(column.type, pa.FixedShapeTensorType):
         shape = tuple(column.type.shape)
