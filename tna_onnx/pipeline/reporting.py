@@ -324,9 +324,11 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     return notes
 
 
-# Confidences above this quantile are the surest. If fewer of these are wrong, too few labels to count are random.
+# Confidences above this quantile are the surest. If fewer of these are wrong, too few labels to count are random; if
+# more, the model tells nothing of these samples, such as blurred photographs, and so nothing of their labels.
 _SUREST = 0.75
 _FEW_WRONG = 0.02
+_MOST_WRONG = 0.5
 _RANKED = 2**26  # logits in memory at once
 
 
@@ -337,7 +339,7 @@ def _random_labels_note(task: Task, outcome: Outcome) -> list[str]:
     if known or task.readout.multi_label or task.teacher is not None:
         return []
     surest = before.confidence >= np.quantile(before.confidence, _SUREST)
-    if np.mean(before.hit[surest]) > 1 - _FEW_WRONG:
+    if not _FEW_WRONG <= np.mean(~before.hit[surest]) <= _MOST_WRONG:
         return []
     logits = task.logits(task.weight)
     wrong = np.flatnonzero(surest & ~before.hit)
