@@ -79,8 +79,8 @@ class Settings:
     )
     predictions: Predictions = setting(
         "auto",
-        "Whether a choice may change predicted classes. auto: where neither accuracy nor balanced accuracy falls, "
-        "and no class loses much recall; change: where accuracy does not fall; keep: never.",
+        "Whether a choice may change predicted classes. auto: where each class has ten samples, neither accuracy nor "
+        "balanced accuracy falls, and no class loses much recall; change: where accuracy does not fall; keep: never.",
         section=_FITTED,
     )
     keep_decision: bool = setting(
