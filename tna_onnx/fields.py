@@ -20,6 +20,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -108,7 +109,7 @@ def check_type(name: str, value: Any, hint: Any) -> None:
     Traceback (most recent call last):
     tna_onnx.errors.UsageError: classes must be a list or None, got 3 (int)
     """
-    if name.endswith("_column") and isinstance(value, int):  # pandas calls columns 0, 1, 2, ...
+    if name.endswith("_column") and isinstance(value, Integral):  # pandas calls columns 0, 1, 2, ...
         return
     union = typing.get_origin(hint) in (typing.Union, types.UnionType)
     expected = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ class Data(DataFields):
         object.__setattr__(self, "columns", names_of(self.columns))
         object.__setattr__(self, "drop_columns", names_of(self.drop_columns))
         for role in ("label_column", "group_column", "weight_column", "by"):  # pandas calls columns 0, 1, 2, ...
-            if isinstance(getattr(self, role), int):
+            if isinstance(getattr(self, role), Integral):
                 object.__setattr__(self, role, str(getattr(self, role)))
         _check_rows(self)
         expected = self.expect_accuracy

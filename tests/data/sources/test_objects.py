@@ -235,7 +235,7 @@ def test_rows_of_pandas_in_two_orders_are_refused() -> None:
     numbered = pd.DataFrame({**dict(zip((2, 0, 1), X.T, strict=True)), 3: LABELS})
     for data in (
         Data(x[["c", "a", "b"]], labels, columns=x.columns),
-        Data(numbered, label_column=3, columns=pd.Index([2, 0, 1])),  # type: ignore[arg-type]
+        Data(numbered, label_column=numbered.columns[3], columns=pd.Index([2, 0, 1])),
     ):
         source = data.open(ONE, 3, None)
         np.testing.assert_array_equal(gather(source, 16)["X"], X.astype(np.float32))
