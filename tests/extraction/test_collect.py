@@ -274,6 +274,15 @@ def test_cores_are_divided_among_batches_where_there_are_several(monkeypatch: py
     assert sum(sizes) == {20: 12}.get(samples, 0)
 
 
+@pytest.mark.parametrize(("name", "value"), [("provider", "CUDAExecutionProvider"), ("fallback", "no room on cuda:0")])
+def test_a_session_that_was_asked_for_cuda_is_not_opened_again(name: str, value: str) -> None:
+    model = opened(dense())
+    session = model.session
+    setattr(session, name, value)
+    model.divide_cores(3)
+    assert model.session is session
+
+
 def test_a_linear_head_needs_its_features_alone() -> None:
     model = opened(dense())
     assert of(model) == Tensors("z", (), None, ("z",))

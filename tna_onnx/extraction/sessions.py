@@ -145,9 +145,11 @@ class OpenModel(Classifier):
     def divide_cores(self, batches: int) -> None:
         """Let several batches run at a time, on some of the cores each: until then a batch has all of them.
 
-        On the CPU the session is opened again, in place of the old one.
+        On the CPU the session is opened again, in place of the old one; not where that would try CUDA once more.
         """
-        if batches < AT_ONCE or self._at_once == AT_ONCE or (self._session and self._session.provider == CUDA):
+        if batches < AT_ONCE or self._at_once == AT_ONCE:
+            return
+        if self._session is not None and (self._session.provider == CUDA or self._session.fallback):
             return
         self._at_once = AT_ONCE
         if self._session is not None:
