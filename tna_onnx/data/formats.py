@@ -101,7 +101,8 @@ def _open_url(url: str, request: Request, kind: Format | None) -> Source:
             table = read_label_file(copy.path, request.label_column, is_path=lambda _: True, limits=request.limits)
             copy.fetch(table.paths or ())
         source = _open_path(copy.path, request, kind)
-    copy.keep_for(source)
+    # images that are prepared in another way are another source of the same files
+    copy.keep_for(getattr(source, "files", source))
     return source
 
 

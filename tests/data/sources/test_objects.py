@@ -1,6 +1,8 @@
 """Python objects as people have them: data frames, (X, y), arrays, data sets."""
 
+import dataclasses
 import gc
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -282,6 +284,13 @@ def test_data_sets_of_hugging_face_are_copied_and_the_copy_is_removed() -> None:
     assert not copy.parent.exists()
     with pytest.raises(UsageError, match="expected one data set, found 2; choose one of 'train', 'test'"):
         opened({"train": data, "test": data})
+    file = io.BytesIO()
+    pytest.importorskip("PIL.Image").new("RGB", (6, 5)).save(file, "PNG")
+    images = DataSet(pa.table({"image": [{"bytes": file.getvalue(), "path": None}] * 3, "label": [0, 1, 2]}))
+    prepared: Any = opened(images, [spec("image", (None, 3, 5, 6))])
+    prepared = dataclasses.replace(prepared, notes=("in another way",))
+    gc.collect()
+    assert len(prepared.digest()) == 64
     wrong = DataSet(pa.table({"a": X[:, 0], "label": LABELS}))
     with pytest.raises(DataError, match="data set: column 'a' holds one number a row"):
         opened(wrong)

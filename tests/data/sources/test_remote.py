@@ -6,6 +6,7 @@ import os
 import sys
 import tarfile
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def test_shards_by_pattern(tmp_path: Path, put: Any) -> None:
 
 
 def test_the_copy_lives_as_long_as_it_is_used(tmp_path: Path, put: Any) -> None:
-    source = open_source(put(write_folder(tmp_path / "calib", ["0/a.png", "1/b.png"])), [IMAGE], 2)
+    source: Any = open_source(put(write_folder(tmp_path / "calib", ["0/a.png", "1/b.png"])), [IMAGE], 2)
+    source = replace(source, notes=("prepared in another way",))
     gc.collect()
     batches = source.batches(1)
     next(batches)

@@ -336,7 +336,8 @@ def _open_hugging_face(data: Any, request: Request) -> Source:
             f"{folder}: no room for a copy of the data set ({error}); set TMPDIR to a larger disk"
         ) from error
     named = dataclasses.replace(source, title="data set")
-    weakref.finalize(named, shutil.rmtree, folder, ignore_errors=True)
+    # of images, other preprocessing makes another source of the same files
+    weakref.finalize(getattr(named, "files", named), shutil.rmtree, folder, ignore_errors=True)
     return named
 
 
