@@ -208,8 +208,7 @@ def split_off(data: bytes, similar: Mapping[bytes, bytes] | None = None) -> tupl
     Gives (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
     `similar`: values of a model that has most of them, in this order: equal ones are neither copied nor hashed.
     """
-    # what looks like a key would be taken for one
-    if not is_large(len(data)) or _KEY in data:
+    if not is_large(len(data)):
         return data, {}
     message = memoryview(data)
     try:
@@ -235,7 +234,9 @@ def split_off(data: bytes, similar: Mapping[bytes, bytes] | None = None) -> tupl
             key = key_of(value)
         keys.append(memoryview(key))
         values[key] = value
-    return b"".join(_replaced(message, graph, list(zip(large, keys, strict=True)))), values
+    hollow = b"".join(_replaced(message, graph, list(zip(large, keys, strict=True))))
+    # what looks like a key would be taken for one
+    return (hollow, values) if hollow.count(_KEY) == len(keys) else (data, {})
 
 
 def pieces(proto: onnx.ModelProto, large_values: LargeValues) -> list[memoryview]:
