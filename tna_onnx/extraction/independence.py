@@ -11,7 +11,7 @@ the model is refused. So it is where features or outlier scores move, which may 
 
 Data that fit into the check of the written file are run again there, all of them, in the order of such parts, as
 many at a time, and with bounds that are narrower; where some differ, all batches are looked at as above. Before that,
-three samples alone and one part are enough (`briefly`).
+three samples alone are enough, and one part of the first batch if there are others.
 
 In a part, samples have other neighbours, another mean and other places: those that come first come from all over the
 batch, so what a place adds is found unless it is the same at all of them.
