@@ -16,9 +16,8 @@ from tests.builders import small_model
 from tests.maps.samples import reduce_of, sample
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import NodeOps
-from tna_onnx.maps.atypicality import AtypicalityAware
+from tna_onnx.maps.atypicality import AtypicalityAware, FeatureSpace
 from tna_onnx.maps.base import apply_map
-from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import SmoothedIsotonic
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.ops import ArrayOps

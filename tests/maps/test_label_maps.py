@@ -17,8 +17,8 @@ from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
-from tna_onnx.maps.label_maps import LabelIsotonic, LabelPlatt, LabelTemperature
 from tna_onnx.maps.temperature import Temperature
+from tna_onnx.maps.two_classes import LabelIsotonic, LabelPlatt, LabelTemperature
 
 Array = NDArray[Any]
 

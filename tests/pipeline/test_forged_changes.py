@@ -20,10 +20,9 @@ from tna_onnx.graph.readout import Layout, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.maps.bias import Bias
 from tna_onnx.maps.isotonic import SmoothedIsotonic
-from tna_onnx.maps.label_maps import LabelPlatt, LabelTemperature
 from tna_onnx.maps.structured import VectorScaling
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
-from tna_onnx.maps.two_classes import Beta, Platt
+from tna_onnx.maps.two_classes import Beta, LabelPlatt, LabelTemperature, Platt
 from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.pipeline.change import _seal, _text_of, prove, write_change
 from tna_onnx.pipeline.stated import _OF_RUN, _SHIFT_WORDS, keeps_order

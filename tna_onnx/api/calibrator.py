@@ -164,7 +164,7 @@ class Calibrator:
         self._require_fitted()
         from tna_onnx.graph.load import load_model  # noqa: PLC0415
 
-        return load_model(self._model, keep_inside=True).proto
+        return load_model(self._model).proto
 
     def to_dict(self) -> dict[str, Any]:
         """Return settings and fitted state as JSON-able values."""

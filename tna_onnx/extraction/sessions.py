@@ -33,11 +33,10 @@ from tna_onnx.extraction.preparation import Preparation
 from tna_onnx.files import temporary_folder
 from tna_onnx.graph.bounds import all_tensors
 from tna_onnx.graph.cut import ModelProto, cut_at, cut_between, read_beside
-from tna_onnx.graph.external import is_external, place_of
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import ClassOutput, output_of
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Head, Layout, Readout
-from tna_onnx.graph.tensors import pieces
+from tna_onnx.graph.tensors import is_external, pieces, place_of
 from tna_onnx.runtime import AT_ONCE, Device, Session, open_session
 from tna_onnx.runtime.session import CUDA
 

@@ -18,10 +18,9 @@ import onnx
 from numpy.typing import NDArray
 
 from tna_onnx.graph.bounds import input_at, subgraph_inputs, subgraph_outputs, subgraphs_of
-from tna_onnx.graph.external import is_external
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelLimits
-from tna_onnx.graph.tensors import INTEGER_TYPES
+from tna_onnx.graph.tensors import INTEGER_TYPES, is_external
 
 # Some CPUs add products of 8-bit numbers in 16 bits, which 7-bit weights keep from overflowing.
 _LIMIT_7_BITS = 64

@@ -19,10 +19,10 @@ from onnx import TensorProto, helper, numpy_helper
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import whole_copy
 from tna_onnx.graph.dials import ClassSetDial, DecisionOps, Dials, SetDial, below
+from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import MIN_IR_OF_INITIALIZERS, PREFIX, annotate
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.graph.written_values import WrittenValues
 from tna_onnx.numerics.conformal import rank_penalty
 from tna_onnx.numerics.outliers import OutlierScore
 from tna_onnx.numerics.roll_up import RollUp, Rule

@@ -193,7 +193,7 @@ def _conv(model: Model, index: int, node: onnx.NodeProto, attributes: dict[str, 
         )
     if attributes.get("group", 1) != 1:  # each class would see a part of the features
         raise Refused(f"{node.op_type} with {attributes['group']} groups; expected one")
-    if len(node.input) > 3 and node.input[3]:  # FusedConv's Z, which is computed from data
+    if input_at(node, 3):  # FusedConv's Z, which is computed from data
         raise Refused(f"{node.op_type} that adds a second tensor")
     bias = None
     if input_at(node, 2):
@@ -312,7 +312,7 @@ def first_column_of(model: Model, node: onnx.NodeProto) -> str:
     """Return the matrix whose first column, or whose only one, a Gather or Slice takes; empty if it does not."""
     if node.op_type == "Slice":
         return _sliced(model, node)
-    index = model.constant_tensor(node.input[1]) if len(node.input) > 1 else None
+    index = model.constant_tensor(input_at(node, 1))
     axis = attribute_of(node, "axis", 0)
     if index is None or model.array(index).reshape(-1).tolist() not in ([0], [-1]):
         return ""
@@ -338,7 +338,7 @@ def slice_bounds(model: Model, node: onnx.NodeProto) -> list[tuple[int, int, int
     """Return (axis, start, end, step) of each axis that a Slice cuts, end None for all; nothing if it is computed."""
     attributes = {a.name: list(a.ints) for a in node.attribute}  # opset < 10
     for name, tensor in zip(("starts", "ends", "axes", "steps"), node.input[1:], strict=False):
-        constant = model.constant_tensor(tensor) if tensor else None
+        constant = model.constant_tensor(tensor)
         if tensor and constant is None:
             return []
         if constant is not None:

@@ -4,127 +4,40 @@ The protobuf itself is kept and edited, field by field, so that whatever this pa
 as it came: unknown fields, metadata, doc strings, value_info, every other tensor. External tensor data stay where
 they are and are not read. The ONNX checker runs on the file or model.
 
-Model-local functions are inlined, since a head inside one could not be seen otherwise. A function may call others
-twice, and these others twice, so that a small file can stand for more nodes than any memory holds: the nodes are
-counted before anything is inlined.
+Model-local functions are inlined (`graph.bounds`), since a head inside one could not be seen otherwise.
 """
 
-import graphlib
 import hashlib
 import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, TypeAlias
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
-import onnx.inliner
 from google.protobuf.message import DecodeError, EncodeError
 from numpy.typing import NDArray
 
 from tna_onnx.errors import UnsupportedModel, UsageError
 from tna_onnx.files import model_file, name_problem, open_regular
-from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, subgraph_inputs, subgraphs_of, whole_copy
-from tna_onnx.graph.external import check_places, data_path, is_external, open_data, place_of, require_bytes
+from tna_onnx.graph.bounds import MAX_BYTES, all_tensors, check_bounds, inlined, subgraph_inputs
 from tna_onnx.graph.options import DEFAULT_MODEL_LIMITS, ModelLimits, ModelSource
-from tna_onnx.graph.tensors import FLOAT_TYPES, numpy_name, split_off
-
-# Calls inside calls; the inliner calls itself for each.
-_MAX_DEPTH = 200
-
-# Domains whose versions say something.
-_DEFINED = {"", "ai.onnx", "ai.onnx.ml", "ai.onnx.training", "ai.onnx.preview.training", "com.microsoft"}
-
-_Key: TypeAlias = tuple[str, str, str]
-
-
-def inlined(model: onnx.ModelProto, name: str, limits: ModelLimits) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """Return a model with its own functions inlined, and their names; one that cannot be inlined as it is."""
-    if not model.functions:
-        return model, ()
-    _check_calls(model, name, limits)
-    try:
-        flat = onnx.inliner.inline_local_functions(_aligned(model))
-    except onnx.checker.ValidationError as error:
-        raise UnsupportedModel(f"{name}: damaged: its functions cannot be inlined: {error}") from error
-    except (RuntimeError, ValueError):
-        # The walk then stops at the call of the function, and says so.
-        return model, ()
-    return flat, tuple(sorted(function.name for function in model.functions))
-
-
-def _aligned(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Return the model with one version of each domain that has nothing but its own functions.
-
-    A version says which definition of an operator counts; these have one. The inliner wants all versions to be equal,
-    and some exporters give a function's own domain that of the standard one.
-    """
-    own_domains = {function.domain for function in model.functions} - _DEFINED
-    versions = {entry.domain: entry.version for entry in model.opset_import if entry.domain in own_domains}
-    imports = [entry for function in model.functions for entry in function.opset_import]
-    if all(entry.version == versions.get(entry.domain, entry.version) for entry in imports):
-        return model
-    copy = whole_copy(model)
-    for function in copy.functions:
-        for entry in function.opset_import:
-            entry.version = versions.get(entry.domain, entry.version)
-    return copy
-
-
-def _check_calls(model: onnx.ModelProto, name: str, limits: ModelLimits) -> None:
-    """Check rule 6 of `graph.bounds`, and that no function is there twice."""
-    functions: dict[_Key, onnx.FunctionProto] = {}
-    for function in model.functions:
-        key = _key(function.domain, function.name, function)
-        if key in functions:
-            raise UnsupportedModel(f"{name}: damaged: function '{function.name}' is there twice")
-        functions[key] = function
-    calls = {key: [k for k in map(_called, _nodes(f)) if k in functions] for key, f in functions.items()}
-    try:
-        order = list(graphlib.TopologicalSorter(calls).static_order())  # those that are called come first
-    except graphlib.CycleError as error:
-        names = " -> ".join(str(key[1]) for key in error.args[1][:5])
-        raise UnsupportedModel(f"{name}: damaged: functions call themselves: {names}") from error
-    nodes: dict[_Key, int] = {}
-    size: dict[_Key, int] = {}
-    depth: dict[_Key, int] = {}
-    for key in order:
-        nodes[key] = len(functions[key].node) + sum(nodes[k] for k in calls[key])
-        size[key] = functions[key].ByteSize() + sum(size[k] for k in calls[key])
-        depth[key] = 1 + max((depth[k] for k in calls[key]), default=0)
-    called = [k for k in map(_called, _nodes(model.graph)) if k in functions]
-    total = sum(nodes[k] for k in called)
-    total_size = sum(size[k] for k in called)
-    limit = limits.inlined_size(model.ByteSize())
-    deepest = max(depth.values())  # called or not: the inliner looks at each
-    if total > limits.inlined_nodes or total_size > limit or deepest > _MAX_DEPTH:
-        raise UnsupportedModel(
-            f"{name}: its functions stand for {total:,} nodes in {total_size:,} bytes, {deepest} calls deep; expected "
-            f"at most {limits.inlined_nodes:,.0f} nodes in {limit:,} bytes, {_MAX_DEPTH} deep; if that is right, raise "
-            "--model-limit inlined-nodes=NUMBER,inlined-bytes=NUMBER"
-        )
-
-
-def _key(domain: str, name: str, item: onnx.FunctionProto | onnx.NodeProto) -> _Key:
-    # Older versions of onnx have no overloads.
-    return domain, name, getattr(item, "overload", "")
-
-
-def _called(node: onnx.NodeProto) -> _Key:
-    return _key(node.domain, node.op_type, node)
-
-
-def _nodes(part: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
-    """Yield the nodes of a graph or function, those of sub-graphs included."""
-    for node in part.node:
-        yield node
-        for graph in subgraphs_of(node):
-            yield from _nodes(graph)
+from tna_onnx.graph.tensors import (
+    FLOAT_TYPES,
+    check_places,
+    data_path,
+    is_external,
+    numpy_name,
+    open_data,
+    place_of,
+    require_bytes,
+    split_off,
+)
 
 
 def model_bytes(source: Any) -> bytes:
@@ -388,25 +301,20 @@ class Model:
 
 
 def load_model(
-    source: ModelSource,
-    limits: ModelLimits = DEFAULT_MODEL_LIMITS,
-    *,
-    keep_inside: bool = False,
-    similar: Model | None = None,
+    source: ModelSource, limits: ModelLimits = DEFAULT_MODEL_LIMITS, *, similar: Model | None = None
 ) -> Model:
     """Read an ONNX file, or take a model in memory.
 
-    `source`: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph;
-    `keep_inside`: keep nothing apart from the protobuf, as it is with a model in memory; `similar`: a model that is
-    expected to have most of the same weights, which are then shared.
+    `source`: a path, the bytes of a file, an onnx.ModelProto, an onnx_ir.Model or an onnx_graphsurgeon.Graph.
+    `similar`: a model that is expected to have most of the same weights, which are then shared.
     """
     if isinstance(source, (str, Path)):
-        source = model_file(Path(source))
-        model = _read(source, limits, keep_inside=keep_inside, similar=similar)
+        path = model_file(Path(source))
+        model = _parsed(_read(path), path, limits, similar)
         # Before anything opens the files: what is no part of the model must not become one.
-        check_places(Path(source), filter(is_external, all_tensors(model.proto.graph)))
+        check_places(path, filter(is_external, all_tensors(model.proto.graph)))
         return model
-    model = _parsed(model_bytes(source), None, limits, keep_inside=True)
+    model = _parsed(model_bytes(source), None, limits)
     if model.external_files:
         raise UsageError(
             "the model in memory refers to external data without saying where they lie; pass the path of its file, or "
@@ -415,7 +323,7 @@ def load_model(
     return model
 
 
-def _read(path: Path, limits: ModelLimits, *, keep_inside: bool, similar: Model | None) -> Model:
+def _read(path: Path) -> bytes:
     if problem := name_problem(path):
         raise UsageError(problem)
     if path.is_dir():
@@ -426,19 +334,18 @@ def _read(path: Path, limits: ModelLimits, *, keep_inside: bool, similar: Model 
     if path.stat().st_size > MAX_BYTES:
         raise UnsupportedModel(f"{path}: has {path.stat().st_size:,} bytes; an ONNX file has at most {MAX_BYTES:,}")
     try:
-        data = path.read_bytes()
+        return path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    return _parsed(data, path, limits, keep_inside=keep_inside, similar=similar)
 
 
-def _parsed(
-    data: bytes, file: Path | None, limits: ModelLimits, *, keep_inside: bool, similar: Model | None = None
-) -> Model:
+def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model | None = None) -> Model:
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
-    message, large_values = (data, {}) if keep_inside else split_off(data, similar.large_values if similar else None)
+    message, large_values = data, {}
+    if file is not None:  # a model in memory has its values inside
+        message, large_values = split_off(data, similar.large_values if similar else None)
     try:
         proto.ParseFromString(message)
     except DecodeError as error:

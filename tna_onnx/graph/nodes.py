@@ -5,7 +5,7 @@ Everything is 2-D in the dtype of the logits; constants become initializers of s
 files. Names share one prefix, so that users can leave the block out of a quantisation.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from tna_onnx.errors import UnsupportedModel
-from tna_onnx.graph.bounds import subgraphs_of
+from tna_onnx.graph.bounds import all_nodes
+from tna_onnx.graph.difference import PLACEHOLDER_INT, WrittenValues
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.written_values import PLACEHOLDER_INT, WrittenValues
 
 PREFIX = "tna_onnx"
 
@@ -223,17 +223,9 @@ def map_opset(model: Model) -> int:
     A file without standard nodes, such as boosted trees alone, need not import the set. Then it is the oldest one of
     the file's IR version, which every runtime of that version knows.
     """
-    if model.opset or any(domain in ("", "ai.onnx") for domain in _domains(model.proto.graph)):
+    if model.opset or any(node.domain in ("", "ai.onnx") for node in all_nodes(model.proto.graph)):
         return model.opset
     return _OPSETS.get(model.proto.ir_version, max(_OPSETS.values()))
-
-
-def _domains(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the domains of all nodes, those of sub-graphs included."""
-    for node in graph.node:
-        yield node.domain
-        for inner in subgraphs_of(node):
-            yield from _domains(inner)
 
 
 METADATA_PREFIX = f"{PREFIX}."

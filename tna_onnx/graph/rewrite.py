@@ -31,6 +31,7 @@ from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import input_at, whole_copy
 from tna_onnx.graph.constants import Quantized, full_range
 from tna_onnx.graph.cut import reads
+from tna_onnx.graph.difference import WrittenValues
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import (
     MIN_IR_OF_INITIALIZERS,
@@ -46,7 +47,6 @@ from tna_onnx.graph.readout import CLASSES_FIRST, TRANSFORM, Head, Layout, Reado
 from tna_onnx.graph.scores import require_no_other_readers
 from tna_onnx.graph.stored import Stored
 from tna_onnx.graph.tensors import INTEGER_TYPES, epsilon, float_tensor, large_tensor
-from tna_onnx.graph.written_values import WrittenValues
 
 WriteMap: TypeAlias = Callable[[NodeOps, str, str], str]
 """Writes a map's nodes: (ops, logits, features) -> result, all by name."""

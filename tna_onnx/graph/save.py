@@ -12,9 +12,10 @@ A run that is killed between two steps leaves a data file that nothing refers to
 Steps 1 and 2, and removal, are exclusive to one run at a time: an unreferenced file may be the data of a model that
 another run is about to rename.
 
-Of each file that the source keeps data in, the places that tensors name are copied and nothing else, in order. A place
-keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two places is zeros. A new value
-of the same size takes the place of the old one, unless another tensor has some of the same bytes.
+Of each file that the source keeps data in, the places that tensors name are copied and nothing else, in order; places
+that overlap, once. A place keeps its position modulo 64 KB, so that alignment stays as it was; what lies between two
+places is zeros. A new value of the same size takes the place of the old one, unless another tensor has some of the same
+bytes.
 
 The new file is named after its contents: `NAME.onnx.DIGEST.data`. So it never has the name of an older one with other
 content, and a model and its data cannot be mixed up. The source's files are only read.
@@ -37,9 +38,8 @@ import onnx
 from tna_onnx.errors import UnsupportedModel, UsageError, writing
 from tna_onnx.files import alone_in, keep_mode, name_problem, open_regular, sync_folder, temporary_folder, write_new
 from tna_onnx.graph.bounds import MAX_BYTES, all_tensors
-from tna_onnx.graph.external import Place, is_external, place_of, require_bytes
 from tna_onnx.graph.load import Model
-from tna_onnx.graph.tensors import LargeValues, pieces, total_size
+from tna_onnx.graph.tensors import LargeValues, Place, is_external, pieces, place_of, require_bytes, total_size
 
 # Hexadecimal digits of the SHA-256 of a data file in its name.
 _DIGITS = 16
@@ -262,13 +262,18 @@ def _write_external(model: Model, proto: onnx.ModelProto, output: Path) -> Path:
         for location, places in itertools.groupby(ordered, key=lambda place: place.location):
             with model.open_data(location) as source:
                 size = source.seek(0, 2)
+                start = end = target = 0  # the range that is being copied, and where it begins in the new file
                 for place in places:
                     require_bytes(model.path or Path(), by_place[place], place, size)
-                    copied_to[place] = out.align(place.offset)
+                    if place.offset >= end:  # else some of its bytes are there already
+                        start = end = place.offset
+                        target = out.align(start)
+                    copied_to[place] = target + place.offset - start
                     if place in new_values:
                         out.write(new_values[place])
                     else:
-                        _copy(source, place, out)
+                        _copy(source, end, place.end, out)
+                    end = max(end, place.end)
         stream.flush()
         os.fsync(stream.fileno())  # a rename may reach the disk before the data do
     data = output.with_name(f"{output.name}.{out.digest.hexdigest()[:_DIGITS]}.data")
@@ -325,10 +330,10 @@ def _overlapped(model: Model, tensor: onnx.TensorProto) -> bool:
     return any(place_of(neighbour).overlaps(place) for neighbour in neighbours)
 
 
-def _copy(source: BinaryIO, place: Place, out: _Output) -> None:
-    source.seek(place.offset)
-    remaining = place.length
-    while remaining:
+def _copy(source: BinaryIO, start: int, end: int, out: _Output) -> None:
+    source.seek(start)
+    remaining = end - start
+    while remaining > 0:
         block = source.read(min(remaining, _BLOCK))
         if not block:  # it was checked: someone else is at work on it
             raise OSError(0, "a file with external data became shorter while it was read")

@@ -159,7 +159,7 @@ def _argmaxes(model: Model, name: str, readout: Readout) -> int:
     """Count the nodes that read labels off a tensor: the place of the largest score of each prediction."""
     readers = [node for node in model.proto.graph.node if node.op_type == "ArgMax" and name in node.input]
     axes = _class_axes(model, name, readout)
-    return sum(any(a.name == "axis" and a.i in axes for a in node.attribute) for node in readers)
+    return sum(attribute_of(node, "axis", 0) in axes for node in readers)
 
 
 def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:

@@ -21,6 +21,7 @@ from tna_onnx.errors import TnaError, UnsupportedModel, UsageError
 from tna_onnx.graph.cut import before_map
 from tna_onnx.graph.decisions import Guarded, SetScore
 from tna_onnx.graph.dials import ClassSetDial, SetDial
+from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, provenance
@@ -29,7 +30,6 @@ from tna_onnx.graph.outputs import OUTPUT_KINDS, ClassOutput, class_output
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Readout
 from tna_onnx.graph.scores import find_readout
-from tna_onnx.graph.written_values import NotRebuilt
 from tna_onnx.guarding.deciding import decision_entry, rule_of
 from tna_onnx.guarding.guard_settings import MAX_TEMPERATURE, MIN_TEMPERATURE, GuardSettings
 from tna_onnx.guarding.thresholds import default_thresholds, risk_levels

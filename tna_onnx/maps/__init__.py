@@ -35,9 +35,9 @@ _CLASSES: dict[MapName, tuple[str, str]] = {
     "irova": ("isotonic", "IsotonicOneVsAll"),
     "aar": ("atypicality", "AtypicalityAware"),
     "refit": ("refit", "Refit"),
-    "label-ts": ("label_maps", "LabelTemperature"),
-    "label-platt": ("label_maps", "LabelPlatt"),
-    "label-isotonic": ("label_maps", "LabelIsotonic"),
+    "label-ts": ("two_classes", "LabelTemperature"),
+    "label-platt": ("two_classes", "LabelPlatt"),
+    "label-isotonic": ("two_classes", "LabelIsotonic"),
 }
 
 

@@ -35,11 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
-from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
+from tna_onnx.maps.base import CalibrationMap, FloatArray, Folding, Reduce, per_class
 from tna_onnx.numerics.multinomial import Scalar, Shape, fit_above_floor, fit_scores, shape_of
 from tna_onnx.numerics.ops import ArrayOps, Blocked, Ops, class_counts, to_host, total_weight, weigh
-
-FloatArray = NDArray[np.float64]
 
 # N times the ridge, 1 / (2 tau^2), of the first fit and the range of the second: tau = 0.32, 0.02 and 1.
 # A bias of 1 makes a class nearly three times as frequent; one of 0.02 moves no probability by more than half a point.

@@ -157,7 +157,7 @@ def _tops(temperature: float, logits: Any, labels: NDArray[np.int64], *_: Any) -
 
 
 # The standard error of a frequency among 25 is up to 0.1: fewer say next to nothing about a class's own function.
-_MIN_SAMPLES = 25
+MIN_SAMPLES = 25
 
 # One-vs-all divides by the sum of all functions: with many classes, the noise of the others is in every probability.
 _MANY_CLASSES = 50
@@ -199,7 +199,7 @@ class SmoothedIsotonic(CalibrationMap):
         temperature = Temperature.fit(reduce, start=start).temperature
         count, expected = reduce(functools.partial(_class_sums, temperature))
         # a class that was expected often and never seen has much to say
-        few = np.maximum(count, expected) < _MIN_SAMPLES
+        few = np.maximum(count, expected) < MIN_SAMPLES
         if len(few) >= _MANY_CLASSES or 2 * few.sum() > len(few):
             return TopVersusAll.fit(reduce, start=temperature)
         # isotonic regression sorts: it needs the probabilities of all samples together

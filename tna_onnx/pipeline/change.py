@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph import decisions
 from tna_onnx.graph.decisions import add_decisions
-from tna_onnx.graph.difference import content_digest, differences, same_models
+from tna_onnx.graph.difference import NotRebuilt, WrittenValues, content_digest, differences, same_models
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, annotate, provenance
@@ -34,7 +34,6 @@ from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Readout, requantized
 from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.scores import choose_readout
-from tna_onnx.graph.written_values import NotRebuilt, WrittenValues
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.ops import Ops
 from tna_onnx.pipeline.stated import false_entries, require_command, stated_after

@@ -221,7 +221,7 @@ class Rule:
 def scarce(before: SampleScores) -> bool:
     """Whether a class has too few samples to show what a change of predictions does to it.
 
-    A rare label of several a sample is what these are for: fits of labels have rules of their own (`maps.label_maps`).
+    A rare label of several a sample is what these are for: fits of labels have rules of their own (`maps.two_classes`).
     """
     return before.predicted is None and float(np.min(Recalls.of(before, before).samples)) < ENOUGH
 

@@ -38,14 +38,13 @@ from numpy.typing import NDArray
 from tna_onnx.data.labels import listed
 from tna_onnx.errors import CheckFailed, DataError, UnsupportedModel, UsageError
 from tna_onnx.files import open_regular
-from tna_onnx.graph.difference import same_models
+from tna_onnx.graph.difference import NotRebuilt, Typed, new_values, same_models, stand_in
 from tna_onnx.graph.head import find_heads
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import METADATA_PREFIX, MIN_IR_OF_INITIALIZERS, provenance
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.graph.rewrite import with_inputs
 from tna_onnx.graph.tensors import FLOAT_TYPES, float_tensor, numpy_name, rounded, widened
-from tna_onnx.graph.written_values import NotRebuilt, Typed, new_values, stand_in
 from tna_onnx.pipeline.change import make_again
 from tna_onnx.pipeline.settings import check_patch_name
 from tna_onnx.runtime import adapter_bytes, read_adapter

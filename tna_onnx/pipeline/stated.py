@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tna_onnx.graph.difference import NotRebuilt
 from tna_onnx.graph.nodes import PREFIX, PRIOR_BLOCK, beside_earlier, free_block, head_key, provenance
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.readout import Head, Layout
-from tna_onnx.graph.written_values import NotRebuilt
 from tna_onnx.maps import MAPS, is_map_of
 from tna_onnx.maps.base import apply_map
 from tna_onnx.numerics.prior_shift import log_ratio

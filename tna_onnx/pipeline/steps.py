@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.graph import decisions, dials, outputs
+from tna_onnx.graph.difference import PLACEHOLDER_INT, NotRebuilt
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import PREFIX, NodeOps
 from tna_onnx.graph.readout import Head, Layout, Readout
-from tna_onnx.graph.written_values import PLACEHOLDER_INT, NotRebuilt
 from tna_onnx.maps import MAPS, map_of_class
+from tna_onnx.maps.atypicality import FeatureSpace
 from tna_onnx.maps.base import Folding
-from tna_onnx.maps.feature_space import FeatureSpace
 from tna_onnx.maps.isotonic import TopVersusAll
 from tna_onnx.numerics import operating_points, outliers
 from tna_onnx.numerics.ops import Ops
