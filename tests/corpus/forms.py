@@ -1456,6 +1456,9 @@ _SUMS = "sum|add|linear|head|constant"
 @refused("product of two layers", "mul|product|linear|gat|head", "gated")
 @refused("layer gated by a Sigmoid layer", "mul|product|linear|gat|head", "sigmoid")
 @refused("mean of the probabilities of two heads", "mean|" + _SUMS, "mean softmax")
+@refused("sum of the probabilities of two heads", "holds probabilities", "sum softmax")
+@refused("sum of the probabilities of two heads, divided by its sum", "holds probabilities", "shares softmax")
+@refused("scores, and a Sigmoid of others, summed", "holds probabilities", "sum sigmoid")
 @refused("Max of two heads", "max|linear|head", "max")
 @refused("residual", _SUMS, "residual", classes=FEATURES)
 @refused("layer on the scores of another, summed", "computed from the scores", "behind")
@@ -1476,6 +1479,11 @@ def _several_layers(g: Graph, how: str) -> None:
             g.output(g.node("Mul", first, g.node("Sigmoid", second)))
         elif how == "mean softmax":
             g.output(g.node("Mean", g.node("Softmax", first), g.node("Softmax", second)))
+        elif how == "sum sigmoid":
+            g.output(g.node("Add", first, g.node("Sigmoid", second)))
+        elif how.endswith("softmax"):
+            total = g.node("Add", g.node("Softmax", first), g.node("Softmax", second))
+            g.output(total if how == "sum softmax" else g.node("Div", total, g.node("ReduceL1", total, axes=[1])))
         elif how == "max":
             g.output(g.node("Max", first, second))
         elif how == "relu":
@@ -1595,12 +1603,16 @@ def _token_classes(g: Graph, count: int | str, activation: str) -> None:
 @form("one class a pixel", "plain", route="several")
 @form("one class a pixel, resized", "resize", route="several")
 @form("one class a pixel, Softmax over channels", "softmax", route="several")
+@form("one class a pixel, Softmax between Transposes", "turned", route="several", opset=11)
 def _segmentation(g: Graph, how: str) -> None:
     scores, side = g.conv(g.image()), SIDE
     if how == "resize":
         scores, side = g.node("Resize", scores, "", g.const([1, 1, 2, 2]), mode="nearest"), 2 * SIDE
     elif how == "softmax":
         scores = g.node("Softmax", scores, axis=1)
+    elif how == "turned":  # torch, below opset 13
+        p = g.node("Softmax", g.node("Transpose", scores, perm=[0, 3, 2, 1]), axis=3)
+        scores = g.node("Transpose", p, perm=[0, 3, 2, 1])
     g.output(scores, "N", CLASSES, side, side)
 
 

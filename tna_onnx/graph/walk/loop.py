@@ -251,7 +251,12 @@ def _sum(state: State, node: onnx.NodeProto, operands: Sequence[str], share: flo
         if k:
             branch.bias = None  # a constant behind the sum is added once
         try:
-            layers.append(_run(branch))
+            head = _run(branch)
+            # the sum of two distributions is none, nor is that of logits and probabilities
+            activated = output_steps.activation_of(state.model, name) or head.activation != state.activation
+            if activated or head.holds != state.holds:
+                raise Refused("it holds probabilities")
+            layers.append(head)
         except Refused as refused:
             what = f"{node.op_type} of tensors that are computed from data: {', '.join(operands)}"
             raise Refused(f"{what}; '{name}' comes from no linear layer ({refused})") from refused

@@ -83,9 +83,31 @@ def _activation(state: State, node: onnx.NodeProto) -> str:
     if state.activation != "none":
         raise Refused(f"a second activation: {kind} before {state.activation}")
     if kind != "Sigmoid":
-        default = 1 if state.model.opset < 13 else -1  # ONNX changed it with opset 13
-        _over_classes(state, kind, attribute_of(node, "axis", default))
+        _over_classes(state, kind, _axis(state.model, node))
     return _begin(state, kind, str(node.input[0]))
+
+
+def _axis(model: Model, node: onnx.NodeProto) -> int:
+    """Return the axis of a Softmax or LogSoftmax."""
+    return int(attribute_of(node, "axis", 1 if model.opset < 13 else -1))  # ONNX changed the default with opset 13
+
+
+def _turned_activation(state: State, node: onnx.NodeProto) -> str | None:
+    """Pass a Softmax over the last axis between two Transposes that undo each other; None if it is something else.
+
+    So it is written over another axis in opsets below 13.
+    """
+    inner = state.model.producer(node.input[0])
+    if state.activation != "none" or inner is None or inner.op_type not in ("Softmax", "LogSoftmax"):
+        return None
+    first = state.model.producer(inner.input[0])
+    axes = list(attribute_of(node, "perm", ()))
+    if first is None or first.op_type != "Transpose" or _axis(state.model, inner) not in (-1, len(axes) - 1):
+        return None
+    if not axes or np.argsort(axes).tolist() != list(attribute_of(first, "perm", ())):
+        return None
+    _over_classes(state, inner.op_type, axes.index(len(axes) - 1))
+    return _begin(state, inner.op_type, str(first.input[0]))
 
 
 def _over_classes(state: State, kind: str, axis: int) -> None:
@@ -149,7 +171,7 @@ def _summed_activation(state: State, kind: str, logits: str) -> str:
 
 def _log(state: State, node: onnx.NodeProto) -> str | None:
     """Pass the Log of a Softmax; None if it is that of something else."""
-    if state.activation != "none" or _makes(state.model, node.input[0]) != "Softmax":
+    if state.activation != "none" or activation_of(state.model, node.input[0]) != "Softmax":
         return None
     state.require_plain("the log of probabilities")
     state.logged = True
@@ -158,7 +180,7 @@ def _log(state: State, node: onnx.NodeProto) -> str | None:
 
 def _exp(state: State, node: onnx.NodeProto) -> str | None:
     """Pass the Exp of a LogSoftmax, or that in front of a Normalizer; None if it is neither."""
-    if state.activation == "none" and _makes(state.model, node.input[0]) == "LogSoftmax":
+    if state.activation == "none" and activation_of(state.model, node.input[0]) == "LogSoftmax":
         state.require_plain("the exponential of log-probabilities")
         state.raised = True
         return str(node.input[0])
@@ -178,7 +200,7 @@ def _slack(state: State, node: onnx.NodeProto) -> str | None:
     operands = [name for name in node.input if name and state.model.constant_tensor(name) is None]
     if state.activation != "none" or state.summed or len(operands) != 1:
         return None
-    if _makes(state.model, operands[0]) not in ("Softmax", "Sigmoid"):
+    if activation_of(state.model, operands[0]) not in ("Softmax", "Sigmoid"):
         return None
     slack = _change(state.model, node)
     if not slack <= MAX_SLACK:
@@ -209,7 +231,7 @@ def _column(state: State, node: onnx.NodeProto) -> str | None:
     if state.activation != "none":
         return None
     tensor = first_column_of(state.model, node)
-    if not tensor or _makes(state.model, tensor) != "Sigmoid":
+    if not tensor or activation_of(state.model, tensor) != "Sigmoid":
         return None
     sizes = state.model.sizes(tensor)
     if sizes is not None and len(sizes) != 2:  # of tokens (N, T, 1), axis 1 is not the classes'
@@ -232,7 +254,7 @@ def _change(model: Model, node: onnx.NodeProto) -> float:
     return max((max(0.0, min(bound, 1 - bound)) for bound in constants), default=0.0)
 
 
-def _makes(model: Model, tensor: str) -> str:
+def activation_of(model: Model, tensor: str) -> str:
     """Return the activation whose results a tensor holds, through changes of shape and slack; empty if none."""
     for _ in range(_MAX_PASSED):
         node = model.producer(tensor)
@@ -261,6 +283,7 @@ STEPS: dict[str, Callable[[State, onnx.NodeProto], str | None]] = {
     "Log": _log,
     "Exp": _exp,
     "Concat": _complement,
+    "Transpose": _turned_activation,
     **dict.fromkeys(("Gather", "Slice"), _column),
 }
 """Standard operator -> its step: the tensor before it, or None if it is not what may stand there."""

@@ -245,13 +245,10 @@ def _cast(state: State, node: onnx.NodeProto) -> None:
 
 
 def _quantized(state: State, node: onnx.NodeProto) -> None:
-    scale = None
-    if len(node.input) > 1:
-        scale = state.model.constant_tensor(node.input[1])
+    scale, zero = (state.model.constant_tensor(input_at(node, place)) for place in (1, 2))
     if scale is None:
         raise Refused("QuantizeLinear with a scale that is not a constant")
     state.step = max(state.step, float(np.max(state.model.floats(scale), initial=0)))
-    zero = state.model.constant_tensor(node.input[2]) if len(node.input) > 2 else None
     if zero is not None and zero.data_type in INTEGER_TYPES:
         state.full_step = max(state.full_step, 1 / full_range(INTEGER_TYPES[zero.data_type]))
 
