@@ -343,7 +343,8 @@ def _parsed(data: bytes, file: Path | None, limits: ModelLimits, similar: Model 
     # An empty file, and some others, parse as a protobuf with nothing in it: the graph tells.
     proto = onnx.ModelProto()
     name = file or "the model in memory"
-    message, large_values = data, {}
+    message = data
+    large_values: dict[bytes, bytes] = {}
     if file is not None:  # a model in memory has its values inside
         message, large_values = split_off(data, similar.large_values if similar else None)
     try:
