@@ -66,13 +66,17 @@ class _Names(dict[str, Any]):
         return Any
 
 
+def annotated(thing: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the types in the annotations of a class or function, by the names of its module."""
+    return typing.get_type_hints(thing, localns=_Names({**vars(builtins), **scope}))
+
+
 @functools.cache
 def hints_of(cls: type) -> dict[str, Any]:
     """Return the types of the fields of a dataclass, without loading what only a type checker imports."""
     hints: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
-        known = {**vars(builtins), **vars(sys.modules[base.__module__])}
-        hints |= typing.get_type_hints(_only(base), localns=_Names(known))
+        hints |= annotated(_only(base), vars(sys.modules[base.__module__]))
     return hints
 
 

@@ -16,23 +16,20 @@ Such characters are shown as escapes, as Python writes them: `\x1b`, `\u202e`. A
 
 import contextlib
 import errno
-import hashlib
 import os
 import platform
 import re
-import secrets
-import shutil
 import stat
 import sys
-import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
 _TEMPORARY = re.compile(r"\.tna-onnx-([0-9a-f]{8})-[0-9a-f]{16}\.tmp")
-_MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
+_MACHINE = f"{zlib.crc32(platform.node().encode()):08x}"
 _OLD = 86400.0  # seconds: no run holds a temporary for a day
 
 # A folder that is read-only, or a file that another file system is mounted on: it can be written, not replaced.
@@ -199,6 +196,8 @@ def temporary_folder(parent: Path | None) -> Iterator[Path]:
 
     Raises OSError: it cannot be made.
     """
+    import tempfile  # noqa: PLC0415 - it loads much, and most commands need no such folder
+
     parent = parent or Path(tempfile.gettempdir())
     remove_leftovers(parent)
     folder, lock = _claim(parent, _make_folder)
@@ -215,6 +214,8 @@ def _remove_folder(folder: Path) -> None:
         for path in list(folder.iterdir()):
             path.unlink()
         folder.rmdir()
+    import shutil  # noqa: PLC0415 - as above
+
     # what has folders in it; this takes more descriptors
     shutil.rmtree(folder, ignore_errors=True)
 
@@ -231,6 +232,8 @@ def _remove_leftover(path: Path) -> None:
     if match is None:
         return
     with contextlib.suppress(OSError):
+        import shutil  # noqa: PLC0415 - as above
+
         lock = os.open(path, _READ)
         try:
             here = match[1] == _MACHINE
@@ -252,7 +255,7 @@ def _claim(parent: Path, make: Callable[[Path], int]) -> tuple[Path, int]:
     attempts = 0
     while True:
         attempts += 1
-        path = parent / f".tna-onnx-{_MACHINE}-{secrets.token_hex(8)}.tmp"
+        path = parent / f".tna-onnx-{_MACHINE}-{os.urandom(8).hex()}.tmp"
         try:
             lock = make(path)
         except FileNotFoundError:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import GuardWords, ProgressWord
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings
-from tna_onnx.results.outcomes import Guard
+
+if TYPE_CHECKING:
+    from tna_onnx.results.outcomes import Guard
 
 
 def guard(

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, ShiftWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.graph.options import ModelSource
-from tna_onnx.results.outcomes import Shift
 from tna_onnx.shifting.shift_settings import ShiftSettings
+
+if TYPE_CHECKING:
+    from tna_onnx.results.outcomes import Shift
 
 
 def shift(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import ProgressWord, StudyWords
@@ -12,8 +12,10 @@ from tna_onnx.data.choices import BatchSize
 from tna_onnx.errors import UsageError
 from tna_onnx.graph.options import ModelSource
 from tna_onnx.numerics.metric import Objective
-from tna_onnx.results.study import Studies
 from tna_onnx.studies.settings import Protocol, StudySettings
+
+if TYPE_CHECKING:
+    from tna_onnx.results.study import Studies
 
 
 def study(

@@ -16,7 +16,6 @@ import click
 
 import tna_onnx
 from tna_onnx.cli.config import naming_settings, read_from_environment, settings_shown
-from tna_onnx.cli.options import numbers, size
 from tna_onnx.cli.terminal import complain, drop, interruption, shortage, stop_reported
 from tna_onnx.errors import INTERRUPTED, TnaError, UsageError
 
@@ -96,6 +95,8 @@ def _sections(command: click.Command, ctx: click.Context) -> Iterator[tuple[str,
     yield "", list(params.values())
 
 
+# What stands for a list of numbers in the help.
+_LISTS = ("NUMBERS", "PIXELS")
 _NUMBER = re.compile(r"\[?[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[],]*", re.IGNORECASE)
 
 # Flags of other programs, and ours for the same; the first that a command has counts.
@@ -247,7 +248,7 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse what is meant, and say what could be."""
-        lists = [opt for param in self.params if param.callback in (numbers, size) for opt in param.opts]
+        lists = [opt for param in self.params if param.metavar in _LISTS for opt in param.opts]
         try:
             with naming_settings(ctx):
                 rest = super().parse_args(ctx, joined_lists(args, lists))

@@ -32,9 +32,7 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
-from tna_onnx.cli.options import PresetPath
 from tna_onnx.cli.terminal import complain, show_log
-from tna_onnx.data.choices import PRESET_FIELDS
 from tna_onnx.errors import UsageError
 from tna_onnx.files import open_regular
 
@@ -412,8 +410,10 @@ def _as_typed(option: click.Option, value: Any, folder: Path) -> Any:
 
 
 def _word(option: click.Option, value: Any, folder: Path) -> str:
+    from tna_onnx.data.choices import PRESET_FIELDS  # noqa: PLC0415 - most commands run without a file
+
     # Relative to the file, so that it means the same in every working folder; a URL is not relative.
-    is_name = isinstance(option.type, PresetPath) and str(value).lower() in PRESET_FIELDS
+    is_name = option.name == "preset" and str(value).lower() in PRESET_FIELDS
     if isinstance(option.type, click.Path) and "://" not in str(value) and not is_name:
         return str(folder / Path(str(value)).expanduser())
     return str(value)
