@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.engine.logits import Logits
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.options import NO_MODEL_LIMITS
+from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, ONE
 from tna_onnx.maps.base import CalibrationMap, apply_map
 from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.metrics import metric_value
@@ -231,6 +232,9 @@ class Started:
     monotonic: float = field(default_factory=time.monotonic)
 
 
+_AXES: dict[int, Literal["", "first", "last"]] = {ONE: "", CLASSES_FIRST: "first", CLASSES_LAST: "last"}
+
+
 def made_by(task: Task, started: Started) -> Made:
     """Describe when a run began, how long it took, and its data and inputs, at its end."""
     held_out = ""
@@ -246,6 +250,7 @@ def made_by(task: Task, started: Started) -> Made:
         output=task.opened.output.name,
         output_kind=task.opened.output.kind,
         mapped=task.opened.output.mapped,
+        several=_AXES[task.opened.output.class_axis],
     )
 
 

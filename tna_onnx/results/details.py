@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -234,6 +234,8 @@ class Made:
         output: graph output that classifies.
         output_kind: what that output holds.
         mapped: whether the output is a dictionary from class to probability for each sample (ZipMap).
+        several: axis of the classes where a sample has several predictions, `first` behind the samples or `last`; empty
+            for one prediction a sample.
     """
 
     date: str
@@ -244,6 +246,7 @@ class Made:
     output: str
     output_kind: str
     mapped: bool
+    several: Literal["", "first", "last"] = ""
 
 
 @dataclass(frozen=True)

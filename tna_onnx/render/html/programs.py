@@ -37,8 +37,8 @@ def use(report: Report, details: Details) -> SimpleNamespace | None:
     file = PurePath(report.output).name
     programs = [SimpleNamespace(language="Python", text=_python(origin, file))]
     left_out = ""
-    if origin.mapped or any(port.dtype not in _TYPES for port in origin.inputs):
-        left_out = "There is no short program in C++ and JavaScript for inputs or outputs of these types."
+    if origin.mapped or origin.several or any(port.dtype not in _TYPES for port in origin.inputs):
+        left_out = "There is no short program in C++ and JavaScript for inputs or outputs of this kind."
     else:
         programs += [
             SimpleNamespace(language="C++", text=_cpp(origin, file)),
@@ -55,6 +55,7 @@ def _lengths(port: Port) -> list[int]:
 
 def _python(origin: Made, file: str) -> str:
     feeds = "\n".join(f"    {_quoted(port.name)}: {_zeros(port)}," for port in origin.inputs)
+    end = _PYTHON_ENDS["mapped" if origin.mapped else origin.output_kind]
     return f"""import numpy as np
 import onnxruntime as ort
 
@@ -63,7 +64,7 @@ inputs = {{  # put your samples here, prepared as for the original model
 {feeds}
 }}
 (scores,) = session.run([{_quoted(origin.output)}], inputs)
-{_PYTHON_ENDS["mapped" if origin.mapped else origin.output_kind]}
+{end.replace("AXIS", "-1" if origin.several == "last" else "1")}
 print(probabilities)
 """
 
@@ -77,8 +78,8 @@ def _zeros(port: Port) -> str:
 
 
 _PYTHON_ENDS = {
-    "logits": """scores = np.exp(scores - scores.max(axis=1, keepdims=True))
-probabilities = scores / scores.sum(axis=1, keepdims=True)""",
+    "logits": """scores = np.exp(scores - scores.max(axis=AXIS, keepdims=True))
+probabilities = scores / scores.sum(axis=AXIS, keepdims=True)""",
     "log_probabilities": "probabilities = np.exp(scores)",
     "probabilities": "probabilities = scores",
     "positive_probability": "probabilities = scores  # of the second class",
