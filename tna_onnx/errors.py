@@ -95,9 +95,10 @@ def writing(path: object, kind: type[TnaError] = ResultError) -> Iterator[None]:
         raise kind(f"{path}: cannot be written: {error.strerror}") from error
 
 
-# "--classes FILE", "add --label-column species", "--search"
+# "--classes FILE", "add --label-column species", "--search"; not "data--new.npz", and no value in "use --dry-run to"
 _FLAG = re.compile(
-    r"(?P<verb>\b(?:add|use|say|choose) )?--(?P<name>[a-z][a-z-]*[a-z])(?P<value> [A-Z]{2,}\b| [\w./-]+)?"
+    r"(?P<verb>\b(?:add|use|say|choose) )?(?<![\w./-])--(?P<name>[a-z][a-z-]*[a-z])"
+    r"(?P<value> [A-Z]{2,}\b| (?!(?:to|with|without)\b)[\w./-]+)?"
 )
 _ARGUMENTS = {"data-limit": "limits", "model-limit": "model_limits", "ray-option": "ray_options"}
 

@@ -17,7 +17,7 @@ from tests.support import PLAIN
 from tna_onnx.api import arguments
 from tna_onnx.api.compare import named_models, position_of
 from tna_onnx.data.options import Data
-from tna_onnx.errors import UsageError
+from tna_onnx.errors import UsageError, in_words_of_python
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.render import progress_bars
@@ -119,6 +119,45 @@ def test_files_that_cannot_be_written_are_refused_before_the_work(small: Small, 
     for words in ({"json": tmp_path / "no" / "r.json"}, {"json": tmp_path}, {"report": tmp_path / "no" / "r.html"}):
         with pytest.raises(tna_onnx.UsageError, match=r"does not exist|is a folder"):
             tna_onnx.calibrate("missing.onnx", "missing.npz", **words)
+
+
+def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> None:
+    model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
+    model.write_bytes(small.model.read_bytes())
+    data.write_bytes(small.calib.read_bytes())
+    new = tmp_path / "new.onnx"
+    calls: tuple[Any, ...] = (
+        lambda: tna_onnx.guard(model, data, output=new, json=model),
+        lambda: tna_onnx.shift(model, data, target_prior="uniform", output=new, json=new),
+        lambda: tna_onnx.calibrate(model, data, output=new, json=data),
+        lambda: tna_onnx.calibrate(model, data, output=new, json=tmp_path / "r", report=tmp_path / "r"),
+        lambda: tna_onnx.verify(model, model, json=model),
+        lambda: tna_onnx.compare([model, model], data, report=model),
+        lambda: tna_onnx.features(model, data, tmp_path / "cache", json=data),
+        lambda: tna_onnx.apply(model, tmp_path / "p.npz", json=tmp_path / "p.npz"),
+    )
+    for call in calls:
+        with pytest.raises(UsageError, match="is one of the other files"):
+            call()
+    assert model.read_bytes() == small.model.read_bytes()
+    assert data.read_bytes() == small.calib.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("run--final.npz: no such file", "run--final.npz: no such file"),
+        ("a/--b: use --dry-run to write nothing", "a/--b: use dry_run to write nothing"),
+        ("use --teacher without it (--add), or say --map none", "use teacher without it (add), or say map='none'"),
+    ],
+)
+def test_messages_keep_names_of_files_and_words_that_are_no_values(message: str, expected: str) -> None:
+    def fails() -> None:
+        raise UsageError(message)
+
+    with pytest.raises(UsageError) as refusal:
+        in_words_of_python(fails)()
+    assert str(refusal.value) == expected
 
 
 def test_progress_is_shown_or_told(

@@ -11,6 +11,7 @@ from scipy.special import softmax
 import tna_onnx
 from tests.support import ok, refused
 from tna_onnx import Calibrator, DataError, UsageError
+from tna_onnx.graph.nodes import linear_model
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -44,11 +45,11 @@ def test_data_are_not_written_over(tmp_path: Path, name: str) -> None:
     path = tmp_path / "s.npz"
     np.savez(path, logits=logits, labels=labels, scores=logits)
     content = path.read_bytes()
-    with pytest.raises(UsageError, match="is also read"):
+    with pytest.raises(UsageError, match="is one of the other files"):
         tna_onnx.fit(path, map="ts", **{name: path})
     flags = ("-o", path) if name == "output" else ("-o", tmp_path / "c.onnx", "--json", path)
     refused(2, "choose another", "fit", path, *flags)
-    with pytest.raises(UsageError, match="is also read"):
+    with pytest.raises(UsageError, match="is one of the other files"):
         tna_onnx.evaluate(Calibrator(map="ts").fit(logits, labels).to_onnx(), path, output_kind="logits", json=path)
     assert path.read_bytes() == content
 
@@ -88,3 +89,29 @@ def test_data_that_cannot_be_used(data: Any, error: type[Exception], message: st
         tna_onnx.fit(data)
     with pytest.raises(TypeError, match="search"):
         tna_onnx.fit(data, search="sparse")  # type: ignore[call-arg]
+
+
+def test_the_command_says_what_the_file_takes(tmp_path: Path) -> None:
+    logits, labels = samples()
+    np.savez(tmp_path / "s.npz", logits=logits, labels=labels)
+    output = ok("fit", tmp_path / "s.npz", "-o", tmp_path / "c.onnx").output
+    assert "`scores`" in output
+    assert "in place of" not in output
+
+
+def test_one_logit_within_0_and_1_is_doubted() -> None:
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 400)
+    second = 1 / (1 + np.exp(-4 * (labels - 0.5 + 0.5 * rng.standard_normal(400))))
+    model = linear_model(np.ones((1, 1), np.float32), np.zeros(1, np.float32))
+    x = second.astype(np.float32)[:, None]
+    (name,) = (i.name for i in model.graph.input)
+    words: dict[str, Any] = {"output_kind": "logit", "device": "cpu"}
+    said = tna_onnx.evaluate(model, {name: x, "labels": labels}, **words).notes
+    assert any("between 0 and 1" in note for note in said)
+    assert any(
+        "between 0 and 1" in note
+        for note in tna_onnx.compare([model, model], {name: x, "labels": labels}, **words).notes
+    )
+    said = tna_onnx.evaluate(model, {name: 8 * x - 4, "labels": labels}, **words).notes
+    assert not any("between 0 and 1" in note for note in said)

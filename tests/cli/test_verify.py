@@ -548,6 +548,8 @@ BAD: dict[str, tuple[list[str], int, str]] = {
     "head": (["OLD", "NEW", "--head", "relu"], 3, "no linear head is called 'relu'"),
     "output": (["OLD", "NEW", "--output-name", "scores"], 3, "no output 'scores'"),
     "preprocessing without data": (["OLD", "NEW", "--scale", "1"], 2, "add --data"),
+    "a gate without data": (["OLD", "NEW", "--max-ece", "1"], 2, "--max-ece is about samples"),
+    "labels without data": (["OLD", "NEW", "--labels", "OTHER"], 2, "add --data"),
     "json over a model": (["OLD", "NEW", "--json", "NEW"], 2, "is one of the other files"),
     "bins": (["OLD", "NEW", "--bins", "3"], 2, "No such option"),
     "one file": (["OLD"], 2, "Missing argument"),

@@ -54,6 +54,7 @@ def apply(
     """
     from tna_onnx.pipeline.patch import adaptable, apply_patch, read_patch, recalibrated_checkpoint  # noqa: PLC0415 - heavy
 
+    check_targets(json, others=[model, patch, output, checkpoint])
     source = open_source(model, ModelOptions())
     target = _target(source, output, checkpoint, overwrite=overwrite)
     name = "the patch"
@@ -128,7 +129,7 @@ def edit_decision(
 
     if thresholds is not None and not thresholds:
         raise UsageError("expected a class and its threshold, such as {'spam': 0.7}; None removes the output")
-    check_targets(json)
+    check_targets(json, others=[model, output])
     file = open_source(model, ModelOptions())
     target = file_beside(file, output, ".guard.onnx", overwrite=overwrite)
     before, proto = without_decision(file) if thresholds is None else with_thresholds(file, thresholds)

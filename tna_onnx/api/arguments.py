@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
-import os
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -29,17 +28,18 @@ from tna_onnx.api.keywords import (
 )
 from tna_onnx.data.options import Data
 from tna_onnx.errors import UsageError, writing
-from tna_onnx.fields import check_type
+from tna_onnx.fields import annotated, check_type
 from tna_onnx.files import name_problem, write_file
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
-from tna_onnx.results.as_json import to_json
 from tna_onnx.results.gates import Gates
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from tna_onnx.pipeline.job import ModelJob
 
 
 class DataModelWords(DataWords, ModelWords, total=False):
@@ -56,8 +56,12 @@ class StudyWords(DataModelWords, total=False):
     eval_labels: Any
 
 
-class EvaluateWords(DataModelWords, EngineWords, LimitWords, total=False):
-    """What runs the model, and limits of `Gates`, too."""
+class VerifyWords(DataModelWords, LimitWords, total=False):
+    """Limits of `Gates`, too."""
+
+
+class EvaluateWords(VerifyWords, EngineWords, total=False):
+    """What runs the model, too."""
 
 
 class ShiftWords(StudyWords, ShiftSettingsWords, total=False):
@@ -93,8 +97,7 @@ def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | Non
         return with_words(settings, keywords)
     # not of the defaults: what is added without a word depends on whether there is a decision
     names = {field.name for field in dataclasses.fields(GuardSettings)}
-    fields = {name: value for name, value in keywords.items() if name in names}
-    return GuardSettings(**{**fields, "add": tuple(fields.get("add", ()))})
+    return GuardSettings(**{name: value for name, value in keywords.items() if name in names})
 
 
 def gates_of(keywords: Mapping[str, Any], settings: Settings, gates_given: Gates | None = None) -> Gates:
@@ -162,7 +165,7 @@ def check_call(function: Callable[..., Any], values: Mapping[str, Any], allowed:
             close = difflib.get_close_matches(keyword, hints, n=1)
             hint = f"; did you mean '{close[0]}'?" if close else ""
             raise TypeError(f"{function.__name__}() got an unexpected keyword argument '{keyword}'{hint}")
-    hints |= typing.get_type_hints(function)
+    hints |= annotated(function, function.__globals__)
     for name, value in {**values, **keywords}.items():
         check_type(name, value, hints[name])
 
@@ -170,7 +173,7 @@ def check_call(function: Callable[..., Any], values: Mapping[str, Any], allowed:
 ProgressWord = Progress | bool | None
 """A callback that gets (stage, done, total); True for bars on standard error; None and False for nothing."""
 
-J = TypeVar("J")
+J = TypeVar("J", bound="ModelJob")
 R = TypeVar("R")
 
 
@@ -186,27 +189,25 @@ def progress_callback(progress: ProgressWord) -> Iterator[Progress]:
         yield callback
 
 
-def check_targets(*paths: str | Path | None) -> None:
-    """Refuse files that cannot be written, before the work."""
-    for path in paths:
-        if path is None:
-            continue
-        if problem := name_problem(path):
+def check_targets(*targets: str | Path | None, others: Iterable[Any] = ()) -> None:
+    """Refuse files that cannot be written, or that stand for another file of the call, before the work.
+
+    `others`: what is read, and what else is written; what is no path, nor `Data` of one, is passed over.
+    """
+    described = [(other.samples, other.labels) if isinstance(other, Data) else (other,) for other in others]
+    paths = [path for part in described for path in part if isinstance(path, (str, Path)) and not name_problem(path)]
+    taken = {Path(path).resolve() for path in paths}
+    for target in (target for target in targets if target is not None):
+        if problem := name_problem(target):
             raise UsageError(problem)
-        file = Path(path).absolute()
+        file = Path(target).absolute()
         if not file.parent.is_dir():
-            raise UsageError(f"{path}: folder {file.parent} does not exist; create it or choose another")
+            raise UsageError(f"{target}: folder {file.parent} does not exist; create it or choose another")
         if file.is_dir():
-            raise UsageError(f"{path}: is a folder; expected the name of a file")
-
-
-def refuse_overwriting(inputs: Iterable[Any], *targets: str | Path | None) -> None:
-    """Refuse to write over the files that a call reads."""
-    exists = os.path.exists  # Path.exists raises OSError on a name that is longer than any file's
-    sources = [Path(path) for path in inputs if isinstance(path, (str, Path)) and exists(path)]
-    for target in (name for name in targets if name is not None):
-        if exists(target) and any(source.samefile(target) for source in sources):
-            raise UsageError(f"{target}: is also read; choose another name for the file to write")
+            raise UsageError(f"{target}: is a folder; expected the name of a file")
+        if file.resolve() in taken:
+            raise UsageError(f"{target}: is one of the other files of this call; choose another name")
+        taken.add(file.resolve())
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -223,13 +224,20 @@ def write_bytes(path: str | Path, content: bytes) -> None:
 def save_json(path: str | Path | None, result: R) -> R:
     """Write a result as JSON, if that is wanted, and return it."""
     if path is not None:
+        from tna_onnx.results.as_json import to_json  # noqa: PLC0415 - heavy
+
         write_text(path, to_json(result, details=getattr(result, "details", None) is not None))
     return result
 
 
+def files_of(job: ModelJob) -> list[Any]:
+    """Return what a job reads and writes."""
+    return [job.model, job.output, *(value for value in vars(job).values() if isinstance(value, Data))]
+
+
 def run_shown(run: Callable[[J, Progress], R], job: J, progress: ProgressWord, json: str | Path | None) -> R:
     """Run a job with its progress shown, and write its result as JSON if that is asked for."""
-    check_targets(json)
+    check_targets(json, others=files_of(job))
     with progress_callback(progress) as advance:
         result = run(job, advance)
     return save_json(json, result)

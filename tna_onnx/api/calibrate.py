@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import CalibrateWords, ProgressWord
@@ -14,7 +14,9 @@ from tna_onnx.graph.options import ModelSource
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.pipeline.settings import Settings, check_patch_name
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.report import Report
+
+if TYPE_CHECKING:
+    from tna_onnx.results.report import Report
 
 
 def calibrate(
@@ -125,8 +127,8 @@ def calibrate(
     unknown = arguments.beside_of(ood_data, job.calib, keywords)
     if unknown is not None and (decisions is None or "ood" not in decisions.add):
         raise UsageError("--ood-data measures the output ood; add that with --add ood, or leave --ood-data out")
-    arguments.check_targets(report, patch, json)
-    arguments.refuse_overwriting([teacher, ood_data], output)
+    arguments.check_targets(report, patch, json, others=[*arguments.files_of(job), teacher, unknown])
+    arguments.check_targets(output, others=[teacher, unknown])
     if figures is not None:
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
-from tna_onnx.api.arguments import ProgressWord, check_call, refuse_overwriting
+from tna_onnx.api.arguments import ProgressWord, check_call, check_targets
 from tna_onnx.api.keywords import FitWords
 from tna_onnx.data.choices import Frequencies
 from tna_onnx.data.foreign import any_array, plain_column
@@ -403,7 +403,7 @@ def fit(
         CheckFailed: the file does not verify.
     """
     check_call(fit, locals(), FitWords)
-    refuse_overwriting([data], output, json)
+    check_targets(output, json, others=[data])
     scores_of_file = open_scores(data, scores, label_column, {"groups": group_column, "weights": weight_column})
     values = checked_scores(scores_of_file.values, scores_of_file.kind)
     labels, _ = column_numbers(scores_of_file.labels, values)

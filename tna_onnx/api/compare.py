@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import DataModelWords, ProgressWord
+from tna_onnx.api.evaluate import doubtful_logits
 from tna_onnx.data import InputSpec, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
@@ -218,7 +219,10 @@ def run_model(
         classifier.session, model, output, source, size, advance, settings.level, unknown, names=classifier.names
     )
     suspicion = data.check(classes, source.labels, classifier.names, output.n_classes)
-    more = preprocessing_notes(source, classifier.inputs, data.preprocessing)
+    more = [
+        *doubtful_logits(output, scores, classes),
+        *preprocessing_notes(source, classifier.inputs, data.preprocessing),
+    ]
     more += decided_on(model, DigestedSamples.of(source), data.limits)
     return Run(
         name=named.name,
@@ -338,8 +342,8 @@ def compare(
     options = arguments.model_options_of(keywords)
     labelled = arguments.data_of(data, keywords)
     check_batch_size(batch_size)
-    arguments.check_targets(json, report)
     named = named_models(models)
+    arguments.check_targets(json, report, others=[labelled, *(g.source for g in named)])
     first = position_of(baseline, named)
     where = parse_device(device)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +33,7 @@ from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
 from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.outputs import ClassOutput
+from tna_onnx.graph.outputs import STATED_KINDS, ClassOutput
 from tna_onnx.guarding.measure import guards_about, outlier_scores, require_outlier_score, score_guarded
 from tna_onnx.numerics.checks import check_numbers
 from tna_onnx.numerics.metrics import Metrics
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from tna_onnx.api.features import FeatureRun
 
 _log = logging.getLogger("tna_onnx")
+
+# Probability of a logit of 1, up to rounding.
+_LARGEST = 1 / (1 + math.exp(-1)) + 1e-6
 
 
 def evaluate(
@@ -100,9 +104,8 @@ def evaluate(
     # limits are checked before the model is loaded
     gates = arguments.with_words(Gates(), {**keywords, "min_recall": min_recall})
     check_batch_size(batch_size)
-    arguments.check_targets(json)
     labelled = arguments.data_of(data, keywords)
-    arguments.refuse_overwriting([model, labelled.samples, labelled.labels], json)
+    arguments.check_targets(json, others=[model, labelled])
     engine = arguments.with_words(EngineFields(), keywords)
     options = arguments.model_options_of(keywords)
     if engine.on_ray and ood_data is not None:
@@ -116,6 +119,7 @@ def evaluate(
             opened = _open(model, labelled, options, parse_device(device), batch_size, bins)
             scores, predicted, decisions = _scored(opened, _unknown(opened, ood_data), advance)
     notes = (*opened.notes, *warnings_of(opened.suspicion(predicted), opened.classifier.names))
+    notes += doubtful_logits(opened.output, scores, predicted)
     evaluation = _evaluation(opened, scores, decisions, bins, gates, notes)
     if engine.on_ray:  # the session here has seen the first samples alone
         evaluation = replace(evaluation, provider="Ray")
@@ -128,6 +132,21 @@ def evaluate(
     if evaluation.missed:
         raise GateMissed(evaluation)
     return evaluation
+
+
+def doubtful_logits(output: ClassOutput, scores: SampleScores, predicted: NDArray[np.int64]) -> tuple[str, ...]:
+    """Say that an output which was said to hold single logits has values from 0 to 1 alone, as probabilities do.
+
+    Such a logit gives the second class a probability from a half to `_LARGEST`.
+    """
+    inside = (scores.confidence <= 0.5) | ((predicted == 1) & (scores.confidence <= _LARGEST))
+    if output.kind not in STATED_KINDS or not np.all(inside):
+        return ()
+    word = STATED_KINDS[output.kind].replace("logits", "probabilities").replace("logit", "probabilities")
+    return (
+        f"output '{output.name}' should hold logits, and all its values lie between 0 and 1: if they are "
+        f"probabilities, the numbers are wrong; say --output-kind {word}",
+    )
 
 
 def _recall(opened: Opened, scores: SampleScores, decisions: Decisions | None) -> dict[str, float | None]:
@@ -197,7 +216,7 @@ def _scored_by_ray(
     classes = None
     if run.read_labels is not None:
         stored = run.read_labels()
-        labels = label_indices(stored, len(stored), output.n_classes, f"{run.title}: labels", classifier.names)
+        labels = label_indices(stored, len(stored), output.n_classes, f"{data.samples}: labels", classifier.names)
         classes = dict(zip(stored.tolist(), labels.tolist(), strict=True))
     run.check_first(lambda extractor: TableScorer(extractor, output, classes))
     address = check_ray(engine.engine, engine.ray_options)

@@ -36,7 +36,7 @@ from tna_onnx.data.sources.tables import table_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
-from tna_onnx.extraction.collect import FeatureTable, collect_features
+from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolation import open_source
@@ -45,7 +45,7 @@ from tna_onnx.extraction.sessions import Classifier, OpenModel
 from tna_onnx.fields import check_settings
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.options import ModelOptions, ModelSource
-from tna_onnx.graph.readout import Head, Readout
+from tna_onnx.graph.readout import Head
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import Progress
 from tna_onnx.results.inspection import Collection
@@ -95,7 +95,6 @@ def features(
     """
     arguments.check_call(features, locals(), FeatureWords)
     check_batch_size(batch_size)
-    arguments.check_targets(json)
     fields = _feature_fields(keywords)
     if (cache is None) == (output is None):
         raise UsageError("expected either --cache, a folder of stores on this machine, or --output, a new one of files")
@@ -105,6 +104,7 @@ def features(
         raise UsageError("--batch-size auto works only with --cache; choose a number")
     options = arguments.model_options_of(keywords)
     labelled = arguments.data_of(data, keywords)
+    arguments.check_targets(json, others=[model, labelled])
     labelled.refuse_beside("features", "by")
     if labelled.class_prior is not None:
         raise UsageError("features does not use --class-prior; add it to the command that fits on the features")
@@ -137,7 +137,9 @@ def _into_cache(opened: OpenModel, data: Data, cache: Path, batch_size: BatchSiz
     if probed.tail is not None and opened.session.fixed_batch:
         size = opened.session.fixed_batch
     table = collect_features(opened, probed.readout, source, size, progress, cache)
-    suspicion = data.check(_predicted(table, probed.readout), source.labels, opened.names, readout.n_classes)
+    # without a head the rows are class logits, whatever the output holds
+    of_rows = probed.readout.chosen(table.features) if table.logits is None else probed.readout.predicted(table.logits)
+    suspicion = data.check(of_rows, source.labels, opened.names, readout.n_classes)
     return Collection(
         model=model.name,
         model_sha256=model.sha256,
@@ -206,16 +208,6 @@ def _into_files(
         preprocessing=run.recipe,
         provider=provider,
     )
-
-
-def _predicted(table: FeatureTable, readout: Readout) -> NDArray[np.int64]:
-    """Return the predicted classes (N,), or labels (N, C).
-
-    Without a head the rows are class logits, whatever the output holds.
-    """
-    if table.logits is None:
-        return readout.chosen(table.features)
-    return readout.predicted(table.logits)
 
 
 _STAGE = "features"

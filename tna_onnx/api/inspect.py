@@ -85,11 +85,12 @@ def _refusal(model: Model, refusal: Refusal, subject: str) -> Refusal:
 
 
 def _info(head: Head) -> HeadInfo:
+    quantized = head.stored_weight.quantized
     return HeadInfo(
         node=head.node,
         op_type=head.op_type,
         weight=head.stored_weight.name,
-        weight_type=_type(head),
+        weight_type=quantized.dtype.name if quantized else head.stored_weight.float_type,
         classes=head.n_classes,
         n_features=head.n_features,
         bias=head.stored_bias.name if head.stored_bias else None,
@@ -102,11 +103,3 @@ def _info(head: Head) -> HeadInfo:
         several=head.several,
         multi_label=head.multi_label,
     )
-
-
-def _type(head: Head) -> str:
-    """Element type in which the weight is stored."""
-    quantized = head.stored_weight.quantized
-    if quantized:
-        return quantized.dtype.name
-    return head.stored_weight.float_type

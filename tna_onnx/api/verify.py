@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tna_onnx.api import arguments
-from tna_onnx.api.arguments import EvaluateWords, ProgressWord
+from tna_onnx.api.arguments import ProgressWord, VerifyWords
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.options import Data
 from tna_onnx.data.suspicion import preprocessing_notes
@@ -47,7 +47,7 @@ def verify(
     batch_size: BatchSize = 64,
     json: str | Path | None = None,
     progress: ProgressWord = None,
-    **keywords: Unpack[EvaluateWords],
+    **keywords: Unpack[VerifyWords],
 ) -> ModelDifference:
     """Make a recalibrated ONNX file again of its original and compare all of it; on data, compare what both give.
 
@@ -76,7 +76,7 @@ def verify(
         DeviceError: ONNX Runtime or the device is missing.
     """
     # arguments first, then the graphs, then data: cheapest first
-    arguments.check_call(verify, locals(), EvaluateWords)
+    arguments.check_call(verify, locals(), VerifyWords)
     for word, value in keywords.items():
         if word in ("by", "group_column", "groups", "weight_column", "weights", "class_prior") and value is not None:
             raise UsageError(f"{word} is not used by verify, which compares two files sample by sample; leave it out")
@@ -84,9 +84,12 @@ def verify(
     where = parse_device(device)
     options = arguments.model_options_of(keywords)
     check_batch_size(batch_size)
-    arguments.check_targets(json)
-    if data is None and keywords.get("preprocessing") is not None:
-        raise UsageError("preprocessing was given, but no data to preprocess; add --data, or leave it out")
+    arguments.check_targets(json, others=[original, recalibrated, data, keywords.get("labels")])
+    if data is None:
+        for word in ("preprocessing", "labels", "expect_accuracy", "max_ece", "max_nll", "min_accuracy"):
+            if keywords.get(word) is not None:
+                flag = word if word == "preprocessing" else f"--{word.replace('_', '-')}"
+                raise UsageError(f"{flag} is about samples, and there are none to run the files on; add --data")
     old = open_source(original, options)
     new = open_source(recalibrated, options)
     proof = prove_guarded(old, new)

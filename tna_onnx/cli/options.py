@@ -106,32 +106,23 @@ def numbers(_ctx: click.Context, _param: click.Parameter, text: str | None) -> t
         ) from None
 
 
-def batch_size(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:
-    """Parse a number of samples, or auto."""
-    if text == "auto":
+def number_or(words: Sequence[str], kind: type, _ctx: click.Context, _param: click.Parameter, text: str) -> Any:
+    """Parse one of some words, or a number: a positive whole one where `kind` is int."""
+    if text in words:
         return text
-    if _is_positive(text):
+    # not int(text) alone: that also takes " 7", "1_0" and "+3"
+    if kind is int and text.isdecimal() and int(text) > 0:
         return int(text)
-    raise click.BadParameter(f"expected a positive number or auto, got '{text}'")
+    with contextlib.suppress(ValueError):
+        if kind is float:
+            return float(text)
+    expected = "a positive number" if kind is int else "a number"
+    raise click.BadParameter(f"expected {', '.join([expected, *words[:-1]])} or {words[-1]}, got '{text}'")
 
 
-def members(_ctx: click.Context, _param: click.Parameter, text: str) -> int | str:
-    """Parse a number of ensemble members, inf or auto."""
-    if text in ("inf", "auto"):
-        return text
-    if _is_positive(text):
-        return int(text)
-    raise click.BadParameter(f"expected a positive number, inf or auto, got '{text}'")
-
-
-def temperature(_ctx: click.Context, _param: click.Parameter, text: str) -> float | str:
-    """Parse a temperature, or auto."""
-    if text == "auto":
-        return text
-    try:
-        return float(text)
-    except ValueError:
-        raise click.BadParameter(f"expected a number or auto, got '{text}'") from None
+batch_size = functools.partial(number_or, ("auto",), int)
+members = functools.partial(number_or, ("inf", "auto"), int)
+temperature = functools.partial(number_or, ("auto",), float)
 
 
 def limits(kind: Any, _ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> Any:
@@ -184,11 +175,6 @@ def size(_ctx: click.Context, _param: click.Parameter, text: str | None) -> int 
     if len(sides) == 2:
         return sides[0], sides[1]
     raise click.BadParameter(f"expected pixels such as 224, or HEIGHT,WIDTH such as 224,320, got '{text}'")
-
-
-def _is_positive(text: str) -> bool:
-    # Not int(text): that also takes " 7", "1_0" and "+3".
-    return text.isdecimal() and int(text) > 0
 
 
 FIGURE_FORMATS = ("svg", "png", "pdf")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from tna_onnx.data.foreign import optional
-from tna_onnx.errors import UsageError, writing
+from tna_onnx.errors import writing
 from tna_onnx.files import write_file
 from tna_onnx.render.charts import (
     MarkedChart,
@@ -61,7 +61,7 @@ def save_figure(figure: Any, path: Path) -> None:
     """Write a matplotlib figure in the format of the path's ending; its folder is made if it is missing."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format=path.suffix[1:], metadata=_NO_DATE.get(path.suffix[1:]))
-    with writing(path, UsageError):
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_file(path, drawn.getvalue())
 
@@ -173,7 +173,7 @@ def figure_step(
     """Return a step that draws all figures into a folder, and says which.
 
     `style`: `paper` for figures of a column's width, with symbols and one legend; `split`: whether each panel has a
-    file of its own, NAME-1, NAME-2, .
+    file of its own, NAME-1, NAME-2 and so on.
     """
 
     def step() -> Sequence[str]:
