@@ -3,7 +3,7 @@
 import numpy as np
 
 from tna_onnx.extraction.collect import FeatureTable
-from tna_onnx.studies.study_data import StudyData
+from tna_onnx.studies.recalibrations import StudyData
 
 
 def problem(*, n: int = 24, classes: int = 4, samples: int = 400, seed: int = 1, bias: float = 0.5) -> StudyData:

@@ -26,10 +26,9 @@ from tna_onnx.studies import curves, main_table, recalibrations
 from tna_onnx.studies.curves import narrowed
 from tna_onnx.studies.geometry import expected_angle, feature_angles
 from tna_onnx.studies.main_table import mean_interval, paired_interval
-from tna_onnx.studies.recalibrations import MEMBERS, search_printed, walk
+from tna_onnx.studies.recalibrations import MEMBERS, StudyData, search_printed, stratified, walk
 from tna_onnx.studies.run import EXPERIMENTS
 from tna_onnx.studies.settings import STUDIES, StudySettings
-from tna_onnx.studies.study_data import StudyData, stratified
 
 SETTINGS = StudySettings(repeats=2)
 

@@ -38,9 +38,20 @@ from tna_onnx.studies.main_table import (
     numbers,
     with_hidden,
 )
-from tna_onnx.studies.recalibrations import MEMBERS, PAPER_MAPS, Recalibration, fit, maps_for, plain, scored, sparse
+from tna_onnx.studies.recalibrations import (
+    MEMBERS,
+    PAPER_MAPS,
+    Recalibration,
+    StudyData,
+    fit,
+    maps_for,
+    plain,
+    rows_of,
+    scored,
+    sparse,
+    stratified,
+)
 from tna_onnx.studies.settings import StudySettings
-from tna_onnx.studies.study_data import StudyData, rows_of, stratified
 
 NAMES = ("accuracy", "ece", "nll")
 """Metrics of each repeat."""

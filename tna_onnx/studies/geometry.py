@@ -27,9 +27,8 @@ from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.averages import Average, Draws, averages
 from tna_onnx.numerics.rotations import TiltParameters
 from tna_onnx.results.study import Cell, Chart, Column, Line, Study
-from tna_onnx.studies.recalibrations import walk
+from tna_onnx.studies.recalibrations import StudyData, rows_of, walk
 from tna_onnx.studies.settings import StudySettings
-from tna_onnx.studies.study_data import StudyData, rows_of
 
 # theta_s, alpha, beta: the paper's own setting, its three other theta_s, and its theta_s with other shapes.
 _SHAPES = ((0.9, 5.0, 1.0), (0.5, 5.0, 1.0), (1.0, 5.0, 1.0), (1.5, 5.0, 1.0), (0.9, 1.0, 1.0), (0.9, 1.0, 5.0))

@@ -28,6 +28,7 @@ from tna_onnx.results.study import Cell, Column, Footnote, Study
 from tna_onnx.studies.recalibrations import (
     PAPER_MAPS,
     Recalibration,
+    StudyData,
     chosen,
     complete,
     fit,
@@ -37,7 +38,6 @@ from tna_onnx.studies.recalibrations import (
     sparse,
 )
 from tna_onnx.studies.settings import StudySettings
-from tna_onnx.studies.study_data import StudyData
 
 _LEVEL = 0.95
 

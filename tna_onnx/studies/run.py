@@ -35,8 +35,8 @@ from tna_onnx.results.as_json import from_json, to_json
 from tna_onnx.results.study import Cell, Column, Studies, Study
 from tna_onnx.runtime import allowed_cores
 from tna_onnx.studies import curves, geometry, main_table
+from tna_onnx.studies.recalibrations import StudyData, data_of_task
 from tna_onnx.studies.settings import STUDIES, StudySettings
-from tna_onnx.studies.study_data import StudyData, data_of_task
 
 _log = logging.getLogger("tna_onnx")
 
