@@ -281,6 +281,8 @@ def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arr
     assert "thresholds from 50 samples" in done.output
     assert "for one sample of a new group" in done.output
     assert "new group" not in cli(*command, "-o", tmp_path / "h.onnx").output
+    report = tna_onnx.guard(small.model, path, group_column="patient", device="cpu", decide="fpr<=0.3", positive="1")
+    assert "for one sample of a new group" in report.outputs[-1].promise
     refused = cli(*command, "--coverage", "99", "-o", tmp_path / "i.onnx", "--group-column", "patient")
     assert refused.exit_code == 4
     assert "of each group one" in refused.output

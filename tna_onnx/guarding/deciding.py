@@ -302,14 +302,21 @@ def _of_two(cost: Floats, counted: Floats) -> tuple[float | None, float | None]:
     return moved / (1 + moved), odds / (1 + odds)
 
 
-def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names: Sequence[str]) -> str:
-    """Say what the output is, and what it promises."""
+EXCHANGEABLE = {
+    False: "for samples from the same source",
+    True: "for one sample of a new group from the same source",
+}
+"""Whom a promise is for, by whether samples come in groups."""
+
+
+def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names: Sequence[str], whom: str) -> str:
+    """Say what the output is, and what it promises; `whom`: of `EXCHANGEABLE`."""
     goal, level = settings.goal
     if isinstance(rule, RollUp):
         return (
             f"the number of the {rule.levels[0]}, or from {len(names)} on of a {' or '.join(rule.levels[1:])}, or -1; "
             f"of the answers at each level, with a certainty of {100 - settings.delta:g} %, at most "
-            f"{settings.risk:g} % are wrong, for samples from the same source"
+            f"{settings.risk:g} % are wrong, {whom}"
         )
     of_all = {"labels": "of each label, taken by itself,", "sure": "of each class, taken by itself,", "ratio": ""}
     who = of_all.get(rule.kind, f"of {names[rule.positive]}")
@@ -319,11 +326,8 @@ def promise_of(settings: GuardSettings, rule: Rule, point: OperatingPoint, names
         text += ", or -1 to abstain"
     if goal in BOUNDS:
         side, *_ = _BOUNDS[goal]
-        name = goal.replace("fpr", "false positive rate")
-        return (
-            f"{text}; with a certainty of {100 - settings.delta:g} %, the {name} {who} is {side} {100 * level:g} %, "
-            "for samples from the same source"
-        )
+        bound = f"the {goal.replace('fpr', 'false positive rate')} {who} is {side} {100 * level:g} %"
+        return f"{text}; with a certainty of {100 - settings.delta:g} %, {bound}, {whom}"
     assert point.interval is not None  # noqa: S101 - of what is no bound
     low, high = point.interval
     return (

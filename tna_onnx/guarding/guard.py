@@ -28,7 +28,7 @@ from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.save import pending
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.graph.tensors import total_size
-from tna_onnx.guarding.deciding import Operated, promise_of, rule_of
+from tna_onnx.guarding.deciding import EXCHANGEABLE, Operated, promise_of, rule_of
 from tna_onnx.guarding.guard_job import GuardJob, GuardSamples, check_output, open_guard, outlier_of, set_score_of
 from tna_onnx.guarding.guard_settings import GuardSettings
 from tna_onnx.guarding.guarded_file import guard_entries
@@ -105,18 +105,18 @@ def guard(job: GuardJob, progress: Progress, check: Callable[[Path, Decisions], 
             check(path, decisions)
         size = path.stat().st_size
     score, rule = chosen.guarded.set_score, chosen.guarded.decision
+    whom = EXCHANGEABLE[chosen.scores.clusters is not None]
     promise = ""
     if rule is not None and chosen.operated is not None:
-        promise = promise_of(settings, rule, chosen.operated.point, opened.names)
+        promise = promise_of(settings, rule, chosen.operated.point, opened.names, whom)
     of_sets = int(chosen.fresh.sum()) if settings.fits_sets else len(chosen.rows)
-    groups = chosen.scores.clusters is not None
     shown = score or SetScore()
     return Guard(
         model=model.name,
         model_sha256=model.sha256,
         output=str(target or ""),
         class_output=opened.output.name,
-        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, groups=groups),
+        outputs=new_outputs(settings, thresholds, of_sets, opened.output.n_classes, score, promise, whom),
         inputs=dial_inputs(thresholds.dials),
         set_temperature=shown.temperature,
         set_penalty=shown.weight,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from tna_onnx.data.choices import TRUST_LABELS
 from tna_onnx.errors import UsageError
@@ -118,6 +118,10 @@ class GuardSettings:
 
     def __post_init__(self) -> None:
         check_settings(self)
+        add: Any = self.add
+        if isinstance(add, str):  # as behind the flag; it would be a sequence of letters
+            add = add.split(",")
+        object.__setattr__(self, "add", tuple(add))
         if not self.add and not self.decide:
             object.__setattr__(self, "add", _DEFAULT_ADDITIONS)
         if self.decide and _GOAL.fullmatch(self.decide) is None:

@@ -475,13 +475,6 @@ class Unreached:
     note: str  # why, in a sentence
 
 
-_EXCHANGEABLE = {
-    False: "for samples from the same source",
-    True: "for one sample of a new group from the same source",
-}
-"""Whom a promise is for, by whether samples come in groups."""
-
-
 def new_outputs(
     settings: GuardSettings,
     thresholds: Thresholds,
@@ -489,11 +482,9 @@ def new_outputs(
     classes: int,
     score: SetScore | None,
     decision: str,
-    *,
-    groups: bool,
+    whom: str,
 ) -> tuple[GuardOutput, ...]:
-    """Describe the new outputs. `score`: of which sets are made; None without sets."""
-    whom = _EXCHANGEABLE[groups]
+    """Describe the new outputs. `score`: of which sets are made; None without sets. `whom`: the promises are for."""
     words = {
         "decision": decision,
         "confidence": f"largest of the {classes} probabilities; how far it is off is measured below",
