@@ -215,7 +215,7 @@ INTERRUPT = "def interrupt(*_, **__): raise KeyboardInterrupt\n"
     [
         ("tna_onnx.pipeline.checking.check_file", []),
         ("tna_onnx.results.as_json.to_json", ["o.onnx"]),
-        ("tna_onnx.render.lines.show", ["o.onnx", "r.json"]),
+        ("tna_onnx.render.rows.show", ["o.onnx", "r.json"]),
     ],
 )
 def test_an_interruption_says_what_is_written(small: Small, tmp_path: Path, where: str, written: list[str]) -> None:

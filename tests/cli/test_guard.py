@@ -16,6 +16,8 @@ from tests.results.test_json_schema import valid
 from tests.support import cli, ok, refused
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.conformal import coverage_band
+from tna_onnx.render.html.pages import evaluation_page
+from tna_onnx.render.terminal import guard_lines
 
 ALL = ["--add", "confidence,accept,set,ood", "--device", "cpu", "-q"]
 
@@ -235,3 +237,26 @@ def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Smal
         if score == "energy":
             energy = -np.log(np.exp(logits).sum(axis=1))
             np.testing.assert_allclose(outputs(tmp_path / "g.onnx", x)["ood"], energy, rtol=1e-4, atol=1e-4)
+
+
+def test_one_word_is_one_decision(small: Small) -> None:
+    words: dict[str, Any] = {"device": "cpu", "dry_run": True}
+    roles = [output.role for output in tna_onnx.guard(small.model, small.calib, add="set", **words).outputs]
+    assert roles == ["set"]
+    assert tna_onnx.GuardSettings(add="set,ood").add == ("set", "ood")  # type: ignore[arg-type]
+
+
+def test_the_page_of_an_evaluation_has_the_decisions(small: Small, tmp_path: Path) -> None:
+    words: dict[str, Any] = {"output": tmp_path / "g.onnx", "add": ("set",), "decide": "macro-f1", "device": "cpu"}
+    result = tna_onnx.guard(small.model, small.calib, **words)
+    page = evaluation_page(tna_onnx.evaluate(words["output"], small.test, device="cpu"))
+    assert result.decisions.decision is not None
+    for table in ("Coverage and size of sets by class", "Decisions by class", "True class and decision"):
+        assert f"<summary>{table}</summary>" in page
+    assert ">false positives</th>" in page
+
+
+def test_what_scores_were_fitted_on_is_a_part_of_the_samples(small: Small) -> None:
+    result = tna_onnx.guard(small.model, small.calib, add=("accept", "ood"), dry_run=True, device="cpu", risk=20)
+    assert result.fitted_on == result.samples // 2
+    assert not any("others" in line and "saw" in line for line in guard_lines(result))

@@ -198,7 +198,8 @@ def fit(**arguments: Any) -> None:
     from tna_onnx.cli.show import carry_out  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
-    carry_out(run, report_text, arguments, ".onnx")
+    use = "give it scores as input `scores`; the output `calibrated` has the calibrated ones"
+    carry_out(run, lambda report: report_text(report, next_step=use), arguments, ".onnx")
 
 
 @click.command(cls=Command, short_help="Write the file that a patch makes of MODEL.")

@@ -219,6 +219,8 @@ def _making(report: Report) -> Iterator[str]:
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     yield f"- Input: {_code(report.model)}, SHA-256 {_code(report.model_sha256 or 'unknown')}"
     yield f"- Calibration data: {_code(report.calibration.data)}"
+    if report.teacher is not None:
+        yield f"- Teacher, in place of labels: {_code(report.teacher.model)}. {_plain(report.teacher.sentence)}."
     yield f"- Method: {_code(report.method)}, map {_code(report.map)}, seed {report.settings['seed']}"
     if report.preprocessing:
         yield f"- Preprocessing: {_code(json.dumps(report.preprocessing))}"

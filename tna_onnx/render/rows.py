@@ -1,23 +1,75 @@
-"""Rows and lines of results that the terminal and the page share: each number is put into words once."""
+"""Rows and lines of results that the terminal and the page share: each number is put into words once; and how lines are
+printed, whatever the terminal can show. Light to import: every command prints.
+"""
+
+from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from rich.text import Text
+
+from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.numerics.metrics import Interval, Metrics
-from tna_onnx.render.lines import count_text
-from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.measured import ComparedModel, Estimate, Subgroup
-from tna_onnx.results.outcomes import (
-    ClassDecision,
-    ConfidenceCalibration,
-    Decisions,
-    DecisionScores,
-    LevelDecision,
-    OperatingPoint,
-)
-from tna_onnx.results.recall import Recall
-from tna_onnx.results.report import Comparison, MethodScores, Report, Verification
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+
+    from tna_onnx.numerics.metrics import Interval, Metrics
+    from tna_onnx.results.details import BinFree, LabelMetrics
+    from tna_onnx.results.measured import ComparedModel, Estimate, Subgroup
+    from tna_onnx.results.outcomes import (
+        ClassDecision,
+        ConfidenceCalibration,
+        Decisions,
+        DecisionScores,
+        LevelDecision,
+        OperatingPoint,
+    )
+    from tna_onnx.results.recall import Recall
+    from tna_onnx.results.report import Comparison, MethodScores, Report, Verification
+
+
+def lines_text(lines: Sequence[str]) -> Text:
+    """Join lines; a break inside one of them came out of a file, and must not look like one of ours."""
+    return Text("\n".join(map(printable, lines)))
+
+
+def note_lines(notes: Sequence[str]) -> list[str]:
+    """Write notes, a line each."""
+    return [f"note     {note}" for note in notes]
+
+
+def count_text(number: int, noun: str) -> str:
+    """Write a number with its noun, in the plural where it has one."""
+    if number == 1:
+        return f"{number:,} {noun}"
+    return f"{number:,} {noun}s"
+
+
+def show(console: Console, content: RenderableType) -> None:
+    """Print without wrapping sentences at the width of a pipe.
+
+    What the encoding cannot hold is escaped, and so is what would act on a terminal.
+    """
+    # A name with letters that the terminal's encoding lacks must not end a run that has written its files.
+    if hasattr(console.file, "reconfigure"):
+        console.file.reconfigure(errors="backslashreplace")
+    console.print(_Escaped(content), soft_wrap=not console.is_terminal, highlight=False, crop=False)
+
+
+@dataclass(frozen=True)
+class _Escaped:
+    """Anything, with the characters escaped that would act on a terminal; styles are applied behind this."""
+
+    content: RenderableType
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.content, options):
+            yield segment._replace(text=printable(segment.text, lines=True))
 
 
 def size_text(metrics: Metrics) -> str:
@@ -98,8 +150,6 @@ def _label_metric(name: str, side: str, label: LabelMetrics) -> str:
 # p-values below it are called more than chance.
 _LEVEL = 0.05
 
-Row = tuple[str, Callable[[BinFree], str]]
-
 
 def p_text(p: float | None) -> str:
     """Write a p-value in two digits; below a thousandth none of them matters.
@@ -161,7 +211,7 @@ def bin_free_sentence(bin_free: BinFree, *, cross_fitted: bool) -> str:
     return f"chance explains the differences between confidence and accuracy (p {text})"
 
 
-_ROWS: tuple[Row, ...] = (
+_ROWS: tuple[tuple[str, Callable[[BinFree], str]], ...] = (
     ("ECE with less bias, %", lambda it: _percent(it.ece_debiased)),
     ("ECE by chance alone, %", lambda it: _percent(it.ece_expected)),
     ("Kuiper, %", lambda it: _percent(it.cumulative.kuiper)),
@@ -351,6 +401,14 @@ def cost_lines(point: OperatingPoint) -> Iterator[str]:
     if high < 0:
         words = "counting is worse"
     yield f"both {words}: counting costs {low:.3g} to {high:.3g} less"
+
+
+FRESH = {
+    True: ", held-out",
+    False: ", which gave the thresholds, so no test of the promises; give others",
+    None: "",
+}
+"""What to say of samples that decisions are measured on, by whether no threshold was chosen on them."""
 
 
 def decision_parts(decisions: Decisions) -> Iterator[tuple[str, str]]:

@@ -9,8 +9,8 @@ from rich.text import Text
 
 from tna_onnx.files import printable
 from tna_onnx.numerics.metric import METRICS
-from tna_onnx.render.lines import lines_text, note_lines
 from tna_onnx.render.rows import (
+    FRESH,
     between,
     bin_free_lines,
     change_rows,
@@ -19,9 +19,11 @@ from tna_onnx.render.rows import (
     decision_parts,
     head_text,
     label_table,
+    lines_text,
     map_text,
     method_table,
     metric_cells,
+    note_lines,
     per_cent,
     recall_words,
     size_text,
@@ -86,10 +88,11 @@ class _Table(Table):
         yield from super().__rich_console__(console, options.update_width(max(options.max_width, self._least)))
 
 
-def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
+def report_text(report: Report, *, detailed: bool = False, next_step: str = "") -> RenderableType:
     """A sentence, a table, notes, and what to do next.
 
     `detailed`: whether the methods that were compared, what was fitted and how it was checked are shown too.
+    `next_step`: what to do with a file that takes no model's place.
     """
     lines: list[str] = []
     if report.teacher:
@@ -100,7 +103,7 @@ def report_text(report: Report, *, detailed: bool = False) -> RenderableType:
         lines += guard_lines(report.guard)
     lines += [*note_lines(report.notes), f"wrote    {report.output or 'nothing'}"]
     if not report.missed:
-        lines.append(f"next     {_next_step(report)}")
+        lines.append(f"next     {next_step or _next_step(report)}")
     summary = Text(f"{report.summary}.", style=f"bold {_WORD_STYLES[report.standing.word]}".strip())
     if report.missed:
         # the error that follows is red, and green above it would contradict it
@@ -305,13 +308,6 @@ _MAX_DECIDED = 12  # classes of a decision, those of the lowest recall
 
 _FEW_CLASSES = 5  # with the lowest coverage, that are listed
 
-# By whether no threshold was chosen on the samples.
-_FRESH = {
-    True: ", held-out",
-    False: ", the same samples, so no test of the promises; give --eval",
-    None: "",
-}
-
 
 def guard_text(result: Guard) -> RenderableType:
     """What was added, what it promises, and what it decides on samples."""
@@ -327,7 +323,7 @@ def guard_lines(result: Guard) -> list[str]:
     """What thresholds come from, what was added, and what it decides."""
     source = f"data     {result.data}: thresholds from {result.samples:,} samples"
     if result.fitted_on:
-        source += f"; what is fitted for them saw {result.fitted_on:,} others"
+        source += f"; scores that are fitted on {result.fitted_on:,} have their thresholds from others"
     lines = [source]
     for output in result.outputs:
         limit = ""
@@ -342,7 +338,7 @@ def guard_lines(result: Guard) -> list[str]:
 
 def _range(dial: GuardInput) -> str:
     if dial.role == "threshold":
-        return "an input that may be left out; what a probability has to reach, by default the thresholds above"
+        return "an input that may be left out; takes the place of the thresholds above"
     if dial.lowest is None:
         return "an input that may be left out; a positive number for each class, by default how frequent it is here"
     return (
@@ -353,7 +349,7 @@ def _range(dial: GuardInput) -> str:
 
 def decision_lines(decisions: Decisions) -> list[str]:
     """Say what a file decides on samples."""
-    lines = [f"on {decisions.data}{_FRESH[decisions.fresh]}"]
+    lines = [f"on {decisions.data}{FRESH[decisions.fresh]}"]
     lines += [f"{name} {text}" for name, text in decision_parts(decisions)]
     if decisions.class_coverage:
         covered = [(share, k) for k, share in enumerate(decisions.class_coverage) if share is not None]

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from tna_onnx.graph.parts import Difference
 from tna_onnx.graph.walk.steps import Refusal
-from tna_onnx.render.lines import count_text, lines_text, note_lines
+from tna_onnx.render.rows import count_text, lines_text, note_lines
 from tna_onnx.results.inspection import (
     LABELS,
     HeadInfo,

@@ -35,12 +35,13 @@ from tna_onnx.render.html.blocks import (
     table,
     versions_text,
 )
-from tna_onnx.render.html.guarded import decided, promised
 from tna_onnx.render.html.predictions import (
     angles,
     compared_reliability,
     confidence,
+    decided,
     measured_reliability,
+    promised,
     reliability,
     samples,
     search,
@@ -188,9 +189,11 @@ _ALWAYS_OPEN = ("result", "choice", "decisions", "reliability")
 def evaluation_page(evaluation: Evaluation) -> str:
     """Write an evaluation as a page."""
     name = PurePath(evaluation.model).name
+    guarded = None if evaluation.decisions is None else (decided(evaluation.decisions),)
     sections = [
         Section("result", "Result", "evaluation_result", measured(evaluation)),
         Section("reliability", "Reliability", "calibration_reliability", measured_reliability(evaluation)),
+        Section("decisions", "Decisions", "comparison_decisions", guarded),
         Section("run", "How it was made", "calibration_run", measured_run(evaluation)),
     ]
     return render_page(f"Evaluation of {name}", sections, "")

@@ -1,11 +1,11 @@
-"""Sections on predictions: reliability, classes, samples, confidence, and the search over the angle.
+"""Sections on predictions: reliability, classes, samples, confidence, the search over the angle, and decisions.
 
 Reliability diagrams, before and after, are of the predicted class and of single classes: all of them, or those with the
 largest gaps where there are many. The angles are those between features and class vectors, for the predicted class and
-for the others ("false").
+for the others ("false"). Decisions are those of `guard`: promises, coverage, set sizes, curves with the chosen point.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -22,6 +22,7 @@ from tna_onnx.render.charts import (
     MarkedChart,
     angle_charts,
     bins_line,
+    curve,
     members_chart,
     members_text,
     risk_chart,
@@ -43,9 +44,10 @@ from tna_onnx.render.html.blocks import (
 )
 from tna_onnx.render.html.summary import data_text
 from tna_onnx.render.html.svg import confidence_histogram, line_chart, reliability_diagram
-from tna_onnx.render.rows import bin_free_rows, bin_free_sentence
+from tna_onnx.render.rows import FRESH, between, bin_free_rows, bin_free_sentence, cost_lines, decision_parts, per_cent
 from tna_onnx.results.details import BinFree, ClassBins, ClassResult, Details, RiskCoverage, Step
 from tna_onnx.results.measured import Evaluation, ModelComparison
+from tna_onnx.results.outcomes import Decisions, DecisionScores, Guard, GuardInput
 from tna_onnx.results.report import Report
 from tna_onnx.results.study import Line
 
@@ -365,3 +367,129 @@ def _mean_angle(shares: Sequence[float]) -> float:
     width = 180 / len(shares)
     # from the middles of the bins, which is all that the details keep
     return sum((j + 0.5) * width * share for j, share in enumerate(shares)) / (sum(shares) or 1)
+
+
+# Decisions
+
+# Rows of a table of classes; models may have thousands.
+_MAX_CLASSES = 1000
+_MAX_CONFUSION = 20  # columns that a page has place for
+
+_INPUTS = {
+    "risk": "the risk asked for",
+    "coverage": "the coverage asked for",
+    "class_prior": "how frequent each class is",
+    "threshold": "in place of the thresholds of the decision",
+}
+
+
+def promised(guard: Guard) -> SimpleNamespace:
+    """Return the values of a section on decisions that were added."""
+    rows = [(output.name, output.promise, _limit(output.threshold)) for output in guard.outputs]
+    rows += [(dial.name, f"input: {_INPUTS[dial.role]}; may be left out", _default(dial)) for dial in guard.inputs]
+    if guard.operating_point is not None:
+        rows += [("cost", line, "-") for line in cost_lines(guard.operating_point)]
+    heads = ("name", Column("what it is", wraps=True), "threshold")
+    return decided(guard.decisions, "", (table(heads, rows, "Outputs and inputs that were added"),))
+
+
+def _limit(threshold: tuple[float | None, ...]) -> str:
+    if not threshold:
+        return "-"
+    if len(threshold) > 1:
+        return "several"
+    if threshold[0] is None:
+        return "none"
+    return f"{threshold[0]:.6g}"
+
+
+def _default(dial: GuardInput) -> str:
+    if not isinstance(dial.default, tuple):
+        return f"{dial.default:g}"
+    return "as in the samples" if dial.role == "class_prior" else "several"
+
+
+def decided(decisions: Decisions, title: str = "", promises: tuple[Table, ...] = ()) -> SimpleNamespace:
+    """Return what a section shows of the decisions of one file."""
+    measured = [(name.rstrip(":,"), text) for name, text in decision_parts(decisions)]
+    curves = list(_curves(decisions))
+    return SimpleNamespace(
+        title=title,
+        data=f"{decisions.data}{FRESH[decisions.fresh]}.",
+        promises=promises,
+        figures=table(("", Column("", wraps=True)), measured, "What the file decides"),
+        groups=_groups(decisions),
+        classes=(*_set_classes(decisions), *_decided_classes(decisions.decision)),
+        keys=(key_of(curves[0].lines[0]),) if curves else (),
+        curves=tuple(map(chart_figure, curves)),
+    )
+
+
+def _groups(decisions: Decisions) -> tuple[Table, ...]:
+    if not decisions.by_confidence:
+        return ()
+    rows = [
+        (f"{group.low:.4f} to {group.high:.4f}", f"{group.n:,}", per_cent(group.coverage), f"{group.mean_set_size:.2f}")
+        for group in decisions.by_confidence
+    ]
+    return (table(("confidence", "samples", "sets that hold the class", "classes in a set"), rows, "By confidence"),)
+
+
+def _set_classes(decisions: Decisions) -> tuple[Table, ...]:
+    if not decisions.class_coverage or not decisions.class_set_size:
+        return ()
+    pairs = zip(decisions.class_coverage, decisions.class_set_size, strict=True)
+    rows = [
+        (str(k), per_cent(share), "-" if size is None else f"{size:.2f}")
+        for k, (share, size) in enumerate(pairs)
+        if k < _MAX_CLASSES
+    ]
+    return (table(("class", "sets that hold it", "classes in a set"), rows, "Coverage and size of sets by class"),)
+
+
+def _decided_classes(scores: DecisionScores | None) -> tuple[Table, ...]:
+    """Return recall, precision and false positive rate by class, and the confusion matrix of a few."""
+    if scores is None:
+        return ()
+    rows = [
+        (
+            point.name,
+            f"{point.samples:,}",
+            f"{point.decided:,}",
+            _share(point.recall, point.recall_interval),
+            _share(point.precision, point.precision_interval),
+            per_cent(point.false_positives),
+        )
+        for point in scores.classes[:_MAX_CLASSES]
+    ]
+    heads = ("decision", "samples", "decided so", "recall", "precision", "false positives")
+    tables = [table(heads, rows, "Decisions by class")]
+    if scores.confusion is not None and len(scores.classes) <= _MAX_CONFUSION:
+        names = [point.name for point in scores.classes]
+        cells = [(name, *map(str, row)) for name, row in zip(names, scores.confusion, strict=True)]
+        tables.append(table(("true", *names, "none"), cells, "True class and decision"))
+    return tuple(tables)
+
+
+def _share(share: float | None, interval: tuple[float, float] | None) -> str:
+    if interval is None:
+        return per_cent(share)
+    return f"{per_cent(share)} {between(interval)}"
+
+
+def _curves(decisions: Decisions) -> Iterator[MarkedChart]:
+    """Yield what other thresholds would give, with the chosen point in a ring."""
+    if (risks := decisions.risk_coverage) is not None:
+        points, chosen = (risks.coverage, risks.risk), (decisions.accepted, decisions.risk)
+        yield curve("Risk and coverage", ("accepted, %", "wrong among them, %"), points, chosen, y_range=None)
+    if decisions.decision is not None:
+        classes = {point.name: point for point in decisions.decision.classes}
+        for line in decisions.decision.curves:
+            chosen = (classes[line.name].recall, classes[line.name].precision)
+            title = f"Recall and precision of {line.name}"
+            yield curve(title, ("recall, %", "precision, %"), (line.recall, line.precision), chosen)
+    if (detection := decisions.detection) is not None:
+        labels = ("alarms for known samples, %", "alarms for unknown samples, %")
+        points = (detection.roc_false_alarms, detection.roc_detected)
+        title = f"ROC of the alarm: AUROC {detection.auroc:.4f}"
+        yield curve(title, labels, points, (decisions.alarms, detection.detected))

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.metric import METRICS
+from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.render.html.blocks import (
     LOOKS,
     Column,
@@ -38,7 +39,7 @@ from tna_onnx.render.rows import (
     weight_text,
 )
 from tna_onnx.results.as_json import to_json
-from tna_onnx.results.details import Details, Made
+from tna_onnx.results.details import Details, LabelMetrics, Made
 from tna_onnx.results.measured import ComparedModel, Evaluation
 from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report
@@ -58,10 +59,6 @@ def result(report: Report) -> SimpleNamespace:
     if report.missed:
         # red above green would contradict itself
         look = "open"
-    labels = None
-    if report.labels:
-        _, heads, rows = label_table(report.labels, len(report.labels))
-        labels = table(heads, rows, f"Each label: N = {c.before.n:,}, {c.before.bins} bins", "sortable numbers")
     return SimpleNamespace(
         missed=tuple(map(capital, report.missed)),
         dry_run=report.dry_run,
@@ -71,10 +68,18 @@ def result(report: Report) -> SimpleNamespace:
         measured_on=_HOW[c.how],
         metrics=_metrics(c, report.recall),
         recalls=_recalls(report),
-        labels=labels,
+        labels=_labels_table(report.labels, c.before),
         subgroups=subgroup_blocks(report.subgroups, "Subgroups: ", "after minus before"),
         notes=report.notes,
     )
+
+
+def _labels_table(labels: Sequence[LabelMetrics], metrics: Metrics) -> Table | None:
+    """Return the metrics of each label; None for one class a sample."""
+    if not labels:
+        return None
+    _, heads, rows = label_table(labels, len(labels))
+    return table(heads, rows, f"Each label: N = {metrics.n:,}, {metrics.bins} bins", "sortable numbers")
 
 
 def _metrics(c: Comparison, recall: Recall) -> Table:
@@ -265,6 +270,8 @@ def _run_terms(
     ]
     if details is not None:
         terms[:0] = _origin_terms(details.made)
+    if report.teacher is not None:
+        terms.append(Term("Teacher", f"{report.teacher.model}. {report.teacher.sentence}."))
     terms.append(Term("Preprocessing", recipe_text(report.preprocessing)))
     if sources:
         values = ", ".join(f"{flag} {value}" for flag, value in sources.items())
@@ -359,6 +366,7 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
         data=data,
         metrics=numbers,
         notes=evaluation.notes,
+        labels=_labels_table(evaluation.labels, metrics),
         subgroups=subgroup_blocks(evaluation.subgroups, "Subgroups: "),
     )
 
