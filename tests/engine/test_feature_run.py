@@ -63,6 +63,34 @@ def test_the_written_file_is_one(tmp_path: Path) -> None:
     assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "many.onnx").read_bytes()
 
 
+def test_class_names_that_the_data_set_has_decide_what_its_labels_number(tmp_path: Path) -> None:
+    """As `datasets` stores them; taken as the model's own numbers, every label would be wrong without a word."""
+    import json
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    order = np.random.default_rng(3).permutation(10)
+    table = rows()
+    labels = table["label"].to_numpy()
+    names = [f"digit {k}" for k in range(10)]
+    info = {"info": {"features": {"label": {"names": [names[k] for k in order], "_type": "ClassLabel"}}}}
+    table = table.set_column(1, "label", pa.array(np.argsort(order)[labels]))
+    pq.write_table(table.replace_schema_metadata({"huggingface": json.dumps(info)}), tmp_path / "set.parquet")
+    features(MODEL, tmp_path / "set.parquet", output=tmp_path / "f", classes=names, device="cpu")
+    assert {key: label for key, (label, _) in by_key(tmp_path / "f").items()} == {
+        f"k{row}": names[label] for row, label in enumerate(labels)
+    }
+    pq.write_table(
+        table.set_column(1, "label", pa.array([-1, *labels[1:]])).replace_schema_metadata(
+            {"huggingface": json.dumps(info)}
+        ),
+        tmp_path / "without.parquet",
+    )
+    with pytest.raises(DataError, match=r"goes from -1 to 9; remove samples without a label"):
+        features(MODEL, tmp_path / "without.parquet", output=tmp_path / "g", classes=names, device="cpu")
+
+
 def test_images_in_folders_and_behind_a_url(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     pytest.importorskip("PIL")

@@ -20,11 +20,10 @@ import numpy as np
 
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import FeatureWords, ProgressWord
-from tna_onnx.data import Recipe, Source, open_precomputed
+from tna_onnx.data import Recipe, Source
 from tna_onnx.data.choices import BatchSize
 from tna_onnx.data.data_settings import FeatureFields
-from tna_onnx.data.foreign import is_url, local_path
-from tna_onnx.data.formats import open_request
+from tna_onnx.data.foreign import is_url
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
@@ -32,7 +31,7 @@ from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
 from tna_onnx.data.sources.feature_files import FeatureFolder
 from tna_onnx.data.sources.image_files import ImageSource, open_bucket
 from tna_onnx.data.sources.slices import Slice, chosen_rows, input_column, source_slices, table_labels, table_slices
-from tna_onnx.data.sources.tables import table_columns
+from tna_onnx.data.sources.tables import label_names, table_columns
 from tna_onnx.data.suspicion import preprocessing_notes, warnings_of
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.batch_size import batch_size_for, batch_size_notes, check_batch_size
@@ -40,7 +39,7 @@ from tna_onnx.extraction.collect import collect_features
 from tna_onnx.extraction.extractor import FeatureExtractor, TableExtractor
 from tna_onnx.extraction.head_check import check_readout
 from tna_onnx.extraction.isolation import open_source
-from tna_onnx.extraction.opened_samples import open_samples
+from tna_onnx.extraction.opened_samples import open_samples, read_inputs
 from tna_onnx.extraction.sessions import Classifier, OpenModel
 from tna_onnx.fields import check_settings
 from tna_onnx.graph.load import Model
@@ -306,12 +305,10 @@ def open_run(opened: Classifier, data: Data, fields: FeatureFields, network: Net
 def _source(opened: Classifier, data: Data, request: Request) -> tuple[Data, Any]:
     """Return the data and their samples with the preprocessing settled."""
     place = data.samples
-    if isinstance(place, str) and is_url(local_path(place)) and request.takes_images and place.endswith("/"):
+    if isinstance(place, str) and is_url(place) and request.takes_images and place.endswith("/"):
         source: Any = open_bucket(place, request)
     else:
-        if data.format in (None, "npz", "npy") and open_precomputed(place, request):
-            raise UsageError(f"{place}: holds computed features or logits already")
-        source = open_request(place, request, data.format)
+        source = read_inputs(opened, data)
     return opened.preparation.settle(data, source)
 
 
@@ -321,9 +318,8 @@ def _table_files(data: Data) -> TableFiles | None:
         return None
     if not isinstance(data.samples, (str, Path)):
         return None
-    place = local_path(str(data.samples))
-    path = Path(place)
-    if not is_url(place) and path.is_dir() and (path / "state.json").exists():
+    place = str(data.samples)
+    if not is_url(place) and Path(place, "state.json").exists():
         return None
     return find_table_files(place)
 
@@ -344,17 +340,18 @@ def _of_tables(
             raise UsageError(f"{where}: the preprocessing of its images is unknown; add --preset, or --mean and --std")
         recipe = stated
         data = replace(data, preprocessing=recipe)
+    names = label_names(files.schema, label, Path(where), request) or ()
     rows = None
     if fields.max_samples is not None:
         labels = table_labels(files, label) if fields.stratify else None
         count = sum(sum(row_groups(files, name)) for name in files.names)
         rows = chosen_rows(count, labels, fields.max_samples)
-    slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where))
+    slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where), names)
     extractor = network.extractor(opened.model, tuple(map(input_column, columns)), recipe)
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
     resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
     notes = tuple(filter(None, [note]))
-    return FeatureRun(slices, extractor, title, data, resolved, lambda: table_labels(files, label), notes)
+    return FeatureRun(slices, extractor, title, data, resolved, lambda: table_labels(files, label, names), notes)
 
 
 def _columns_beside(request: Request, files: TableFiles, where: str) -> dict[str, str]:

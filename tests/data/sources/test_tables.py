@@ -49,6 +49,15 @@ def refusal(path: Path, *inputs: Any, **options: Any) -> str:
     return str(caught.value)
 
 
+def test_truth_values_are_the_classes_of_that_name(tmp_path: Path) -> None:
+    """As in CSV and in data frames, whichever of the two the model has first."""
+    path = write(tmp_path / "calib.parquet", pa.table({"x": rows(X), "label": LABELS > 0}))
+    for names in (["True", "False"], ["false", "true"]):
+        source = opened(path, n_classes=2, class_names=names)
+        assert [names[label].lower() for label in source.labels] == [str(label > 0).lower() for label in LABELS]
+    assert "labels are True and False" in refusal(path, n_classes=2, class_names=["cat", "dog"])
+
+
 # ---- numbers ----
 
 

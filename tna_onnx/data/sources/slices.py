@@ -19,6 +19,7 @@ from tna_onnx.data.request import BESIDE
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.arrow import TableFiles, column_array, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
+from tna_onnx.data.sources.tables import named_labels
 
 if TYPE_CHECKING:
     from tna_onnx.data.source import IntArray, Source
@@ -57,6 +58,7 @@ class TableSlice:
     count: int = 0  # of samples; 0 where it is not known
     # column of what belongs to a sample beside inputs and label, by its role: `group`, `weight`
     beside: Mapping[str, str] = field(default_factory=dict)
+    label_names: Sequence[str] = ()  # of the classes that labels number in another order than the model
 
     def __len__(self) -> int:
         """Return the number of samples; 0 where it is not known."""
@@ -80,6 +82,8 @@ class TableSlice:
             columns = {input_column(name): batch.column(name) for name in self.columns}
             columns |= {name: batch.column(name) for name in passed}
             columns[LABEL] = batch.column(self.label)
+            if self.label_names:
+                columns[LABEL] = pa.array(_labels_of(batch, self.label, self.label_names))
             columns |= {role: batch.column(column) for role, column in self.beside.items()}
             if KEY not in columns:
                 file = self.name.rpartition("/")[2]
@@ -89,16 +93,10 @@ class TableSlice:
 
 @dataclass(frozen=True, eq=False)
 class SourceSlice:
-    """Rows of a source; those of image files alone can be pickled.
+    """Rows of a source; those of image files alone can be pickled."""
 
-    Attributes:
-        source: with the samples.
-        rows: of the source.
-        first: number of the first one, for keys of samples that have no name.
-    """
-
-    source: Source = field(repr=False)
-    rows: IntArray = field(repr=False)
+    source: Source = field(repr=False)  # with the samples
+    rows: IntArray = field(repr=False)  # of the source
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -156,6 +154,7 @@ def table_slices(
     label: str,
     rows: IntArray | None = None,
     beside: Mapping[str, str] = MappingProxyType({}),
+    label_names: Sequence[str] = (),
 ) -> list[TableSlice]:
     """Cut table files: a slice for each, or for each row group where there are few files.
 
@@ -176,22 +175,28 @@ def table_slices(
                 count = len(selected)
             one = (number, number + 1) if len(groups) > 1 else None
             if count or not counted:
-                slices.append(TableSlice(files, name, tuple(columns), label, one, first, selected, count, dict(beside)))
+                where = (one, first, selected, count)
+                slices.append(TableSlice(files, name, tuple(columns), label, *where, dict(beside), label_names))
             first += size
         start += first
     return slices
 
 
-def table_labels(files: TableFiles, label: str) -> NDArray[Any]:
+def table_labels(files: TableFiles, label: str, label_names: Sequence[str] = ()) -> NDArray[Any]:
     """Return the labels of all rows of table files, in their order: this column alone is read."""
     parts = [
-        batch.column(label).to_numpy(zero_copy_only=False)
-        for name in files.names
-        for batch in table_batches(files, name, [label])
+        _labels_of(batch, label, label_names) for name in files.names for batch in table_batches(files, name, [label])
     ]
     if parts:
         return np.concatenate(parts)
     return np.zeros(0)
+
+
+def _labels_of(batch: Any, label: str, label_names: Sequence[str]) -> NDArray[Any]:
+    labels: NDArray[Any] = batch.column(label).to_numpy(zero_copy_only=False)
+    if label_names:
+        return named_labels(labels, label_names, f"column {label!r}")
+    return labels
 
 
 def chosen_rows(count: int, labels: NDArray[Any] | None, size: int, seed: int = 0) -> IntArray:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.digest import files_sha256
-from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, plain_column, read_text, whole_numbers
+from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, plain_column, read_text
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.labels import listed
 from tna_onnx.data.sources.arrow import (
@@ -40,7 +40,7 @@ from tna_onnx.data.sources.tokens import need_padding, token_columns, with_token
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import BinaryIO
 
     from tna_onnx.data.choices import Limits
@@ -131,34 +131,42 @@ def stored_labels(table: Any, name: str, path: Path, request: Request) -> AnyArr
     if column.null_count:
         row = next(row for row, value in enumerate(column) if not value.is_valid)
         raise DataError(f"{path}: column {name!r} has {column.null_count} empty cells, first in row {row}; fill them")
-    values = cell_array(column.to_pylist())
-    if not all(isinstance(value, int) for value in values):
-        if all(isinstance(value, (int, float)) for value in values):
-            return values.astype(np.float64)
-        return values
-    indices = whole_numbers(values.tolist())
+    indices = plain_column(cell_array(column.to_pylist()))
+    if indices.dtype.kind not in "iu":
+        return indices
     # no class of any model has such a number
     if indices.dtype != np.int64:
-        row = next(row for row, value in enumerate(values) if not -(2**63) <= value < 2**63)
-        raise DataError(f"{path}: column {name!r}: {values[row]} in row {row} is no class index; store the classes")
-    class_label = _class_label(table.schema, name, path, request.limits)
-    if class_label is None or indices.size == 0:
+        row = int(np.argmax(indices))
+        raise DataError(f"{path}: column {name!r}: {indices[row]} in row {row} is no class index; store the classes")
+    names = label_names(table.schema, name, path, request)
+    if names is None:
         return indices
+    return named_labels(indices, names, f"{path}: column {name!r}")
+
+
+def label_names(schema: Any, name: str, path: Path, request: Request) -> list[str] | None:
+    """Return the names that `datasets` stored for a column of class indices, where these decide; else None."""
+    names = _class_label(schema, name, path, request.limits)
     # Without the model's names, indices of the data set can only be taken as the model's if the counts agree.
-    if request.class_names is None and len(class_label) != request.n_classes:
+    if names is not None and request.class_names is None and len(names) != request.n_classes:
         raise DataError(
-            f"{path}: column {name!r} has {len(class_label)} classes ({listed(class_label)}), the model has "
-            f"{request.n_classes}; give the model's class names in its order (--classes FILE)"
+            f"{path}: column {name!r} has {len(names)} classes ({listed(names)}), the model has {request.n_classes}; "
+            "give the model's class names in its order (--classes FILE)"
         )
     if request.class_names is None:
-        return indices
-    if indices.min() < 0 or indices.max() >= len(class_label):
+        return None
+    return names
+
+
+def named_labels(indices: AnyArray, names: Sequence[str], where: str) -> AnyArray:
+    """Return the names of classes, (N,): the data set and the model may order the classes differently."""
+    if indices.dtype.kind not in "iu" or not np.all((indices >= 0) & (indices < len(names))):
         raise DataError(
-            f"{path}: column {name!r} must lie in 0 to {len(class_label) - 1}, the places of its class names, but goes "
-            f"from {indices.min()} to {indices.max()}; remove samples without a label"
+            f"{where} must lie in 0 to {len(names) - 1}, the places of its class names, but goes from {indices.min()} "
+            f"to {indices.max()}; remove samples without a label"
         )
-    named: AnyArray = np.array(class_label)[indices]
-    return named  # names decide: the data set and the model may order the classes differently
+    named: AnyArray = np.array(names)[indices]
+    return named
 
 
 def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:
