@@ -23,6 +23,7 @@ from tests.data.samples import (
 )
 from tna_onnx.data import Recipe, Source, open_source
 from tna_onnx.data.request import Request
+from tna_onnx.data.source import ClassPrior, source_beside
 from tna_onnx.data.sources.image_files import open_folder
 from tna_onnx.errors import DataError, UsageError
 
@@ -92,6 +93,15 @@ def test_skipping_needs_something_that_is_good(tmp_path: Path) -> None:
     (tmp_path / "1" / "b.png").write_text("")
     with pytest.raises(DataError, match=r"none of 2 images can be read, .*0/a\.png first"):
         open_images(tmp_path, skip_bad=True)
+
+
+def test_frequencies_of_classes_weigh_the_images_that_are_left(tmp_path: Path) -> None:
+    write_folder(tmp_path, [*TWO, "1/c.png", "1/d.png"])
+    (tmp_path / "1" / "d.png").write_text("")
+    for skip_bad, weights in ((False, [3.0, 1 / 3, 1 / 3, 1 / 3]), (True, [2.25, 0.375, 0.375])):
+        beside = {"weight": ClassPrior(np.array([0.75, 0.25]))}
+        source = open_source(tmp_path, [ANY_SIZE], 2, Recipe(), beside=beside, skip_bad=skip_bad)
+        np.testing.assert_allclose(source_beside(source)["weight"], weights)
 
 
 def test_an_image_that_does_not_fit_is_not_skipped(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from tna_onnx.data.foreign import check_inside, file_system, parsing
 from tna_onnx.data.images.decode import open_image_file, read_ahead, read_image
 from tna_onnx.data.labelfile import read_label_file
 from tna_onnx.data.labels import check_labels, folder_labels, listed
-from tna_onnx.data.source import NO_LABELS, classes_text, split_rows
+from tna_onnx.data.source import NO_LABELS, ClassPrior, classes_text, split_rows
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ def open_image_files(
     # Checked again: the images left out may have been all of one class, or all but one.
     if request.labels is not NO_LABELS:
         labels = check_labels(labels, len(rows), request.n_classes, where)
-    beside = {role: values[rows] for role, values in beside.items()}
+    # frequencies of classes are of the images that are left
+    beside = {role: v if isinstance(v, ClassPrior) else v[rows] for role, v in beside.items()}
     return ImageSource(title, files, rows, labels, *image_input, skipped, request.limits, beside=beside)
 
 
