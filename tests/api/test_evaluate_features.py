@@ -126,6 +126,40 @@ def test_labels_of_features_in_tables_come_from_nowhere_else(small: Small, compu
     labels = features_of(small, small.test)[1]
     with pytest.raises(tna_onnx.UsageError, match="leave labels out"):
         tna_onnx.evaluate(small.model, computed / "files", labels=labels, device="cpu")
+    with pytest.raises(tna_onnx.UsageError, match=r"holds features in tables.*leave labels out"):
+        tna_onnx.calibrate(small.model, computed / "files", labels=labels, device="cpu", dry_run=True)
+
+
+def test_arrays_behind_a_url_are_copied_once(small: Small, computed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Features, and samples for the inputs; what a command cannot take is refused under the name of the URL."""
+    fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    memory.put(str(computed / "npz.npz"), "/bucket/features.npz")
+    memory.put(str(small.test), "/bucket/test.npz")
+    copied: list[Any] = []
+    get = type(memory).get
+
+    def counted(self: Any, *names: Any, **words: Any) -> Any:
+        copied.append(names)
+        return get(self, *names, **words)
+
+    monkeypatch.setattr(type(memory), "get", counted)
+    expected = numbers(evaluate(small.model, small.test, device="cpu"))
+    try:
+        for name in ("features", "test"):
+            measured = evaluate(small.model, f"memory://bucket/{name}.npz", device="cpu")
+            assert numbers(measured) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+        assert len(copied) == 2
+        for refused in (guard, features):
+            with pytest.raises(UsageError, match=r"^memory://bucket/features\.npz: 'features' holds features"):
+                refused(small.model, "memory://bucket/features.npz", output=computed / "new", device="cpu")
+        assert len(copied) == 4
+        calibrate(small.model, "memory://bucket/features.npz", dry_run=True, device="cpu")
+        assert len(copied) == 5
+    finally:
+        memory.rm("/bucket", recursive=True)
+    local = evaluate(small.model, f"file://{computed / 'npz.npz'}", device="cpu")
+    assert numbers(local) == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
 def of_another_model(values: Any, labels: Any) -> Any:

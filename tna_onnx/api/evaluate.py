@@ -29,7 +29,7 @@ from tna_onnx.engine.scoring import OutputExtractor, TableScorer
 from tna_onnx.errors import UsageError
 from tna_onnx.extraction.batch_size import check_batch_size
 from tna_onnx.extraction.isolation import read_classifier
-from tna_onnx.extraction.opened_samples import open_inputs, open_unknown
+from tna_onnx.extraction.opened_samples import local_npz, open_inputs, open_unknown
 from tna_onnx.extraction.sessions import Classifier
 from tna_onnx.graph.nodes import provenance
 from tna_onnx.graph.options import ModelOptions, ModelSource
@@ -163,14 +163,16 @@ def _open(
 ) -> Opened:
     loaded, output = read_classifier(model, options)
     guards = guards_about(loaded, output)
-    computed = open_computed(loaded, output, device, data, options, guards.values())
     form = ""
-    if computed is None:
-        classifier = Classifier(loaded, output, device, data)
-        data, source = open_inputs(classifier, data)
-    else:
-        classifier, samples = computed
-        source, form = samples.source, samples.form
+    with local_npz(data) as place:
+        data = replace(data, samples=place)
+        computed = open_computed(loaded, output, device, data, options, guards.values())
+        if computed is None:
+            classifier = Classifier(loaded, output, device, data)
+            data, source = open_inputs(classifier, data)
+        else:
+            classifier, samples = computed
+            source, form = samples.source, samples.form
     require_samples(source, bins)
     outlier_outputs = outlier_scores(classifier.model, classifier.output)
     size, notes = checked_batch_size(classifier, batch_size, source, outlier_outputs)

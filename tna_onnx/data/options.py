@@ -41,6 +41,8 @@ class Data(DataFields):
 
     def __post_init__(self) -> None:
         check_settings(self)
+        if isinstance(self.samples, str):
+            object.__setattr__(self, "samples", local_path(self.samples))
         for name in (self.samples, self.labels, self.preprocessing, self.classes, self.tokenizer, self.data_root):
             # a pattern may be longer than each of the names that it stands for
             is_path = isinstance(name, str) and not is_url(local_path(name)) and "{" not in name

@@ -4,8 +4,9 @@ Features and logits that someone has stored, in a feature store of this package 
 a run of the network: only the part of the graph behind them is opened.
 """
 
+import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.data import InputSpec, Source, open_precomputed
 from tna_onnx.data.digest import arrays_sha256
-from tna_onnx.data.foreign import is_url, local_path
+from tna_onnx.data.foreign import is_url
 from tna_onnx.data.formats import open_request
 from tna_onnx.data.multi_label import LabelSource
 from tna_onnx.data.options import Data
@@ -92,11 +93,9 @@ def computed_kind(data: Data, inputs: Sequence[str], *, in_tables: bool = True) 
     """
     if is_store(data):
         return "store"
-    place = data.samples
-    remote = isinstance(place, str) and is_url(local_path(place))
-    if data.format in (None, "npz", "npy") and not remote:
+    if data.format in (None, "npz", "npy"):
         root = None if data.data_root is None else Path(data.data_root)
-        with stored_arrays(place, data.limits, root) as stored:
+        with stored_arrays(data.samples, data.limits, root) as stored:
             names = set() if stored is None else {*stored.names}
         if names.isdisjoint(inputs):
             for kind in ("features", "logits"):
@@ -104,7 +103,7 @@ def computed_kind(data: Data, inputs: Sequence[str], *, in_tables: bool = True) 
                     return kind
     if not in_tables or data.columns or data.format not in (None, "table"):
         return ""
-    return feature_kind(place, inputs) or ""
+    return feature_kind(data.samples, inputs) or ""
 
 
 def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> Samples:
@@ -114,11 +113,9 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
     of features or logits; None for all.
     """
     names = opened.names
-    data = data.with_prior(opened.readout.n_classes, names)
-    path = data.samples
-    if isinstance(path, str) and is_url(local_path(path)) and path.endswith(".npz"):
-        return _from_url(opened, path, data)
     readout = opened.readout
+    data = data.with_prior(readout.n_classes, names)
+    path = data.samples
     if readout.several:
         n_features = readout.n_features if isinstance(readout, Head) else readout.n_classes
         source = data.open(
@@ -135,18 +132,39 @@ def open_samples(opened: OpenModel, data: Data, at_most: int | None = None) -> S
             raise UsageError(f"{path}: the feature store has its own labels; leave --labels out")
         request.check_no_table(str(path))
         return _stored(opened, Path(path), data)
-    if data.format in (None, "table") and data.labels is None and not readout.multi_label:
+    in_tables = data.format in (None, "table")
+    if in_tables and data.labels is None and not readout.multi_label:
         files = open_feature_files(path, request, at_most)
         if files is not None:
             return _from_files(opened, files, data)
-    if data.format in (None, "npz", "npy"):
-        computed = open_precomputed(path, request)
-        if computed is not None:
-            request.check_no_table(computed.source.title)
-            return _entered(opened, computed, data)
-    source = open_request(path, request, data.format)
+    elif in_tables and not data.columns and (kind := feature_kind(path, [spec.name for spec in opened.inputs])):
+        raise _labels_elsewhere(path, kind)
+    with local_npz(data) as place:
+        if data.format in (None, "npz", "npy"):
+            computed = open_precomputed(place, request)
+            if computed is not None:
+                request.check_no_table(computed.source.title)
+                return _entered(opened, computed, data)
+        source = open_request(place, request, data.format)
     data, source = opened.preparation.settle(data, source)
     return Samples(source, readout, data=data)
+
+
+@contextlib.contextmanager
+def local_npz(data: Data) -> Iterator[Any]:
+    """Give what `data` name in a block that reads all of it; of a `.npz` file behind a URL, a copy.
+
+    Such a file is looked at before it is opened: both are done on one copy.
+    """
+    url = data.samples
+    if not (isinstance(url, str) and is_url(url) and url.endswith(".npz")):
+        yield url
+        return
+    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
+
+    copy = Copy(url, data.limits)
+    with copy.named():
+        yield copy.path
 
 
 def open_inputs(model: Classifier, data: Data, *, labels: bool = True) -> tuple[Data, Source]:
@@ -161,29 +179,42 @@ def open_inputs(model: Classifier, data: Data, *, labels: bool = True) -> tuple[
 def read_inputs(model: Classifier, data: Data) -> Source:
     """Open samples for the inputs of a whole model, images not yet prepared."""
     output = model.output
-    inputs = [spec.name for spec in model.inputs]
-    kind = "" if output.several else computed_kind(data, inputs)
-    if kind:
-        holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
-        where = "arrays" if isinstance(data.samples, Mapping) else data.samples
-        stated = data.labels is not None and data.labels is not NO_LABELS
-        if stated and not computed_kind(data, inputs, in_tables=False):
-            raise UsageError(
-                f"{where}: {holds}, and the labels come from elsewhere; expected them beside {kind} in tables: leave "
-                "labels out, or store them as a column of these files"
-            )
-        raise UsageError(
-            f"{where}: {holds}, which only calibrate and evaluate accept; this command runs the whole model, so give "
-            "samples for its inputs. If this array is an input, give it the name of that input, or name it with "
-            "--columns"
+    with local_npz(data) as place:
+        local = replace(data, samples=place)
+        if not output.several:
+            _refuse_computed(model, local)
+        return local.open(
+            model.inputs,
+            output.n_classes,
+            model.names,
+            model_file=model.model.path,
+            several=output.several,
+            multi_label=output.multi_label,
         )
-    return data.open(
-        model.inputs,
-        output.n_classes,
-        model.names,
-        model_file=model.model.path,
-        several=output.several,
-        multi_label=output.multi_label,
+
+
+def _refuse_computed(model: Classifier, data: Data) -> None:
+    """Refuse what a model computed, for commands that run all of it."""
+    inputs = [spec.name for spec in model.inputs]
+    kind = computed_kind(data, inputs)
+    if not kind:
+        return
+    where = "arrays" if isinstance(data.samples, Mapping) else data.samples
+    stated = data.labels is not None and data.labels is not NO_LABELS
+    if (stated or model.output.multi_label) and not computed_kind(data, inputs, in_tables=False):
+        raise _labels_elsewhere(where, kind)
+    holds = "is a feature store" if kind == "store" else f"{kind!r} holds {kind}"
+    raise UsageError(
+        f"{where}: {holds}, which only calibrate and evaluate accept, without --engine; this command runs the whole "
+        "model, so give samples for its inputs. If this array is an input, give it the name of that input, or name it "
+        "with --columns"
+    )
+
+
+def _labels_elsewhere(where: object, kind: str) -> UsageError:
+    return UsageError(
+        f"{where}: holds {kind} in tables, where a column has the class of each sample; leave labels out, store "
+        f"{kind} and labels as arrays (.npz), or give samples for the model's inputs"
     )
 
 
@@ -201,17 +232,6 @@ def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
             "them, so the preprocessing of the images is unknown; use arrays or images for both"
         )
     return model.preparation.settle(data, opened)[1]
-
-
-def _from_url(opened: OpenModel, url: str, data: Data) -> Samples:
-    """Open a single file that is looked at, and opened, from one copy."""
-    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
-
-    copy = Copy(url, data.limits)
-    with copy.named():
-        samples = open_samples(opened, replace(data, samples=copy.path))
-    copy.keep_for(samples.source)
-    return samples
 
 
 def _from_files(opened: OpenModel, files: FeatureFiles, data: Data) -> Samples:

@@ -307,18 +307,6 @@ def test_a_mapping() -> None:
     assert open_precomputed([(FEATURES, LABELS)], Request([spec()], 3)) is None
 
 
-def test_a_url(tmp_path: Path) -> None:
-    fsspec = pytest.importorskip("fsspec")
-    local = store(tmp_path, "npz", features=FEATURES, labels=LABELS)
-    fsspec.filesystem("memory").put(str(local), f"/{tmp_path.name}/calib.npz")
-    found = open_precomputed(f"memory://{tmp_path.name}/calib.npz", Request([spec()], 3))
-    same = open_precomputed(local, Request([spec()], 3))
-    assert found is not None
-    assert same is not None
-    assert found.source.digest() == same.source.digest()
-    assert open_precomputed(f"memory://{tmp_path.name}", Request([spec()], 3)) is None
-
-
 def test_one_logit(tmp_path: Path) -> None:
     found = open_precomputed(store(tmp_path, "npz", logits=LOGITS[:, :1], labels=LABELS % 2), Request([spec()], 2))
     assert found is not None

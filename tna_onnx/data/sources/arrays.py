@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from tna_onnx.data.foreign import is_url, local_path
 from tna_onnx.data.labelfile import labels_apart
 from tna_onnx.data.source import AnyArray, InputSpec, IntArray
 from tna_onnx.data.sources.array_files import MappingArrays, StoredArrays, open_hdf5_file, open_npy_files, open_npz
@@ -168,12 +167,8 @@ class Precomputed:
 def open_precomputed(data: Any, request: Request) -> Precomputed | None:
     """Open features or logits; return None if `data` are something else, or hold an input of the model.
 
-    `data`: `.npz` file, also behind a URL; folder with `.npy` files; or mapping of arrays.
+    `data`: `.npz` file; folder with `.npy` files; or mapping of arrays.
     """
-    if isinstance(data, str):
-        data = local_path(data)
-    if isinstance(data, str) and is_url(data):
-        return _open_url(data, request)
     with stored_arrays(data, request.limits, request.data_root) as stored:
         if stored is None:
             return None
@@ -203,19 +198,6 @@ def stored_arrays(data: Any, limits: Limits, data_root: Path | None = None) -> I
             yield stored
     else:
         yield None
-
-
-def _open_url(url: str, request: Request) -> Precomputed | None:
-    """Open a file behind a URL; return None if it is not a `.npz` file."""
-    # Only a single file is fetched to be looked at; a folder may be large and hold something else.
-    if not url.endswith(".npz"):
-        return None
-    from tna_onnx.data.sources.remote import Copy  # noqa: PLC0415 - most data are no URL
-
-    copy = Copy(url, request.limits)
-    precomputed = open_precomputed(copy.path, request)
-    copy.keep_for(precomputed or copy)
-    return precomputed
 
 
 def _check_values(values: AnyArray, kind: Kind, request: Request, where: str) -> None:
