@@ -8,7 +8,8 @@ The probe runs 1, 2, 4, ... of the real samples and doubles until one of these r
 4. The network cannot run this size, whatever its inputs say.
 5. The probe has taken long enough.
 
-Of the sizes that are about as fast as the fastest it takes the one nearest to 64.
+Of the sizes that are about as fast as the fastest it takes the one nearest to 64. Where images of several sizes come, a
+batch ends before the next size, however large it may be: no size can be tried, and it is 64.
 
 Times differ from run to run, so `auto` may choose another size the next time, and another size may add up in another
 order. It is therefore not the default: the same command is to give the same bytes. A feature store that was begun keeps
@@ -18,7 +19,7 @@ its size.
 import functools
 import math
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,15 +48,10 @@ def check_batch_size(size: BatchSize) -> None:
         raise UsageError(f"batch size must be at least 1, or auto, got {size}")
 
 
-def choose_batch_size(
-    requested: BatchSize, session: Session | None, outputs: Sequence[str], source: Source, stored: int | None = None
-) -> int:
+def choose_batch_size(requested: BatchSize, session: Session | None, outputs: Sequence[str], source: Source) -> int:
     """Return the number of samples per run. `session`: the network; None if there is nothing to run."""
     if requested != "auto":
         return requested
-    # the size is part of a store's key: with another one nothing of it could be used
-    if stored is not None:
-        return stored
     # rows of a sample come together: sizes of batches cannot be tried by their number of rows
     if session is None or isinstance(source, PositionSource):
         return DEFAULT
@@ -78,7 +74,7 @@ def batch_size_for(
     requested: BatchSize,
     model: Model,
     session: Session | None,
-    outputs: Collection[str],
+    outputs: Sequence[str],
     source: Source,
     cache: Path | None = None,
 ) -> int:
@@ -86,13 +82,13 @@ def batch_size_for(
 
     `session`: a session on it; None where there is nothing to run.
     """
-    if requested != "auto":
-        return choose_batch_size(requested, session, (), source)
-    begun = None
     # the digests read the whole model and all data: only where there is a store to match
-    if cache is not None and find_stores(cache):
+    if requested == "auto" and cache is not None and find_stores(cache):
         begun = begun_batch_size(cache, {**model_key(model), **data_key(source)})
-    return choose_batch_size(requested, session, list(outputs), source, begun)
+        # the size is part of a store's key: with another one nothing of it could be used
+        if begun is not None:
+            return begun
+    return choose_batch_size(requested, session, outputs, source)
 
 
 def batch_size_notes(requested: BatchSize, size: int) -> tuple[str, ...]:
@@ -114,6 +110,8 @@ def _probe(
     `clock`: seconds; `resident`: bytes that this process holds; `free`: bytes that the machine can still give.
     """
     rates = _rates(run, source, clock, resident, free)
+    if not rates:
+        return DEFAULT
     enough = max(rates.values()) / _MIN_GAIN
     fast = (size for size, rate in rates.items() if rate >= enough)
     # sizes double: how far apart two are is their ratio
@@ -127,7 +125,7 @@ def _rates(
     resident: Callable[[], int],
     free: Callable[[], int],
 ) -> dict[int, float]:
-    """Return size -> samples per second of every size that may be chosen."""
+    """Return size -> samples per second of every size that may be chosen; none where samples differ in shape."""
     max_size = min(_MAX_SIZE, len(source))
     max_memory = _MEMORY_SHARE * free()
     started = clock()
@@ -137,8 +135,8 @@ def _rates(
     fastest = size = 1
     while size <= max_size:
         batch = _extended(source, batch, size)
-        if len(next(iter(batch.values()))) < size:  # the next image has another size
-            return rates
+        if len(next(iter(batch.values()))) < size:  # another image has another size
+            return {}
         try:
             seconds = _seconds(run, batch, clock)
         except OutOfMemory:  # rule 3: the size before this one fitted, but leaves no room for anything else
