@@ -23,7 +23,7 @@ from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import Head, Layout, Readout
 from tna_onnx.graph.scores import find_readout
 from tna_onnx.progress import silent
-from tna_onnx.runtime import providers
+from tna_onnx.runtime import Device, providers
 
 
 def collected(proto: onnx.ModelProto, x: np.ndarray, size: int = 16, **more: Any) -> FeatureTable:
@@ -274,11 +274,25 @@ def test_cores_are_divided_among_batches_where_there_are_several(monkeypatch: py
     assert sum(sizes) == {20: 12}.get(samples, 0)
 
 
-@pytest.mark.parametrize(("name", "value"), [("provider", "CUDAExecutionProvider"), ("fallback", "no room on cuda:0")])
-def test_a_session_that_was_asked_for_cuda_is_not_opened_again(name: str, value: str) -> None:
+@pytest.mark.parametrize(("cores", "free"), [(1, 2**40), (8, 2**20)])
+def test_a_session_is_opened_once_where_cores_or_memory_allow_one_batch_at_a_time(
+    monkeypatch: pytest.MonkeyPatch, cores: int, free: int
+) -> None:
+    monkeypatch.setattr(providers, "allowed_cores", lambda: cores)
+    monkeypatch.setattr(providers, "free_memory", lambda: free)
     model = opened(dense())
     session = model.session
-    setattr(session, name, value)
+    model.divide_cores(3)
+    assert model.session is session
+
+
+def test_a_session_that_was_asked_for_cuda_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(providers, "_wants_cuda", lambda ort, device: True)
+    monkeypatch.setattr(providers, "_no_room", lambda model, name, device: "no room on cuda:0")
+    model = opened(dense())
+    model.device = Device("auto")
+    session = model.session
+    assert session.fallback
     model.divide_cores(3)
     assert model.session is session
 

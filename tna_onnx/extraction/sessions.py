@@ -38,7 +38,6 @@ from tna_onnx.graph.outputs import ClassOutput, output_of
 from tna_onnx.graph.readout import CLASSES_FIRST, CLASSES_LAST, Head, Layout, Readout
 from tna_onnx.graph.tensors import is_external, pieces, place_of
 from tna_onnx.runtime import AT_ONCE, Device, Session, open_session
-from tna_onnx.runtime.session import CUDA
 
 _log = logging.getLogger("tna_onnx")
 
@@ -144,11 +143,11 @@ class OpenModel(Classifier):
     def divide_cores(self, batches: int) -> None:
         """Let several batches run at a time, on some of the cores each: until then a batch has all of them.
 
-        On the CPU the session is opened again, in place of the old one; not where that would try CUDA once more.
+        On the CPU the session is opened again, in place of the old one, if there are cores and memory for that.
         """
         if batches < AT_ONCE or self._at_once == AT_ONCE:
             return
-        if self._session is not None and (self._session.provider == CUDA or self._session.fallback):
+        if self._session is not None and self._session.most_at_once == 1:
             return
         self._at_once = AT_ONCE
         if self._session is not None:
@@ -297,6 +296,7 @@ class PositionSession(Session):
         self.inputs = network.inputs
         self.fixed_batch = network.fixed_batch
         self.at_once = network.at_once
+        self.most_at_once = network.most_at_once
         self.layouts: dict[str, Layout] = {}
 
     @property

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError, DeviceError, UnsupportedModel, UsageError
 from tna_onnx.runtime.device import Device, allowed_cores, free_device_memory, free_memory
-from tna_onnx.runtime.session import CUDA, Session, is_onnxruntime_error
+from tna_onnx.runtime.session import AT_ONCE, CUDA, Session, is_onnxruntime_error
 
 _log = logging.getLogger("tna_onnx")
 
@@ -81,26 +81,26 @@ def open_session(
         if shortage:
             return Session(_load(ort, model, name, [_CPU], folder)[0], name, shortage, fixed_batch)
         providers = [(CUDA, _cuda_options(device)), _CPU]
-    at_once = 1 if use_cuda else _side_by_side(at_once, model)
+    most_at_once = 1 if use_cuda else _side_by_side(model)
+    at_once = min(at_once, most_at_once)
     session, printed = _load(ort, model, name, providers, folder, at_once)
     session.disable_fallback()  # a run that fails on CUDA must not move to the CPU unnoticed
     if not use_cuda or session.get_providers()[0] == CUDA:
-        return Session(session, name, fixed_batch=fixed_batch, device=device, at_once=at_once)
+        opened = Session(session, name, fixed_batch=fixed_batch, device=device, at_once=at_once)
+        opened.most_at_once = most_at_once
+        return opened
     reason = _why_no_cuda(ort, printed)
     if device.kind == "cuda":
         raise DeviceError(f"device cuda:{device.index} was asked for, but ONNX Runtime gave {_CPU}: {reason}")
     return Session(session, name, reason, fixed_batch)
 
 
-def _side_by_side(sessions: int, model: bytes | Path) -> int:
+def _side_by_side(model: bytes | Path) -> int:
     """Return how many batches can be run at a time: each needs a core, and memory for what the network computes."""
-    if sessions == 1:
-        return 1
-    size = _size(model)
     # a session holds the weights twice while it is opened; the room for two batches is a guess from above
-    if free_memory() < 2 * size + _ROOM:
+    if free_memory() < 2 * _size(model) + _ROOM:
         return 1
-    return min(sessions, allowed_cores())
+    return min(AT_ONCE, allowed_cores())
 
 
 def _size(model: bytes | Path) -> int:

@@ -65,10 +65,12 @@ class Session:
         fixed_batch: the only batch size that the model accepts; None if it accepts any.
         device: the CUDA device that was asked for; None on the CPU.
         at_once: batches that it is made to run at a time, from as many threads.
+        most_at_once: how many a session could be made to run, by cores and memory; 1 where CUDA was tried.
         remembered: (inputs, outputs) of batches that need not be run again.
     """
 
     remembered: tuple[tuple[Mapping[str, NDArray[Any]], Mapping[str, NDArray[Any]]], ...] = ()
+    most_at_once = 1
 
     def __init__(
         self,
