@@ -17,7 +17,11 @@ from tests.builders import small_model, tensor_info
 from tests.conftest import Demo
 from tests.extraction.prepared_images import CLASSES, SIDE, make_images, network, write_folder
 from tests.extraction.samples import rows_run
+from tna_onnx.data import InputSpec, open_source
+from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.errors import DataError
+from tna_onnx.extraction.preparation import resizes_images
+from tna_onnx.graph.load import load_model
 
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -397,3 +401,63 @@ def test_metadata_that_are_no_recipe(text: str, photos: Path, saved: Make) -> No
     onnx.save(proto, path)
     with pytest.raises(DataError, match="metadata"):
         tna_onnx.evaluate(path, photos)
+
+
+def test_what_is_stated_of_sizes_and_channels_is_kept(photos: Path, saved: Make, tmp_path: Path) -> None:
+    """The filter of resizing, and the colours where the axis of the channels is open."""
+    size = (16, 32)
+    model = saved(scale=1.0, source=size, resized=lambda images: _as_trained(images, size, crop=False))
+    data = write_folder(tmp_path / "wide", *make_images(400, size=size))
+    found = tna_onnx.evaluate(model, data, preprocessing=tna_onnx.Recipe(interpolation="bicubic"))
+    assert found.recipe_search is not None
+    assert {row.name.rpartition(", ")[2] for row in found.recipe_search.recipes} == {"bicubic"}
+    tna_onnx.calibrate(model, data, output=tmp_path / "out.onnx", map="ts", search="none")
+    later = tna_onnx.evaluate(tmp_path / "out.onnx", data, preprocessing=tna_onnx.Recipe(interpolation="bicubic"))
+    assert later.preprocessing is not None
+    assert (later.preprocessing["interpolation"], later.preprocessing["scale"]) == ("bicubic", 1.0)
+    proto = network()
+    proto.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "channels"
+    onnx.save(proto, tmp_path / "open.onnx")
+    stated = tna_onnx.Recipe(scale=1 / 255, layout="NCHW", color="RGB")
+    assert accuracy(tmp_path / "open.onnx", photos, preprocessing=stated) > 0.85
+
+
+def doubling(by: str) -> onnx.ModelProto:
+    """Return a network that makes images twice as large, by sizes, or by scales, that it computes of their shape."""
+    model = resizing()
+    del model.graph.node[:3]
+    nodes = [
+        helper.make_node("Shape", ["image"], ["shape"]),
+        helper.make_node("Mul", ["shape", "twice"], ["doubled"]),
+        helper.make_node("Cast", ["doubled"], ["doubled as float"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Cast", ["shape"], ["shape as float"], to=onnx.TensorProto.FLOAT),
+        helper.make_node("Div", ["doubled as float", "shape as float"], ["scales"]),
+        helper.make_node("Identity", ["doubled"], ["sizes"]),
+        helper.make_node("Resize", ["image", "", *([by] if by == "scales" else ["", by])], ["resized"]),
+    ]
+    for node in reversed(nodes):
+        model.graph.node.insert(0, node)
+    model.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 2, 2]), "twice"))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "one_size"),
+    [(resizing(), True), (resizing(layer=True), False), (doubling("sizes"), False), (doubling("scales"), False)],
+)
+def test_whether_a_network_has_one_size_for_images_of_all(photos: Path, model: onnx.ModelProto, one_size: bool) -> None:
+    loaded = load_model(model)
+    spec = InputSpec("image", (None, 3, None, None), np.dtype(np.float32))
+    source = open_source(photos, [spec], CLASSES)
+    assert isinstance(source, ImageSource)
+    assert resizes_images(loaded, source, 1) == one_size
+
+
+def test_a_refusal_says_that_the_size_is_a_guess_too(mixed: Path, tmp_path: Path) -> None:
+    onnx.save(resizing(layer=True), tmp_path / "any.onnx")
+    files = sorted(mixed.glob("*/*.png"))
+    order = np.random.default_rng(0).permutation(len(files)) % CLASSES
+    rows = [f"{file.relative_to(tmp_path)},{label}" for file, label in zip(files, order, strict=True)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label", *rows]))
+    with pytest.raises(DataError, match=r"better than chance[\s\S]*images of any size.*is a guess; state"):
+        tna_onnx.evaluate(tmp_path / "any.onnx", tmp_path / "list.csv")

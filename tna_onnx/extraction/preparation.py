@@ -6,6 +6,7 @@ recipe, and the one whose NLL at its own temperature is least is taken. A recipe
 against the known ones in the same way.
 """
 
+import contextlib
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +30,7 @@ from tna_onnx.data.options import Data
 from tna_onnx.data.source import Batch, InputSpec, Source
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import other_scale, takes_images
-from tna_onnx.errors import DataError, UsageError
+from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.recipe_trials import (
     CLEAR,
     DROPPED,
@@ -45,10 +46,11 @@ from tna_onnx.extraction.recipe_trials import (
     race,
     worse_than_guessing,
 )
+from tna_onnx.graph.cut import cut_between
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.nodes import head_provenance
 from tna_onnx.graph.outputs import ClassOutput
-from tna_onnx.runtime import Session
+from tna_onnx.runtime import Device, Session
 
 _log = logging.getLogger("tna_onnx")
 
@@ -63,6 +65,8 @@ _VARIATIONS = {  # of pixels of 0 to 1: contrast about the usual pixel, and what
     "inverted pixels": (-1.0, 1 - 2 * _USUAL_PIXEL),
 }
 _LAYERS = {"Conv", "ConvInteger", "QLinearConv", "MatMul", "MatMulInteger", "QLinearMatMul", "Gemm", "Einsum"}
+_NOTHING_STATED = Recipe()
+_SIDES = (48, 80)  # of images by which it shows whether a network resizes them
 _SHARES = (0.875, 1.0, 0.95, 0.9)  # of the shorter side that a crop keeps, in torchvision, CLIP and timm
 
 
@@ -82,7 +86,7 @@ class Preparation:
         if not isinstance(source, ImageSource):
             self._check_stored(data, source)
             return data, source
-        source = replace(source, mixed_sizes=resizes_images(self._model, source.input_name))
+        source = replace(source, mixed_sizes=resizes_images(self._model, source, self._session.fixed_batch or 1))
         spec = next(_spec_of(info) for info in self._session.inputs if info.name == source.input_name)
         if self._recipe is None or data.preprocessing != self._stated:
             stated = data.preprocessing
@@ -154,7 +158,9 @@ class Preparation:
         if recipe is not None and search is not None:
             notes.append(_search_text(search))
             _log.info("preprocessing: %s", notes[-1])
-            notes += warnings + _size_notes(images, stated or Recipe(), recipe)
+            notes += warnings
+            if size_note := _size_note(images, stated or Recipe(), recipe):
+                notes.append(size_note)
         return recipe, replace(_noted(source, notes), search=search)
 
     def _written(self, data: Data, spec: InputSpec) -> tuple[Recipe | None, list[str]]:
@@ -176,19 +182,37 @@ class Preparation:
         return recipe, [f"the preprocessing is that of {path}"]
 
 
-def resizes_images(model: Model, image_input: str) -> bool:
-    """Whether a network brings images of any size to its own, before its first layer."""
-    before_layers = {image_input}
+def resizes_images(model: Model, source: ImageSource, batch: int) -> bool:
+    """Whether a network brings images of any size to its own, before its first layer.
+
+    `batch`: a number of images that it takes.
+    """
+    if source.preprocess.height and source.preprocess.width:
+        return False
+    before_layers = {source.input_name}
     for node in model.proto.graph.node:
         # the sizes of images lead to other nodes that resize, behind layers
         if node.op_type in (*_LAYERS, "Shape", "Size") or before_layers.isdisjoint(node.input):
             continue
         if node.op_type in ("Resize", "Upsample"):
-            inputs = [name for name in node.input if name]
-            sizes = node.input[3:]
-            # scales that are constants make larger images of larger ones
-            return any(sizes) or (len(inputs) > 1 and model.constant_tensor(inputs[-1]) is None)
+            return _has_one_size(model, source, batch, node.output[0])
         before_layers.update(node.output)
+    return False
+
+
+def _has_one_size(model: Model, source: ImageSource, batch: int, tensor: str) -> bool:
+    """Whether a tensor has one shape for images of two sizes: it is computed, as a graph has many ways to say sizes."""
+    from tna_onnx.extraction.sessions import open_part  # noqa: PLC0415 - it imports this file
+
+    name, recipe = source.input_name, source.preprocess
+    shapes = set()
+    with contextlib.suppress(DataError, UnsupportedModel):
+        session = open_part(model, cut_between(model.proto, {name: recipe.dtype}, [tensor]), Device("cpu"))
+        for side in _SIDES:
+            shape = [batch, recipe.height or side, recipe.width or side]
+            shape.insert(1 if recipe.layout == "NCHW" else 3, len(recipe.mean))
+            shapes.add(session.run([tensor], {name: np.zeros(shape, recipe.dtype)})[0].shape)
+        return len(shapes) == 1
     return False
 
 
@@ -282,8 +306,9 @@ def _geometry_and_order(recipe: Recipe | None) -> dict[str, Any]:
     """Return what a recipe says about sizes, axes and channels."""
     if recipe is None:
         return {}
-    names = ("resize", "crop", "crop_pct", "layout", "color")
-    return {name: getattr(recipe, name) for name in names if getattr(recipe, name) is not None}
+    names = ("resize", "crop", "crop_pct", "layout", "color", "interpolation")
+    stated = {name: getattr(recipe, name) for name in names}
+    return {name: value for name, value in stated.items() if value != getattr(_NOTHING_STATED, name)}
 
 
 def _noted(source: ImageSource, notes: Iterable[str]) -> ImageSource:
@@ -306,7 +331,7 @@ def _search(
         return None, None, []
     ran = list(trials)
     ranked = race(images, trials)
-    best = _informative(images, ranked, ran)
+    best = _informative(images, stated, ranked, ran)
     if later_shapes:
         variants = [images.trial(_shaped(best.named, shape)) for shape in later_shapes]
         ran += variants
@@ -324,18 +349,18 @@ def _search(
     suspicion = best.suspicion(images.labels)
     if differing and (suspicion is None or suspicion.kind != "order"):
         why = f"{best.named.name} and {differing[0].named.name} do equally well on {len(best):,} of them"
-        raise DataError(_refusal(images, why, rows))
+        raise DataError(_refusal(images, stated, best, why, rows))
     doubt = ""
     if suspicion is None:
         doubt = _unlike_trained(images, best, ran) or _better_variation(images, best)
     if doubt and not insisted:
         why = f"{doubt} (if it is the images: --expect-accuracy {100 * best.accuracy(images.labels):.0f})"
-        raise DataError(_refusal(images, why, rows))
+        raise DataError(_refusal(images, stated, best, why, rows))
     warnings = [f"WARNING: {doubt}"] if doubt else []
     return best.named.recipe, RecipeSearch(best.named.name, bool(tied), tuple(rows)), warnings
 
 
-def _informative(images: TrialImages, ranked: Sequence[Trial], ran: Sequence[Trial]) -> Trial:
+def _informative(images: TrialImages, stated: Recipe, ranked: Sequence[Trial], ran: Sequence[Trial]) -> Trial:
     """Return the best recipe, if predictions under it have to do with the labels."""
     best = ranked[0]
     suspicion = best.suspicion(images.labels)
@@ -348,7 +373,7 @@ def _informative(images: TrialImages, ranked: Sequence[Trial], ran: Sequence[Tri
         return orders[max(reordered)[1]][1]
     rows = sorted((trial.score(best, images.labels) for trial in ran), key=lambda row: (row.behind, row.nll))
     why = f"under none of {len(ran)} known recipes is the model clearly better than chance ({suspicion.chance:.1%})"
-    raise DataError(_refusal(images, f"{why} on {len(best):,} of them", rows))
+    raise DataError(_refusal(images, stated, best, f"{why} on {len(best):,} of them", rows))
 
 
 def _unlike_trained(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> str:
@@ -420,8 +445,8 @@ def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tupl
 
 def _candidates(images: TrialImages, stated: Recipe, shape: dict[str, Any]) -> list[NamedRecipe]:
     """Return the known recipes for the input in one size, with what is stated."""
-    resolved = stated.resolve(images.spec)
-    recipes = known_recipes(len(resolved.mean), float_input=images.spec.dtype.kind == "f")
+    # the axis of the channels may be open: then the options have said how many there are
+    recipes = known_recipes(len(images.source.preprocess.mean), float_input=images.spec.dtype.kind == "f")
     fixed = _geometry_and_order(stated)
     color = fixed.pop("color", None)
     return [
@@ -475,7 +500,10 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
     shapes = [{"resize": (height, width)}]
     if height == width:
         shapes = [{"crop_pct": share} for share in _SHARES] + shapes
-    first, *rest = [{**shape, "interpolation": name} for name in ("bilinear", "bicubic") for shape in shapes]
+    filters = (stated.interpolation,)
+    if stated.interpolation == _NOTHING_STATED.interpolation:
+        filters = ("bilinear", "bicubic")
+    first, *rest = [{**shape, "interpolation": name} for name in filters for shape in shapes]
     return [first], rest
 
 
@@ -530,16 +558,19 @@ def _against_known(images: TrialImages, stated: Recipe, *, insisted: bool) -> li
     )
 
 
-def _size_notes(images: TrialImages, stated: Recipe, chosen: Recipe) -> list[str]:
-    """Say to which size images were brought, where neither the model nor the recipe that is stated determines it."""
+def _size_note(images: TrialImages, stated: Recipe, chosen: Recipe) -> str:
+    """Say to which size images were brought, where neither the model nor the recipe that is stated determines it.
+
+    Empty where one of them does.
+    """
     resolved = stated.resolve(images.spec)
     sizes = (resolved.height, resolved.width, resolved.resize, resolved.crop)
     text = "the model takes images of any size, and nothing says which one it was trained with"
     if any(sizes) or (chosen.resize is None and images.source.mixed_sizes):
-        return []
+        return ""
     if chosen.resize is None:
-        return [f"{text}: these go in as they are; if it is another one, state --resize and --crop"]
-    return [f"WARNING: {text}: the size of ImageNet's networks is a guess; state --resize and --crop"]
+        return f"{text}: these go in as they are; if it is another one, state --resize and --crop"
+    return f"WARNING: {text}: the size of ImageNet's networks is a guess; state --resize and --crop"
 
 
 def _search_text(search: RecipeSearch) -> str:
@@ -558,18 +589,18 @@ def _search_text(search: RecipeSearch) -> str:
     return f"{text}; {best.flags or '--color RGB'} says the same"
 
 
-def _refusal(images: TrialImages, why: str, rows: Sequence[RecipeScore]) -> str:
+def _refusal(images: TrialImages, stated: Recipe, best: Trial, why: str, rows: Sequence[RecipeScore]) -> str:
     """Return the message that nothing tells the preprocessing, with a table of what was tried."""
     width = max(len(row.name) for row in rows)
     lines = [
         f"  {row.name:{width}}  accuracy {100 * row.accuracy:5.1f} %  NLL {row.nll:6.3f}  {row.flags or '--color RGB'}"
         for row in rows
     ]
-    return "\n".join(
-        [
-            f"{images.source.describe()}: nothing says how these images are prepared for the model, and {why}; state "
-            "the preprocessing that it was trained with by the flags in the last column, or others (if none is right, "
-            "check the labels and the order of the classes):",
-            *lines,
-        ]
+    if size_note := _size_note(images, stated, best.named.recipe):
+        lines.append(size_note.removeprefix("WARNING: "))
+    head = (
+        f"{images.source.describe()}: nothing says how these images are prepared for the model, and {why}; state the "
+        "preprocessing that it was trained with by the flags in the last column, or others (if none is right, check "
+        "the labels and the order of the classes):"
     )
+    return "\n".join([head, *lines])
