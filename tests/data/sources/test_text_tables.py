@@ -191,6 +191,14 @@ def test_text_beside_the_numbers_is_left_out_and_said() -> None:
     assert layout.note.endswith("not used: 'customer'")
 
 
+def test_columns_read_beside_the_inputs_are_not_called_unused() -> None:
+    kinds: dict[str, Kind] = {"site": "number", **NUMBERS, "w": "number", "customer": "text"}
+    request = Request(ONE, 3, beside={"group": "site", "weight": "w"})
+    layout = lay_out("calib.csv", kinds, request, "label")
+    assert layout.columns == {"X": ("a", "b", "c", "d")}
+    assert layout.note.endswith("label 'label'; groups 'site'; weights 'w'; not used: 'customer'")
+
+
 def test_the_only_column_of_lists_is_the_input() -> None:
     layout = laid({"id": "number", "embedding": "list", "label": "number"}, [spec("X", (None, 3, 8))])
     assert layout == Layout({"X": ("embedding",)})

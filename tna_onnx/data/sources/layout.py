@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from tna_onnx.data.labelfile import find_label_column, holds_classes, label_candidates
 from tna_onnx.data.labels import listed
+from tna_onnx.data.request import BESIDE
 from tna_onnx.data.source import NO_LABELS, shape_text
 from tna_onnx.errors import DataError
 
@@ -81,7 +82,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         raise _missing(where, kinds, inputs, data_columns)
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
-    return Layout(columns, _note(columns, kinds, label, order))
+    return Layout(columns, _note(columns, kinds, request, label, order))
 
 
 def plain_kinds(spec: InputSpec) -> tuple[Kind, ...]:
@@ -241,16 +242,20 @@ def _check(where: str, spec: InputSpec, columns: Sequence[str], kinds: Mapping[s
         )
 
 
-def _note(columns: Mapping[str, tuple[str, ...]], kinds: Mapping[str, Kind], label: str | None, order: str) -> str:
+def _note(
+    columns: Mapping[str, tuple[str, ...]], kinds: Mapping[str, Kind], request: Request, label: str | None, order: str
+) -> str:
     used = [name for names in columns.values() for name in names]
     if not any(kinds[name] in ("number", "text") for name in used):
         return ""
-    unused = [name or "(no name)" for name in kinds if name not in used and name != label]
+    beside = {role: column for role, column in request.beside.items() if isinstance(column, str) and column in kinds}
+    unused = [name or "(no name)" for name in kinds if name not in {*used, label, *beside.values()}]
     parts = [f"columns: {_few(used)} {order}"]
     if len(columns) == 1:
         parts = [f"columns of input {next(iter(columns))!r}: {_few(used)} {order}"]
     if label is not None:
         parts.append(f"label {label!r}")
+    parts += [f"{BESIDE[role][0]} {column!r}" for role, column in beside.items()]
     if unused:
         parts.append(f"not used: {_few(unused)}")
     return "; ".join(parts)
