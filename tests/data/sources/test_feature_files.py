@@ -136,6 +136,18 @@ def test_patterns_folders_and_urls(tmp_path: Path) -> None:
     memory.rm("/bucket", recursive=True)
 
 
+def test_files_of_one_type_only(tmp_path: Path) -> None:
+    """Values of one file would lose digits in the array of another."""
+    (tmp_path / "f").mkdir()
+    pq.write_table(table(), tmp_path / "f" / "1.parquet")
+    values, labels = np.stack(table()["features"].to_numpy()), table()["label"].to_numpy()
+    for dtype in (np.float16, np.float64):
+        other = features_table("features", values.astype(dtype), {"label": labels}, {"model_sha256": "ab"})
+        pq.write_table(other, tmp_path / "f" / "0.parquet")
+        with pytest.raises(DataError, match=f"6 float32, 6 {np.dtype(dtype)} in the rows before"):
+            opened(tmp_path / "f")
+
+
 def test_columns_that_are_no_features(tmp_path: Path) -> None:
     """Weights and groups may be there; a report says that they are not used."""
     pq.write_table(table(), tmp_path / "plain.parquet")

@@ -276,10 +276,10 @@ def _read(
             part = column_array(batch.column(kind), f"{name}: column {kind!r}")
             if values is None:
                 values = room((count, part.shape[1]), part.dtype)
-            if part.shape[1] != values.shape[1]:
+            if (part.shape[1], part.dtype) != (values.shape[1], values.dtype):
                 raise DataError(
-                    f"{name}: {kind} of {part.shape[1]} numbers, {values.shape[1]} in the rows before; write all for "
-                    "one model"
+                    f"{name}: {kind} of {part.shape[1]} {part.dtype}, {values.shape[1]} {values.dtype} in the rows "
+                    "before; write all for one model, in one type"
                 )
             if batch.column(label).null_count:
                 raise DataError(f"{name}: column {label!r} has rows without a label; leave them out")
