@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import EvaluateWords, ProgressWord
 from tna_onnx.data import InputSpec, Source
-from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.data_settings import EngineFields, FeatureFields
+from tna_onnx.data.choices import BatchSize, EngineFields, FeatureFields
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.labels import label_indices
 from tna_onnx.data.options import Data

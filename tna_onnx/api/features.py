@@ -21,8 +21,7 @@ import numpy as np
 from tna_onnx.api import arguments
 from tna_onnx.api.arguments import FeatureWords, ProgressWord
 from tna_onnx.data import Recipe, Source
-from tna_onnx.data.choices import BatchSize
-from tna_onnx.data.data_settings import FeatureFields
+from tna_onnx.data.choices import BatchSize, FeatureFields
 from tna_onnx.data.foreign import is_url
 from tna_onnx.data.labelfile import find_label_column
 from tna_onnx.data.options import Data

@@ -38,7 +38,9 @@ def allocate(path: Path | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         place = str(path.parent)
         advice = "choose another --cache"
     try:
-        with _opened(path) as file:
+        if path is not None:
+            path.touch()
+        with path.open("r+b") if path else tempfile.TemporaryFile(prefix="tna-onnx-") as file:
             # a file of the right size holds what an earlier run computed
             if os.fstat(file.fileno()).st_size != size:
                 file.truncate(0)
@@ -88,13 +90,6 @@ def release(array: NDArray[Any], rows: slice, stays: int | None = None) -> None:
     start = part.ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
     first = start // mmap.PAGESIZE * mmap.PAGESIZE  # `madvise` wants whole pages
     mapped.madvise(mmap.MADV_DONTNEED, first, start + part.nbytes - first)
-
-
-def _opened(path: Path | None) -> IO[bytes]:
-    if path is None:
-        return tempfile.TemporaryFile(prefix="tna-onnx-")
-    path.touch()
-    return path.open("r+b")
 
 
 def reserve(file: IO[bytes], size: int) -> None:

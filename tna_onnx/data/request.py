@@ -45,7 +45,7 @@ def label_columns(label_column: str | None) -> tuple[str, ...]:
 class Request:
     """How to open labelled samples.
 
-    Fields without a description are what the user states, as in `tna_onnx.data.data_settings.DataFields`.
+    Fields without a description are what the user states, as in `tna_onnx.data.choices.DataFields`.
     """
 
     inputs: Sequence[InputSpec]  # the model's inputs, all of which the samples must provide
