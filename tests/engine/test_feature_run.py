@@ -124,6 +124,18 @@ def test_what_the_model_reads_may_have_the_name_of_a_weight_a_label_or_a_key(tmp
     assert by_key(tmp_path / "f-a") == by_key(tmp_path / "f-b")
 
 
+def test_tensors_with_permuted_axes_are_refused_as_they_are_elsewhere(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    image = rows()["image"].combine_chunks()
+    kind = pa.fixed_shape_tensor(pa.float32(), image.type.shape, permutation=[0, 2, 1])
+    table = pa.table({"image": pa.ExtensionArray.from_storage(kind, image.storage), "label": rows()["label"]})
+    pq.write_table(table, tmp_path / "turned.parquet")
+    with pytest.raises(DataError, match="permuted axes"):
+        features(MODEL, tmp_path / "turned.parquet", output=tmp_path / "f", device="cpu")
+
+
 def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compute, seen = Session._compute, []
 

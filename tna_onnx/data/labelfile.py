@@ -151,8 +151,14 @@ def find_label_column(
         elif len(texts) == 1 and not candidates:
             advice = f"if {texts[0]!r} does, which is the only column of text, add --label-column {texts[0]}"
         raise DataError(f"{where}: {problem} ({listed(columns)}); {advice}")
-    _check_y(names, candidates[0], where)
-    return candidates[0]
+    (label,) = candidates
+    named = [str(name).strip().lower() for name in names if str(name).strip()]
+    # next to an `x`, or among other columns, `y` may be a coordinate
+    if label.strip().lower() == "y" and len(named) >= 3 and ({"x", "z"} & {*named} or "y" not in (named[0], named[-1])):
+        raise DataError(
+            f"{where}: {label!r} may be the label or a feature ({listed(names)}); name the label with --label-column"
+        )
+    return label
 
 
 def label_candidates(names: Sequence[str], beside: Collection[str], label_column: str | None) -> list[str]:
@@ -175,18 +181,6 @@ def holds_classes(values: AnyArray, request: Request) -> bool:
     if request.class_names is not None:
         return len(names) > 1 and names <= {*request.class_names}
     return len(names) == request.n_classes and all(isinstance(value, str) for value in values.tolist())
-
-
-def _check_y(names: Sequence[str], label: str, where: str) -> None:
-    """Refuse `y` as the label where it may be a coordinate: next to an `x`, or among other columns."""
-    named = [name for name in names if str(name).strip()]
-    if str(label).strip().lower() != "y" or len(named) < 3:
-        return
-    beside_x = any(str(name).strip().lower() in ("x", "z") for name in named)
-    if beside_x or label not in (named[0], named[-1]):
-        raise DataError(
-            f"{where}: {label!r} may be the label or a feature ({listed(names)}); name the label with --label-column"
-        )
 
 
 def labels_apart(request: Request, stored: AnyArray | None) -> AnyArray:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.data.samples import gather, spec
 from tna_onnx.data import InputSpec, Source, open_source
+from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
 tokenizers = pytest.importorskip("tokenizers")
@@ -96,6 +97,23 @@ def test_cut_and_padded_to_what_the_model_takes(folder: Path) -> None:
     assert gather(opened(table(folder), folder), 4)["input_ids"].shape == (6, 5)
     (folder / "tokenizer_config.json").write_text('{"model_max_length": 1e30}')
     assert gather(opened(table(folder), folder), 4)["input_ids"].shape == (6, 7)
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_labels_in_words_that_are_not_read_are_no_text(folder: Path, suffix: str) -> None:
+    """Of samples whose labels come from elsewhere, or are not to be known."""
+    words = [("ham", "spam")[label] for label in LABELS]
+    path = table(folder, sms=TEXTS)
+    path.write_text(path.read_text().replace('"label": 0', '"label": "ham"').replace('"label": 1', '"label": "spam"'))
+    if suffix == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet as pq
+
+        path = folder.parent / "reviews.parquet"
+        pq.write_table(pa.table({"sms": TEXTS, "label": words}), path)
+    ids = gather(opened(path, folder), 4)["input_ids"]
+    for labels in (NO_LABELS, LABELS):
+        np.testing.assert_array_equal(gather(opened(path, folder, labels=labels), 4)["input_ids"], ids)
 
 
 def test_pairs_of_columns_that_are_named(folder: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.data.samples import encoded, gather, noise, spec
 from tna_onnx.data import Source, open_source
+from tna_onnx.data.source import NO_LABELS
 from tna_onnx.errors import DataError, UsageError
 
 IMAGE = spec("image", (None, 3, 5, 6))
@@ -165,3 +166,10 @@ def test_archives_that_are_cut_off(tmp_path: Path, end: int) -> None:
     path.write_bytes(path.read_bytes()[:end])
     with pytest.raises(DataError, match=r"calib\.tar"):
         opened(path)
+
+
+def test_samples_whose_labels_are_not_read_need_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "target.tar", [member for member in samples(0, 3) if member[0].endswith(".png")])
+    source = opened(path, labels=NO_LABELS)
+    check(source, range(3))
+    assert source.labels.tolist() == [-1, -1, -1]

@@ -355,9 +355,7 @@ def column_numbers(column: Any, where: str) -> ArrowNumbers:
         dtype = _dtype(pa, inner, where)
     kind = column.type
     if isinstance(kind, pa.FixedShapeTensorType):  # stored flat
-        if kind.permutation not in (None, list(range(len(kind.shape)))):
-            raise DataError(f"{where}: tensors with permuted axes are not read; store them in plain order")
-        shape = tuple(kind.shape)
+        shape = _tensor_shape(kind, where)
     return ArrowNumbers(tuple(chunks), starts[:-1], (int(starts[-1]), *(shape or ())), dtype)
 
 
@@ -375,7 +373,7 @@ def column_array(column: Any, where: str) -> AnyArray:
         )
     shape: tuple[int, ...] = (-1,)
     if isinstance(column.type, pa.FixedShapeTensorType):
-        shape = tuple(column.type.shape)
+        shape = _tensor_shape(column.type, where)
     column = _storage(column)
     if column.null_count:
         raise DataError(f"{where}: has {column.null_count:,} empty values; leave these rows out")
@@ -388,6 +386,12 @@ def column_array(column: Any, where: str) -> AnyArray:
     if flat.null_count:
         raise DataError(f"{where}: has {flat.null_count:,} empty values; leave these rows out")
     return np.asarray(flat.to_numpy(zero_copy_only=False)).reshape(len(column), *shape)
+
+
+def _tensor_shape(kind: Any, where: str) -> tuple[int, ...]:
+    if kind.permutation not in (None, list(range(len(kind.shape)))):
+        raise DataError(f"{where}: tensors with permuted axes are not read; store them in plain order")
+    return tuple(kind.shape)
 
 
 def _storage(column: Any) -> Any:

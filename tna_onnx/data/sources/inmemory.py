@@ -23,7 +23,7 @@ from tna_onnx.data.labelfile import labels_apart, text_json, text_rows
 from tna_onnx.data.labels import listed
 from tna_onnx.data.multi_label import joined_columns, marked_labels
 from tna_onnx.data.sources.columns import LABELS, ArraySource, open_columns, stack
-from tna_onnx.data.sources.layout import Kind, by_user, folded, label_in, lay_out, plain_kinds
+from tna_onnx.data.sources.layout import Kind, by_user, folded, label_in, lay_out, no_inputs, plain_kinds
 from tna_onnx.data.sources.tokens import need_padding, padded, text_columns, token_columns, tokenized, with_tokenizer
 from tna_onnx.errors import DataError
 
@@ -92,8 +92,8 @@ def _input_arrays(
         names = layout.columns
         arrays = {spec.name: _filled(where, spec, names[spec.name], columns, kinds) for spec in request.inputs}
         return arrays, layout.note
-    not_text = (label, *request.no_inputs)
-    texts = [name for name, kind in kinds.items() if kind == "text" and name not in not_text]
+    left_out = no_inputs(where, kinds, request, label)
+    texts = [name for name, kind in kinds.items() if kind == "text" and name not in left_out]
     cells = [(name, columns[name].tolist()) for name in text_columns(where, texts, request)]
     return tokenized(where, cells, request)
 

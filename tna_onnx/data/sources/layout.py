@@ -59,9 +59,7 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
         raise DataError(
             f"{where}: no column {listed(unknown)}, which --drop-columns names; the columns are {listed(kinds)}"
         )
-    left_out = {label, *_ROW_NUMBERS, *request.no_inputs}
-    if label is None:  # labels apart do not make a feature of those in the table
-        left_out |= {*_LABELS, _unread_label(where, kinds, request)} - {spec.name for spec in inputs}
+    left_out = no_inputs(where, kinds, request, label)
     data_columns = {name: kind for name, kind in kinds.items() if name not in left_out}
     by = request.beside.get("by")
     width = _width(inputs[0]) if len(inputs) == 1 else None
@@ -83,6 +81,19 @@ def lay_out(where: str, kinds: Mapping[str, Kind], request: Request, label: str 
     for spec in inputs:
         _check(where, spec, columns[spec.name], kinds)
     return Layout(columns, _note(columns, kinds, request, label, order))
+
+
+def no_inputs(where: str, kinds: Mapping[str, Kind], request: Request, label: str | None) -> set[str | None]:
+    """Return the columns that fill no input unless the user names them for that."""
+    left_out = {label, *_ROW_NUMBERS, *request.no_inputs}
+    if label is not None:
+        return left_out
+    # labels apart do not make a feature of those in the table: unlabelled data may still have that column
+    unread = set(_LABELS)
+    if request.labels is NO_LABELS:
+        with contextlib.suppress(DataError):
+            unread.add(find_label_column([*kinds], request.label_column, where))
+    return left_out | (unread - {spec.name for spec in request.inputs})
 
 
 def plain_kinds(spec: InputSpec) -> tuple[Kind, ...]:
@@ -110,15 +121,6 @@ def label_in(
         return kinds[name] in ("number", "text") and holds_classes(values_of(name), request)
 
     return find_label_column(names, request.label_column, where, texts, classes_in=classes_in)
-
-
-def _unread_label(where: str, kinds: Mapping[str, Kind], request: Request) -> str | None:
-    """Return the column that would hold the labels if they were read: unlabelled data may still have that column."""
-    if request.labels is not NO_LABELS:
-        return None
-    with contextlib.suppress(DataError):
-        return find_label_column([*kinds], request.label_column, where)
-    return None
 
 
 def by_user(

@@ -27,6 +27,7 @@ import numpy as np
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, open_regular, parsing
 from tna_onnx.data.labels import listed
+from tna_onnx.data.source import NO_LABELS
 from tna_onnx.data.sources.image_files import SUFFIXES, ImageSource, open_image_files
 from tna_onnx.errors import DataError, UsageError
 
@@ -101,7 +102,7 @@ def open_webdataset(path: Path, request: Request, shards: Sequence[Path] = ()) -
     keys: list[str] = []
     column: list[Any] = []
     for number, file in enumerate(files):
-        for sample in _scan(file, request.limits):
+        for sample in _scan(file, request.limits, labelled=request.labels is not NO_LABELS):
             shard.append(number)
             starts.append(sample.start)
             sizes.append(sample.size)
@@ -161,8 +162,8 @@ def _too_many(text: str) -> UsageError:
     return UsageError(f"{text[:_SHOWN]}: stands for more than {_MAX_FILES:,} files; give the folder that holds them")
 
 
-def _scan(path: Path, limits: Limits) -> Iterator[_Sample]:
-    """Yield the samples of one shard in the order of their first members."""
+def _scan(path: Path, limits: Limits, *, labelled: bool) -> Iterator[_Sample]:
+    """Yield the samples of one shard in the order of their first members; `labelled`: whether each needs a label."""
     images: dict[str, tuple[int, int]] = {}
     labels: dict[str, object] = {}
     advice = "shards must be whole and not compressed: unpack .tar.gz with gunzip"
@@ -184,11 +185,11 @@ def _scan(path: Path, limits: Limits) -> Iterator[_Sample]:
         missing = None
         if key not in images:
             missing = "an image"
-        elif key not in labels:
+        elif labelled and key not in labels:
             missing = "a label (.cls, or .json with 'label' or 'cls')"
         if missing is not None:
             raise DataError(f"{path}: sample {key!r} has no member with {missing}; add or remove it")
-        yield _Sample(key, *images[key], labels[key])
+        yield _Sample(key, *images[key], labels.get(key))
 
 
 class _Bounded:
