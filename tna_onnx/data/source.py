@@ -211,24 +211,16 @@ def split_rows(n_samples: int, size: int, rows: IntArray | None) -> list[IntArra
     """
     if size < 1:
         raise UsageError(f"the batch size must be at least 1, got {size}")
-    indices = np.arange(n_samples, dtype=np.int64) if rows is None else _resolved(n_samples, np.asarray(rows))
-    if indices.ndim != 1:
-        raise IndexError(f"rows must have one axis, got shape {indices.shape}")
+    picked: AnyArray = np.arange(n_samples) if rows is None else np.asarray(rows)
+    if picked.dtype.kind not in "iu":  # a mask
+        picked = np.arange(n_samples)[picked]
+    if picked.ndim != 1:
+        raise IndexError(f"rows must have one axis, got shape {picked.shape}")
+    if picked.size and not -n_samples <= int(picked.min()) <= int(picked.max()) < n_samples:
+        raise IndexError(f"rows must be samples, 0 to {n_samples - 1}, got {picked.min()} to {picked.max()}")
+    indices: IntArray = picked.astype(np.int64)
+    indices[indices < 0] += n_samples
     return [indices[start : start + size] for start in range(0, len(indices), size)]
-
-
-def _resolved(n_samples: int, rows: AnyArray) -> IntArray:
-    """Return arange(n_samples)[rows] without allocating the range.
-
-    Raises IndexError: a row is not a sample.
-    """
-    if rows.dtype.kind not in "iu":  # a mask
-        return np.arange(n_samples, dtype=np.int64)[rows]
-    if rows.size and not -n_samples <= int(rows.min()) <= int(rows.max()) < n_samples:
-        raise IndexError(f"rows must be samples, 0 to {n_samples - 1}, got {rows.min()} to {rows.max()}")
-    wrapped: IntArray = rows.astype(np.int64)
-    wrapped[wrapped < 0] += n_samples
-    return wrapped
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.mapped import TemporaryRows, release, room
 from tna_onnx.data.multi_label import LabelSource
-from tna_onnx.data.positions import clusters_of
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
@@ -317,7 +316,11 @@ class Collector:
             else:
                 scalars[name] = results[name]
         if self.tensors.logits is not None:
-            self._refuse_scalars(scalars)
+            if scalars:  # a store that is resumed could not hold them
+                raise UsageError(
+                    f"{self._model.name}: the nodes behind the head read {', '.join(scalars)}, which have no row per "
+                    "sample and cannot be kept; leave --cache out"
+                )
             if self._head:
                 arrays["logits"] = results[self.tensors.logits]
         as_several = self._head is not None and not self._head.linear and len(raw) != count
@@ -351,19 +354,7 @@ class Collector:
             features = features.reshape(len(self.source), self._head.n_features)
         beside = {name: arrays[f"beside_{k}"] for k, name in enumerate(self.tensors.beside) if f"beside_{k}" in arrays}
         logits = arrays.get("logits")
-        source = self.source
-        clusters = clusters_of(source)
-        return FeatureTable(
-            features, source.labels, self.batch_size, beside, rows=rows, logits=logits, clusters=clusters
-        )
-
-    def _refuse_scalars(self, scalars: Batch) -> None:
-        """Refuse to keep what has no row per sample: a store that is resumed could not hold it."""
-        if scalars:
-            raise UsageError(
-                f"{self._model.name}: the nodes behind the head read {', '.join(scalars)}, which have no row per "
-                "sample and cannot be kept; leave --cache out"
-            )
+        return FeatureTable(features, self.source.labels, self.batch_size, beside, rows=rows, logits=logits)
 
     def _has_rows(self, name: str, value: NDArray[Any], count: int) -> bool:
         """Whether a tensor has a row per sample; decided on the first batch."""

@@ -131,7 +131,9 @@ def check_tail(model: Model, head: Head, tail: Tail, sample: Batch, logits: NDAr
             "use --search none --output-kind logits"
         )
     original = tail.logits(head.weight)(sample)
-    moved = [_moves_alone(model, head, tail, sample, original, k) for k in _probed_classes(head)]
+    first = int(np.all(head.weight[0] == 0))  # a first vector of zeros is the fixed one of a binary head
+    probed = range(first, min(head.n_classes, first + _PROBED_CLASSES))
+    moved = [_moves_alone(model, head, tail, sample, original, k) for k in probed]
     if not any(moved):
         raise UnsupportedModel(
             f"{model.name}: changing the class vectors of head '{head.node}' does not move the logits of the first "
@@ -143,12 +145,6 @@ def _largest(logits: NDArray[Any]) -> float:
     """Return the largest |logit| of the classes that data move: a mask puts -10,000 in the place of the others."""
     moves = np.any(logits != logits[:1], axis=0)
     return float(np.abs(logits[:, moves]).max(initial=0))
-
-
-def _probed_classes(head: Head) -> range:
-    """Classes whose vectors are changed; a first vector of zeros is the fixed one of a binary head."""
-    first = int(np.all(head.weight[0] == 0))
-    return range(first, min(head.n_classes, first + _PROBED_CLASSES))
 
 
 def _moves_alone(model: Model, head: Head, tail: Tail, sample: Batch, original: NDArray[Any], k: int) -> bool:

@@ -174,7 +174,9 @@ def check_independence(
     if quantizes_batches(model):
         compared = compared[:1]
     again = _Again(model, session, compared)
-    trials = [*_alone(samples), *_parts(samples, session.fixed_batch)[:most_parts]]
+    alone = np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64))
+    trials: list[_Trial] = [(np.array([sample]), "alone") for sample in alone]
+    trials += _parts(samples, session.fixed_batch)[:most_parts]
     largest = again.largest(batch, tensors, trials, "the first batch")
     names = [tensor.name for tensor in compared]
     computed: list[tuple[Batch, Mapping[str, NDArray[Any]]]] = [(batch, tensors)]
@@ -229,7 +231,10 @@ class _Again:
                 moved = _movement(tensor, before[tensor], values, rows)
                 worst = int(np.argmax(moved))
                 if not moved[worst] <= self.limit:  # NaN is larger than any limit
-                    row = f"row {rows[worst]} of {where} {_amount(tensor, float(moved[worst]))}"
+                    amount = f"values that differ by {moved[worst]:.2g} of the distance between samples"
+                    if tensor.probabilities is not None:
+                        amount = f"a probability that differs by {moved[worst]:.2g}"
+                    row = f"row {rows[worst]} of {where} {amount}"
                     again = _movement(tensor, before[tensor], self._session.run([tensor.name], batch)[0])
                     when = f"{how}{self._why}" if np.max(again) <= _LIMIT else "again in the same batch"
                     raise _refusal(self._model, tensor.name, row, when)
@@ -258,10 +263,6 @@ _Trial: TypeAlias = tuple[NDArray[np.int64], str]
 """Which samples of a batch are run again, and how the messages call that."""
 
 
-def _alone(samples: int) -> list[_Trial]:
-    return [(np.array([k]), "alone") for k in np.unique(np.linspace(0, samples - 1, _ALONE).astype(np.int64)).tolist()]
-
-
 def _parts(samples: int, fixed_batch: int | None) -> list[_Trial]:
     """Return all samples of a batch, each once, in parts of it: what ranks or counts them finds other ones."""
     # a part of a fixed batch takes as long as a whole one
@@ -278,12 +279,6 @@ def one_cycle(samples: int) -> NDArray[np.int64]:
         j = int(rng.integers(k))
         order[[k, j]] = order[[j, k]]
     return order
-
-
-def _amount(compared: Compared, moved: float) -> str:
-    if compared.probabilities is not None:
-        return f"a probability that differs by {moved:.2g}"
-    return f"values that differ by {moved:.2g} of the distance between samples"
 
 
 def _limit_of(model: Model, session: Session) -> tuple[float, str]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
+from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import (
     COARSE,
     NamedRecipe,
@@ -42,6 +42,7 @@ from tna_onnx.extraction.recipe_trials import (
     hardly_differ,
     is_harmless,
     leaves_nothing_to_gain,
+    log_scores,
     nll_of,
     race,
     worse_than_guessing,
@@ -134,11 +135,7 @@ class Preparation:
                 return
 
     def _logs(self, feeds: Batch) -> NDArray[np.float64]:
-        (values,) = self._session.run([self._output.name], feeds)
-        if self._output.kind == "logits":
-            return np.asarray(self._output.in_order(values), np.float64)
-        with np.errstate(divide="ignore"):
-            return np.log(self._output.probabilities(values))
+        return log_scores(self._session, self._output, feeds)
 
     def _settled(self, data: Data, source: ImageSource, spec: InputSpec) -> tuple[Recipe | None, ImageSource]:
         """Return the recipe, and the samples with what there is to say about it; no recipe where nothing tells."""
@@ -176,7 +173,11 @@ class Preparation:
             if recipe_file is None:
                 return None, []
             path, recipe = recipe_file
-            _require_size(recipe.resolve(spec), path)
+            resolved = recipe.resolve(spec)
+            size = resolved.crop or resolved.resize
+            takes = (resolved.height, resolved.width)
+            if isinstance(size, tuple) and any(t not in (None, side) for t, side in zip(takes, size, strict=True)):
+                raise DataError(f"{path}: makes images of {size[0]} x {size[1]}, which the model does not take")
         except (DataError, UsageError) as error:
             return None, [f"a file next to the model was ignored: {error}"]
         return recipe, [f"the preprocessing is that of {path}"]
@@ -286,15 +287,6 @@ def _times(values: NDArray[Any], factor: float) -> NDArray[Any]:
 
 def _spec_of(info: Any) -> InputSpec:
     return InputSpec(info.name, info.shape, info.dtype)
-
-
-def _require_size(resolved: ResolvedRecipe, path: Any) -> None:
-    size = resolved.crop or resolved.resize
-    takes = (resolved.height, resolved.width)
-    if isinstance(size, tuple) and any(
-        taken_side not in (None, side) for taken_side, side in zip(takes, size, strict=True)
-    ):
-        raise DataError(f"{path}: makes images of {size[0]} x {size[1]}, which the model does not take")
 
 
 def _leaves_open(recipe: Recipe | None) -> bool:
@@ -412,7 +404,8 @@ def _better_variation(images: TrialImages, best: Trial) -> str:
         images.run(varied, count)
         varied = [trial for trial in varied if best.z(trial) > 0]
     for trial in varied:
-        before, after = (float(np.mean(hits)) for hits in _hits(images, best, trial))
+        n = min(len(best), len(trial))
+        before, after = (float(np.mean(each.logs[:n].argmax(axis=1) == images.labels[:n])) for each in (best, trial))
         if best.loses_clearly(trial) and after - before > _MIN_GAIN:
             return (
                 f"no known recipe fits: on {len(trial):,} images the accuracy is {before:.1%} with {best.named.name}, "
@@ -420,13 +413,6 @@ def _better_variation(images: TrialImages, best: Trial) -> str:
                 "images of another brightness or contrast"
             )
     return ""
-
-
-def _hits(images: TrialImages, *trials: Trial) -> Iterator[NDArray[np.bool_]]:
-    """Yield, for each recipe, which of the images that all were run under are predicted right, (n,)."""
-    n = min(map(len, trials))
-    for trial in trials:
-        yield trial.logs[:n].argmax(axis=1) == images.labels[:n]
 
 
 def _settle_ties(images: TrialImages, best: Trial, ran: Sequence[Trial]) -> tuple[Trial, list[Trial]]:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.choices import Color
 from tna_onnx.data.images.preprocess import Recipe, ResolvedRecipe
 from tna_onnx.data.images.recipes import NamedRecipe, RecipeScore
-from tna_onnx.data.source import InputSpec
+from tna_onnx.data.source import Batch, InputSpec
 from tna_onnx.data.sources.image_files import ImageSource
 from tna_onnx.data.suspicion import Suspicion, label_suspicion
 from tna_onnx.errors import DataError
@@ -205,17 +205,21 @@ class TrialImages:
                 trial.add(logs, self.labels)
 
     def _logs(self, values: NDArray[Any]) -> FloatArray:
-        output = self._output
-        raw = self._session.run([output.name], {self.source.input_name: values})[0]
-        if output.kind in ("logits", "log_probabilities", "positive_logit"):
-            logs = np.asarray(output.class_logits(output.in_order(raw)), np.float64)
-        else:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                # a probability that is 0 in float32 is less than the smallest number of that type
-                logs = np.log(np.maximum(output.probabilities(raw), np.finfo(np.float32).tiny))
-        with np.errstate(invalid="ignore"):  # of an infinite logit; such a recipe is far behind all others
-            shifted: FloatArray = logs - np.max(logs, axis=1, keepdims=True)
-        return shifted
+        return log_scores(self._session, self._output, {self.source.input_name: values})
+
+
+def log_scores(session: Session, output: ClassOutput, feeds: Batch) -> FloatArray:
+    """Run a batch; return the log-probabilities of its samples, up to a constant each, the largest of each 0."""
+    raw = session.run([output.name], feeds)[0]
+    if output.kind in ("logits", "log_probabilities", "positive_logit"):
+        logs = np.asarray(output.class_logits(output.in_order(raw)), np.float64)
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            # a probability that is 0 in float32 is less than the smallest number of that type
+            logs = np.log(np.maximum(output.probabilities(raw), np.finfo(np.float32).tiny))
+    with np.errstate(invalid="ignore"):  # of an infinite logit; such a recipe is far behind all others
+        shifted: FloatArray = logs - np.max(logs, axis=1, keepdims=True)
+    return shifted
 
 
 def _losses(logs: FloatArray, labels: NDArray[np.int64]) -> FloatArray:

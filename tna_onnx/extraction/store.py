@@ -87,21 +87,18 @@ class DiskStore:
         """Record every chunk that is complete once `count` samples are in the arrays."""
         try:
             while self.done < self.samples and (self.done + self.chunk <= count or count == self.samples):
-                self._finish_chunk()
+                for array in self.arrays.values():  # rule 1: bytes first
+                    if isinstance(array, np.memmap):
+                        array.flush()
+                if not self.checksums:  # the arrays are known now
+                    self.begin()
+                self.checksums.append(_rows_checksum(self.arrays, self._rows(len(self.checksums))))
+                with (self.folder / _CHECKSUMS).open("ab") as file:
+                    file.write(f"{self.checksums[-1]}\n".encode("ascii"))
+                    file.flush()
+                    os.fsync(file.fileno())
         except OSError as error:
             raise _cannot_write(self.folder, error) from error
-
-    def _finish_chunk(self) -> None:
-        for array in self.arrays.values():  # rule 1: bytes first
-            if isinstance(array, np.memmap):
-                array.flush()
-        if not self.checksums:  # the arrays are known now
-            self.begin()
-        self.checksums.append(_rows_checksum(self.arrays, self._rows(len(self.checksums))))
-        with (self.folder / _CHECKSUMS).open("ab") as file:
-            file.write(f"{self.checksums[-1]}\n".encode("ascii"))
-            file.flush()
-            os.fsync(file.fileno())
 
     def _rows(self, chunk: int) -> slice:
         return slice(chunk * self.chunk, min((chunk + 1) * self.chunk, self.samples))

@@ -148,7 +148,7 @@ def test_refusals(folder: Path) -> None:
         opened(data, folder, spec("X", (None, 4)))
     with pytest.raises(DataError, match="names 'nothing'; expected one column of text"):
         opened(data, folder, columns=["nothing"])
-    with pytest.raises(DataError, match="column 'text': expected text in row 1, found None"):
+    with pytest.raises(DataError, match="column 'text': expected text, found None in row 1"):
         opened(table(folder, text=["a", None, *TEXTS[2:]], other=TEXTS), folder, columns=["text"])
     table(folder)
     with pytest.raises(UsageError, match=r"no such file; give the folder of a tokenizer\.json"):

@@ -68,7 +68,7 @@ def read_image(file: Path | BinaryIO, name: str | None = None, limits: Limits = 
     where = name or str(file)
     with (
         parsing(where, "cannot be read as an image", "repair or remove it"),
-        _opened(file, where, limits) as stream,
+        open_image_file(file, where, limits) if isinstance(file, Path) else file as stream,
         _image(stream, where, limits) as image,
     ):
         return _upright(image, image.format, where)
@@ -133,12 +133,6 @@ def open_image_file(path: Path, where: str, limits: Limits) -> BinaryIO:
         stream.close()
         raise DataError(f"{where}: has {size:,} bytes, too many for an image; raise --data-limit image-pixels=NUMBER")
     return stream
-
-
-def _opened(file: Path | BinaryIO, where: str, limits: Limits) -> BinaryIO:
-    if isinstance(file, Path):
-        return open_image_file(file, where, limits)
-    return file
 
 
 def _image(stream: BinaryIO, where: str, limits: Limits) -> Image:

@@ -47,7 +47,14 @@ def open_npy(path: Path, request: Request) -> ArraySource:
     request.check_arrays(str(path))
     stored = open_npy_files(path, request.data_root)
     if path.is_file():
-        _check_one_file(path, request)
+        if len(request.inputs) != 1:
+            expected = ", ".join(f"{spec.name}.npy" for spec in request.inputs)
+            raise DataError(
+                f"{path}: one array for a model with {len(request.inputs)} inputs; give a folder with {expected} and "
+                "labels.npy"
+            )
+        if request.labels is None:
+            raise DataError(f"{path}: an array without labels; give them with --labels labels.npy")
         stored.files = {request.inputs[0].name: path}
     elif len(request.inputs) == 1:
         input_name = only_other(stored.names, request.inputs[0])
@@ -129,17 +136,6 @@ def only_other(names: list[str], spec: InputSpec) -> str | None:
     if len(candidates) == 1:
         return candidates[0]
     return None
-
-
-def _check_one_file(path: Path, request: Request) -> None:
-    if len(request.inputs) != 1:
-        expected = ", ".join(f"{spec.name}.npy" for spec in request.inputs)
-        raise DataError(
-            f"{path}: one array for a model with {len(request.inputs)} inputs; give a folder with {expected} and "
-            "labels.npy"
-        )
-    if request.labels is None:
-        raise DataError(f"{path}: an array without labels; give them with --labels labels.npy")
 
 
 @dataclass(frozen=True, eq=False)

@@ -140,8 +140,11 @@ def by_user(
         widths = [len(names)]
     total = sum(width or 1 for width in widths)
     if total != len(names):
+        shapes = [f"{spec.name!r} {shape_text(spec.shape)}" for spec in inputs[:_MAX_NAMED]]
+        if len(inputs) > _MAX_NAMED:
+            shapes.append("...")
         raise DataError(
-            f"{where}: --columns names {len(names)} columns, the model takes {total} ({_shapes(inputs)}); name each "
+            f"{where}: --columns names {len(names)} columns, the model takes {total} ({', '.join(shapes)}); name each "
             "one, in the order in which the model was trained on them"
         )
     columns = {}
@@ -279,13 +282,6 @@ def _width(spec: InputSpec) -> int | None:
     if len(spec.shape) == 2:
         return spec.shape[1]
     return 1
-
-
-def _shapes(inputs: Sequence[InputSpec]) -> str:
-    text = [f"{spec.name!r} {shape_text(spec.shape)}" for spec in inputs[:_MAX_NAMED]]
-    if len(inputs) > _MAX_NAMED:
-        text.append("...")
-    return ", ".join(text)
 
 
 def folded(name: str) -> str:

@@ -56,11 +56,6 @@ if TYPE_CHECKING:
     from tna_onnx.data.source import AnyArray, Source
 
 
-def is_iterable(data: object) -> bool:
-    """Tell whether `open_iterable` may take an object."""
-    return callable(data) or hasattr(data, "get_next") or isinstance(data, Iterable)
-
-
 def open_iterable(data: Any, request: Request, title: str = "batches") -> ArraySource:
     """Read all batches of an iterable, of the iterable that a function without arguments returns, or of a reader."""
     request.check_arrays(title)
@@ -215,13 +210,14 @@ def open_object(data: Any, request: Request) -> Source:
         return _open_array(any_array(data), request)
     if isinstance(data, Mapping):  # before iterables: a mapping is one too
         return _open_mapping(data, request)
-    if _has_items(data) or is_iterable(data):
+    iterable = callable(data) or hasattr(data, "get_next") or isinstance(data, Iterable)
+    if _has_items(data) or iterable:
         request.check_no_table(type(data).__name__)
     if _has_items(data):
         return open_iterable(_items(data), request, title=f"data set {type(data).__name__}")
     if isinstance(data, list) and len(data) == 2 and _is_pair(tuple(data), request):
         raise UsageError("[X, y]: a list is taken for batches; give arrays of all samples as a tuple, (X, y)")
-    if is_iterable(data):
+    if iterable:
         return open_iterable(data, request)
     raise UsageError(
         f"expected a path, a source, a data frame, (X, y), a mapping of arrays or batches, found "

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,16 +34,6 @@ _SLICES = 4096  # of images, at most: the driver keeps a record of each
 _SPLIT = 256  # files up to which the row groups of each are counted, so that one file can be read by several tasks
 
 
-class Slice(Protocol):
-    """Some of the samples; can be pickled."""
-
-    def __len__(self) -> int:
-        """Return the number of samples, where it is known without reading; else 0."""
-
-    def tables(self) -> Iterator[Any]:
-        """Yield Arrow tables of the columns that the model reads, `label`, `key`, and what else belongs to a sample."""
-
-
 @dataclass(frozen=True, eq=False)
 class TableSlice:
     """Rows of one table file."""
@@ -65,6 +55,7 @@ class TableSlice:
         return self.count
 
     def tables(self) -> Iterator[Any]:
+        """Yield Arrow tables of the columns that the model reads, `label`, `key`, and what else belongs to a sample."""
         pa = load_pyarrow()
         others = {*self.columns, *self.beside.values()}
         passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in others]
@@ -119,6 +110,10 @@ class SourceSlice:
         if isinstance(source, ImageSource) and isinstance(source.files, FolderImages):
             return source.files.names[int(source.rows[row])]
         return str(row)
+
+
+Slice: TypeAlias = TableSlice | SourceSlice
+"""Some of the samples."""
 
 
 def input_column(name: str) -> str:

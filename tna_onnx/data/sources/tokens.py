@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tna_onnx.data.choices import Limits
-from tna_onnx.data.foreign import foreign_json, optional, parsing, read_text
+from tna_onnx.data.foreign import cell_array, foreign_json, optional, parsing, read_text
 from tna_onnx.data.labels import listed
+from tna_onnx.data.sources.columns import require_text
 from tna_onnx.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def tokenized(
             f"{where}: text needs a model that takes token ids (N, T) of integers, and a mask or token types beside "
             f"them; found inputs {inputs}; leave --tokenizer out, or store what the model takes as arrays"
         )
-    _require_text(where, columns)
+    for name, cells in columns:
+        require_text(f"{where}: column {name!r}", cell_array(cells), np.arange(len(cells)))
     tokenizer, folder = _load(str(request.tokenizer), request.limits)
     fixed = next((spec.shape[1] for spec in request.inputs if spec.shape[1] is not None), None)
     longest = fixed or _longest(tokenizer, folder, request.limits)
@@ -115,15 +117,6 @@ def tokenized(
     if cut:
         note += f"; {cut:,} samples cut at {longest} tokens"
     return arrays, note
-
-
-def _require_text(where: str, columns: Sequence[tuple[str, Sequence[Any]]]) -> None:
-    for name, cells in columns:
-        wrong = next((row for row, cell in enumerate(cells) if not isinstance(cell, str)), None)
-        if wrong is not None:
-            raise DataError(
-                f"{where}: column {name!r}: expected text in row {wrong}, found {cells[wrong]!r:.60}; fill it"
-            )
 
 
 def _padded_rows(
