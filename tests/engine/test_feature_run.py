@@ -10,7 +10,7 @@ import pytest
 
 from tests.engine.features_data import MODEL, N, by_key, rows, with_nan, write_files, write_images
 from tests.support import ok, refused
-from tna_onnx import Recipe
+from tna_onnx import Limits, Recipe
 from tna_onnx.api.features import features
 from tna_onnx.data.request import Request
 from tna_onnx.data.sources.feature_files import open_feature_files
@@ -24,7 +24,7 @@ pq = pytest.importorskip("pyarrow.parquet")
 def digest(place: str | Path) -> str:
     files = open_feature_files(place, Request([], 10))
     assert files is not None
-    return files.precomputed.source.digest()
+    return files.source.digest()
 
 
 def test_one_digest_for_every_form_of_the_data(tmp_path: Path) -> None:
@@ -134,6 +134,19 @@ def test_tensors_with_permuted_axes_are_refused_as_they_are_elsewhere(tmp_path: 
     pq.write_table(table, tmp_path / "turned.parquet")
     with pytest.raises(DataError, match="permuted axes"):
         features(MODEL, tmp_path / "turned.parquet", output=tmp_path / "f", device="cpu")
+
+
+def test_limits_of_images_in_tables_are_those_of_the_user(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    files = sorted(write_images(tmp_path / "images").glob("*/*.png"))
+    cells = {"image": [file.read_bytes() for file in files], "label": [int(file.parent.name) for file in files]}
+    pq.write_table(pa.table(cells), tmp_path / "images.parquet")
+    words: dict[str, Any] = {"device": "cpu", "preprocessing": Recipe(color="L", scale=1 / 255)}
+    features(MODEL, tmp_path / "images.parquet", output=tmp_path / "f", **words)
+    with pytest.raises(DataError, match="28 x 28 pixels, more than 255"):
+        features(MODEL, tmp_path / "images.parquet", output=tmp_path / "g", limits=Limits(image_pixels=255), **words)
 
 
 def test_samples_are_chosen_before_the_network_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -347,6 +347,7 @@ def _of_tables(
         rows = chosen_rows(count, labels, fields.max_samples)
     slices = table_slices(files, columns, label, rows, _columns_beside(request, files, where), names)
     extractor = network.extractor(opened.model, tuple(map(input_column, columns)), recipe)
+    extractor.limits = data.limits
     title = f"{len(files.names):,} table files" if len(files.names) > 1 else f"table {Path(where).name}"
     resolved = None if recipe is None else recipe.resolve(opened.inputs[0]).as_dict()
     notes = tuple(filter(None, [note]))

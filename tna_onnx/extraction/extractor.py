@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from tna_onnx._version import __version__
 from tna_onnx.data import Batch, InputSpec, Recipe
+from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import any_array
 from tna_onnx.data.images.decode import image_of
 from tna_onnx.data.images.recipes import read_recipe
@@ -67,6 +68,8 @@ class FeatureExtractor:
     Raises:
         UsageError: a setting that cannot be used. What is wrong with the model is raised by the first call.
     """
+
+    limits = DEFAULT_LIMITS  # how many pixels an image may have
 
     def __init__(
         self,
@@ -167,7 +170,8 @@ class FeatureExtractor:
             parts = [batch[name] for name in used[spec.name]]
             if spec in images and self.preprocessing is not None:
                 recipe = self.preprocessing.resolve(spec)
-                arrays[spec.name] = _array([recipe(image_of(value, spec.name)) for value in parts[0]], spec)
+                decoded = (image_of(value, spec.name, self.limits) for value in parts[0])
+                arrays[spec.name] = _array([recipe(image, self.limits) for image in decoded], spec)
             elif len(parts) == 1:
                 array = _array(parts[0], spec)
                 one_number = array.ndim == 1 and spec.shape[1:] == (1,)

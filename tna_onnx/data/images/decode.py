@@ -96,7 +96,7 @@ def _upright(image: Image, file_format: str | None, where: str) -> Image:
     )
 
 
-def image_of(value: Any, where: str) -> Image:
+def image_of(value: Any, where: str, limits: Limits = DEFAULT_LIMITS) -> Image:
     """Return an image, as `read_image` does, from a value that a data engine stores in a column.
 
     `value`: the bytes of an encoded file; a mapping with them under `bytes`; uint8 pixels (H, W) or (H, W, 3); or an
@@ -108,7 +108,7 @@ def image_of(value: Any, where: str) -> Image:
     if isinstance(value, Mapping):
         value = value.get("bytes")
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return read_image(io.BytesIO(value), where)
+        return read_image(io.BytesIO(value), where, limits)
     if isinstance(value, PillowImage.Image):
         return _upright(value.copy(), value.format, where)
     pixels = np.asarray(value)
