@@ -270,8 +270,8 @@ def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Smal
     group_of = {
         row.tobytes(): str(group) for row, group in zip(data["x"].astype(np.float32), data["patient"], strict=True)
     }
-    values = found.precomputed.values
-    assert found.precomputed.source.beside["group"].tolist() == [group_of[row.tobytes()] for row in values]
+    values = found.values
+    assert found.source.beside["group"].tolist() == [group_of[row.tobytes()] for row in values]
 
 
 def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arrays, tmp_path: Path) -> None:

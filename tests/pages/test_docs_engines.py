@@ -80,4 +80,4 @@ def test_a_block_writes_the_features_of_a_local_run(world: Path, module: str, wr
     expected, found = (open_feature_files(world / name, Request([], CLASSES)) for name in ("local", written))
     assert expected is not None
     assert found is not None
-    assert found.precomputed.source.digest() == expected.precomputed.source.digest()
+    assert found.source.digest() == expected.source.digest()

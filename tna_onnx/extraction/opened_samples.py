@@ -24,7 +24,7 @@ from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.source import NO_LABELS, sample_form, source_beside
 from tna_onnx.data.sources.arrays import Precomputed, stored_arrays
 from tna_onnx.data.sources.columns import open_columns
-from tna_onnx.data.sources.feature_files import FeatureFiles, feature_kind, open_feature_files
+from tna_onnx.data.sources.feature_files import feature_kind, open_feature_files
 from tna_onnx.errors import DataError, UsageError
 from tna_onnx.extraction.sessions import Classifier, OpenModel, Runner, in_rows, open_part
 from tna_onnx.extraction.store import StoredFeatures, find_stores, model_key, read_stored
@@ -234,14 +234,13 @@ def open_unknown(model: Classifier, data: Data, known: Source) -> Source:
     return model.preparation.settle(data, opened)[1]
 
 
-def _from_files(opened: OpenModel, files: FeatureFiles, data: Data) -> Samples:
+def _from_files(opened: OpenModel, computed: Precomputed, data: Data) -> Samples:
     """Take features or logits from files, where the writer's metadata, if there are any, are those of the model."""
     model, readout = opened.model, opened.readout
-    computed = files.precomputed
     where = str(data.samples)
     if data.columns or data.tokenizer is not None:
         raise UsageError(f"{where}: {computed.kind} are used as they are; leave --columns and --tokenizer out")
-    writer = files.writer or {}
+    writer = computed.writer or {}
     if writer and not _computed_with(model, writer, computed.kind):
         raise DataError(
             f"{where}: the {computed.kind} were computed with another model, or other external data (SHA-256 "

@@ -58,13 +58,13 @@ def test_one_array_and_digest_for_any_order_of_files_and_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
     pq.write_table(table(), tmp_path / "one.parquet")
-    one = opened(tmp_path / "one.parquet").precomputed
+    one = opened(tmp_path / "one.parquet")
     if mapped:
         monkeypatch.setattr(mapped_module, "_IN_MEMORY", 1000)
         monkeypatch.setattr(module, "_DEALT", 1000)
         monkeypatch.setattr(module, "_DIGESTED", 64)
     for count, suffix in [(1, "parquet"), (37, "parquet"), (4, "arrow")]:
-        other = opened(write_shuffled(tmp_path / f"{count}", count, suffix)).precomputed
+        other = opened(write_shuffled(tmp_path / f"{count}", count, suffix))
         assert other.source.digest() == one.source.digest()
         np.testing.assert_array_equal(other.values, one.values, strict=True)
         np.testing.assert_array_equal(other.labels, one.labels, strict=True)
@@ -74,7 +74,7 @@ def test_one_array_and_digest_for_any_order_of_files_and_rows(
 def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mapped: bool
 ) -> None:
-    every = opened(write_shuffled(tmp_path / "all", 5)).precomputed
+    every = opened(write_shuffled(tmp_path / "all", 5))
     if mapped:
         monkeypatch.setattr(mapped_module, "_IN_MEMORY", 1000)
         monkeypatch.setattr(module, "_DEALT", 1000)
@@ -85,7 +85,7 @@ def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
             write_shuffled(tmp_path / f"{most}", 1 + most % 7), Request([], CLASSES), at_most=most
         )
         assert files is not None
-        part = files.precomputed
+        part = files
         np.testing.assert_array_equal(part.values, every.values[:most], strict=True)
         np.testing.assert_array_equal(part.labels, every.labels[:most], strict=True)
         assert any(f"{most:,} of {N:,} rows" in note for note in part.source.notes)
@@ -99,7 +99,7 @@ def test_a_part_of_the_rows_is_a_random_one_in_the_order_of_all(
 
 def test_rows_keep_their_labels(tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "one.parquet")
-    read = opened(tmp_path / "one.parquet").precomputed
+    read = opened(tmp_path / "one.parquet")
     values = np.stack(table()["features"].to_pylist()).astype(np.float32)
     rows = sorted((row.tobytes(), label) for row, label in zip(read.values, read.labels, strict=True))
     assert rows == sorted((r.tobytes(), y) for r, y in zip(values, table()["label"].to_numpy(), strict=True))
@@ -117,22 +117,19 @@ def test_the_digest_changes_with_the_data(tmp_path: Path, change: str) -> None:
         columns = {name: [*column, column[0]] for name, column in columns.items()}
     changed = pa.table(columns).cast(pa.schema([table().schema.field(n) for n in table().schema.names]))
     pq.write_table(changed, tmp_path / "other.parquet")
-    assert (
-        opened(tmp_path / "one.parquet").precomputed.source.digest()
-        != opened(tmp_path / "other.parquet").precomputed.source.digest()
-    )
+    assert opened(tmp_path / "one.parquet").source.digest() != opened(tmp_path / "other.parquet").source.digest()
 
 
 def test_patterns_folders_and_urls(tmp_path: Path) -> None:
     fsspec = pytest.importorskip("fsspec")
     folder = write_shuffled(tmp_path / "many", 5)
     (folder / "_SUCCESS").write_text("")
-    expected = opened(folder).precomputed.source.digest()
-    assert opened(str(folder / "*.parquet")).precomputed.source.digest() == expected
+    expected = opened(folder).source.digest()
+    assert opened(str(folder / "*.parquet")).source.digest() == expected
     memory = fsspec.filesystem("memory")
     memory.put(f"{folder}/", "/bucket/features/", recursive=True)
     for url in ("memory://bucket/features/", "memory://bucket/features/*.parquet"):
-        assert opened(url).precomputed.source.digest() == expected
+        assert opened(url).source.digest() == expected
     memory.rm("/bucket", recursive=True)
 
 
@@ -153,8 +150,8 @@ def test_columns_that_are_no_features(tmp_path: Path) -> None:
     pq.write_table(table(), tmp_path / "plain.parquet")
     more = table().append_column("weight", pa.array(np.ones(N))).append_column("group", pa.array(["a"] * N))
     pq.write_table(more, tmp_path / "more.parquet")
-    source = opened(tmp_path / "more.parquet").precomputed.source
-    assert source.digest() == opened(tmp_path / "plain.parquet").precomputed.source.digest()
+    source = opened(tmp_path / "more.parquet").source
+    assert source.digest() == opened(tmp_path / "plain.parquet").source.digest()
     assert [note.split("'")[1] for note in source.notes] == ["group", "weight"]
 
 
@@ -164,7 +161,7 @@ def test_a_folder_is_no_data_before_it_is_finished(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has not finished"):
         opened(tmp_path / "new")
     assert folder.finish() == ("features", 2 * N, WIDTH, np.float32)
-    assert len(opened(tmp_path / "new").precomputed.source) == 2 * N
+    assert len(opened(tmp_path / "new").source) == 2 * N
     with pytest.raises(UsageError, match="holds files already"):
         FeatureFolder(tmp_path / "new")
     with pytest.raises(UsageError, match="cannot be written"):

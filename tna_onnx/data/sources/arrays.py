@@ -144,6 +144,8 @@ class Precomputed:
 
     kind: Kind  # which of the two
     source: ArraySource  # the values and labels
+    # of files, what `FeatureExtractor.describe` said of them; None where nothing is said
+    writer: dict[str, Any] | None = None
 
     @property
     def values(self) -> AnyArray:

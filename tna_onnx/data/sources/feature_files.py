@@ -58,15 +58,7 @@ _DEALT = 2**27  # bytes of values that are put in order at a time, four times
 _DIGEST = 16  # bytes of a row's digest
 
 
-@dataclass(frozen=True, eq=False)
-class FeatureFiles:
-    """Features or logits that were read from files."""
-
-    precomputed: Precomputed  # the values and labels
-    writer: dict[str, Any] | None  # what `FeatureExtractor.describe` said of them; None for files of others
-
-
-def open_feature_files(data: Any, request: Request, at_most: int | None = None) -> FeatureFiles | None:
+def open_feature_files(data: Any, request: Request, at_most: int | None = None) -> Precomputed | None:
     """Read features or logits; None if `data` are something else, or hold an input of the model.
 
     `data`: a file, a folder of files or a pattern (`*`), local or behind a URL that fsspec reads. `at_most`: rows to
@@ -109,7 +101,7 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
         return hashlib.sha256(tree + labels.astype("<i8").tobytes()).hexdigest()
 
     source = open_columns(source.title, where, request, {kind: ordered}, indices, hashed=digest, notes=tuple(notes))
-    return FeatureFiles(Precomputed(kind, source), _writer(files.schema))
+    return Precomputed(kind, source, _writer(files.schema))
 
 
 def feature_kind(data: Any, inputs: Sequence[str]) -> Kind | None:
