@@ -81,7 +81,16 @@ class Data(DataFields):
         `labels`: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
         """
         if self.classes is not None:
-            return _stated_names(self.classes, n_classes, self.limits)
+            where, stated = "classes", self.classes
+            if isinstance(stated, (str, Path)):
+                where, stated = str(stated), read_class_names(Path(stated), self.limits)
+            if len(stated) != n_classes:
+                first = ", ".join(map(str, stated[:_MAX_NAMES])) + ", ..." * (len(stated) > _MAX_NAMES)
+                raise UsageError(
+                    f"{where}: {len(stated)} class names ({first}) for a model with {n_classes} classes; give one name "
+                    "for each, in the order of the model's output"
+                )
+            return tuple(map(str, stated))
         for names in (metadata_class_names(metadata), labels):
             # What the file says counts only where it fits the output: it may be left over from another model.
             if not names or len(names) != n_classes:
@@ -214,25 +223,6 @@ def _check_rows(data: Data) -> None:
                 f"{name!r} has the rows of {first!r} in another order, by their index; bring them into one order "
                 "(.loc), or drop the index (.reset_index(drop=True)) if rows belong together by position"
             )
-
-
-def _stated_names(classes: Sequence[str] | str | Path, n_classes: int, limits: Limits) -> tuple[str, ...]:
-    """Return the names that the user states, one for each of the model's classes."""
-    where = "classes"
-    if isinstance(classes, (str, Path)):
-        where = str(classes)
-        names = read_class_names(Path(classes), limits)
-    else:
-        names = tuple(map(str, classes))
-    if len(names) != n_classes:
-        first = ", ".join(names[:_MAX_NAMES])
-        if len(names) > _MAX_NAMES:
-            first += ", ..."
-        raise UsageError(
-            f"{where}: {len(names)} class names ({first}) for a model with {n_classes} classes; "
-            "give one name for each, in the order of the model's output"
-        )
-    return names
 
 
 UNIFORM = "uniform"

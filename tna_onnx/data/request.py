@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "weight": ("weights", "--weight-column")}
 """What may be read beside inputs and labels, by its role: what messages call it, and its flag."""
 
+STORED = ("group", "weight")
+"""What stays with a sample where its features are stored, under these names."""
+
 
 def label_columns(label_column: str | None) -> tuple[str, ...]:
     """Return the names of the label columns of a multi-label table; empty if at most one column is named.

@@ -18,12 +18,13 @@ from numpy.typing import NDArray
 from tna_onnx.data import Batch, Source
 from tna_onnx.data.mapped import TemporaryRows, release, room
 from tna_onnx.data.multi_label import LabelSource
+from tna_onnx.data.request import STORED
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.columns import ArraySource
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_batch_axis, class_logits
 from tna_onnx.extraction.sessions import OpenModel, batch_in_rows
-from tna_onnx.extraction.store import STORED, data_key, model_key, open_store
+from tna_onnx.extraction.store import data_key, model_key, open_store
 from tna_onnx.graph.cut import read_beside
 from tna_onnx.graph.readout import Head, Readout
 from tna_onnx.numerics.ops import rows_of

@@ -49,9 +49,6 @@ _SCHEMA = 2
 # Samples per chunk, to the nearest whole batches below: the disk is waited for a thousand times in a million samples.
 _CHUNK = 1024
 
-STORED = ("group", "weight")
-"""What is stored beside features and labels, if there are any."""
-
 _ARRAY = re.compile(r"features|logits|beside_[0-9]{1,6}")
 _LINE = re.compile(r"[0-9a-f]{64}")
 _MAX_BYTES = 2**30

@@ -29,7 +29,7 @@ from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.foreign import file_system, foreign_json, is_url, local_path, parsing, reason
 from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.mapped import release, room
-from tna_onnx.data.request import Request
+from tna_onnx.data.request import STORED, Request
 from tna_onnx.data.source import InputSpec, source_beside
 from tna_onnx.data.sources.arrays import Kind, Precomputed, stored_arrays
 from tna_onnx.data.sources.arrow import (
@@ -51,7 +51,6 @@ METADATA = b"tna_onnx"
 """Key of the writer's metadata in the schema of a file: JSON."""
 
 _KINDS: tuple[Kind, ...] = ("features", "logits")  # features first: logits follow from them
-_UNUSED = ("group", "weight")  # may be there, and are read where the user asks for them
 _FILE = 2**28  # bytes of values after which a new file is begun
 _DIGESTED = 2**15  # rows whose digests are computed at a time
 _DEALT = 2**27  # bytes of values that are put in order at a time, four times
@@ -75,8 +74,8 @@ def open_feature_files(data: Any, request: Request, at_most: int | None = None) 
         return None
     where = str(data)
     further = request.columns_beside(where, names)
-    left_out = [name for name in _UNUSED if name in names and name not in further]
-    stored = [name for name in files.schema.names if name not in (*_KINDS, *_UNUSED, "key")]
+    left_out = [name for name in STORED if name in names and name not in further]
+    stored = [name for name in files.schema.names if name not in (*_KINDS, *STORED, "key")]
     candidates = label_candidates(stored, further, request.label_column)
     label = find_label_column(candidates, request.label_column, where)
     values, labels, columns = _read(files, kind, label, where, further)

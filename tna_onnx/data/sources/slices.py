@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from tna_onnx.data.request import BESIDE
+from tna_onnx.data.request import BESIDE, STORED
 from tna_onnx.data.source import source_beside
 from tna_onnx.data.sources.arrow import TableFiles, column_array, load_pyarrow, row_groups, table_batches
 from tna_onnx.data.sources.image_files import FolderImages, ImageSource
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 KEY = "key"
 LABEL = "label"
 
-_PASSED = ("group", "weight")  # columns that go with a sample where there are some
 _ROWS = 256  # of a source that are read at a time
 _IMAGES = 1024  # of one slice, at least
 _SLICES = 4096  # of images, at most: the driver keeps a record of each
@@ -58,7 +57,7 @@ class TableSlice:
         """Yield Arrow tables of the columns that the model reads, `label`, `key`, and what else belongs to a sample."""
         pa = load_pyarrow()
         others = {*self.columns, *self.beside.values()}
-        passed = [name for name in (KEY, *_PASSED) if name in self.files.schema.names and name not in others]
+        passed = [name for name in (KEY, *STORED) if name in self.files.schema.names and name not in others]
         names = list(dict.fromkeys([*self.columns, self.label, *passed, *self.beside.values()]))
         start = self.first
         for batch in table_batches(self.files, self.name, names, self.groups):
