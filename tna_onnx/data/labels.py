@@ -141,6 +141,17 @@ def label_indices(
     return check_labels(indices, n_samples, n_classes, where)
 
 
+def named_labels(indices: AnyArray, names: Sequence[str], where: str) -> AnyArray:
+    """Return the names of classes, (N,), where a data set has its own: the model may order the classes differently."""
+    if indices.dtype.kind not in "iu" or not np.all((indices >= 0) & (indices < len(names))):
+        raise DataError(
+            f"{where} must lie in 0 to {len(names) - 1}, the places of its class names, but goes from {indices.min()} "
+            f"to {indices.max()}; remove samples without a label"
+        )
+    named: AnyArray = np.array(names)[indices]
+    return named
+
+
 def of_dummies(labels: Any) -> Any:
     """Return the names of the classes where labels are a data frame with a column of 0 and 1 for each; else `labels`.
 

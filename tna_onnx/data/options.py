@@ -81,16 +81,20 @@ class Data(DataFields):
         `labels`: of the model's classifier node; the numbers 0 to C - 1 are indices, not names.
         """
         if self.classes is not None:
-            where, stated = "classes", self.classes
-            if isinstance(stated, (str, Path)):
-                where, stated = str(stated), read_class_names(Path(stated), self.limits)
+            where, listed_names = "classes", self.classes
+            if isinstance(listed_names, (str, Path)):
+                where = str(listed_names)
+                listed_names = read_class_names(Path(where), self.limits)
+            stated = tuple(map(str, listed_names))
             if len(stated) != n_classes:
-                first = ", ".join(map(str, stated[:_MAX_NAMES])) + ", ..." * (len(stated) > _MAX_NAMES)
+                first = ", ".join(stated[:_MAX_NAMES])
+                if len(stated) > _MAX_NAMES:
+                    first += ", ..."
                 raise UsageError(
                     f"{where}: {len(stated)} class names ({first}) for a model with {n_classes} classes; give one name "
                     "for each, in the order of the model's output"
                 )
-            return tuple(map(str, stated))
+            return stated
         for names in (metadata_class_names(metadata), labels):
             # What the file says counts only where it fits the output: it may be left over from another model.
             if not names or len(names) != n_classes:

@@ -22,7 +22,7 @@ import numpy as np
 from tna_onnx.data.digest import files_sha256
 from tna_onnx.data.foreign import cell_array, check_inside, foreign_json, plain_column, read_text
 from tna_onnx.data.labelfile import labels_apart
-from tna_onnx.data.labels import listed
+from tna_onnx.data.labels import listed, named_labels
 from tna_onnx.data.sources.arrow import (
     ArrowTexts,
     column_numbers,
@@ -40,7 +40,7 @@ from tna_onnx.data.sources.tokens import need_padding, token_columns, with_token
 from tna_onnx.errors import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from typing import BinaryIO
 
     from tna_onnx.data.choices import Limits
@@ -156,17 +156,6 @@ def label_names(schema: Any, name: str, path: Path, request: Request) -> list[st
     if request.class_names is None:
         return None
     return names
-
-
-def named_labels(indices: AnyArray, names: Sequence[str], where: str) -> AnyArray:
-    """Return the names of classes, (N,): the data set and the model may order the classes differently."""
-    if indices.dtype.kind not in "iu" or not np.all((indices >= 0) & (indices < len(names))):
-        raise DataError(
-            f"{where} must lie in 0 to {len(names) - 1}, the places of its class names, but goes from {indices.min()} "
-            f"to {indices.max()}; remove samples without a label"
-        )
-    named: AnyArray = np.array(names)[indices]
-    return named
 
 
 def _class_label(schema: Any, name: str, path: Path, limits: Limits) -> list[str] | None:
