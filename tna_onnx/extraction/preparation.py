@@ -486,7 +486,7 @@ def _shapes(images: TrialImages, stated: Recipe) -> tuple[list[dict[str, Any]], 
     shapes = [{"resize": (height, width)}]
     if height == width:
         shapes = [{"crop_pct": share} for share in _SHARES] + shapes
-    filters = (stated.interpolation,)
+    filters: tuple[str, ...] = (stated.interpolation,)
     if stated.interpolation == _NOTHING_STATED.interpolation:
         filters = ("bilinear", "bicubic")
     first, *rest = [{**shape, "interpolation": name} for name in filters for shape in shapes]
