@@ -117,6 +117,35 @@ class _LogitsPair:
         self.fitting.forget()
 
 
+class _FoldLogits:
+    """Logits under the tilted weight for each fold; of one weight at a time, because weights may be large.
+
+    Args:
+        make: gives the logits under the weight of a candidate; None stands for the original weight.
+        choices: the candidate for each fold.
+    """
+
+    def __init__(self, make: Callable[[Candidate | None], _LogitsPair], choices: Sequence[Candidate | None]) -> None:
+        self._make = make
+        self._choices = choices
+        self._held: tuple[tuple[float, int] | None, _LogitsPair] | None = None
+
+    def pair(self, k: int) -> _LogitsPair:
+        """Return the logits for fold k; neighbouring folds often have one weight, and share them."""
+        choice = self._choices[k]
+        key = None if choice is None else (choice.angle, choice.ensemble_size)
+        if self._held is None or self._held[0] != key:
+            self.forget()
+            self._held = (key, self._make(choice))
+        return self._held[1]
+
+    def forget(self) -> None:
+        """Free the memory of weight and logits."""
+        if self._held is not None:
+            self._held[1].forget()
+            self._held = None
+
+
 @dataclass(frozen=True, eq=False)
 class Strategy:
     """A search, a map and their settings, on the calibration data."""
@@ -217,7 +246,7 @@ class Strategy:
             return nested(self._comparable(outcome), outcome.before, self.rule, seed, chosen)
         # the method that was asked for: the fit of a fold need not come to a simpler one too
         method = self._only or outcome.method
-        fits = functools.partial(self._fits, progress, (method,), self._per_fold(self._fold_weights(progress)))
+        fits = functools.partial(self._fits, progress, (method,), self._logits_of_folds(self._fold_choices(progress)))
         clusters = outcome.before.clusters
         scores = cross_scores(len(outcome.before), seed, fits, clusters=clusters)[method]
         self._original_pair.forget()
@@ -328,9 +357,9 @@ class Strategy:
         if found.angle == 0 and False in self._tilts:
             methods = tuple(method for method in methods if not method.tilted)
         if all(method.tilted for method in methods):
-            fits = functools.partial(self._fits, progress, methods, self._per_fold(self._fold_weights(progress)))
+            fits = functools.partial(self._fits, progress, methods, self._logits_of_folds(self._fold_choices(progress)))
             return cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
-        fits = functools.partial(self._fits, progress, methods, self._per_fold([self._weight_of(found)] * FOLDS))
+        fits = functools.partial(self._fits, progress, methods, self._logits_of_folds([found] * FOLDS))
         scores = cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
         chosen = [self.rule.choose(scores, before), *chosen_per_fold(scores, before, self.rule, seed)]
         # none of the flattered ones stays: they would be shown as cross-fitted
@@ -338,7 +367,7 @@ class Strategy:
         if not any(method.tilted for method in chosen):
             return honest
         tilted = tuple(method for method in methods if method.tilted)
-        fits = functools.partial(self._fits, progress, tilted, self._per_fold(self._fold_weights(progress)))
+        fits = functools.partial(self._fits, progress, tilted, self._logits_of_folds(self._fold_choices(progress)))
         return honest | cross_scores(n, seed, fits, self.rule.losses, failed, before.clusters)
 
     # ---- weights
@@ -396,26 +425,21 @@ class Strategy:
         # without a map there is nothing to pair weights with
         return self.search == "complete" and self.map != "none"
 
-    def _fold_weights(self, progress: Progress) -> list[NDArray[Any] | None]:
-        """Return the weight that a search without each fold chooses."""
+    def _fold_choices(self, progress: Progress) -> list[Candidate | None]:
+        """Return what a search without each fold chooses, without its weight; None for the original weight."""
         if True not in self._tilts:
-            return [self.weight] * FOLDS
-        weights: list[NDArray[Any] | None] = []
-        # folds often choose the same
-        weight_of: dict[tuple[float, int], NDArray[Any] | None] = {}
+            return [None] * FOLDS
+        choices: list[Candidate | None] = []
         logits = self._original
         fold = folds(len(logits), self.settings.seed, logits.clusters)
         for k in range(FOLDS):
             candidates = self._search(self._fit_mask(fold != k), lambda done, total: None)  # noqa: ARG005 - a fold is one step
-            chosen = candidates[choose(candidates, self.settings)]
-            if (key := (chosen.angle, chosen.ensemble_size)) not in weight_of:
-                weight_of[key] = self._weight_of(chosen)
-            weights.append(weight_of[key])
+            choices.append(replace(candidates[choose(candidates, self.settings)], weight=None))
             progress("search in folds", k + 1, FOLDS)
-        return weights
+        return choices
 
-    def _weight_of(self, candidate: Candidate) -> NDArray[Any] | None:
-        if candidate.angle == 0:
+    def _weight_of(self, candidate: Candidate | None) -> NDArray[Any] | None:
+        if candidate is None or candidate.angle == 0:
             return self.weight
         ((_, weight),) = candidate_weights(self._ensemble, [candidate])
         return weight
@@ -448,11 +472,11 @@ class Strategy:
             yield step, logits.scoring, fitted
 
     def _fits(
-        self, progress: Progress, methods: Sequence[Method], logits: Sequence[_LogitsPair], k: int, train: Mask
+        self, progress: Progress, methods: Sequence[Method], logits: _FoldLogits, k: int, train: Mask
     ) -> Iterator[tuple[Method, Iterator[Fit]]]:
         """Fits of each method on the samples outside of fold k, with the tilted weight for that fold."""
         original = self._original_pair
-        tilted = logits[k]
+        tilted = logits.pair(k)
         rows = self._fit_mask(train)
         # else the fit to all samples may be to these
         if all(self._tilts):
@@ -460,15 +484,15 @@ class Strategy:
         for done, method in enumerate(methods, k * len(methods) + 1):
             yield method, self._fits_of(method, tilted if method.tilted else original, rows)
             progress("cross-validate", done, FOLDS * len(methods))
-        if tilted is not logits[min(k + 1, FOLDS - 1)] or k == FOLDS - 1:
-            tilted.forget()
+        if k == FOLDS - 1:
+            logits.forget()
 
-    def _per_fold(self, weights: Sequence[NDArray[Any] | None]) -> list[_LogitsPair]:
-        """Return the logits under the weight for each fold; folds with one weight share them."""
-        by_weight: dict[int, _LogitsPair] = {}
-        for weight in weights:
-            scoring = fitting = self.logits_of(weight)
-            if self.part is not None:
-                fitting = self.part.logits_of(weight)
-            by_weight[id(weight)] = _LogitsPair(scoring, fitting)
-        return [by_weight[id(weight)] for weight in weights]
+    def _logits_of_folds(self, choices: Sequence[Candidate | None]) -> _FoldLogits:
+        return _FoldLogits(self._logits_pair, choices)
+
+    def _logits_pair(self, choice: Candidate | None) -> _LogitsPair:
+        weight = self._weight_of(choice)
+        scoring = fitting = self.logits_of(weight)
+        if self.part is not None:
+            fitting = self.part.logits_of(weight)
+        return _LogitsPair(scoring, fitting)
