@@ -16,11 +16,11 @@ from tna_onnx.numerics.prior_shift import (
     conditional,
     disagreement,
     fit_em,
+    gains_by_noise,
     invertible,
     joint_counts,
     log_ratio,
-    p_of_change,
-    p_of_distance,
+    p_of_draws,
     p_of_normal,
     redraw,
     smoothed,
@@ -185,14 +185,15 @@ def observed(seed: int, q: FloatArray, *, old: int = 400, new: int = 400, change
     seen = posterior(likelihood, p)
     old_seen = seen[kinds]
     new_seen = seen[rng.choice(len(likelihood), new, p=mixed)]
-    return Observed(labels, old_seen.argmax(axis=1), old_seen.max(axis=1), new_seen, p, counted=False)
+    return Observed(labels, old_seen, new_seen, p, counted=False)
 
 
 def p_values(found: Observed, draws: int = 50) -> tuple[float, float]:
     em = fit_em(found.probabilities, found.source).priors[0]
     drawn = redraw(found, em, draws, 0, with_black_box=True)
     assert drawn.unexplained is not None
-    first = p_of_distance(unexplained(found, em), drawn.unexplained)
+    off = unexplained(found, em)
+    first = p_of_draws(float(np.abs(off).sum()), np.abs(drawn.unexplained - off).sum(axis=1))
     return first, p_of_normal(surprise(found, em), drawn.surprise)
 
 
@@ -205,6 +206,17 @@ def test_false_alarms_are_as_rare_as_they_say() -> None:
     assert np.all(np.count_nonzero(found < 0.1, axis=0) <= 10)
 
 
+def p_of_change(found: Observed, draws: int = 60) -> float:
+    gain = float(fit_em(found.probabilities, found.source).gain[0])
+    return p_of_draws(gain, gains_by_noise(found, draws, 0))
+
+
+def counting(found: Observed) -> Observed:
+    """The same where the frequencies before were counted on the labels."""
+    shares = np.bincount(found.labels, minlength=found.n_classes) / len(found.labels)
+    return replace(found, source=smoothed(shares, len(found.labels)), counted=True)
+
+
 @pytest.mark.parametrize("counted", [False, True])
 def test_a_change_that_is_none_is_as_rare_as_its_p_value_says(counted: bool) -> None:
     """Of 200 runs at a level of 5 %, at most 20, and at least 2: each has a probability below 0.3 % where it holds."""
@@ -212,30 +224,40 @@ def test_a_change_that_is_none_is_as_rare_as_its_p_value_says(counted: bool) -> 
     values = []
     for seed in range(200):
         each = observed(seed, p, old=300)
-        if counted:
-            source = smoothed(np.bincount(each.labels, minlength=CLASSES) / 300, 300)
-            each = replace(each, source=source, counted=True)
-        values.append(p_of_change(each, float(fit_em(each.probabilities, each.source).gain[0])))
+        values.append(p_of_change(counting(each) if counted else each))
     assert 2 <= np.count_nonzero(np.array(values) < 0.05) <= 20
-    changed = replace(observed(0, Q[::-1]), counted=True)
-    assert p_of_change(changed, float(fit_em(changed.probabilities, changed.source).gain[0])) < 1e-3
+    assert p_of_change(counting(observed(0, Q[::-1]))) == 1 / 61
+
+
+def test_with_ten_samples_of_a_class_no_change_is_rare_too() -> None:
+    """Of 20 runs at a level of 5 %, at most 3: more have a probability of 2 %. By chi-squared it would be 7."""
+    classes, m, n = 100, 1000, 5000
+    values = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        logits = rng.normal(0, 8, (m + n, classes))
+        p = np.exp(logits - logits.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        labels = (p.cumsum(axis=1) > rng.random((m + n, 1))).argmax(axis=1)
+        found = Observed(labels[:m], p[:m], p[m:], np.full(classes, 1 / classes), counted=True)
+        values.append(p_of_change(counting(found), draws=40))
+    assert np.count_nonzero(np.array(values) < 0.05) <= 3
 
 
 def test_sums_that_are_off_by_rounding_are_no_change() -> None:
-    exact = replace(observed(0, Q), counted=True)
-    gain = float(fit_em(exact.probabilities, exact.source).gain[0]) / 10
+    exact = counting(observed(3, world(1, CLASSES, sharp=2.5)[1]))
     sums = 1 + 1e-5 * (1 + 1e-2 * np.random.default_rng(0).standard_normal((len(exact.probabilities), 1)))
-    rounded = replace(exact, probabilities=exact.probabilities * sums)
-    assert p_of_change(rounded, gain) == pytest.approx(p_of_change(exact, gain), rel=1e-6)
+    rounded = replace(exact, probabilities=exact.probabilities * sums, old=exact.old * sums)
+    assert p_of_change(rounded) == pytest.approx(p_of_change(exact), abs=0.05)
 
 
 def test_constant_probabilities_change_by_what_counting_explains() -> None:
-    constant = replace(observed(0, Q), counted=True)
+    constant = counting(observed(0, Q))
+    constant = replace(constant, old=np.tile(constant.source, (len(constant.labels), 1)))
     for shift, changed in ((1e-3, False), (1.0, True)):
         p = constant.source * (1 + shift * np.array([1, *[0] * (CLASSES - 1)]))
-        constant = replace(constant, probabilities=np.tile(p / p.sum(), (500, 1)))
-        gain = float(fit_em(constant.probabilities, constant.source).gain[0])
-        assert (p_of_change(constant, gain) < 0.05) == changed
+        found = replace(constant, probabilities=np.tile(p / p.sum(), (500, 1)))
+        assert (p_of_change(found) < 0.05) == changed
 
 
 def test_frequencies_at_the_edge_are_no_other_kind_of_shift() -> None:
@@ -264,9 +286,7 @@ def test_counted_frequencies_have_noise_of_their_own() -> None:
     each = observed(0, Q, old=200)
     em = fit_em(each.probabilities, each.source).priors[0]
     known = redraw(each, em, 100, 0, with_black_box=False)
-    counted = Observed(
-        each.labels, each.old_predicted, each.old_confidence, each.probabilities, each.source, counted=True
-    )
+    counted = replace(each, counted=True)
     assert redraw(counted, em, 100, 0, with_black_box=False).em.std() > known.em.std()
 
 
@@ -281,14 +301,13 @@ def test_counted_frequencies_have_noise_of_their_own() -> None:
 def test_whether_the_confusion_matrix_can_be_inverted(
     labels: NDArray[np.int64], predicted: NDArray[np.int64], reason: str
 ) -> None:
-    n = len(labels)
-    found = Observed(labels, predicted, np.ones(n), np.full((5, 2), 0.5), np.full(2, 0.5), counted=False)
+    found = Observed(labels, np.eye(2)[predicted], np.full((5, 2), 0.5), np.full(2, 0.5), counted=False)
     assert (reason in invertible(found, 0)) if reason else not invertible(found, 0)
 
 
 def test_a_class_that_a_draw_loses_keeps_its_column() -> None:
     labels = np.array([0] * 30 + [1])
-    found = Observed(labels, labels, np.ones(31), np.eye(2)[[0] * 20 + [1] * 5], np.full(2, 0.5), counted=True)
+    found = Observed(labels, np.eye(2)[labels], np.eye(2)[[0] * 20 + [1] * 5], np.full(2, 0.5), counted=True)
     drawn = redraw(found, np.array([0.8, 0.2]), 50, 0, with_black_box=True)
     assert drawn.black_box is not None
     assert np.all(np.isfinite(drawn.black_box))
@@ -296,8 +315,8 @@ def test_a_class_that_a_draw_loses_keeps_its_column() -> None:
 
 
 def test_the_p_values_by_their_definitions() -> None:
-    assert p_of_distance(np.array([1.0, -1.0]), np.array([[1.0, -1.0]] * 9)) == pytest.approx(0.1)
-    assert p_of_distance(np.zeros(2), np.array([[1.0, -1.0]] * 9)) == 1
+    assert p_of_draws(2.0, np.zeros(9)) == pytest.approx(0.1)
+    assert p_of_draws(0.0, np.zeros(9)) == 1
     assert p_of_normal(1.959964, np.array([-1.0, 1.0])) == pytest.approx(0.05, abs=1e-6)
     assert p_of_normal(0.0, np.zeros(3)) == 1
     assert p_of_normal(0.1, np.zeros(3)) == 0

@@ -36,6 +36,7 @@ Sources: Saerens et al. (2002) and Lipton et al. (2018), whose theorem 3 asks th
 """
 
 import contextlib
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -221,8 +222,7 @@ class Observed:
     """What a model says of M labelled samples and of N others."""
 
     labels: IntArray  # class indices (M,)
-    old_predicted: IntArray  # predicted classes (M,)
-    old_confidence: FloatArray  # largest probabilities (M,)
+    old: NDArray[np.floating]  # P(y | x) of the labelled samples, (M, C)
     probabilities: NDArray[np.floating]  # P(y | x) of the others, (N, C)
     source: FloatArray  # (C,) frequencies p that the probabilities are calibrated under, all positive
     counted: bool  # whether p was counted on the labels, so that it has their noise
@@ -231,6 +231,16 @@ class Observed:
     def n_classes(self) -> int:
         """Number of classes C."""
         return int(self.probabilities.shape[1])
+
+    @functools.cached_property
+    def old_predicted(self) -> IntArray:
+        """Predicted classes of the labelled samples, (M,)."""
+        return np.asarray(self.old.argmax(axis=1))
+
+    @functools.cached_property
+    def old_confidence(self) -> FloatArray:
+        """Largest probabilities of the labelled samples, (M,)."""
+        return np.asarray(self.old.max(axis=1), np.float64)
 
     @property
     def joint(self) -> FloatArray:
@@ -347,41 +357,35 @@ def surprise(observed: Observed, q: FloatArray) -> float:
     return confidence - _expected(observed, np.ones(len(observed.labels), np.int64), q)
 
 
-def p_of_change(observed: Observed, gain: float) -> float:
-    """Return how often noise alone makes EM gain as much: twice that of all samples has a chi-squared distribution.
+def gains_by_noise(observed: Observed, count: int, seed: int) -> FloatArray:
+    """Return what EM gains where nothing has changed, (count,) nats a sample.
 
-    Frequencies before that were counted have noise of their own. With g = mean P / p - 1, the slopes where nothing has
-    changed, and V_0 their covariance without it, it makes that g' V^-1 g / (g' V_0^-1 g) of what it would be.
-
-    Source: Chandler & Bate (2007), "Inference for clustered data using the independence loglikelihood", section 3.3.
-
-    `gain`: of EM, nats a sample.
+    Labelled samples, drawn so that classes are as frequent as p says, stand for the N new ones, and their probabilities
+    are taken for true: the frequencies before are the mean of these or, where p was counted, shares of M draws of it.
     """
-    from scipy.special import chdtrc  # noqa: PLC0415 - heavy
+    rng = np.random.default_rng(seed)
+    n, m = len(observed.probabilities), len(observed.labels)
+    counts = np.bincount(observed.labels, minlength=observed.n_classes)
+    share = (observed.source / np.maximum(counts, 1))[observed.labels]
+    share /= share.sum()
+    mean = np.maximum(share @ observed.old.astype(np.float64), _TINY)
+    mean /= mean.sum()
+    gains = []
+    block = max(1, _NUMBERS // m)
+    for first in range(0, count, block):
+        size = min(block, count - first)
+        source = smoothed(rng.multinomial(m, mean, size=size) / m, m) if observed.counted else mean
+        gains.append(fit_em(observed.old, source, rng.multinomial(n, share, size=size), max_cycles=_DRAWN_CYCLES).gain)
+    return np.concatenate(gains)
 
-    n, classes = observed.probabilities.shape
-    statistic = 2 * n * max(gain, 0.0)
-    if observed.counted and statistic > 0:
-        # sums that are off 1 by rounding would hardly vary, and so weigh more than all classes
-        sums = observed.probabilities.sum(axis=1, keepdims=True, dtype=np.float64)
-        ratios = observed.probabilities / sums / observed.source
-        slopes = ratios.mean(axis=0) - 1
-        without = np.cov(ratios, rowvar=False, bias=True) / n
-        counting = (np.diag(1 / observed.source) - 1) / len(observed.labels)
-        plain, whole = (slopes @ np.linalg.pinv(v, hermitian=True) @ slopes for v in (without, without + counting))
-        # probabilities that do not vary have no noise of their own
-        statistic = statistic * float(whole / plain) if np.ptp(ratios, axis=0).any() else float(whole)
-    return float(chdtrc(classes - 1, statistic))
 
+def p_of_draws(value: float, drawn: FloatArray) -> float:
+    """Return how often noise alone makes a number as large as the one that was found, by (B,) draws of that noise.
 
-def p_of_distance(difference: FloatArray, drawn: FloatArray) -> float:
-    """Return how often noise alone makes a (C,) difference as large, in sum, as the one that was found.
-
-    `drawn`: (B, C) differences of the draws, which scatter around it.
+    >>> p_of_draws(3.0, np.array([1.0, 2.0, 4.0]))
+    0.5
     """
-    distances = np.abs(drawn - difference).sum(axis=1)
-    as_large = int(np.count_nonzero(distances >= np.abs(difference).sum()))
-    return (1 + as_large) / (1 + len(drawn))
+    return (1 + int(np.count_nonzero(drawn >= value))) / (1 + len(drawn))
 
 
 def p_of_normal(value: float, drawn: FloatArray) -> float:

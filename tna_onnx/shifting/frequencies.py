@@ -20,9 +20,9 @@ from tna_onnx.numerics.prior_shift import (
     conditional,
     disagreement,
     fit_em,
+    gains_by_noise,
     invertible,
-    p_of_change,
-    p_of_distance,
+    p_of_draws,
     p_of_normal,
     redraw,
     smoothed,
@@ -150,10 +150,11 @@ def _evidence(
     apart_p = None
     if box is not None and drawn.unexplained is not None:
         distance = disagreement(em, box)
-        apart_p = p_of_distance(unexplained(observed, em), drawn.unexplained)
+        off = unexplained(observed, em)
+        apart_p = p_of_draws(float(np.abs(off).sum()), np.abs(drawn.unexplained - off).sum(axis=1))
     surprise_value = surprise(observed, em)
     return ShiftEvidence(
-        changed_p=p_of_change(observed, gain),
+        changed_p=p_of_draws(gain, gains_by_noise(observed, settings.draws, settings.seed)),
         gain=max(gain, 0.0),
         other=None if alternative is None else tuple(alternative.tolist()),
         disagreement=distance,

@@ -315,8 +315,7 @@ def _frequencies(job: ShiftJob, opened: ShiftSamples, progress: Progress) -> _Es
     if opened.unlabelled is None:
         return _Estimate(source, details["target"], old, None, notes)
     new = probabilities_of(opened.session, opened.output, opened.unlabelled, opened.batch_size, "target", progress)
-    sure = old.max(axis=1).astype(np.float64)
-    observed = Observed(labels, old.argmax(axis=1), sure, new, source, counted="source" not in details)
+    observed = Observed(labels, old, new, source, counted="source" not in details)
     estimated = estimate(observed, settings, opened.unlabelled.describe(), note)
     _log.info("target: %s samples", f"{len(new):,}")
     return _Estimate(source, estimated.prior, old, estimated, (*notes, *estimated.notes))
