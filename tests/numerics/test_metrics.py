@@ -34,7 +34,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from tests.support import ada_ece, ece, pairwise
 from tna_onnx.numerics.metric import METRICS, OBJECTIVES, Objective
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
-from tna_onnx.numerics.reliability import ClassCounts
+from tna_onnx.numerics.reliability import SAME, ClassCounts
 from tna_onnx.numerics.scores import SampleScores, numpy_terms
 
 Array = NDArray[Any]
@@ -115,11 +115,13 @@ def scores_of(confidence: Any, hit: Any) -> SampleScores:
 
 
 def ece_by_definition(scores: SampleScores, bins: int) -> float:
-    """sum_j |B_j| / N |acc(B_j) - conf(B_j)| over B_j = those with j/B < confidence <= (j+1)/B."""
+    """sum_j |B_j| / N |acc(B_j) - conf(B_j)| over B_j = those with j/B < confidence <= (j+1)/B, but for rounding."""
     total = 0.0
     for j in range(bins):
         inside = [
-            k for k, c in enumerate(scores.confidence.astype(float)) if (j / bins < c or j == 0) and c <= (j + 1) / bins
+            k
+            for k, c in enumerate(scores.confidence.astype(float))
+            if (j / bins + SAME < c or j == 0) and c <= (j + 1) / bins + SAME
         ]
         if inside:
             accuracy = sum(bool(scores.hit[k]) for k in inside) / len(inside)
@@ -528,3 +530,30 @@ def test_an_infinite_logit_has_no_scores(classes: int) -> None:
         confidence, _, nll, brier = numpy_terms(logits, np.zeros(2, np.int64))
     assert np.isnan([confidence[0], nll[0], brier[0]]).all()
     assert np.isfinite([confidence[1], nll[1], brier[1]]).all()
+
+
+# ---- confidences that only rounding sets apart
+
+
+@pytest.mark.parametrize("bins", [10, 15])
+def test_shares_of_trees_are_scored_alike_whatever_their_rounding(bins: int) -> None:
+    """Shares k / 100 as a forest gives them, and as a softmax of their float32 logarithms does; some border on bins."""
+    rng = np.random.default_rng(0)
+    votes = rng.multinomial(100, rng.dirichlet(np.full(5, 0.4)), 3000)
+    p = (votes / 100).astype(np.float32)
+    labels = _drawn(rng, 3 * rng.normal(size=(3000, 5)) + 4 * p)
+    given = SampleScores.of_probabilities(p, labels)
+    logits = np.log(np.maximum(p, np.finfo(np.float32).tiny))
+    mapped = SampleScores.of_logits(logits + rng.normal(size=(3000, 1)).astype(np.float32), labels)
+    assert np.any(given.confidence != mapped.confidence)
+    for measure in (ece, ada_ece):
+        # residuals are moved by 1e-6 at most
+        assert measure(mapped, bins) == pytest.approx(measure(given, bins), abs=2e-6)
+    by_definition = ece_of_shares(votes.max(axis=1), given.hit, bins)
+    assert ece(given, bins) == pytest.approx(by_definition, abs=1e-6)
+
+
+def ece_of_shares(votes: Array, hit: Array, bins: int) -> float:
+    """The definition in whole numbers: j / B < k / 100 <= (j + 1) / B."""
+    index = (-(-votes * bins // 100)) - 1
+    return float(sum(abs(np.sum(hit[index == j] - votes[index == j] / 100)) for j in range(bins)) / len(votes))

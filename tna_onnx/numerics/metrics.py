@@ -46,7 +46,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.numerics.metric import METRICS, Objective
-from tna_onnx.numerics.reliability import bin_of, normal_cdf
+from tna_onnx.numerics.reliability import bin_of, normal_cdf, ties_of
 from tna_onnx.numerics.scores import SampleScores, weighted_mean
 
 MIN_GROUPS = 10
@@ -207,12 +207,12 @@ def shares_by_width(scores: SampleScores, bins: int) -> Shares:
 def shares_by_mass(scores: SampleScores, bins: int) -> Shares:
     """Bins of equal mass in ascending confidence, those of AdaECE.
 
-    Samples of one confidence share the ranks start..stop, as their order is arbitrary: each lies in every bin by one
-    fraction. With weights a rank is a sum of weights, and a border may cut a sample.
+    Samples of one confidence, to rounding, share the ranks start..stop, as their order is arbitrary: each lies in every
+    bin by one fraction. With weights a rank is a sum of weights, and a border may cut a sample.
     Source: Mukhoti et al. (2020); the paper, section "Evaluation Metrics".
     """
-    _, tie, counts = np.unique(scores.confidence, return_inverse=True, return_counts=True)
-    count: NDArray[Any] = counts
+    tie = ties_of(scores.confidence)
+    count: NDArray[Any] = np.bincount(tie)
     # bins differ by one sample at most
     edges: NDArray[Any] = np.arange(bins + 1) * len(scores) // bins
     if scores.weights is not None:

@@ -107,10 +107,26 @@ class Reliability:
         return cls(*(Bins.of(scores.confidence, scores.hit, bins, scores.weights) for scores in (before, after)))
 
 
+SAME = 2.0**-20
+"""Probabilities that are no further apart are equal: float32, and a softmax of float32 logarithms, say no more."""
+
+
 def bin_of(values: NDArray[Any], bins: int) -> NDArray[np.intp]:
-    """Bin of each value in [0, 1]."""
-    # borders are divided, not added up: float64(j / B) is the closest number to the border
-    return np.searchsorted(np.arange(1, bins) / bins, values.astype(np.float64), side="left")
+    """Bin of each value in [0, 1]; one that rounding has put beyond a border is on it."""
+    return np.searchsorted(np.arange(1, bins) / bins + SAME, values.astype(np.float64), side="left")
+
+
+def ties_of(values: NDArray[Any]) -> NDArray[np.intp]:
+    """Return numbers of equal values, ascending with them, (N,): of a run of near ones, each piece as wide as `SAME`.
+
+    >>> ties_of(np.float32([0.6, 0.2, 0.1 + 0.5, 0.6000001])).tolist()
+    [1, 0, 1, 1]
+    """
+    distinct, at = np.unique(values.astype(np.float64), return_inverse=True)
+    first = np.r_[True, np.diff(distinct) > SAME]
+    piece = (distinct - distinct[first][np.cumsum(first) - 1]) // SAME
+    number = np.cumsum(first | np.r_[False, np.diff(piece) != 0]) - 1
+    return np.asarray(number[at])
 
 
 # Terms of each series. Below `_SWITCH` one converges fast, above it the other; there the tenth term is below 1e-20.
@@ -137,13 +153,13 @@ class CumulativeTest:
 
     @classmethod
     def of(cls, scores: SampleScores) -> CumulativeTest:
-        """Test N >= 1 scores; samples of one confidence are taken together, as their order is arbitrary."""
+        """Test N >= 1 scores; samples of one confidence, to rounding, count together, as their order is arbitrary."""
         order = np.argsort(scores.confidence, kind="stable")
         # probabilities are scored as a model gives them, and may round to more than 1
         confidence = np.minimum(scores.confidence[order].astype(np.float64), 1)
         weights = scores.weigh(np.ones(len(scores)))[order]
         total: NDArray[np.float64] = np.cumsum(weights * (scores.hit[order] - confidence))
-        ends = np.r_[confidence[1:] != confidence[:-1], True]
+        ends = np.r_[np.diff(ties_of(confidence)) > 0, True]
         walk = np.r_[0.0, total[ends]] / scores.total
         sigma = float(np.sqrt(np.sum(weights**2 * confidence * (1 - confidence)))) / scores.total
         largest = float(np.max(np.abs(walk)))
