@@ -27,6 +27,7 @@ from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline import collected_details as angles_module
 from tna_onnx.pipeline import reporting as module
 from tna_onnx.pipeline.collected_details import (
+    _scored,
     angle_counts,
     class_names,
     class_sums,
@@ -43,8 +44,8 @@ from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.writing import Shipped, Writing
 from tna_onnx.progress import silent
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, Report, compare_scores
+from tna_onnx.results.verdict import Recall
 from tna_onnx.search.candidates import SearchSettings
 
 
@@ -356,3 +357,9 @@ def test_shares_and_lengths_of_the_three_weights(task: Task, monkeypatch: pytest
     assert task.head is not None
     counts = angle_counts(task.calibration.table.features[::15], task.weight, task.head.bias)
     np.testing.assert_allclose(shown[0].predicted, counts[0] / counts[0].sum(), rtol=1e-12)
+
+
+def test_accuracies_of_the_figures_are_weighted() -> None:
+    scores = scored(0.5, 4).clustered(np.arange(4), np.array([2.0, 1.0, 1.0, 0.0]))
+    scores = replace(scores, hit=np.array([True, False, False, True]))
+    assert _scored(scores, replace(SETTINGS, objective="nll", bins=1)).accuracy == 0.5

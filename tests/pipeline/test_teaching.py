@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 from scipy.optimize import minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
+from scipy.stats import t
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
@@ -246,3 +247,22 @@ def test_what_cannot_be_is_refused(small: Small, student: Path, tmp_path: Path) 
     ):
         refused(code, text, *words, "-o", tmp_path / "o.onnx", *more)
     assert not (tmp_path / "o.onnx").exists()
+
+
+def test_of_few_groups_the_interval_is_students(small: Small, student: Path) -> None:
+    """By the definition: means of 12 groups, whose spread is known by 11 degrees of freedom."""
+    ort = pytest.importorskip("onnxruntime")
+    data = dict(np.load(small.test))
+    group = np.arange(len(data["x"])) % 12
+    report = tna_onnx.calibrate(
+        student, small.calib, teacher=small.model, eval=tna_onnx.Data(data, groups=group), map="ts",
+        search="none", dry_run=True, device="cpu",
+    )  # fmt: skip
+    temperature = report.parameters["temperature"]
+    (teacher,), (before,) = (ort.InferenceSession(path).run(None, {"x": data["x"]}) for path in (small.model, student))
+    logs = [log_softmax(each.astype(np.float64), axis=1) for each in (teacher, before, before / temperature)]
+    moved = np.sum(np.exp(logs[0]) * (logs[1] - logs[2]), axis=1)
+    sums = np.bincount(group, moved - moved.mean())
+    error = np.sqrt(12 / 11 * np.sum(sums**2)) / len(moved)
+    low, high = report.teacher.kl_change
+    assert (high - low) / 2 == pytest.approx(t.ppf(0.975, 11) * error, rel=1e-3)

@@ -303,6 +303,8 @@ class Recalls:
     classes: NDArray[np.int64]
     # (K,) how many samples each has; with weights, how many of equal weight would know its recall as well
     samples: NDArray[np.int64]
+    # (K,) how many of them are independent: as `samples`, and no more than clusters with the class
+    independent: NDArray[np.int64]
     before: FloatArray  # (K,) share of them that was predicted right
     after: FloatArray  # (K,) share of them that is predicted right now
     # (K,) sums of squared changes, of clusters where there are any: n_c^2 times the variance of the change
@@ -338,10 +340,10 @@ class Recalls:
         weights = weights * (count / mass)[own]
         first, second = (np.bincount(own, weights * hits) / count for hits in (old, new))
         deviations = weights * (new - old - (second - first)[own])
-        squares = _squares(deviations, own, len(classes), clusters)
+        squares, groups = _by_cluster(deviations, own, len(classes), clusters)
         weighted = deviations / (len(classes) * count[own])
         total = weighted if clusters is None else cluster_sums(weighted, clusters)
-        return cls(classes, count, first, second, squares, math.sqrt(float(total @ total)))
+        return cls(classes, count, np.minimum(count, groups), first, second, squares, math.sqrt(float(total @ total)))
 
     @property
     def change(self) -> FloatArray:
@@ -401,10 +403,14 @@ def _groups(scores: SampleScores) -> tuple[NDArray[np.int64], NDArray[np.int64] 
     return ranks.reshape(-1), np.repeat(clusters, count)
 
 
-def _squares(deviations: FloatArray, own: NDArray[Any], k: int, clusters: NDArray[np.int64] | None) -> FloatArray:
+def _by_cluster(
+    deviations: FloatArray, own: NDArray[Any], k: int, clusters: NDArray[np.int64] | None
+) -> tuple[FloatArray, NDArray[np.int64]]:
+    """Return for each of k classes the squared sums of its clusters, added up, and the number of these clusters."""
     if clusters is None:
-        return np.asarray(np.bincount(own, deviations**2, k), np.float64)
-    # the sum of each cluster within each class
+        return np.asarray(np.bincount(own, deviations**2, k), np.float64), np.bincount(own, minlength=k)
     _, number = np.unique(clusters, return_inverse=True)
     pairs, pair = np.unique(own * (number.max() + 1) + number, return_inverse=True)
-    return np.asarray(np.bincount(pairs // (number.max() + 1), np.bincount(pair, deviations) ** 2, k), np.float64)
+    classes = pairs // (number.max() + 1)
+    squares = np.asarray(np.bincount(classes, np.bincount(pair, deviations) ** 2, k), np.float64)
+    return squares, np.bincount(classes, minlength=k)

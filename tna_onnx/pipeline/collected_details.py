@@ -373,7 +373,7 @@ def _diagram(scores: SampleScores, settings: Settings) -> Bins:
 
 
 def _scored(scores: SampleScores, settings: Settings) -> Scored:
-    return Scored(metric_value(scores, settings.objective, settings.bins), float(np.mean(scores.hit)))
+    return Scored(metric_value(scores, settings.objective, settings.bins), scores.mean("hit"))
 
 
 def _steps(task: Task, outcome: Outcome, progress: Progress) -> tuple[Step, ...]:
@@ -415,4 +415,4 @@ def _averages(task: Task, outcome: Outcome, logits: Logits) -> tuple[Averaged, .
 
 
 def _accuracy(logits: Logits) -> float:
-    return float(np.mean(logits.scores().hit))
+    return logits.scores().mean("hit")

@@ -13,8 +13,8 @@ A choice looks at samples that were scored by fits without them. With l the loss
    - has a balanced accuracy that is no lower than the input's;
    - lowers the recall of no class of ten samples or more by more than 10 points;
 
-   and nothing at all where a class that occurs has fewer than ten samples (`scarce`): of all samples, as those of four
-   folds may be fewer.
+   and nothing at all where a class has fewer than ten samples (`scarce`), or none and is not said not to occur: of all
+   samples, as those of four folds may be fewer. Samples of one group count as one.
 
 Probabilities that are right on average may still silence a rare class: which class is predicted is a decision, whose
 costs a log loss does not know. A class of few samples cannot show them.
@@ -50,7 +50,7 @@ _SMALLEST_RISE = 0.001
 _GAIN = _SIGNIFICANT * math.sqrt(1 + FOLDS / (FOLDS - 1))
 
 ENOUGH = 10
-"""Samples of a class that show what happens to its recall."""
+"""Independent samples of a class that show what happens to its recall."""
 
 _MOST_LOST = 0.10
 
@@ -223,7 +223,7 @@ def scarce(before: SampleScores) -> bool:
 
     A rare label of several a sample is what these are for: fits of labels have rules of their own (`maps.two_classes`).
     """
-    return before.predicted is None and float(np.min(Recalls.of(before, before).samples)) < ENOUGH
+    return before.predicted is None and float(np.min(Recalls.of(before, before).independent)) < ENOUGH
 
 
 def _is_worth_it(before: SampleScores, after: SampleScores) -> bool:
@@ -231,5 +231,5 @@ def _is_worth_it(before: SampleScores, after: SampleScores) -> bool:
     recalls = Recalls.of(before, after)
     if recalls.balanced_after < recalls.balanced_before - ROUNDING:
         return False
-    lost = -recalls.change[recalls.samples >= ENOUGH]
+    lost = -recalls.change[recalls.independent >= ENOUGH]
     return float(np.max(lost, initial=0)) <= _MOST_LOST + ROUNDING

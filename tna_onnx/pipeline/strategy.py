@@ -163,6 +163,7 @@ class Strategy:
     # whether a choice may change predicted classes: where that is worth it (`auto`, rule 5 of `pipeline.methods`),
     # where it costs no accuracy (`change`), or never (`keep`)
     predictions: str = "auto"
+    covered: bool = True  # whether every class has a sample, or is said not to occur
     # what searches and fits of folds see of very many samples (`crossfit.fit_rows`); None for all of them
     part: Part | None = None
     # where the fits of the next fold start: at those of the last one, where that saves time and does no more
@@ -266,9 +267,10 @@ class Strategy:
         keeping = {method: after for method, after in scores.items() if method.keeps_order}
         if not self.rule.careful or choice.method.keeps_order or not keeping:
             return choice
-        gains = not scarce(before) and self.rule.gains(before, nested(scores, before, self.rule, self.settings.seed))
-        if gains:
-            return choice
+        if self.covered and not scarce(before):
+            estimate = nested(scores, before, self.rule, self.settings.seed)
+            if self.rule.gains(before, estimate):
+                return choice
         changing: dict[Method, Reason] = {method: "predictions" for method in scores if method not in keeping}
         choice = self.rule.choice(keeping, before)
         return Choice(choice.method, {**changing, **choice.left_out})

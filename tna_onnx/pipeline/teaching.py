@@ -8,7 +8,6 @@ were drawn of t. Unlabelled samples are enough; where there are held-out ones wi
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -27,10 +26,11 @@ from tna_onnx.extraction.sessions import Classifier, OpenModel, names_of
 from tna_onnx.graph.options import ModelOptions
 from tna_onnx.graph.outputs import require_one_prediction
 from tna_onnx.maps.base import CalibrationMap, apply_map
+from tna_onnx.numerics.intervals import quantile
 from tna_onnx.numerics.metrics import Metrics
 from tna_onnx.numerics.ops import SoftLabels, to_host
 from tna_onnx.numerics.residuals import mean_and_error
-from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.numerics.scores import SampleScores, weighted_mean
 from tna_onnx.pipeline.job import Collected, Job, Task, Teacher
 from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress
@@ -147,17 +147,18 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
     """Return a report that also says how student and teacher agree on its samples."""
     teacher = task.teacher
     assert teacher is not None  # noqa: S101 - asked for
-    z = NormalDist().inv_cdf((1 + task.settings.level) / 2)
-    clusters = task.reported.table.clusters
+    table = task.reported.table
+    z = quantile((1 + task.settings.level) / 2, table.clusters, table.weights)
     before = _followed(task.logits(task.weight, on=task.reported), None, teacher.probabilities)
     now = _followed(after.logits, after.fitted, teacher.probabilities)
     ends = []
     for first, second in zip(before[:2], now[:2], strict=True):
-        mean, error = mean_and_error(second - first, clusters)
+        mean, error = mean_and_error(second - first, table.clusters, table.weights)
         ends.append((mean - z * error, mean + z * error))
-    kl, same, five = zip(*((float(np.mean(values)) for values in stage) for stage in (before, now)), strict=True)
-    if teacher.probabilities.shape[1] <= _FIRST:
-        five = (None, None)
+    kl, same, five = (
+        [weighted_mean(values, table.weights) for values in pair] for pair in zip(before, now, strict=True)
+    )
+    many = teacher.probabilities.shape[1] > _FIRST
     metrics, notes = _of_teacher(teacher, task)
     result = Taught(
         model=teacher.model.name,
@@ -169,8 +170,8 @@ def with_teacher(report: Report, task: Task, after: Shipped) -> Report:
         agreement_before=same[0],
         agreement_after=same[1],
         agreement_change=ends[1],
-        top5_before=five[0],
-        top5_after=five[1],
+        top5_before=five[0] if many else None,
+        top5_after=five[1] if many else None,
         metrics=metrics,
     )
     return replace(report, teacher=result, notes=(*report.notes, *notes))
@@ -184,8 +185,9 @@ def _of_teacher(teacher: Teacher, task: Task) -> tuple[Metrics | None, tuple[str
             "They say how well the model follows the teacher, not how good both are; --eval with labels tells that"
         )
         return None, (note,)
-    scores = SampleScores.of_probabilities(teacher.probabilities, np.asarray(task.reported.table.labels))
-    scores = scores.clustered(task.reported.table.clusters)
+    table = task.reported.table
+    scores = SampleScores.of_probabilities(teacher.probabilities, np.asarray(table.labels))
+    scores = scores.clustered(table.clusters, table.weights)
     settings = task.settings
     metrics = Metrics.of(scores, settings.bins)
     free = BinFree.of(scores, settings.bins, settings.seed)
