@@ -27,7 +27,7 @@ from tna_onnx.engine.logits import HeadLogits, score_all, sum_chunks
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.monotone import isotonic_log_odds
+from tna_onnx.numerics.isotonic import isotonic_log_odds
 from tna_onnx.numerics.threads import one_thread
 from tna_onnx.pipeline.strategy import Strategy
 from tna_onnx.runtime import allowed_cores

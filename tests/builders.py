@@ -20,7 +20,7 @@ from onnx import helper, numpy_helper
 from tna_onnx.graph.load import Model
 from tna_onnx.graph.outputs import output_of
 from tna_onnx.graph.readout import Readout
-from tna_onnx.pipeline.stated import _OF_RUN
+from tna_onnx.pipeline.steps import _OF_RUN
 
 Shape = Sequence[int | str | None] | None
 Infos = Mapping[str, Shape | tuple[Shape, DTypeLike]] | Iterable[onnx.ValueInfoProto]

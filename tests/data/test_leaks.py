@@ -155,10 +155,10 @@ def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small
     words = ["--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json"]
     ok("calibrate", small.model, "--calib", tmp_path / "calib.npz", *words)
     calib = DigestedSamples(open_source(small.calib, [spec("x", (None, 8))], 5), "values of the model's inputs")
-    (note,) = check_leaks(load_model(tmp_path / "o.onnx"), calib, None, DEFAULT_LIMITS)
+    (note,) = check_leaks(load_model(tmp_path / "o.onnx"), [calib], DEFAULT_LIMITS)
     assert note.endswith("it tells them apart by logits, and these by values of the model's inputs")
     held = replace(calib, form="logits")
-    (note,) = check_leaks(load_model(small.model), calib, held, DEFAULT_LIMITS)
+    (note,) = check_leaks(load_model(small.model), [calib, held], DEFAULT_LIMITS)
     assert "these are recognised by logits, calibration samples by values of the model's inputs" in note
 
 

@@ -20,7 +20,7 @@ from tna_onnx.graph.nodes import NodeOps
 from tna_onnx.maps.base import apply_map
 from tna_onnx.maps.isotonic import IsotonicOneVsAll, SmoothedIsotonic, TopVersusAll
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.monotone import CENTRES, TOLERANCE, isotonic_log_odds
+from tna_onnx.numerics.isotonic import CENTRES, TOLERANCE, isotonic_log_odds
 
 Array = np.ndarray
 P = expit(CENTRES)

@@ -14,8 +14,7 @@ from scipy import optimize, stats
 from tests.numerics.bernoulli import confidences, scores
 from tests.support import ada_ece, ece
 from tna_onnx.numerics import residuals as crossfitted_module
-from tna_onnx.numerics.corp import top_label_errors
-from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.intervals import paired_differences, top_label_errors
 from tna_onnx.numerics.metrics import SHARES, debiased_ece, expected_ece
 from tna_onnx.numerics.reliability import CumulativeTest, bin_of, kolmogorov_smirnov_p, kuiper_p
 from tna_onnx.numerics.residuals import CrossFit, corrected_errors, fit_error

@@ -12,9 +12,17 @@ from scipy.stats import beta
 from sklearn.isotonic import IsotonicRegression
 
 from tests.numerics.bernoulli import confidences, scores
-from tna_onnx.numerics import corp
-from tna_onnx.numerics.corp import Corp, Decomposition
-from tna_onnx.numerics.monotone import CENTRES, TOLERANCE, cells, isotonic_log_odds, pool, thinned
+from tna_onnx.numerics import isotonic as isotonic_module
+from tna_onnx.numerics.isotonic import (
+    CENTRES,
+    TOLERANCE,
+    Corp,
+    Decomposition,
+    cells,
+    isotonic_log_odds,
+    pool,
+    thinned,
+)
 from tna_onnx.numerics.reliability import normal_cdf
 from tna_onnx.numerics.scores import SampleScores
 
@@ -237,13 +245,13 @@ def test_the_band_holds_the_curves_of_calibrated_models_at_its_level() -> None:
         low, fit, high = (np.array(values)[at] for values in (curve.low, curve.accuracy, curve.high))
         inside.append((low <= fit) & (fit <= high))
     # four standard errors of a share of 200; three confidences of one curve are not independent
-    assert np.all(np.abs(np.mean(inside, axis=0) - corp.BAND_LEVEL) < 4 * np.sqrt(0.95 * 0.05 / 200))
+    assert np.all(np.abs(np.mean(inside, axis=0) - isotonic_module.BAND_LEVEL) < 4 * np.sqrt(0.95 * 0.05 / 200))
 
 
 def test_groups_of_neighbours_change_little(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scores(*confidences(6000, seed=2))
     grouped = Corp.of(made)
-    monkeypatch.setattr(corp, "_MAX_GROUPS", 6000)
+    monkeypatch.setattr(isotonic_module, "_MAX_GROUPS", 6000)
     single = Corp.of(made)
     # what is fitted is not grouped, only what is drawn
     assert grouped.nll.miscalibration == single.nll.miscalibration

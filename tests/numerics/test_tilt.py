@@ -20,15 +20,7 @@ from tna_onnx.numerics import rotations as blocks
 from tna_onnx.numerics import tilt as stops_module
 from tna_onnx.numerics import tilt as tilt_module
 from tna_onnx.numerics.averages import Draws, Ensemble, averages
-from tna_onnx.numerics.rotations import (
-    ClassVectors,
-    Rotations,
-    TiltParameters,
-    angles_between,
-    class_blocks,
-    levels,
-    mean_rotation,
-)
+from tna_onnx.numerics.rotations import ClassVectors, Rotations, TiltParameters, class_blocks, levels
 from tna_onnx.numerics.tilt import Stops, find_stops, tilted_means
 
 Array = NDArray[Any]
@@ -66,6 +58,20 @@ def draws_of(seed: int, path: int, n: int, parameters: TiltParameters, count: in
             Draw(i, j + (j >= i), parameters.theta_s * t) for i, j, t in zip(first, second, tau.tolist(), strict=True)
         ]
     raise AssertionError
+
+
+def mean_rotation(weight: Array, tilted: Array) -> float:
+    """MRC: mean over classes of the angle between each class vector and its tilted self, in radians."""
+    return float(np.mean(angles_between(weight, tilted)))
+
+
+def angles_between(weight: Array, tilted: Array) -> Array:
+    """Angle of each class vector, (C,); vectors of zeros have no direction and are left out."""
+    w, v = (np.asarray(each, np.float64) for each in (weight, tilted))
+    length = np.linalg.norm(w, axis=1) * np.linalg.norm(v, axis=1)
+    directed = length > 0
+    cosine = np.einsum("cn,cn->c", w, v)[directed] / length[directed]
+    return np.asarray(np.arccos(np.clip(cosine, -1.0, 1.0)))  # rounding takes the cosine of equal vectors past 1
 
 
 def mrc_as_printed(weight: Array, rotation: Array) -> float:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tna_onnx.numerics.corp import Corp
 from tna_onnx.numerics.intervals import paired_differences
+from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece, sample_losses
 from tna_onnx.numerics.operating_points import Recalls

@@ -7,11 +7,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy.stats import chi2
 
+from tests.conftest import Small
+from tests.pipeline.samples import opened
 from tna_onnx.engine.logits import StoredLogits
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.pipeline.crossfit import MapFits
-from tna_onnx.pipeline.methods import INPUT, Method, Rule
+from tna_onnx.pipeline.methods import INPUT, Method, Rule, scarce
+from tna_onnx.pipeline.recalibrate import _strategy
+from tna_onnx.pipeline.sample_checks import check_labels
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.pipeline.strategy import Strategy
 
@@ -79,9 +83,12 @@ def test_fewer_than_ten_samples_tell_nothing_of_a_class() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predictions", "rare", "expected"), [("auto", 9, TS), ("auto", 10, BIAS), ("change", 9, BIAS)]
+    ("predictions", "rare", "covered", "expected"),
+    [("auto", 9, True, TS), ("auto", 10, True, BIAS), ("auto", 10, False, TS), ("change", 9, False, BIAS)],
 )
-def test_predictions_change_only_with_ten_samples_of_every_class(predictions: str, rare: int, expected: Method) -> None:
+def test_predictions_change_only_with_ten_samples_of_every_class(
+    predictions: str, rare: int, covered: bool, expected: Method
+) -> None:
     """The first of four classes is too likely, which a bias repairs; the last lies far from the others."""
     rng = np.random.default_rng(0)
     right = rng.normal(0, 4, (1500, 3))
@@ -91,8 +98,9 @@ def test_predictions_change_only_with_ten_samples_of_every_class(predictions: st
     logits[1500:, 3] = 20
     stored = StoredLogits(FeatureTable(logits, labels))
     strategy = Strategy(
-        lambda _: stored, None, "none", "auto", Settings().for_search, ("none", "ts", "bias"), predictions=predictions
-    )
+        lambda _: stored, None, "none", "auto", Settings().for_search, ("none", "ts", "bias"), predictions=predictions,
+        covered=covered,
+    )  # fmt: skip
     outcome = strategy.run(lambda *_: None)
     assert outcome.method == expected
     if expected == TS:
@@ -128,3 +136,23 @@ def test_of_few_samples_a_likelihood_ratio_decides_on_one_temperature(n: int, *,
         agree.append((outcome.method == TS) == (ratio > chi2.ppf(0.99, 1)))
         assert set(strategy.chosen_in_folds(outcome)) <= {INPUT, TS}
     assert all(agree) == by_likelihood
+
+
+@pytest.mark.parametrize("groups", [9, 10])
+def test_samples_of_one_group_count_as_one(groups: int) -> None:
+    """The third class has 20 samples, of so many groups: of nine its recall is not known, and a loss of 5 of 20 too."""
+    clusters = np.append(np.arange(N - 20), N + np.arange(20) % groups)
+    before = BEFORE.clustered(clusters)
+    assert scarce(before) == (groups < 10)
+    table = {INPUT: before, TS: scores(1.0), BIAS: scores(0.5, moved(a=200, b=40, c=-5))}
+    table = {method: each.clustered(clusters) for method, each in table.items()}
+    assert CAREFUL.choose(table, before) == (TS if groups == 10 else BIAS)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_a_class_without_a_sample_keeps_predictions_unless_it_is_said_not_to_occur(small: Small, trusted: bool) -> None:
+    with np.load(small.calib) as arrays:
+        rows = arrays["labels"] != 2
+        calib = {"x": arrays["x"][rows], "labels": arrays["labels"][rows]}
+    task = opened(small, calib=calib, settings=Settings(search="none", trust_labels=trusted))
+    assert _strategy(task, check_labels(task), []).covered == trusted

@@ -25,8 +25,7 @@ from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 from tna_onnx.maps.two_classes import Beta, LabelPlatt, LabelTemperature, Platt
 from tna_onnx.numerics.prior_shift import log_ratio
 from tna_onnx.pipeline.change import _seal, _text_of, prove, write_change
-from tna_onnx.pipeline.stated import _OF_RUN, _SHIFT_WORDS, keeps_order
-from tna_onnx.pipeline.steps import Added, Change, OriginalClass
+from tna_onnx.pipeline.steps import _OF_RUN, _SHIFT_WORDS, Added, Change, OriginalClass, keeps_order
 
 TS, INF = Temperature(2.0), float("inf")
 BIAS = np.array([0.0, 0, 90, 0, 0])

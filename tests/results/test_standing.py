@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy import stats
 
 from tna_onnx.errors import UsageError
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics
+from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.results.gates import Gates
-from tna_onnx.results.recall import Recall
-from tna_onnx.results.verdict import Standing, changed, result_sentence
+from tna_onnx.results.verdict import Recall, Standing, changed, result_sentence
 
 BEFORE = Metrics(5000, 15, accuracy=0.811, ece=0.021, adaece=0.02, nll=0.5529, brier=0.27)
 AFTER = Metrics(5000, 15, accuracy=0.83, ece=0.012, adaece=0.011, nll=0.4873, brier=0.25)
@@ -276,3 +277,21 @@ def test_a_metric_that_is_worse_is_named_though_the_others_are_better() -> None:
     assert "now 1.0 (by chance alone 1.2)" in sentence
     better = differences_of(ece=-1, nll=-1) | {"brier": Interval(-0.0014, -0.0024, -0.0004, 0.95)}
     assert "is worse" not in result_sentence("improved", metrics(), metrics(0.9, 0.01), better)
+
+
+def test_a_class_of_few_groups_loses_beyond_what_their_spread_explains() -> None:
+    """12 groups and 5 classes: 3.1 standard errors of Student's distribution, where the normal one has 2.6."""
+    zero = np.zeros(600, np.float32)
+    near = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        labels, groups = np.repeat(np.arange(5), 120), np.tile(np.arange(12), 50)
+        hit = rng.random(600) < 0.9
+        before = SampleScores(zero, hit, zero, zero, groups, labels=labels)
+        lost = rng.random(600) < 0.15 * rng.random(12)[groups]
+        after = SampleScores(zero, hit & ~lost, zero, zero)
+        bounds = {z: Recalls.of(before, after).ends(z)[1] < 0 for z in (stats.norm.ppf(0.995), stats.t.ppf(0.995, 11))}
+        normal, student = bounds.values()
+        near += np.count_nonzero(normal & ~student)
+        assert [one.loses for one in Recall.of(before, after, "abcde").classes] == student.tolist()
+    assert near

@@ -45,7 +45,7 @@ from tna_onnx.results.details import BinFree, LabelMetrics
 from tna_onnx.results.gates import GateMissed, Gates
 from tna_onnx.results.measured import Evaluation, Subgroup, estimates_of, subgroup_notes, subgroups_of
 from tna_onnx.results.outcomes import Decisions
-from tna_onnx.results.recall import Recall
+from tna_onnx.results.verdict import Recall
 from tna_onnx.runtime import Device, parse_device
 
 if TYPE_CHECKING:

@@ -101,10 +101,10 @@ def open_guard(job: GuardJob) -> GuardSamples:
     rows = _to_fit(fit, source, job.settings)
     _check_number(job.settings, source, fit, rows)
     held_out = _opened_if(classifier, job.held_out, job.settings.seed)
-    calib, *judging = (DigestedSamples.of(samples) for samples in (source, held_out) if samples is not None)
+    digested = [DigestedSamples.of(samples) for samples in (source, held_out) if samples is not None]
     limits = job.calib.limits
-    notes = check_leaks(model, calib, next(iter(judging), None), limits, cross_fits=False)
-    for samples in (calib, *judging):
+    notes = check_leaks(model, digested, limits, cross_fits=False)
+    for samples in digested:
         notes += decided_on(model, samples, limits)
     size, about_model = checked_batch_size(classifier, job.batch_size, source)
     notes += (*source_notes(source), *group_notes(held_out or source), *about_model)

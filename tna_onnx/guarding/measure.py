@@ -22,7 +22,7 @@ from tna_onnx.guarding.guard_settings import ADDITIONS
 from tna_onnx.guarding.thresholds import Listening, Thresholds, Values, collect_values
 from tna_onnx.numerics.checks import check_level
 from tna_onnx.numerics.conformal import share_interval
-from tna_onnx.numerics.corp import top_label_errors
+from tna_onnx.numerics.intervals import top_label_errors
 from tna_onnx.numerics.operating_points import DecisionRule, confusion, goal_value
 from tna_onnx.numerics.ops import rows_of
 from tna_onnx.numerics.outliers import area_under, roc_points

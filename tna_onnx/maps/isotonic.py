@@ -2,7 +2,7 @@
 
     p = softmax(s / T)        p' = f(p) / sum_c f_c(p_c)        result s_c / T + g_c(p_c),  g_c(p) = log f_c(p) / p
 
-with the temperature T of TS and f_c the isotonic regression of [y = c] on p_c (`numerics.monotone`). The softmax of the
+with the temperature T of TS and f_c the isotonic regression of [y = c] on p_c (`numerics.isotonic`). The softmax of the
 result is p', because s / T is log p up to a constant of the row. g_c is a chain of ramps, constant
 outside of its knots: a probability that is smaller than any seen keeps its proportion, and none becomes zero.
 
@@ -25,7 +25,7 @@ Top-versus-all isotonic regression (TvA): one non-decreasing function of the lar
 
     p = softmax(s / T)        t = max_c p_c        d(t) = log-odds of f(t) less log-odds of t
 
-f is the isotonic regression of "the prediction is right" on t (`numerics.monotone`). The largest logit moves by d(t),
+f is the isotonic regression of "the prediction is right" on t (`numerics.isotonic`). The largest logit moves by d(t),
 which gives it the probability f(t); the other classes share the rest in proportion. With h_c = (max s - s_c) / T, and
 no word for "the largest", all logits move by
 
@@ -64,7 +64,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.maps.base import CalibrationMap, Reduce, Rows, listed
 from tna_onnx.maps.temperature import Temperature
-from tna_onnx.numerics.monotone import CENTRES, expit, isotonic_log_odds, thinned
+from tna_onnx.numerics.isotonic import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.ops import ArrayOps, Ops, class_counts, plain_labels, to_host, weigh, weights_of
 
 Knots = tuple[tuple[float, ...], tuple[float, ...]]

@@ -18,7 +18,7 @@ Labels:
 - `LabelTemperature`: s'_c = s_c / T_c, each T_c > 0 with the least NLL of its label.
 - `LabelPlatt`: s'_c = a_c s_c + b_c, each as in Platt scaling.
 - `LabelIsotonic`: x_c = s_c / T, s'_c = x_c + g_c(x_c), g_c(x) = log-odds of f_c less x, with the temperature T of all
-  labels and f_c the isotonic regression of the label on its probability (`numerics.monotone`). g_c is a chain of ramps
+  labels and f_c the isotonic regression of the label on its probability (`numerics.isotonic`). g_c is a chain of ramps
   over log-odds (`maps.isotonic`), constant outside of its knots. A label with fewer than 25 samples on one side has no
   function of its own, f_c = p: the standard error of a frequency among 25 is up to 0.1.
 
@@ -47,7 +47,7 @@ from tna_onnx.maps.base import MAX_LISTED, CalibrationMap, Folding, Reduce, Rows
 from tna_onnx.maps.isotonic import MIN_SAMPLES, Knots, chain, knot_counts
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.fitting import fit_logistic
-from tna_onnx.numerics.monotone import CENTRES, expit, isotonic_log_odds, thinned
+from tna_onnx.numerics.isotonic import CENTRES, expit, isotonic_log_odds, thinned
 from tna_onnx.numerics.multinomial import shape_of
 from tna_onnx.numerics.ops import ArrayOps, Ops, WeightedLabels, plain_labels, to_host, weights_of
 

@@ -2,7 +2,7 @@
 
 A path is a sequence of rotations, a function of the seed and the number of the path. Rotations of disjoint coordinates
 commute: `levels` cuts a sequence into sets of these, and `Turns` applies each set in one step, for several paths at
-once. `ClassVectors` is where all paths of one weight begin; `mean_rotation` is the angle that a path has come to.
+once. `ClassVectors` is where all paths of one weight begin.
 """
 
 from __future__ import annotations
@@ -159,33 +159,6 @@ def levels(pairs: NDArray[np.int64], coordinates: int) -> Iterator[NDArray[np.in
 
 
 FloatArray = NDArray[np.floating[Any]]
-
-
-def mean_rotation(weight: FloatArray, tilted: FloatArray) -> float:
-    """MRC: mean over classes of the angle between each class vector and its tilted self.
-
-    Source: definition of mRC, section "Tilt the class vectors".
-
-    Gives the mean angle in radians. `weight`: (C, n) class vectors; zero vectors have no direction and are left out.
-    `tilted`: (C, n) tilted class vectors, of any norm.
-
-    >>> mean_rotation(np.eye(2), np.array([[0.0, 1.0], [0.0, 1.0]])) / np.pi * 180
-    45.0
-    """
-    return float(np.mean(angles_between(weight, tilted)))
-
-
-def angles_between(weight: FloatArray, tilted: FloatArray) -> NDArray[np.float64]:
-    """Angle in radians between each class vector and its tilted self, both (C, n); zero vectors are left out."""
-    w = np.asarray(weight, np.float64)
-    v = np.asarray(tilted, np.float64)
-    length = np.linalg.norm(w, axis=1) * np.linalg.norm(v, axis=1)
-    # zero vectors have no direction: an angle of 0 would pull the mean down
-    nonzero = length > 0
-    cosine = np.einsum("cn,cn->c", w, v)[nonzero] / length[nonzero]
-    # clip: rounding takes the cosine of equal vectors past 1
-    angle: NDArray[np.float64] = np.arccos(np.clip(cosine, -1.0, 1.0))
-    return angle
 
 
 # Squared length of a class vector that counts as zero: squares of float32 underflow soon below.

@@ -75,90 +75,66 @@ def slope_and_intercept(
 
 @dataclass(frozen=True, eq=False)
 class _Samples:
-    """Samples of a fit, (N,) each: of log odds w_0 + w_1 odds, or w_0 + odds without a slope.
-
-    Sums are over some samples at a time: all columns of very many samples in double precision would take gigabytes.
-    """
+    """Samples of a fit, (N,) each: of log odds w_0 + w_1 odds, or w_0 + odds without a slope."""
 
     odds: FloatArray
     event: NDArray[np.bool_]
     weights: FloatArray
     with_slope: bool
 
+    def gradients(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return what each sample adds to the gradient of the log-likelihood, (N, k), and to minus its Hessian."""
+        ones = np.ones_like(self.odds)
+        columns = np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
+        q = 1 / (1 + np.exp(-np.clip(self._fitted(w), -500, 500)))
+        gradients: FloatArray = columns * (self.weights * (self.event - q))[:, None]
+        return gradients, (columns * (self.weights * q * (1 - q))[:, None]).T @ columns
+
+    def loss(self, w: FloatArray) -> float:
+        """Return the negative log-likelihood of the events."""
+        odds = self._fitted(w)
+        return float(self.weights @ np.logaddexp(0, np.where(self.event, -odds, odds)))
+
+    def _fitted(self, w: FloatArray) -> FloatArray:
+        fitted: FloatArray = w[0] + (w[1] if self.with_slope else 1) * self.odds
+        return fitted
+
     def parts(self) -> Iterator[_Samples]:
-        """Yield the samples, some at a time."""
+        """Yield some samples at a time: all columns of very many in double precision would take gigabytes."""
         for start in range(0, len(self.odds), _TOGETHER):
             rows = slice(start, start + _TOGETHER)
             yield replace(self, odds=self.odds[rows], event=self.event[rows], weights=self.weights[rows])
 
-    def fitted(self, w: FloatArray) -> FloatArray:
-        """Return the log odds, (N,)."""
-        fitted: FloatArray = w[0] + (w[1] if self.with_slope else 1) * self.odds
-        return fitted
-
-    def columns(self) -> FloatArray:
-        """Return what the coefficients multiply, (N, 2) or (N, 1)."""
-        ones = np.ones_like(self.odds)
-        return np.stack([ones, self.odds], axis=1) if self.with_slope else ones[:, None]
-
-    def loss(self, w: FloatArray) -> float:
-        """Return the negative log-likelihood of the events."""
-        total = 0.0
-        for part in self.parts():
-            odds = part.fitted(w)
-            total += float(part.weights @ np.logaddexp(0, np.where(part.event, -odds, odds)))
-        return total
-
-    def gradients(self, w: FloatArray) -> FloatArray:
-        """Return what each sample adds to the gradient of the log-likelihood, (N, k)."""
-        gradients: FloatArray = self.columns() * (self.weights * (self.event - _probability(self.fitted(w))))[:, None]
-        return gradients
-
-    def slopes(self, w: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the gradient of the log-likelihood, (k,), and minus its Hessian, (k, k)."""
-        gradient, hessian = np.zeros(len(w)), np.zeros((len(w), len(w)))
-        for part in self.parts():
-            q = _probability(part.fitted(w))
-            columns = part.columns()
-            gradient += part.gradients(w).sum(axis=0)
-            hessian += (columns * (part.weights * q * (1 - q))[:, None]).T @ columns
-        return gradient, hessian
-
-
-def _probability(odds: FloatArray) -> FloatArray:
-    p: FloatArray = 1 / (1 + np.exp(-np.clip(odds, -500, 500)))
-    return p
-
 
 def _fit(samples: _Samples, z: float, clusters: NDArray[np.int64] | None) -> list[tuple[float, float, float]] | None:
     """Fit by Newton's method; return (w, low, high) of each coefficient."""
+    parts = [*samples.parts()]
     w = np.zeros(2 if samples.with_slope else 1)
-    loss = samples.loss(w)
+    loss = sum(part.loss(w) for part in parts)
     for _ in range(_STEPS):
-        gradient, hessian = samples.slopes(w)
+        gradient, hessian, squares = np.zeros(len(w)), np.zeros((len(w), len(w))), np.zeros((len(w), len(w)))
+        for part in parts:
+            gradients, bend = part.gradients(w)
+            gradient += gradients.sum(axis=0)
+            hessian += bend
+            squares += gradients.T @ gradients
         if np.linalg.cond(hessian) > 1 / np.finfo(float).eps:
             return None
         step = np.linalg.solve(hessian, gradient)
         if np.max(np.abs(step)) < _CONVERGED:
             break
         # far from the maximum a whole step may lead too far
-        while (new := samples.loss(w + step)) > loss and np.max(np.abs(step)) > _CONVERGED:
+        while (new := sum(part.loss(w + step) for part in parts)) > loss and np.max(np.abs(step)) > _CONVERGED:
             step = step / 2
         w, loss = w + step, new
         if np.max(np.abs(w)) > _SEPARATED:
             return None
     else:
         return None
-    if clusters is None:
-        count = len(samples.odds)
-        squares = np.zeros_like(hessian)
-        for part in samples.parts():
-            gradients = part.gradients(w)
-            squares += gradients.T @ gradients
-    else:
-        sums = cluster_sums(samples.gradients(w), clusters)
-        count = len(sums)
-        squares = sums.T @ sums
+    count = len(samples.odds)
+    if clusters is not None:
+        sums = cluster_sums(samples.gradients(w)[0], clusters)
+        count, squares = len(sums), sums.T @ sums
     if count < 2:
         return None
     inverse = np.linalg.inv(hessian)

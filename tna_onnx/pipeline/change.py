@@ -36,8 +36,18 @@ from tna_onnx.graph.rewrite import Rewritten, rewrite
 from tna_onnx.graph.scores import choose_readout
 from tna_onnx.maps.base import Folding
 from tna_onnx.numerics.ops import Ops
-from tna_onnx.pipeline.stated import false_entries, require_command, stated_after
-from tna_onnx.pipeline.steps import Added, Change, DecisionStep, Decoder, Encoder, HeadStep, OriginalClass
+from tna_onnx.pipeline.steps import (
+    Added,
+    Change,
+    DecisionStep,
+    Decoder,
+    Encoder,
+    HeadStep,
+    OriginalClass,
+    false_entries,
+    require_command,
+    stated_after,
+)
 
 _FORMAT = 1
 _CHANGE = "change"

@@ -155,106 +155,106 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     `verified`: whether a file is written and checked later, which runs samples in other batches once more.
     """
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
-    check_batch_size(job.batch_size)
-    # a head's graph says what follows it; a second word on that could contradict it
-    if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
-        raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
-    device = parse_device(job.device)
-    model, readout, target = _open_model(job)
-    opened = OpenModel(model, readout, device, job.calib)
+    opened, target = _open_model(job)
+    model, readout = opened.model, opened.readout
     samples, held_out = _open_both(job, opened)
     # before the network runs over any of them
     _check_samples(job, samples, held_out)
     # after the counts, because it reads all data
-    calib_digests = DigestedSamples(samples.source, samples.form)
-    judging = _digested(held_out)
-    leaks = check_leaks(model, calib_digests, judging, job.calib.limits, logits=readout.logits)
+    digested = [DigestedSamples(part.source, part.form) for part in (samples, held_out) if part is not None]
+    leaks = check_leaks(model, digested, job.calib.limits, logits=readout.logits)
     # the check runs held-out samples where there are enough
     enough = held_out is not None and not held_out.given and len(held_out.source) >= VERIFIED
     verified = verified and not samples.given and not enough
-
     session = opened.session_from(samples.given)
-    try:
-        probed, size, more = _probed(job, opened, samples, session, verified=verified)
-    except HeadDiffers:
-        if job.needs_head or samples.given:
-            raise
-        opened = opened.without_head()
-        samples = replace(samples, readout=opened.readout)
-        if held_out is not None:
-            held_out = replace(held_out, readout=opened.readout)
-        probed, size, more = _probed(job, opened, samples, session, verified=verified)
-        more += (
-            "the last layer stays as it is: ONNX Runtime gives other logits than its weight times the features, as "
-            "8-bit products that overflow do on some CPUs (U8S8; reduce_range=True in the quantiser avoids that)",
-        )
-
+    opened, probed, size, more = _with_head_if_exact(job, opened, samples, session, verified=verified)
     provider, fallback = _provider(session)
     del session  # `opened` may replace it by one that runs several batches at a time
-
-    def collect(part: Samples, stage: str, cache: Path | None = None) -> Collected:
-        # two data sets under one name would look like one that is read twice
-        return _collected(opened, probed, part, size, lambda _, *count: progress(stage, *count), cache)
-
-    calibration = collect(samples, "calibration data", job.folder)
+    run = functools.partial(_collected, opened, probed, size, progress)
+    calibration = run(samples, "calibration data", job.folder)
     # only this run needs these: no store keeps their features
-    held_out_features = None if held_out is None else collect(held_out, "held-out data")
+    judging = None if held_out is None else run(held_out, "held-out data", None)
     # the network has run: what it holds, on the device too, is free for the search
     opened.close()
-    few = group_notes(samples.source) if held_out is None else group_notes(held_out.source)
     teacher = None
     if job.teacher is not None:
-        teacher, calibration, held_out_features = taught(job, opened, calibration, held_out_features, size, progress)
-    digested = [calib_digests] if judging is None else [calib_digests, judging]
-    calibration, held_out_features, copies = grouped(calibration, held_out_features, digested, job.calib.limits)
+        teacher, calibration, judging = taught(job, opened, calibration, judging, size, progress)
+    calibration, judging, copies = grouped(calibration, judging, digested, job.calib.limits)
+    early = _data_notes(job, opened, samples, leaks + copies + group_notes((held_out or samples).source))
     return Task(
         job=job,
         opened=opened,
         probed=probed,
         output=target,
         calibration=calibration,
-        held_out=held_out_features,
+        held_out=judging,
         provider=provider,
         fallback=fallback,
         batch_size=size,
-        placement=placement_of(provider, device),
-        data_notes=_data_notes(job, opened, samples, leaks + copies + few) + more + model.class_notes(opened.names),
+        placement=placement_of(provider, opened.device),
+        data_notes=early + more + model.class_notes(opened.names),
         teacher=teacher,
     )
 
 
+def _with_head_if_exact(
+    job: Job, opened: OpenModel, samples: Samples, session: Session | None, *, verified: bool
+) -> tuple[OpenModel, Probed, int, tuple[str, ...]]:
+    """Run a first batch; without the head where ONNX Runtime computes other logits than its weight gives.
+
+    Gives the model, and what `_probed` does.
+    """
+    try:
+        return opened, *_probed(job, opened, samples, session, verified=verified)
+    except HeadDiffers:
+        if job.needs_head or samples.given:
+            raise
+    opened = opened.without_head()
+    samples = replace(samples, readout=opened.readout)
+    probed, size, notes = _probed(job, opened, samples, session, verified=verified)
+    note = (
+        "the last layer stays as it is: ONNX Runtime gives other logits than its weight times the features, as "
+        "8-bit products that overflow do on some CPUs (U8S8; reduce_range=True in the quantiser avoids that)"
+    )
+    return opened, probed, size, (*notes, note)
+
+
 def _collected(
-    opened: OpenModel, probed: Probed, samples: Samples, size: int, progress: Progress, cache: Path | None
+    opened: OpenModel, probed: Probed, size: int, progress: Progress, samples: Samples, stage: str, cache: Path | None
 ) -> Collected:
     """Run samples, once, up to the head; those that hold logits are taken as they are.
 
-    `cache`: folder of the store in which features stay; None to keep them for this run only.
+    `stage`: what progress calls them: two data sets under one name would look like one that is read twice. `cache`:
+    folder of the store in which features stay; None to keep them for this run only.
     """
     _log.info("collect: %s", samples.source.describe())
     readout = samples.readout
     if isinstance(readout, Head):
         readout = probed.readout
-    table = collect_features(opened, readout, samples.source, size, progress, cache, samples.given)
+
+    def advance(_: str, *count: int) -> None:
+        progress(stage, *count)
+
+    table = collect_features(opened, readout, samples.source, size, advance, cache, samples.given)
     if samples.store is not None:
         table = replace(table, folder=samples.store)
     table = replace(table, clusters=clusters_of(samples.source), weights=weights_of(samples.source))
     return Collected(replace(samples, readout=readout), table)
 
 
-def _open_model(job: Job) -> tuple[Model, Readout, Path | None]:
-    """Return the model, its head and the path to write: a path that cannot be used costs no run."""
+def _open_model(job: Job) -> tuple[OpenModel, Path | None]:
+    """Return the model with its head, and the path to write: a path that cannot be used costs no run."""
+    check_batch_size(job.batch_size)
+    # a head's graph says what follows it; a second word on that could contradict it
+    if job.needs_head and job.options.output_kind not in (None, "logit", "label-logits"):
+        raise UsageError("--output-kind is for --search none; a search takes the kind from the graph")
+    device = parse_device(job.device)
     model = open_source(job.model, job.options)
     refuse_finished(model, job.options)
     target = target_of(job, model, ".tna.onnx", in_memory=True)
     readout = _find_readout(job, model)
     refuse_readers(model, readout)
-    return model, readout, target
-
-
-def _digested(samples: Samples | None) -> DigestedSamples | None:
-    if samples is None:
-        return None
-    return DigestedSamples(samples.source, samples.form)
+    return OpenModel(model, readout, device, job.calib), target
 
 
 def _data_notes(job: Job, opened: OpenModel, samples: Samples, leaks: tuple[str, ...]) -> tuple[str, ...]:

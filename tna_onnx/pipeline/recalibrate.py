@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tna_onnx.data.images.recipes import source_search
 from tna_onnx.data.source import source_beside
@@ -15,7 +15,6 @@ from tna_onnx.graph.nodes import beside_earlier
 from tna_onnx.graph.readout import Head
 from tna_onnx.graph.rewrite import Rewritten, unchanged
 from tna_onnx.graph.save import pending
-from tna_onnx.numerics.metric import Objective
 from tna_onnx.numerics.metrics import Metrics, metric_value, sample_losses
 from tna_onnx.numerics.reliability import Reliability
 from tna_onnx.numerics.residuals import mean_and_error
@@ -34,10 +33,9 @@ from tna_onnx.pipeline.teaching import with_teacher
 from tna_onnx.pipeline.writing import Writing, provenance_entries, versions
 from tna_onnx.progress import Progress
 from tna_onnx.results.details import BinFree, LabelMetrics
-from tna_onnx.results.gates import GateMissed, Gates
+from tna_onnx.results.gates import GateMissed
 from tna_onnx.results.measured import subgroup_notes
-from tna_onnx.results.recall import Recall
-from tna_onnx.results.report import Changes, Comparison, CurvePoint, MethodScores, Report, Verification, compare_scores
+from tna_onnx.results.report import Changes, CurvePoint, MethodScores, Report, Verification, compare_scores
 from tna_onnx.runtime import allowed_cores, require_address_space, trim_memory
 from tna_onnx.search.candidates import Candidate
 
@@ -73,7 +71,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
     labels = check_labels(task)
     writing = _writing(task, labels)
     choices = [name for name in writing.choices if labels.covers(name)] if task.settings.resolved_map == "auto" else []
-    strategy = _strategy(task, choices)
+    strategy = _strategy(task, labels, choices)
     outcome = _search(task, strategy, progress)
     fitted = outcome.logits.mapped_scores(outcome.fitted)
     outcome.logits.forget()  # they are asked for when the file is there, and writing takes memory of its own
@@ -99,7 +97,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         folded = writing.folding(outcome) is not None
-        report = report_of(task, outcome, compared, labels, rewritten, verification, folded=folded)
+        report = _report(task, outcome, compared, labels, rewritten, verification, folded=folded)
         if job.details:
             report = replace(report, details=collect_details(task, outcome, compared, path, started, progress))
         if task.teacher is not None:
@@ -128,7 +126,7 @@ def _writing(task: Task, labels: LabelCheck) -> Writing:
     return writing
 
 
-def _strategy(task: Task, choices: Sequence[str]) -> Strategy:
+def _strategy(task: Task, labels: LabelCheck, choices: Sequence[str]) -> Strategy:
     settings = task.settings
     # logits that were computed before leave nothing to tilt
     features = isinstance(task.calibration.samples.readout, Head)
@@ -141,6 +139,8 @@ def _strategy(task: Task, choices: Sequence[str]) -> Strategy:
         allowed=tuple(choices),
         options=settings.fit_options,
         predictions=settings.predictions,
+        # a label of several that never holds has fits of its own
+        covered=task.readout.multi_label or labels.trusted or not labels.coverage.unseen,
         part=_fit_part(task, settings.seed),
     )
 
@@ -190,7 +190,7 @@ def _weight(outcome: Outcome) -> str:
     return f"mRC {chosen.reached:.3g} degrees, {members}"
 
 
-def report_of(
+def _report(
     task: Task,
     outcome: Outcome,
     compared: Compared,
@@ -201,79 +201,97 @@ def report_of(
     folded: bool,
 ) -> Report:
     """Put a report together, gates included."""
-    job, settings, bins = task.job, task.settings, task.settings.bins
-    before, after, comparison = compared.before, compared.after, compared.comparison
-    chosen = outcome.chosen
-    drift = task.quantization_drift(outcome.weight)
+    job = task.job
     names = (tuple(sorted(names)) for names in (rewritten.changed, rewritten.added, rewritten.nodes))
     changes = Changes(str(task.output or ""), *names)
-    missed = _missed(job.gates, settings.objective, comparison, compared.recall)
-    written = ""
-    in_memory = None
+    missed = _missed(job, compared)
     # a missed gate leaves no file, so the report names none
-    if not missed and not job.dry_run:
-        written = changes.target
-        in_memory = None if written else rewritten.proto
+    kept = not missed and not job.dry_run
+    drift = task.quantization_drift(outcome.weight)
     return Report(
-        model=task.model.name,
-        model_sha256=task.model.sha256,
-        output=written,
-        head=task.head.node if task.head else "",
-        classes=task.readout.n_classes,
-        features=task.head.n_features if task.head else 0,
-        search=settings.resolved_search,
-        map=outcome.map,
-        method=outcome.label,
+        **_about_model(task),
+        **_about_method(task, outcome),
+        **_numbers(task, outcome, compared),
         folded=folded,
-        parameters=outcome.parameters,
-        methods=tuple(_methods(outcome, bins)),
-        angle=chosen.angle,
-        reached=chosen.reached,
-        ensemble_size=chosen.ensemble_size,
-        rotations=chosen.rotations,
-        objective=settings.objective,
-        curve=tuple(_point(candidate, settings) for candidate in outcome.candidates),
-        settings={
-            **settings.recorded,
-            "device": job.device,
-            "computed_on": task.computed_on,
-            "batch_size": task.batch_size,
-            "confidence_level": settings.confidence_level,
-            "gates": dataclasses.asdict(job.gates),
-        },
-        calibration=compare_scores(
-            task.source.describe(), "fitted", outcome.before, compared.fitted, bins, settings.seed, settings.level,
-            same_predictions=outcome.keeps_predictions, interval=settings.interval,
-        ),
-        comparison=comparison,
-        recall=compared.recall,
-        # of several labels a sample, those of all of them together
-        reliability=Reliability.of(before.pooled(), after.pooled(), bins),
-        bin_free_before=BinFree.of(before, bins, settings.seed),
-        bin_free_after=BinFree.of(after, bins, settings.seed, cross_fitted=comparison.how == "cross-fitted"),
+        quantization_drift=drift,
+        output=changes.target if kept else "",
+        recalibrated=rewritten.proto if kept and not changes.target else None,
+        changes=changes,
+        dry_run=job.dry_run,
         verification=verification,
-        preprocessing=task.source.recipe(),
-        recipe_search=source_search(task.source),
-        provider=task.provider,
-        versions=versions(),
+        classes_unseen=labels.coverage.unseen,
+        classes_scarce=labels.coverage.scarce,
+        missed=missed,
         notes=(
             *notes_on(task, outcome, compared, changes, drift, labels.warnings),
             *(moved.text for moved in verification.moved),
             *batch_size_notes(job.batch_size, task.batch_size),
             *_subgroup_notes(task, compared),
         ),
-        quantization_drift=drift,
-        recalibrated=in_memory,
-        changes=changes,
-        changed_predictions=compared.changed_predictions,
-        dry_run=job.dry_run,
-        classes_unseen=labels.coverage.unseen,
-        classes_scarce=labels.coverage.scarce,
-        changing=outcome.changing.label if outcome.changing else "",
-        missed=missed,
-        labels=LabelMetrics.of(before, after, bins, task.opened.names, getattr(outcome.fitted, "shared", ())),
-        subgroups=compared.subgroups,
-    )  # fmt: skip
+    )
+
+
+def _about_model(task: Task) -> dict[str, Any]:
+    """Return fields of a report on the model, its samples and what ran it."""
+    return {
+        "model": task.model.name,
+        "model_sha256": task.model.sha256,
+        "head": task.head.node if task.head else "",
+        "classes": task.readout.n_classes,
+        "features": task.head.n_features if task.head else 0,
+        "preprocessing": task.source.recipe(),
+        "recipe_search": source_search(task.source),
+        "provider": task.provider,
+        "versions": versions(),
+    }
+
+
+def _about_method(task: Task, outcome: Outcome) -> dict[str, Any]:
+    """Return fields of a report on what was searched, compared and fitted."""
+    settings, chosen = task.settings, outcome.chosen
+    return {
+        "search": settings.resolved_search,
+        "map": outcome.map,
+        "method": outcome.label,
+        "parameters": outcome.parameters,
+        "methods": tuple(_methods(outcome, settings.bins)),
+        "changing": outcome.changing.label if outcome.changing else "",
+        "angle": chosen.angle,
+        "reached": chosen.reached,
+        "ensemble_size": chosen.ensemble_size,
+        "rotations": chosen.rotations,
+        "objective": settings.objective,
+        "curve": tuple(_point(candidate, settings) for candidate in outcome.candidates),
+        "settings": {
+            **settings.recorded,
+            "device": task.job.device,
+            "computed_on": task.computed_on,
+            "batch_size": task.batch_size,
+            "confidence_level": settings.confidence_level,
+            "gates": dataclasses.asdict(task.job.gates),
+        },
+    }
+
+
+def _numbers(task: Task, outcome: Outcome, compared: Compared) -> dict[str, Any]:
+    """Return fields of a report on how good input and result are."""
+    settings, bins = task.settings, task.settings.bins
+    before, after, comparison = compared.before, compared.after, compared.comparison
+    return {
+        "calibration": compare_scores(
+            task.source.describe(), "fitted", outcome.before, compared.fitted, bins, settings.seed, settings.level,
+            same_predictions=outcome.keeps_predictions, interval=settings.interval,
+        ),
+        "comparison": comparison,
+        "recall": compared.recall,
+        # of several labels a sample, those of all of them together
+        "reliability": Reliability.of(before.pooled(), after.pooled(), bins),
+        "bin_free_before": BinFree.of(before, bins, settings.seed),
+        "bin_free_after": BinFree.of(after, bins, settings.seed, cross_fitted=comparison.how == "cross-fitted"),
+        "changed_predictions": compared.changed_predictions,
+        "labels": LabelMetrics.of(before, after, bins, task.opened.names, getattr(outcome.fitted, "shared", ())),
+        "subgroups": compared.subgroups,
+    }  # fmt: skip
 
 
 def _subgroup_notes(task: Task, compared: Compared) -> tuple[str, ...]:
@@ -302,12 +320,14 @@ def _methods(outcome: Outcome, bins: int) -> Iterator[MethodScores]:
         )
 
 
-def _missed(gates: Gates, objective: Objective, comparison: Comparison, recall: Recall) -> tuple[str, ...]:
+def _missed(job: Job, compared: Compared) -> tuple[str, ...]:
+    """Return a line for each gate that the result misses."""
+    gates, comparison = job.gates, compared.comparison
     after, where = comparison.after, comparison.samples
     return (
         *gates.limits_missed(after, where),
-        *gates.changes_missed(comparison.differences, objective, after, where),
-        *gates.recall_missed(recall, after, where),
+        *gates.changes_missed(comparison.differences, job.settings.objective, after, where),
+        *gates.recall_missed(compared.recall, after, where),
     )
 
 

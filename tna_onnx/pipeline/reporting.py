@@ -42,9 +42,8 @@ from tna_onnx.pipeline.writing import Shipped
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import differences_text
 from tna_onnx.results.measured import Subgroup, subgroups_of
-from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Changes, Comparison, How, compare_scores
-from tna_onnx.results.verdict import Standing
+from tna_onnx.results.verdict import Recall, Standing
 
 # Logits above this number are given back once they are scored: three sets of them would stay beside each other.
 _LARGE = 2**24

@@ -164,25 +164,18 @@ class DigestedSamples:
 
 
 def check_leaks(
-    model: Model,
-    calib: DigestedSamples,
-    held_out: DigestedSamples | None,
-    limits: Limits,
-    *,
-    cross_fits: bool = True,
-    logits: str | None = None,
+    model: Model, sets: Sequence[DigestedSamples], limits: Limits, *, cross_fits: bool = True, logits: str | None = None
 ) -> tuple[str, ...]:
     """Refuse held-out samples that were calibrated on; return what else there is to say about equal samples.
 
-    `cross_fits`: whether the command cross-fits without held-out samples; else it measures on those of `calib`.
-    `logits`: the scores that are calibrated now: earlier runs for other heads do not count; None for all runs.
+    `sets`: the calibration samples, and held-out ones if there are any. `cross_fits`: whether the
+    command cross-fits without held-out samples; else it measures on the calibration samples. `logits`: the scores that
+    are calibrated now: earlier runs for other heads do not count; None for all runs.
     """
-    sets = [calib]
-    if held_out is not None:
-        sets.append(held_out)
+    calib, *held_out = sets
     runs = [run for name, run in calibrations(model).items() if not (logits and name) or reads(model, name, logits)]
     notes = [note for samples in sets for run in runs for note in _refuse_earlier(model, run, samples, limits)]
-    for judging in sets[1:]:
+    for judging in held_out:
         notes += _refuse_shared_groups(calib.source, judging.source, limits)
         notes += _refuse_shared(calib, judging, limits, cross_fits=cross_fits)
     for samples in sets:
@@ -490,13 +483,13 @@ def _near_leak(
     if not shared:
         return []
     what = (
-        f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({shared / n:.2%}) are near copies of calibration"
+        f"{held_out.source.describe()}: {shared:,} of {n:,} samples ({shared / n:.2%}) are near copies of calibration "
+        "samples by their features, as frames of one video are"
     )
-    what = f"{what} samples"
     if 100 * shared / n > max(limits.overlap, _MOST_NEAR):
         raise DataError(
-            f"{what} by their features, as frames of one video are, so they cannot judge the result; expected other "
-            "videos, patients or scenes than those of the calibration samples. Leave out --eval to have the result "
-            "cross-fitted, or allow them with --data-limit overlap=PERCENT"
+            f"{what}, so they cannot judge the result; expected other videos, patients or scenes than those of the "
+            "calibration samples. Leave out --eval to have the result cross-fitted, or allow them with --data-limit "
+            "overlap=PERCENT"
         )
-    return [f"{what} by their features, as frames of one video are, and may flatter the result"]
+    return [f"{what}, and may flatter the result"]

@@ -30,8 +30,7 @@ from tna_onnx.maps.base import CalibrationMap, Folding
 from tna_onnx.pipeline.change import can_recompute, write_change
 from tna_onnx.pipeline.job import Collected, Task
 from tna_onnx.pipeline.other_outputs import labels_around
-from tna_onnx.pipeline.stated import quantization_advice
-from tna_onnx.pipeline.steps import Change, OriginalClass
+from tna_onnx.pipeline.steps import Change, OriginalClass, quantization_advice
 from tna_onnx.pipeline.strategy import Outcome
 from tna_onnx.runtime import runtime_version
 from tna_onnx.runtime.session import CUDA

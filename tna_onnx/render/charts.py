@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tna_onnx.numerics.conformal import consistent_range, wilson_interval
-from tna_onnx.numerics.corp import BAND_LEVEL, Curve
+from tna_onnx.numerics.isotonic import BAND_LEVEL, Curve
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.results.details import Details, Scored, Step

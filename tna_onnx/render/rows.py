@@ -29,8 +29,8 @@ if TYPE_CHECKING:
         LevelDecision,
         OperatingPoint,
     )
-    from tna_onnx.results.recall import Recall
     from tna_onnx.results.report import Comparison, MethodScores, Report, Verification
+    from tna_onnx.results.verdict import Recall
 
 
 def lines_text(lines: Sequence[str]) -> Text:

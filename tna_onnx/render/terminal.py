@@ -45,10 +45,9 @@ from tna_onnx.results.outcomes import (
     ShiftEffect,
     ShiftEvidence,
 )
-from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report, Taught
 from tna_onnx.results.study import Studies
-from tna_onnx.results.verdict import Word, changed
+from tna_onnx.results.verdict import Recall, Word, changed
 
 # Rows of a table in a terminal; a page and `--json` have all of them.
 _MAX_ROWS = 20

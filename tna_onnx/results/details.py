@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tna_onnx.graph.parts import Difference
-from tna_onnx.numerics.corp import Corp
+from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece
 from tna_onnx.numerics.reliability import Bins, CumulativeTest
 from tna_onnx.numerics.scores import SampleScores

@@ -29,7 +29,7 @@ from tna_onnx.numerics.metric import METRICS
 
 if TYPE_CHECKING:
     from tna_onnx.numerics.metrics import Interval, Metrics
-    from tna_onnx.results.recall import Recall
+    from tna_onnx.results.verdict import Recall
 
 
 class GateMissed(CheckFailed):

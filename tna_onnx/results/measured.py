@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from tna_onnx.data.images.recipes import RecipeSearch
 from tna_onnx.numerics.checks import MAX_LEVEL
 from tna_onnx.numerics.conformal import wilson_interval
-from tna_onnx.numerics.corp import MIN_EACH
-from tna_onnx.numerics.intervals import paired_differences, quantile
+from tna_onnx.numerics.intervals import MIN_EACH, paired_differences, quantile
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval, Metrics, effective_size
 from tna_onnx.numerics.reliability import Bins

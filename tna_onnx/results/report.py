@@ -18,8 +18,7 @@ from tna_onnx.results.as_json import Displayed, Record, difference_record, metri
 from tna_onnx.results.details import BinFree, Details, LabelMetrics
 from tna_onnx.results.measured import Subgroup
 from tna_onnx.results.outcomes import Guard
-from tna_onnx.results.recall import Recall
-from tna_onnx.results.verdict import Standing, copied_sentence, result_sentence
+from tna_onnx.results.verdict import Recall, Standing, copied_sentence, result_sentence
 
 
 @dataclass(frozen=True)

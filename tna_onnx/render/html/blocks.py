@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from tna_onnx.numerics.corp import BAND_LEVEL
+from tna_onnx.numerics.isotonic import BAND_LEVEL
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import Interval
 from tna_onnx.numerics.reliability import Bins

@@ -41,8 +41,8 @@ from tna_onnx.render.rows import (
 from tna_onnx.results.as_json import to_json
 from tna_onnx.results.details import Details, LabelMetrics, Made
 from tna_onnx.results.measured import ComparedModel, Evaluation
-from tna_onnx.results.recall import Recall
 from tna_onnx.results.report import Comparison, Report
+from tna_onnx.results.verdict import Recall
 
 _HOW = {
     "held-out": "held-out samples, which neither the search nor the fit has seen",

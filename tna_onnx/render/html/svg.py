@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup, escape
 
 from tna_onnx.files import printable
-from tna_onnx.numerics.corp import Curve
+from tna_onnx.numerics.isotonic import Curve
 from tna_onnx.numerics.reliability import Bins
 from tna_onnx.render.charts import FEW, Bar, DiagramWords, MarkedChart, bars, log_ticks
 from tna_onnx.results.study import Chart, Line
