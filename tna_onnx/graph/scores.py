@@ -22,7 +22,7 @@ import onnx
 
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.bounds import attribute_of, subgraph_inputs
-from tna_onnx.graph.cut import tail_nodes
+from tna_onnx.graph.cut import cut_at, tail_nodes
 from tna_onnx.graph.head import BOXES, SeveralHeads, box_output, choose_head, purpose
 from tna_onnx.graph.linear import class_labels, integer_layer, is_linear, is_quantized
 from tna_onnx.graph.load import Model, shape_text
@@ -351,7 +351,7 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
     return Readout(
         output=info.name,
         logits=walked.logits,
-        logits_type=FLOAT_TYPES.get(tensor.elem_type, "float32"),
+        logits_type=_logits_type(model, walked, tensor.elem_type),
         holds=holds,
         activation=walked.activation,
         follows=walked.follows,
@@ -364,6 +364,14 @@ def _readout(model: Model, info: onnx.ValueInfoProto, kind: str | None, options:
         class_axis=class_axis,
         multi_label=multi_label,
     )
+
+
+def _logits_type(model: Model, walked: State, declared: int) -> str:
+    """Return the element type of the logits: that of the output, but for a Cast between the two."""
+    if walked.logits != walked.output and "Cast" in walked.follows:
+        part = onnx.shape_inference.infer_shapes(cut_at(model, [walked.logits]))
+        declared = part.graph.output[0].type.tensor_type.elem_type or declared
+    return FLOAT_TYPES.get(declared, "float32")
 
 
 def _class_axis(model: Model, walked: State, sizes: list[int | None]) -> int:

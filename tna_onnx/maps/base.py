@@ -121,6 +121,9 @@ class CalibrationMap(Protocol):
     few_parameters: ClassVar[bool] = False
     """Whether it fits one number a class at most, so that the samples of the fit look hardly better than others."""
 
+    wide_range: ClassVar[bool] = False
+    """Whether its formula has numbers that are too small for float16."""
+
     starts_anywhere: ClassVar[bool] = False
     """Whether `start` decides how long a fit takes and, but for rounding, nothing else."""
 

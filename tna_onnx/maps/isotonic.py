@@ -250,6 +250,8 @@ class IsotonicOneVsAll(CalibrationMap):
     title: ClassVar[str] = "isotonic regression, one against all"
     rank: ClassVar[int] = 115
     weighted: ClassVar[bool] = True
+    # 1e-9 p, which is all that a class has where f_c is 0
+    wide_range: ClassVar[bool] = True
     max_classes_of_auto: ClassVar[int | None] = 0
 
     @property

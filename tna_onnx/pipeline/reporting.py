@@ -24,7 +24,7 @@ from tna_onnx.data.suspicion import random_label_share, recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.scores import adds_up_to_one
-from tna_onnx.graph.tensors import numpy_name
+from tna_onnx.graph.tensors import numpy_name, numpy_type
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
@@ -300,6 +300,7 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
     notes += _head_notes(task, outcome.weight, drift)
+    notes += _zero_notes(task, outcome.before)
     step = max(task.readout.output_step, _float16_step(task, outcome.before))
     if step >= _COARSE_OUTPUT or step == _FLOAT16_STEP:
         notes.append(
@@ -356,6 +357,23 @@ def _random_labels_note(task: Task, outcome: Outcome) -> list[str]:
         "sure of another. If later labels are right, the new probabilities are too low; correct the labels, or use "
         "--search none --map bias-robust"
     ]
+
+
+def _zero_notes(task: Task, before: SampleScores) -> list[str]:
+    """Say how many labels have a probability of 0, whose log loss is that of the smallest number there is."""
+    if task.readout.holds != "probabilities" or task.readout.multi_label:
+        return []
+    most = -np.log(np.finfo(numpy_type(task.readout.logits_type)).tiny)
+    count = int(np.count_nonzero(before.nll > most - 1))  # to rounding
+    if not count:
+        return []
+    notes = [
+        f"{count:,} of {len(before.nll):,} labels have a probability of 0: the log loss before counts {most:.0f} nats "
+        "for each, as of the smallest number of the type, so how far it falls says little"
+    ]
+    if np.all(before.confidence == 1):
+        notes.append("every confidence is 1: the model gives classes alone, and a map one confidence for each of them")
+    return notes
 
 
 def _float16_step(task: Task, before: SampleScores) -> float:

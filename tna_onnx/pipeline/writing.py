@@ -64,9 +64,14 @@ class Writing:
         return tuple(name for name in self._all if name == "none" or self._is_held(name))
 
     def _is_held(self, name: str) -> bool:
+        if self._is_too_wide(name):
+            return False
         if not self._appends:
             return self._folds(name)
         return self.task.probed.plain_features or not MAPS[name].needs_features or self._always_folds(name)
+
+    def _is_too_wide(self, name: str) -> bool:
+        return MAPS[name].wide_range and self.task.readout.logits_type == "float16"
 
     @functools.cached_property
     def choices(self) -> tuple[str, ...]:
@@ -126,6 +131,11 @@ class Writing:
             )
         if not fits:
             raise UnsupportedModel(f"{task.model.name}: map {name} {self._against(name)}")
+        if self._is_too_wide(name):
+            raise UnsupportedModel(
+                f"{task.model.name}: map {name} has numbers that are too small for float16, the type of the logits; "
+                "use --map isotonic"
+            )
         if not self._appends:
             advice = ", or use --map ts, which needs no new nodes" if "ts" in self.maps else ""
             reason = too_old(task.readout.logits_type, map_opset(task.model))

@@ -1,0 +1,89 @@
+"""Scores that no linear layer makes: what a map behind them is written in, and what the report says of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import tna_onnx
+from tests.builders import small_model, tensor_info
+
+N, FEATURES, CLASSES = 600, 5, 3
+QUICK: dict[str, Any] = {"search": "none", "device": "cpu"}
+
+
+def written(folder: Path, last: list[onnx.NodeProto], kind: Any) -> tuple[Path, Path]:
+    """Write the model `x -> cubed scores s -> last -> y` and labelled data for it."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((FEATURES, CLASSES)).astype(np.float32)
+    x = rng.standard_normal((N, FEATURES)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["products"]),
+        helper.make_node("Pow", ["products", "three"], ["s"]),
+        *last,
+    ]
+    outputs = [tensor_info("y", ["N", CLASSES], kind)]
+    proto = small_model(nodes, {"x": ["N", FEATURES]}, outputs, {"w": weight, "three": np.float32(3)})
+    onnx.save(proto, folder / "m.onnx")
+    # labels of a model that is half as sure
+    labels = np.argmax((x @ weight) ** 3 / 2 + rng.gumbel(size=(N, CLASSES)), axis=1)
+    np.savez(folder / "data.npz", x=x, labels=labels)
+    return folder / "m.onnx", folder / "data.npz"
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float16])
+@pytest.mark.parametrize("activation", ["Softmax", "LogSoftmax"])
+def test_a_cast_behind_the_activation_says_nothing_of_the_logits(activation: str, kind: Any, tmp_path: Path) -> None:
+    last = [
+        helper.make_node(activation, ["s"], ["p"], axis=1),
+        helper.make_node("Cast", ["p"], ["y"], to=helper.np_dtype_to_tensor_dtype(np.dtype(kind))),
+    ]
+    model, data = written(tmp_path, last, kind)
+    report = tna_onnx.calibrate(model, data, output=tmp_path / "new.onnx", map="ts", **QUICK)
+    assert tna_onnx.verify(model, tmp_path / "new.onnx").intact
+    x = np.load(data)["x"]
+    session = onnxruntime.InferenceSession(str(tmp_path / "new.onnx"), providers=["CPUExecutionProvider"])
+    (y,) = session.run(None, {"x": x})
+    (old,) = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    assert y.dtype == old.dtype == kind
+    p = np.exp(y.astype(np.float64)) if activation == "LogSoftmax" else y.astype(np.float64)
+    temperature = report.parameters["temperature"]
+    proto = onnx.load(model)
+    w = onnx.numpy_helper.to_array(proto.graph.initializer[0]).astype(np.float64)
+    powers = np.exp((s := (x @ w) ** 3 / temperature) - s.max(axis=1, keepdims=True))
+    # log-probabilities of float16 have steps of 2^-6 near -16, of which an exponential leaves little
+    np.testing.assert_allclose(p, powers / powers.sum(axis=1, keepdims=True), rtol=0, atol=1e-3)
+
+
+def test_labels_of_probability_0_are_named(tmp_path: Path) -> None:
+    """A Hardmax gives classes, and no confidences: its log loss is that of the smallest number."""
+    model, data = written(tmp_path, [helper.make_node("Hardmax", ["s"], ["y"], axis=1)], np.float32)
+    report = tna_onnx.calibrate(model, data, output=tmp_path / "new.onnx", map="bias-floor", **QUICK)
+    x, labels = (np.load(data)[name] for name in ("x", "labels"))
+    (y,) = onnxruntime.InferenceSession(str(model), providers=["CPUExecutionProvider"]).run(None, {"x": x})
+    wrong = int(np.sum(y.argmax(axis=1) != labels))
+    notes = " ".join(report.notes)
+    assert f"{wrong:,} of {N:,} labels have a probability of 0" in notes
+    assert "every confidence is 1" in notes
+
+
+def test_numbers_that_float16_does_not_have(tmp_path: Path) -> None:
+    last = [
+        helper.make_node("Softmax", ["s"], ["p"], axis=1),
+        helper.make_node("Cast", ["p"], ["half"], to=onnx.TensorProto.FLOAT16),
+        helper.make_node("Identity", ["half"], ["y"]),
+    ]
+    model, data = written(tmp_path, last, np.float16)
+    assert tna_onnx.calibrate(model, data, map="irova", dry_run=True, fail_if_worse=False, **QUICK)
+    proto = onnx.load(model)
+    proto.graph.node[1].output[0] = "wide"
+    proto.graph.node.insert(2, helper.make_node("Cast", ["wide"], ["s"], to=onnx.TensorProto.FLOAT16))
+    del proto.graph.node[4]
+    proto.graph.node[4].input[0] = "p"
+    onnx.save(proto, tmp_path / "half.onnx")
+    with pytest.raises(tna_onnx.UnsupportedModel, match="irova has numbers that are too small for float16"):
+        tna_onnx.calibrate(tmp_path / "half.onnx", data, map="irova", dry_run=True, **QUICK)
