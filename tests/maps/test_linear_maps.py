@@ -326,16 +326,18 @@ def test_bias_of_two_classes_is_scikit_learns_logistic_regression() -> None:
     assert fitted.bias[1] - fitted.bias[0] == pytest.approx(gap, rel=1e-5)
 
 
-def test_a_mask_that_leaves_the_others_no_digits_is_refused() -> None:
+@pytest.mark.parametrize("cls", [Bias, VectorScaling, MatrixScaling])
+def test_a_mask_that_leaves_the_others_no_digits_is_refused(cls: Any) -> None:
     """A class of the logit -10,000 changes nothing; far below that, float32 has no digits for the others."""
     logits, labels = shifted(3, 600)
     plain, masked = (
-        Bias.fit(reduce_of(values, labels))
+        cls.fit(reduce_of(values, labels))
         for values in (logits, np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e4))
     )
     assert masked.temperature == pytest.approx(plain.temperature, rel=0.01)
-    with pytest.raises(DataError, match=r"below the others.*mask it with -10,000"):
-        Bias.fit(reduce_of(np.pad(logits, ((0, 0), (0, 1)), constant_values=-1e9), labels))
+    for mask in (-1e9, -3e38):
+        with pytest.raises(DataError, match=r"below the others.*mask it with -10,000"):
+            cls.fit(reduce_of(np.pad(logits.astype(np.float32), ((0, 0), (0, 1)), constant_values=mask), labels))
 
 
 @pytest.fixture(scope="module")

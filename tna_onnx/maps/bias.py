@@ -88,6 +88,15 @@ class Bias(CalibrationMap):
         return cls(temperature_of(slope, bias, size), bias)
 
 
+def require_digits(name: str, size: Shape) -> None:
+    """Refuse logits of which one class is so far below that nothing is left of what the others differ by."""
+    if size.spread > _MASKED and size.gap < _DIGITS * size.spread:
+        raise DataError(
+            f"{name}: a class has logits that are {size.spread:.0e} below the others, which leaves these too few "
+            "digits; mask it with -10,000, or use --map ts or ets"
+        )
+
+
 def first_fit(
     reduce: Reduce, start: Bias | NoiseFloor | None = None
 ) -> tuple[Shape, tuple[FloatArray, FloatArray], float]:
@@ -103,11 +112,7 @@ def first_fit(
             "bias: the NLL falls all the way to T = 0, because every calibration sample is classified right; "
             "expected data with some errors (were these samples trained on?), or use --map none"
         )
-    if size.spread > _MASKED and size.gap < _DIGITS * size.spread:
-        raise DataError(
-            f"bias: a class has logits that are {size.spread:.0e} below the others, which leaves these too few digits; "
-            "mask it with -10,000, or use --map ts or ets"
-        )
+    require_digits("bias", size)
     begin = None
     if start:
         begin = (np.array([size.spread / start.temperature - 1]), start.bias)

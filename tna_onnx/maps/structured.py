@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from tna_onnx.errors import DataError
 from tna_onnx.maps.base import CalibrationMap, Folding, Reduce, per_class
+from tna_onnx.maps.bias import require_digits
 from tna_onnx.maps.temperature import Temperature
 from tna_onnx.numerics.multinomial import Diagonal, Matrix, fit_scores, shape_of
 from tna_onnx.numerics.ops import Ops
@@ -63,6 +64,7 @@ class VectorScaling(CalibrationMap):
         """Fit T, then v and c."""
         temperature = Temperature.fit(reduce, start=start).temperature
         size = shape_of(reduce)
+        require_digits(cls.name, size)
         begin = (start.vector, start.bias) if start else None
         ridge = size.classes / size.samples
         vector, bias = fit_scores(reduce, Diagonal(), size, temperature, (ridge, ridge), start=begin)
@@ -128,6 +130,7 @@ class MatrixScaling(CalibrationMap):
                 "use --map svs, which has one factor per class"
             )
         temperature = Temperature.fit(reduce, start=start).temperature
+        require_digits(cls.name, size)
         begin = (start.matrix, start.bias) if start else None
         ridge = size.classes / size.samples
         strength = np.full((size.classes, size.classes), ridge * (size.classes - 1))

@@ -276,8 +276,9 @@ def _shape_sums(logits: Any, labels: NDArray[np.int64], *_: Any) -> FloatArray:
     classes = logits.shape[1]
     centred = logits - row_sum(logits) / logits.shape[1]
     gap = row_max(logits) - own_column(logits, labels)
-    sums = (xp.sum(weigh(values, labels), dtype=xp.float64) for values in (centred * centred, gap))
-    return np.array([n, n * classes, *map(float, sums)])
+    with np.errstate(over="ignore"):  # of a class that is masked by the least float32
+        square = float(xp.sum(weigh(centred * centred, labels), dtype=xp.float64))
+    return np.array([n, n * classes, square, float(xp.sum(weigh(gap, labels), dtype=xp.float64))])
 
 
 def _loss_sums(
