@@ -177,6 +177,10 @@ def test_fits_to_some_of_very_many_samples_are_said(
 SETTINGS = Settings(search="none", bins=10)
 
 
+def fitted_by(outcome: Outcome) -> SampleScores:
+    return outcome.logits.mapped_scores(outcome.fitted)
+
+
 def strategy_of(task: Task, **fields: Any) -> Strategy:
     return Strategy(task.logits, task.weight, "none", "ts", SETTINGS.for_search, **fields)
 
@@ -184,7 +188,9 @@ def strategy_of(task: Task, **fields: Any) -> Strategy:
 def test_where_nothing_changed_both_are_the_same(small: Small) -> None:
     task = opened(small, calib=few(small.calib), settings=SETTINGS)
     outcome = outcome_of(task)
-    compared = compare_heads(task, strategy_of(task), outcome, Shipped(outcome.logits, outcome.fitted))
+    compared = compare_heads(
+        task, strategy_of(task), outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome)
+    )
     assert compared.comparison.how == "unchanged"
     assert compared.before is compared.after
     for interval in compared.comparison.differences.values():
@@ -201,7 +207,7 @@ def test_where_folds_chose_otherwise_intervals_hold_the_method_of_the_file_too(
 
     def differences(*folds: Method) -> dict[str, Interval]:
         monkeypatch.setattr(Strategy, "chosen_in_folds", lambda *_: list(folds))
-        compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted))
+        compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
         return compared.comparison.differences
 
     alike, mixed = differences(*[outcome.method] * 5), differences(*[INPUT] * 4, outcome.method)
@@ -215,7 +221,7 @@ def test_without_held_out_data_each_sample_counts_once(small: Small) -> None:
     task = opened(small, calib=few(small.calib), settings=SETTINGS)
     strategy = strategy_of(task)
     outcome = strategy.run(lambda *_: None)
-    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted))
+    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
     assert compared.comparison.how == "cross-fitted"
     for one in ("confidence", "hit", "nll"):  # in their own order
         np.testing.assert_array_equal(getattr(compared.before, one), getattr(outcome.before, one))
@@ -232,7 +238,7 @@ def test_intervals_know_of_the_folds_and_of_predictions_that_stay(small: Small, 
     strategy = dataclasses.replace(strategy_of(task), map=name)
     outcome = strategy.run(lambda *_: None)
     assert outcome.keeps_predictions == (name == "ts")
-    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted))
+    compared = compare_heads(task, strategy, outcome, Shipped(outcome.logits, outcome.fitted), fitted_by(outcome))
     expected = paired_differences(
         compared.before,
         compared.after,
@@ -263,7 +269,9 @@ def test_held_out_logits_that_are_no_numbers_are_refused(small: Small) -> None:
     task = dataclasses.replace(task, held_out=dataclasses.replace(task.held_out, table=table))
     outcome = outcome_of(task, Temperature(2.0))
     with pytest.raises(DataError, match="logits 'logits' of sample 7 hold NaN or infinite values"):
-        compare_heads(task, strategy_of(task), outcome, Writing(task).shipped(outcome, task.held_out))
+        compare_heads(
+            task, strategy_of(task), outcome, Writing(task).shipped(outcome, task.held_out), fitted_by(outcome)
+        )
 
 
 # --- The numbers behind figures: diagrams of classes against a loop, worst samples, and angles
@@ -277,7 +285,7 @@ def test_class_sums_are_those_of_a_loop_however_the_samples_are_split() -> None:
     p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     for c in range(3):
         expected = Bins.of(p[:, c], labels == c, bins)
-        for found in (whole.bins(c), parts.bins(c)):
+        for found in (Bins.of_sums(*sums[:, c]) for sums in (whole, parts)):
             assert found.count == expected.count
             np.testing.assert_allclose(found.confidence, expected.confidence, atol=1e-12)
             np.testing.assert_allclose(found.accuracy, expected.accuracy, atol=1e-12)

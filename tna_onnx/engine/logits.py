@@ -25,7 +25,7 @@ from tna_onnx.data.mapped import release, reserve
 from tna_onnx.engine.placement import Host, LinearHead, Placement
 from tna_onnx.extraction.collect import FeatureTable
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
-from tna_onnx.numerics.ops import Blocked, WeightedLabels, to_host
+from tna_onnx.numerics.ops import Blocked, WeightedLabels, rows_of, to_host
 from tna_onnx.numerics.scores import SampleScores
 from tna_onnx.runtime import trim_memory
 
@@ -63,10 +63,7 @@ class Logits(ABC):
     def _clustered(self, scores: SampleScores, rows: NDArray[np.bool_] | None = None) -> SampleScores:
         clusters, weights = self.clusters, self._store.weights
         if rows is not None:
-            if clusters is not None:
-                clusters = clusters[rows]
-            if weights is not None:
-                weights = weights[rows]
+            clusters, weights = rows_of(clusters, rows), rows_of(weights, rows)
         return scores.clustered(clusters, weights)
 
     def predictions(self, fitted: CalibrationMap | None = None) -> NDArray[np.int64]:
@@ -167,8 +164,8 @@ class _Reduction:
         """Yield (logits, labels, features or None, *slices) of the samples chosen, with slices of (N,) arrays."""
         start = 0
         weights = self.logits._store.weights
-        if weights is not None and self.rows is not None:
-            weights = weights[self.rows]
+        if self.rows is not None:
+            weights = rows_of(weights, self.rows)
         for logits, labels, z in self.logits.chunks(self.rows, features=self.features):
             stop = start + len(labels)
             passed: Any = labels if weights is None else WeightedLabels(labels, weights[start:stop])

@@ -104,18 +104,11 @@ def _score(
             f"{where}: output '{output.name}' should hold probabilities of labels, but some values lie "
             "outside of 0 to 1; if they are logits, say --output-kind label-logits"
         )
-    if output.kind == "label_probabilities":
-        return SampleScores.of_probabilities(values, labels)
-    if output.kind in ("probabilities", "positive_probability"):
-        return SampleScores.of_probabilities(_widened(values, output), labels)
-    return SampleScores.of_logits(output.class_logits(values), labels)
-
-
-def _widened(values: NDArray[Any], output: ClassOutput) -> NDArray[Any]:
-    """Return (N, C) probabilities of values in the model's order of classes, in their dtype."""
     if output.kind == "positive_probability":
-        return np.concatenate([1 - values, values], axis=1)
-    return values
+        values = np.concatenate([1 - values, values], axis=1)
+    if output.kind in ("label_probabilities", "probabilities", "positive_probability"):
+        return SampleScores.of_probabilities(values, labels)
+    return SampleScores.of_logits(output.class_logits(values), labels)
 
 
 class OutputExtractor(FeatureExtractor):

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 MIN_FEATURES = 16
 """With fewer features, distinct samples are often as close as copies, and no head learns a sample by heart."""
 
-IntArray = NDArray[np.int64]
 Pairs = NDArray[np.int64]
 
 _CHANCE = 1e-3
@@ -51,7 +50,7 @@ def equal_pairs(digests: NDArray[np.uint64]) -> Pairs:
     return np.stack([order[:-1][same], order[1:][same]], axis=1)
 
 
-def connected(n: int, pairs: Pairs) -> IntArray:
+def connected(n: int, pairs: Pairs) -> NDArray[np.int64]:
     """Return the group of each of n samples, (n,): the least index of those that pairs (P, 2) link, directly or not.
 
     >>> connected(5, np.array([[3, 4], [1, 3]])).tolist()

@@ -365,7 +365,9 @@ def check_probabilities(
     # some samples at a time: probabilities of thousands of classes are large in float64
     count = max(1, _TOGETHER // task.readout.n_classes)
     blocks = [slice(start, start + count) for start in range(0, len(rows), count)]
-    sizes = _sizes(task, checked, rows, shipped)
+    sizes = None
+    if task.head is not None:  # of all at once, as the weight is widened for it
+        sizes = logit_sizes(task, np.asarray(checked.table.features[rows], np.float64), source=shipped.logits)
     parts = [
         _differences(
             task,
@@ -384,13 +386,6 @@ def check_probabilities(
     _check_mean(difference, bound, task.readout.output_step / 2 + task.readout.slack + cast)
     largest = int(np.argmax(difference))
     return Verification(len(rows), float(difference[largest]), float(bound[largest]), checker, int(np.sum(differs)))
-
-
-def _sizes(task: Task, checked: Collected, rows: NDArray[np.int64], shipped: Shipped) -> FloatArray | None:
-    """Return `logit_sizes` of all samples at once, as the weight is widened for it; None without a head."""
-    if task.head is None:
-        return None
-    return logit_sizes(task, np.asarray(checked.table.features[rows], np.float64), source=shipped.logits)
 
 
 def _differences(

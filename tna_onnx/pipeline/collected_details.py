@@ -113,26 +113,10 @@ MappedLogits = tuple[Logits, CalibrationMap | None]
 
 
 @dataclass(frozen=True, eq=False)
-class ClassSums:
-    """Per class and bin, (C, B): probabilities that fell there, their sum, and how often the class was the label."""
-
-    count: NDArray[Any]
-    probability: NDArray[Any]
-    label: NDArray[Any]
-
-    def __add__(self, other: ClassSums) -> ClassSums:
-        return ClassSums(self.count + other.count, self.probability + other.probability, self.label + other.label)
-
-    def bins(self, c: int) -> Bins:
-        """Return the diagram of class c."""
-        return Bins.of_sums(self.count[c], self.probability[c], self.label[c])
-
-
-@dataclass(frozen=True, eq=False)
 class _Sums:
     """Sums over samples: the bins of each class, and how often each is predicted and confused."""
 
-    bins: ClassSums
+    bins: NDArray[Any]  # (3, C, B), see `class_sums`
     counts: ClassCounts
 
     def __add__(self, other: _Sums) -> _Sums:
@@ -160,8 +144,11 @@ class _Sums:
 
 def class_sums(
     logits: NDArray[Any], labels: NDArray[np.int64], bins: int, weights: NDArray[np.float64] | None = None
-) -> ClassSums:
-    """Sum up (N, C) logits and (N,) labels per class and bin of its probability, with weights (N,) if there are any."""
+) -> NDArray[Any]:
+    """Return for each class and bin (3, C, B) the probabilities that fell there, their sum, and labels of the class.
+
+    `logits`: (N, C); `labels`: (N,); `weights`: (N,), which stand for numbers of samples.
+    """
     p = softmax(logits.astype(np.float64))
     shape = (logits.shape[1], bins)
     # class and bin in one index: one count for all classes
@@ -177,7 +164,7 @@ def class_sums(
             np.bincount(of_label, weights),
         )
     # bincount ends at the last bin that holds something
-    return ClassSums(*(np.pad(values, (0, shape[0] * bins - len(values))).reshape(shape) for values in sums))
+    return np.stack([np.pad(values, (0, shape[0] * bins - len(values))).reshape(shape) for values in sums])
 
 
 def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits, bins: int) -> tuple[ClassBins, ...]:
@@ -186,13 +173,13 @@ def class_bins(names: tuple[str, ...], before: MappedLogits, after: MappedLogits
     new = _Sums.of(*after, bins)
     confused_old = old.counts.confused(_MAX_CONFUSED)
     confused_new = new.counts.confused(_MAX_CONFUSED)
-    samples = old.bins.label.sum(axis=1)
+    samples = old.bins[2].sum(axis=1)
     return tuple(
         ClassBins(
             name,
             round(float(samples[c])),
-            old.bins.bins(c),
-            new.bins.bins(c),
+            Bins.of_sums(*old.bins[:, c]),
+            Bins.of_sums(*new.bins[:, c]),
             old.result(c, names, confused_old.get(c, [])),
             new.result(c, names, confused_new.get(c, [])),
         )
@@ -237,15 +224,12 @@ _AXES: dict[int, Literal["", "first", "last"]] = {ONE: "", CLASSES_FIRST: "first
 
 def made_by(task: Task, started: Started) -> Made:
     """Describe when a run began, how long it took, and its data and inputs, at its end."""
-    held_out = ""
-    if task.held_out is not None:
-        held_out = task.held_out.source.digest()
     return Made(
         # a page is read by people: fractions of a second say nothing
         date=started.date.isoformat(timespec="seconds"),
         seconds=time.monotonic() - started.monotonic,
         calibration_sha256=task.source.digest(),
-        held_out_sha256=held_out,
+        held_out_sha256="" if task.held_out is None else task.held_out.source.digest(),
         inputs=tuple(Port(spec.name, spec.shape, spec.dtype.name) for spec in task.opened.inputs),
         output=task.opened.output.name,
         output_kind=task.opened.output.kind,
@@ -339,7 +323,7 @@ def collect_details(
         data=reported.source.describe(),
         held_out=task.held_out is not None,
         preprocessing=reported.source.recipe(),
-        device=_device(task),
+        device=f"cuda:{task.device.index}" if task.device.kind == "cuda" else task.device.kind,
         before=_diagram(compared.before, settings),
         after=_diagram(compared.after, settings),
         risk_before=RiskCoverage.of(compared.before.decisions()),
@@ -358,13 +342,6 @@ def collect_details(
         changes=prove(task.model, load_model(written, NO_MODEL_LIMITS)).differences,
         made=made_by(task, started),
     )
-
-
-def _device(task: Task) -> str:
-    device = task.device
-    if device.kind == "cuda":
-        return f"cuda:{device.index}"
-    return device.kind
 
 
 def _diagram(scores: SampleScores, settings: Settings) -> Bins:

@@ -156,13 +156,11 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
     """
     # arguments first, then the graph, then labels: nothing has run when one of them is refused
     opened, target = _open_model(job)
-    model, readout = opened.model, opened.readout
     samples, held_out = _open_both(job, opened)
-    # before the network runs over any of them
     _check_samples(job, samples, held_out)
     # after the counts, because it reads all data
     digested = [DigestedSamples(part.source, part.form) for part in (samples, held_out) if part is not None]
-    leaks = check_leaks(model, digested, job.calib.limits, logits=readout.logits)
+    leaks = check_leaks(opened.model, digested, job.calib.limits, logits=opened.readout.logits)
     # the check runs held-out samples where there are enough
     enough = held_out is not None and not held_out.given and len(held_out.source) >= VERIFIED
     verified = verified and not samples.given and not enough
@@ -192,7 +190,7 @@ def open_task(job: Job, progress: Progress, *, verified: bool = False) -> Task:
         fallback=fallback,
         batch_size=size,
         placement=placement_of(provider, opened.device),
-        data_notes=early + more + model.class_notes(opened.names),
+        data_notes=early + more + opened.model.class_notes(opened.names),
         teacher=teacher,
     )
 
@@ -293,17 +291,13 @@ def _probed(
     if probed.tail is not None and session is not None and session.fixed_batch:
         # the tail runs the collected batches as they are, so they must be those of the model
         size = session.fixed_batch
-    name, inputs = opened.model.name, ", ".join(opened.model.inputs)
-    _log.info("open: %s, provider %s", name, _provider(session)[0])
-    _log.debug("open: %s, samples per run: %d, inputs: %s", _described(opened.readout), size, inputs)
-    return probed, size, notes
-
-
-def _described(readout: Readout) -> str:
-    """Name the head, or the tensor that takes its place, for the log."""
+    readout, inputs = opened.readout, ", ".join(opened.model.inputs)
+    described = f"output {readout.output}, without a head"
     if isinstance(readout, Head):
-        return f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
-    return f"output {readout.output}, without a head"
+        described = f"head {readout.node} ({readout.n_classes:,}, {readout.n_features:,})"
+    _log.info("open: %s, provider %s", opened.model.name, _provider(session)[0])
+    _log.debug("open: %s, samples per run: %d, inputs: %s", described, size, inputs)
+    return probed, size, notes
 
 
 def _provider(session: Session | None) -> tuple[str, str]:

@@ -5,7 +5,7 @@ them around the layer that was changed (a layer that is called twice, a bias mov
 they were and contradict the new probabilities. Both files are run, and every such relation is looked at.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,14 +158,7 @@ def relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> 
         if np.max(np.abs(values - p)) <= tolerance:
             return "probabilities"
         values = np.stack([np.zeros(n), column], axis=1)
-    if values.size != n * classes or not np.all(np.isfinite(values)):
-        return ""
-    values = values.reshape(n, classes)
-    if np.max(np.abs(values - p)) <= tolerance:
-        return "probabilities"
-    if np.max(np.abs(softmax(values) - p)) <= tolerance:
-        return "logits"
-    return ""
+    return _scores_of(values, p, tolerance, softmax)
 
 
 def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: float) -> str:
@@ -180,11 +173,17 @@ def label_relation(values: NDArray[Any], p: NDArray[np.float64], tolerance: floa
         clear = np.abs(p - 0.5) > _TIE / 2
         agreeing = (values == (p > 0.5)) | ~clear
         return "labels" if np.mean(agreeing) >= _MIN_AGREEMENT else ""
+    return _scores_of(values, p, tolerance, sigmoid)
+
+
+def _scores_of(values: NDArray[Any], p: NDArray[np.float64], tolerance: float, activation: Callable[..., Any]) -> str:
+    """Say whether an output holds the probabilities, or what an activation makes them of."""
+    if values.size != p.size or not np.all(np.isfinite(values)):
+        return ""
+    values = values.reshape(p.shape)
     if np.max(np.abs(values - p)) <= tolerance:
         return "probabilities"
-    if np.max(np.abs(sigmoid(values) - p)) <= tolerance:
-        return "logits"
-    return ""
+    return "logits" if np.max(np.abs(activation(values) - p)) <= tolerance else ""
 
 
 def _labels_hold(

@@ -119,7 +119,11 @@ def _read(content: bytes, name: str) -> tuple[dict[str, NDArray[Any]], dict[str,
     try:
         arrays, text = _read_npz(content) if content.startswith(b"PK") else _read_safetensors(content)
         said = json.loads(text)
-        if said["format"] == _FORMAT and _is_text(said["entries"]) and set(said["types"]) <= set(arrays):
+        if (
+            said["format"] == _FORMAT
+            and all(isinstance(value, str) for value in said["entries"].values())
+            and set(said["types"]) <= set(arrays)
+        ):
             return arrays, {**said, "source": str(said["source"])}
     # whatever bytes may do to readers of zip, NumPy and JSON: of what is encrypted, a RuntimeError
     except (
@@ -128,10 +132,6 @@ def _read(content: bytes, name: str) -> tuple[dict[str, NDArray[Any]], dict[str,
     ) as error:  # fmt: skip
         raise DataError(f"{name}: the patch is damaged, or no patch of tna-onnx ({error})") from error
     raise DataError(f"{name}: the patch has a form that this version of tna-onnx does not know")
-
-
-def _is_text(entries: Mapping[str, Any]) -> bool:
-    return all(isinstance(value, str) for value in entries.values())
 
 
 def _npz(arrays: Mapping[str, NDArray[Any]], text: str) -> bytes:

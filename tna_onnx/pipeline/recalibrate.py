@@ -93,7 +93,7 @@ def _recalibrate(task: Task, started: Started, progress: Progress, finish: Finis
         _log.info("check: %s samples, largest |p - p'| %.1e", f"{verification.samples:,}", verification.max_difference)
         # these are there already, where the checked samples are those of the report
         after = shipped if task.reported is checked else writing.shipped(outcome, task.reported)
-        compared = compare_heads(task, strategy, outcome, after, progress, fitted)
+        compared = compare_heads(task, strategy, outcome, after, fitted, progress)
         require_plausible(compared, outcome, task.source.describe())
         _log.info("compare: %s samples, %s", f"{compared.comparison.before.n:,}", compared.comparison.how)
         folded = writing.folding(outcome) is not None

@@ -74,17 +74,15 @@ def compare_heads(
     strategy: Strategy,
     outcome: Outcome,
     after: Shipped,
+    fitted: SampleScores,
     progress: Progress = silent,
-    fitted: SampleScores | None = None,
 ) -> Compared:
     """Score the input and the result on held-out data, or cross-fitted.
 
-    `after`: what the written file computes for the held-out data, or for the calibration data without them.
+    `after`: what the written file computes for the held-out data, or for the calibration data without them. `fitted`:
+    scores after of the calibration data.
     """
     original = task.logits(task.weight, on=task.reported)
-    if fitted is None:
-        fitted = outcome.logits.mapped_scores(outcome.fitted)
-        _give_back(outcome.logits, task)
     how: How = "unchanged"
     before = scores = outcome.before
     changed = 0.0
@@ -94,9 +92,11 @@ def compare_heads(
         how = "held-out"
         before, first = _passed(task, outcome, Shipped(original, None))
         scores, second = _passed(task, outcome, after)
-        changed = _share(first != second, before)
+        if not outcome.keeps_predictions:
+            changed = weighted_mean(first != second, before.weights)
     elif not outcome.keeps_predictions:
-        changed = _share(original.predictions() != after.logits.predictions(after.fitted), before)
+        different = original.predictions() != after.logits.predictions(after.fitted)
+        changed = weighted_mean(different, before.weights)
     _give_back(original, task)
     # an unchanged model is the same in every fold: nothing to cross-fit
     if task.held_out is None and not outcome.unchanged:
@@ -163,12 +163,6 @@ def require_plausible(compared: Compared, outcome: Outcome, calib: str) -> None:
         "augmentations). Expected independent samples; add samples of other groups as --eval, to measure the result "
         "on them"
     )
-
-
-def _share(different: NDArray[np.bool_], scores: SampleScores) -> float:
-    if different.size:
-        return weighted_mean(different, scores.weights)
-    return 0.0
 
 
 def _passed(task: Task, outcome: Outcome, shipped: Shipped) -> tuple[SampleScores, NDArray[np.int64]]:

@@ -370,10 +370,7 @@ def _confusion_notes(model: Model, calib: DigestedSamples, limits: Limits) -> li
 
 
 def _was_fitted_on(model: Model, samples: DigestedSamples, limits: Limits) -> bool:
-    entries = provenance(model)
-    if entries.get("calibration_form", samples.form) != samples.form or limits.overlap >= 100:
-        return False
-    return _is_certain(sketch_overlap(samples.digests, read_sketch(entries.get("calibration_sketch", ""))), limits)
+    return limits.overlap < 100 and bool(_among(provenance(model), "calibration", samples, limits))
 
 
 def _refuse_common(samples: DigestedSamples, calib: DigestedSamples, limits: Limits, reason: str) -> None:

@@ -19,7 +19,7 @@ from tna_onnx.maps import MAPS, maps_of
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.averages import Ensemble
 from tna_onnx.numerics.scores import SampleScores
-from tna_onnx.pipeline.crossfit import Fit, MapFits, Scores, chosen_per_fold, cross_scores, folds, nested
+from tna_onnx.pipeline.crossfit import Fit, MapFits, Mask, Scores, chosen_per_fold, cross_scores, folds, nested
 from tna_onnx.pipeline.methods import FOLDS, INPUT, Choice, Method, Reason, Rule, scarce
 from tna_onnx.progress import Progress, silent
 from tna_onnx.search.candidates import Candidate, Scored, SearchSettings, candidate_weights, choose
@@ -87,7 +87,6 @@ class Outcome:
 _FEW = 200
 _TS = Method(tilted=False, map="ts")
 
-Mask = NDArray[np.bool_]
 _LogitsOf = Callable[[Any], Logits]
 
 
