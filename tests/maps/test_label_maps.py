@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from onnx.reference import ReferenceEvaluator
 from scipy import optimize, special
 
-from tests.maps.faces import on_numpy, on_onnxruntime, on_torch, onnx_model
+from tests.maps.faces import with_faces
 from tests.maps.samples import reduce_of
-from tests.support import pairwise
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, apply_map
@@ -56,15 +54,8 @@ def by_definition(fitted: CalibrationMap, s: Array) -> Array:
     return np.stack([x[:, c] + np.interp(x[:, c], *fitted.knots[c]) for c in range(s.shape[1])], axis=1)
 
 
-def on_reference_evaluator(fitted: CalibrationMap, logits: Array) -> Array:
-    return np.asarray(ReferenceEvaluator(onnx_model(fitted, logits.dtype.name, 3, 18)).run(None, {"logits": logits})[0])
-
-
-@pytest.mark.parametrize(
-    ("name", "face", "dtype"),
-    pairwise(FITTED, [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator], [np.float32, np.float64]),
-)
-def test_every_face_computes_the_definition(name: str, face: Any, dtype: Any) -> None:
+@pytest.mark.parametrize(("name", "dtype", "face"), with_faces(FITTED, dtypes=(np.float32, np.float64)))
+def test_every_face_computes_the_definition(name: str, dtype: Any, face: Any) -> None:
     fitted = FITTED[name]()
     logits = np.concatenate([drawn(50)[0], [[0.0, 0.0, 0.0], [1e4, -1e4, 80.0]]]).astype(dtype)
     result = face(fitted, logits)

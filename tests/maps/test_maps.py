@@ -1,5 +1,6 @@
 """TS and ETS: the laws of `maps/base.py` over one table of maps, and each fit against independent solvers."""
 
+import functools
 import itertools
 import math
 import warnings
@@ -13,10 +14,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy import optimize, special
 
-from tests.maps.faces import on_numpy, on_onnxruntime, on_reference_evaluator, on_torch
+from tests.maps.faces import on_numpy, with_faces
 from tests.maps.samples import reduce_of
 from tests.support import pairwise
 from tna_onnx.errors import DataError
+from tna_onnx.maps import MAPS
 from tna_onnx.maps.base import CalibrationMap, Reduce, apply_map
 from tna_onnx.maps.temperature import EnsembleTemperature, Temperature
 
@@ -61,9 +63,6 @@ LOGITS: dict[str, Array] = {
 }
 
 
-FACES = [on_numpy, on_torch, on_onnxruntime, on_reference_evaluator]
-
-
 def size_of(fitted: CalibrationMap, logits: Array) -> float:
     """Largest argument of the exponentials."""
     largest = float(np.abs(logits).max())
@@ -94,7 +93,9 @@ def assert_calibrated(fitted: CalibrationMap, logits: Array, result: Array) -> N
 # ---- laws ----
 
 
-@pytest.mark.parametrize(("name", "logits", "dtype", "face"), pairwise(TABLE, LOGITS, (np.float32, np.float64), FACES))
+@pytest.mark.parametrize(
+    ("name", "logits", "dtype", "face"), with_faces(TABLE, LOGITS, dtypes=(np.float32, np.float64))
+)
 def test_every_face_runs_the_same_formula(name: str, logits: str, dtype: Any, face: Any) -> None:
     s = LOGITS[logits].astype(dtype)
     fitted = TABLE[name](s.shape[1])
@@ -133,13 +134,6 @@ def test_predictions_do_not_change(make: Any, rows: list[list[float]], near: boo
     # scaled by 0.001 (T = 1000) a gap must still show beside a logit of 1e4 (float32: 1e-3 steps) and in log p near 1
     clear = ordered[:, -1] - ordered[:, -2] > 1.0
     np.testing.assert_array_equal(result[clear].argmax(axis=1), logits[clear].argmax(axis=1))
-
-
-@pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
-@pytest.mark.parametrize("opset", [9, 11, 18])  # Clip takes bounds as inputs from 11 on, reductions axes from 18
-def test_every_opset_gives_the_same_values(make: Any, opset: int) -> None:
-    fitted, logits = make(10), LOGITS["ten classes"].astype(np.float32)
-    assert_calibrated(fitted, logits, on_onnxruntime(fitted, logits, opset))
 
 
 @pytest.mark.parametrize("make", TABLE.values(), ids=TABLE.keys())
@@ -250,27 +244,31 @@ def _right() -> tuple[Array, Array]:
     return logits, logits.argmax(axis=1)
 
 
+REFUSING = (*SCALING, "bias", "svs", "sms")
+
+
 @pytest.mark.parametrize(
-    ("name", "dtype", "scale"), pairwise(SCALING, [np.float32, np.float64], [1e-3, 1.0, 30.0, 1e4])
+    ("name", "dtype", "scale"), pairwise(REFUSING, [np.float32, np.float64], [1e-3, 1.0, 30.0, 1e4])
 )
 class TestRefusals:
     def test_all_right(self, name: str, dtype: Any, scale: float) -> None:
         """Far enough down every exponential underflows, and the slope of the NLL with it: that is no minimum."""
         logits, labels = _right()
-        for start in (1e-3, 1.0, 50.0):
+        starts = (1e-3, 1.0, 50.0) if name in SCALING else ()
+        for fit in (MAPS[name].fit, *(functools.partial(fit_from, name, start) for start in starts)):
             with pytest.raises(DataError, match="every calibration sample is classified right"):
-                fit_from(name, start, reduce_of((scale * logits).astype(dtype), labels))
+                fit(reduce_of((scale * logits).astype(dtype), labels))
 
     def test_worse_than_guessing(self, name: str, dtype: Any, scale: float) -> None:
         logits, _ = _right()
-        with pytest.raises(DataError, match=r"T = infinity.*check the labels"):
-            SCALING[name].fit(reduce_of((scale * logits).astype(dtype), logits.argmin(axis=1)))
+        with pytest.raises(DataError, match="check the labels"):
+            MAPS[name].fit(reduce_of((scale * logits).astype(dtype), logits.argmin(axis=1)))
 
 
-@pytest.mark.parametrize("name", SCALING)
+@pytest.mark.parametrize("name", REFUSING)
 def test_logits_that_say_nothing(name: str) -> None:
-    with pytest.raises(DataError, match="temperature"):
-        SCALING[name].fit(reduce_of(np.ones((50, 4)), np.arange(50) % 4))
+    with pytest.raises(DataError, match=r"temperature|classified right|do not differ"):
+        MAPS[name].fit(reduce_of(np.ones((50, 4)), np.arange(50) % 4))
 
 
 @pytest.mark.parametrize("name", SCALING)
