@@ -76,6 +76,27 @@ def small_model(
     return proto
 
 
+def stumps(*leaves: ArrayLike, post_transform: str = "NONE") -> dict[str, Any]:
+    """Return attributes of a TreeEnsembleClassifier: stump k splits feature k at 0 into two leaves of class scores."""
+    count, _, classes = np.shape(leaves)
+    places = [(tree, leaf, label) for tree in range(count) for leaf in (0, 1) for label in range(classes)]
+    return {
+        "nodes_treeids": np.repeat(np.arange(count), 3).tolist(),
+        "nodes_nodeids": [0, 1, 2] * count,
+        "nodes_featureids": np.repeat(np.arange(count), 3).tolist(),
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"] * count,
+        "nodes_values": [0.0] * 3 * count,
+        "nodes_truenodeids": [1, 0, 0] * count,
+        "nodes_falsenodeids": [2, 0, 0] * count,
+        "class_treeids": [tree for tree, _, _ in places],
+        "class_nodeids": [1 + leaf for _, leaf, _ in places],
+        "class_ids": [label for _, _, label in places],
+        "class_weights": np.ravel(leaves).astype(float).tolist(),
+        "classlabels_int64s": list(range(classes)),
+        "post_transform": post_transform,
+    }
+
+
 def calibration_entries(
     model: Model, readout: Readout, name: str = "none", angle: float = 0.0, **numbers: Any
 ) -> dict[str, str]:

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,11 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+def class_vectors(vectors: NDArray[Any]) -> NDArray[Any]:
+    """Return the class vectors of a layer; of one with a single logit and a Sigmoid, [0, w]."""
+    return np.concatenate([np.zeros_like(vectors), vectors]) if len(vectors) == 1 else vectors
 
 
 def mismatch(found: NDArray[np.floating], truth: NDArray[np.floating]) -> float:

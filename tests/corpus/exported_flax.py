@@ -5,17 +5,16 @@ Kernels are (n, C), those of Equinox (C, n). Images are NHWC.
 
 from collections.abc import Callable
 from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, quiet
+from tests.corpus.case import Case, class_vectors
+from tests.corpus.exported_jax import case
 
 Array = NDArray[Any]
 _CLASSES = 5
-_FLAT, _IMAGE = (12,), (8, 8, 3)
 
 
 @cache
@@ -126,48 +125,15 @@ def _dots(name: str) -> Callable[[Any], Any]:
     return forward
 
 
-def write(make: Callable[[], Any], shape: tuple[int, ...], folder: Path, **options: Any) -> Path:
-    """Write what `make` returns with jax2onnx, batch of any size; `options` are its own."""
-    path = folder / "model.onnx"
-    with quiet():
-        import onnx
-        from jax2onnx import to_onnx
-
-        onnx.save(to_onnx(make(), [("B", *shape)], **options), path)
-    return path
-
-
-def _pair(vectors: Array) -> Array:
-    return np.concatenate([np.zeros_like(vectors), vectors]) if len(vectors) == 1 else vectors
-
-
 def _nnx_weight(name: str) -> Array:
     kernel = np.asarray(_nnx(name).head.kernel[...])
-    return _pair(kernel.reshape(kernel.shape[-2:]).T)
-
-
-def _feeds(shape: tuple[int, ...], n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"in_0": rng.standard_normal((n, *shape)).astype(np.float32)}
-
-
-def _case(
-    name: str,
-    make: Callable[[], Any],
-    weight: Callable[[], Array],
-    shape: tuple[int, ...] = _FLAT,
-    library: str = "flax",
-    **options: Any,
-) -> Case:
-    return Case(
-        name=f"jax/{name}", route="jax", build=lambda folder: write(make, shape, folder, **options),
-        weight=weight, feeds=partial(_feeds, shape), needs=("jax", "jax2onnx", library),
-    )  # fmt: skip
+    return class_vectors(kernel.reshape(kernel.shape[-2:]).T)
 
 
 def _flax(name: str, kind: str | None = None, **options: Any) -> Case:
     kind = kind or name
-    shape = _IMAGE if kind.startswith("conv") else _FLAT
-    return _case(f"flax-{name}", partial(_nnx, kind), partial(_nnx_weight, kind), shape, **options)
+    shape = (8, 8, 3) if kind.startswith("conv") else (12,)
+    return case(f"flax-{name}", partial(_nnx, kind), partial(_nnx_weight, kind), "flax", shape, **options)
 
 
 CASES: tuple[Case, ...] = (
@@ -175,10 +141,10 @@ CASES: tuple[Case, ...] = (
     *map(_flax, ("conv", "conv-norm", "conv-head", "general", "einsum")),
     _flax("softmax-opset15", "softmax", opset=15),
     _flax("softmax-channels-first", "conv-norm", inputs_as_nchw=[0]),
-    _case("flax-linen", _linen_applied, lambda: np.asarray(_linen()[1]["params"]["head"]["kernel"]).T),
-    _case("equinox", _equinox_mapped, lambda: np.asarray(_equinox().layers[-1].weight), library="equinox"),
+    case("flax-linen", _linen_applied, lambda: np.asarray(_linen()[1]["params"]["head"]["kernel"]).T, "flax"),
+    case("equinox", _equinox_mapped, lambda: np.asarray(_equinox().layers[-1].weight), "equinox"),
     *(
-        _case(f"haiku-{name}", partial(_dots, name), lambda name=name: _haiku(name)["w2"].T, library="jax")
+        case(f"haiku-{name}", partial(_dots, name), lambda name=name: _haiku(name)["w2"].T)
         for name in ("dot", "dot-general")
     ),
 )

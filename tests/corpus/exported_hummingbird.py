@@ -5,86 +5,18 @@ computes them with matrix products.
 """
 
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tests.corpus import exported_sklearn as sk
 from tests.corpus.case import Case, quiet
 
-Array = NDArray[Any]
-_FEATURES = 8
-
-
-@cache
-def _data(classes: int) -> tuple[Array, Array]:
-    rng = np.random.default_rng(11)
-    y = rng.integers(0, classes, 300)
-    x = rng.standard_normal((300, _FEATURES)) + 0.8 * rng.standard_normal((classes, _FEATURES))[y]
-    return x.astype(np.float32), y
-
-
-def _logistic() -> Any:
-    from sklearn.linear_model import LogisticRegression
-
-    return LogisticRegression(C=2.0)
-
-
-def _scaled() -> Any:
-    from sklearn.pipeline import make_pipeline
-    from sklearn.preprocessing import StandardScaler
-
-    return make_pipeline(StandardScaler(), _logistic())
-
-
-def _linear_svc() -> Any:
-    from sklearn.svm import LinearSVC
-
-    return LinearSVC(random_state=0)
-
-
-def _mlp() -> Any:
-    from sklearn.neural_network import MLPClassifier
-
-    return MLPClassifier((16,), max_iter=20, random_state=0)
-
-
-def _forest() -> Any:
-    from sklearn.ensemble import RandomForestClassifier
-
-    return RandomForestClassifier(5, max_depth=3, random_state=0)
-
-
-def _tree() -> Any:
-    from sklearn.tree import DecisionTreeClassifier
-
-    return DecisionTreeClassifier(max_depth=3, random_state=0)
-
-
-def _boosting() -> Any:
-    from sklearn.ensemble import GradientBoostingClassifier
-
-    return GradientBoostingClassifier(n_estimators=3, max_depth=3, random_state=0)
-
-
-def _xgboost() -> Any:
-    from xgboost import XGBClassifier
-
-    return XGBClassifier(n_estimators=5, max_depth=3, n_jobs=1)
-
-
-def _lightgbm() -> Any:
-    from lightgbm import LGBMClassifier
-
-    return LGBMClassifier(n_estimators=5, max_depth=3, n_jobs=1, verbose=-1)
-
-
-@cache
-def _fitted(make: Callable[[], Any], classes: int) -> Any:
-    with quiet():
-        return make().fit(*_data(classes))
+_tree = sk.classifier("sklearn.tree.DecisionTreeClassifier", max_depth=3, random_state=0)
+_xgboost = sk.classifier("xgboost.XGBClassifier", n_estimators=5, max_depth=3, n_jobs=1)
+_lightgbm = sk.classifier("lightgbm.LGBMClassifier", n_estimators=5, max_depth=3, n_jobs=1, verbose=-1)
 
 
 def write(make: Callable[[], Any], classes: int, folder: Path, **extra: Any) -> Path:
@@ -92,12 +24,12 @@ def write(make: Callable[[], Any], classes: int, folder: Path, **extra: Any) -> 
 
     Its own ONNX backend leaves the choice of the exporter to torch, whose newer one cannot follow it.
     """
-    path, x = folder / "model.onnx", _data(classes)[0][:3]
+    path, x = folder / "model.onnx", sk.data(classes)[0][:3]
     with quiet():
         import torch
         from hummingbird.ml import convert
 
-        module = convert(_fitted(make, classes), "torch", x, extra_config=extra).model
+        module = convert(sk.fitted(make, classes), "torch", x, extra_config=extra).model
         torch.onnx.export(
             module.eval(), (torch.from_numpy(x),), str(path), input_names=["x"], output_names=["label", "probability"],
             dynamic_axes={"x": {0: "N"}}, opset_version=17, dynamo=False,
@@ -105,28 +37,15 @@ def write(make: Callable[[], Any], classes: int, folder: Path, **extra: Any) -> 
     return path
 
 
-def _pair(vectors: Array) -> Array:
-    return np.concatenate([np.zeros_like(vectors), vectors]) if len(vectors) == 1 else vectors
-
-
-def _coef(make: Callable[[], Any], classes: int) -> Array:
-    model = _fitted(make, classes)
-    return _pair(np.asarray((model.steps[-1][1] if hasattr(model, "steps") else model).coef_))
-
-
-def _last_layer(classes: int) -> Array:
-    return _pair(_fitted(_mlp, classes).coefs_[-1].T)
-
-
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"x": rng.standard_normal((n, _FEATURES)).astype(np.float32)}
+def _feeds(n: int, rng: np.random.Generator) -> dict[str, sk.Array]:
+    return {"x": rng.standard_normal((n, sk.FEATURES)).astype(np.float32)}
 
 
 def _case(
     name: str,
     make: Callable[[], Any],
     classes: int,
-    weight: Callable[[], Array] | None = None,
+    weight: Callable[[], sk.Array] | None = None,
     reason: str = "",
     needs: tuple[str, ...] = (),
     **extra: Any,
@@ -146,14 +65,14 @@ def _trees(name: str, make: Callable[[], Any], classes: int, form: str, *needs: 
 
 CASES: tuple[Case, ...] = (
     *(
-        _case(name, make, classes, partial(_coef, make, classes))
-        for name, make in (("logistic", _logistic), ("scaled-logistic", _scaled), ("linear-svc", _linear_svc))
+        _case(name, make, classes, partial(sk.coef, make, classes))
+        for name, make in (("logistic", sk.logistic), ("scaled-logistic", sk.scaled), ("linear-svc", sk.linear_svc))
         for classes in (2, 3)
     ),
-    *(_case("mlp", _mlp, classes, partial(_last_layer, classes)) for classes in (2, 3)),
-    *(_trees("forest", _forest, 3, form) for form in ("gemm", "tree_trav", "perf_tree_trav")),
+    *(_case("mlp", sk.mlp, classes, partial(sk.last_layer, sk.mlp, classes)) for classes in (2, 3)),
+    *(_trees("forest", sk.forest, 3, form) for form in ("gemm", "tree_trav", "perf_tree_trav")),
     *(_trees("tree", _tree, classes, "gemm") for classes in (2, 3)),
-    *(_trees("boosting", _boosting, classes, "tree_trav") for classes in (2, 3)),
+    *(_trees("boosting", sk.boosting, classes, "tree_trav") for classes in (2, 3)),
     *(
         _trees(library, make, classes, "gemm", library)
         for library, make in (("xgboost", _xgboost), ("lightgbm", _lightgbm))

@@ -136,14 +136,14 @@ def _layers_in_function() -> Any:
     return Layers(nnx.Rngs(0))
 
 
-def write(make: Callable[[], Any], folder: Path) -> Path:
-    """Write what `make` returns with jax2onnx, batch of any size."""
+def write(make: Callable[[], Any], shape: tuple[int, ...], folder: Path, **options: Any) -> Path:
+    """Write what `make` returns with jax2onnx, batch of any size; `options` are its own."""
     path = folder / "model.onnx"
     with quiet():
         import onnx
         from jax2onnx import to_onnx
 
-        onnx.save(to_onnx(make(), [("B", 12)]), path)
+        onnx.save(to_onnx(make(), [("B", *shape)], **options), path)
     return path
 
 
@@ -155,17 +155,27 @@ def _single() -> Array:
     return np.concatenate([np.zeros((1, 16), np.float32), _tensors()["one"].T])
 
 
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"in_0": rng.standard_normal((n, 12)).astype(np.float32)}
+def _feeds(shape: tuple[int, ...], n: int, rng: np.random.Generator) -> dict[str, Array]:
+    return {"in_0": rng.standard_normal((n, *shape)).astype(np.float32)}
 
 
-def _case(name: str, make: Callable[[], Any], weight: Callable[[], Array], *, flax: bool = False) -> Case:
-    needs = ("jax", "jax2onnx", "flax") if flax else ("jax", "jax2onnx")
-    return Case(f"jax/{name}", "jax", partial(write, make), weight, feeds=_feeds, needs=needs)
+def case(
+    name: str,
+    make: Callable[[], Any],
+    weight: Callable[[], Array],
+    library: str = "jax",
+    shape: tuple[int, ...] = (12,),
+    **options: Any,
+) -> Case:
+    """Return the case of what `make` returns, for samples of a shape."""
+    return Case(
+        name=f"jax/{name}", route="jax", build=lambda folder: write(make, shape, folder, **options),
+        weight=weight, feeds=partial(_feeds, shape), needs=("jax", "jax2onnx", library),
+    )  # fmt: skip
 
 
 def _function(name: str, function: Callable[[Any], Any], weight: Callable[[], Array] = _head) -> Case:
-    return _case(name, lambda: function, weight)
+    return case(name, lambda: function, weight)
 
 
 CASES: tuple[Case, ...] = (
@@ -180,11 +190,11 @@ CASES: tuple[Case, ...] = (
     _function("turned", _turned),
     _function("sigmoid", _sigmoid, _single),
     _function("sigmoid-by-hand", _sigmoid_by_hand, _single),
-    _case("flax", _layers, lambda: np.asarray(_layers().head.kernel[...]).T, flax=True),
-    _case(
+    case("flax", _layers, lambda: np.asarray(_layers().head.kernel[...]).T, "flax"),
+    case(
         "flax-function",
         _layers_in_function,
         lambda: np.asarray(_layers_in_function().head.dense.kernel[...]).T,
-        flax=True,
+        "flax",
     ),
 )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, Unavailable, quiet
+from tests.corpus.case import Case, Unavailable, class_vectors, quiet
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
@@ -102,8 +102,7 @@ def _weight(name: str) -> Array:
     keras = _keras()
     with quiet():
         kernel = keras.ops.convert_to_numpy(_model(name).get_layer("head").kernel)
-    vectors: Array = kernel.reshape(kernel.shape[-2:]).T.copy()
-    return np.concatenate([np.zeros_like(vectors), vectors]) if len(vectors) == 1 else vectors
+    return class_vectors(kernel.reshape(kernel.shape[-2:]).T.copy())
 
 
 def _feeds(name: str, n: int, rng: np.random.Generator) -> dict[str, Array]:
@@ -183,8 +182,7 @@ def write_tensorflow(name: str, folder: Path) -> Path:
 def _tensorflow_case(name: str) -> Case:
     def weight() -> Array:
         head = _tensors(name)["head"]
-        vectors: Array = head.reshape(head.shape[-2:]).T.copy()
-        return np.concatenate([np.zeros_like(vectors), vectors]) if len(vectors) == 1 else vectors
+        return class_vectors(head.reshape(head.shape[-2:]).T.copy())
 
     def feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
         return {"x": rng.standard_normal((n, *_input_shape(name))).astype(np.float32)}

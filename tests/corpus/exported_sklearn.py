@@ -14,42 +14,42 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, quiet
+from tests.corpus.case import Case, class_vectors, quiet
 
 Array = NDArray[Any]
-_FEATURES = 8
+FEATURES = 8
 
 
-def _classifier(path: str, **settings: Any) -> Callable[[], Any]:
-    """Return what makes a classifier of scikit-learn, which is imported then."""
+def classifier(path: str, **settings: Any) -> Callable[[], Any]:
+    """Return what makes a classifier, whose library is imported then."""
 
     def make() -> Any:
-        module, name = path.split(".")
-        return getattr(import_module(f"sklearn.{module}"), name)(**settings)
+        module, _, name = path.rpartition(".")
+        return getattr(import_module(module), name)(**settings)
 
     return make
 
 
-_logistic = _classifier("linear_model.LogisticRegression", C=2.0)
-_sgd = _classifier("linear_model.SGDClassifier", loss="log_loss", random_state=0)
-_hinge = _classifier("linear_model.SGDClassifier", loss="hinge", random_state=0)
-_linear_svc = _classifier("svm.LinearSVC", random_state=0)
-_ridge = _classifier("linear_model.RidgeClassifier")
-_perceptron = _classifier("linear_model.Perceptron", random_state=0)
-_lda = _classifier("discriminant_analysis.LinearDiscriminantAnalysis")
-_qda = _classifier("discriminant_analysis.QuadraticDiscriminantAnalysis")
-_naive_bayes = _classifier("naive_bayes.GaussianNB")
-_forest = _classifier("ensemble.RandomForestClassifier", n_estimators=5, max_depth=3, random_state=0)
-_boosting = _classifier("ensemble.GradientBoostingClassifier", n_estimators=3, random_state=0)
-_neighbours = _classifier("neighbors.KNeighborsClassifier", n_neighbors=3)
-_kernel_svc = _classifier("svm.SVC", kernel="rbf", probability=True, random_state=0)
+logistic = classifier("sklearn.linear_model.LogisticRegression", C=2.0)
+_sgd = classifier("sklearn.linear_model.SGDClassifier", loss="log_loss", random_state=0)
+_hinge = classifier("sklearn.linear_model.SGDClassifier", loss="hinge", random_state=0)
+linear_svc = classifier("sklearn.svm.LinearSVC", random_state=0)
+_ridge = classifier("sklearn.linear_model.RidgeClassifier")
+_perceptron = classifier("sklearn.linear_model.Perceptron", random_state=0)
+_lda = classifier("sklearn.discriminant_analysis.LinearDiscriminantAnalysis")
+_qda = classifier("sklearn.discriminant_analysis.QuadraticDiscriminantAnalysis")
+_naive_bayes = classifier("sklearn.naive_bayes.GaussianNB")
+forest = classifier("sklearn.ensemble.RandomForestClassifier", n_estimators=5, max_depth=3, random_state=0)
+boosting = classifier("sklearn.ensemble.GradientBoostingClassifier", n_estimators=3, random_state=0)
+_neighbours = classifier("sklearn.neighbors.KNeighborsClassifier", n_neighbors=3)
+_kernel_svc = classifier("sklearn.svm.SVC", kernel="rbf", probability=True, random_state=0)
 
 
-def _scaled() -> Any:
+def scaled() -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), _logistic())
+    return make_pipeline(StandardScaler(), logistic())
 
 
 def _scaled_pca() -> Any:
@@ -57,7 +57,7 @@ def _scaled_pca() -> Any:
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
-    return make_pipeline(StandardScaler(), PCA(6, random_state=0), _logistic())
+    return make_pipeline(StandardScaler(), PCA(6, random_state=0), logistic())
 
 
 def _selected() -> Any:
@@ -65,14 +65,14 @@ def _selected() -> Any:
     from sklearn.feature_selection import SelectKBest
     from sklearn.pipeline import make_pipeline
 
-    return make_pipeline(SelectKBest(k=5), _logistic())
+    return make_pipeline(SelectKBest(k=5), logistic())
 
 
 class _Sure:
     """A logistic regression whose probabilities saturate in float32, as on data that separate well."""
 
     def fit(self, x: Array, y: Array) -> Any:
-        model = _logistic().fit(x, y)
+        model = logistic().fit(x, y)
         model.coef_ *= 30
         model.intercept_ *= 30
         return model
@@ -81,10 +81,10 @@ class _Sure:
 def _one_vs_rest() -> Any:
     from sklearn.multiclass import OneVsRestClassifier
 
-    return OneVsRestClassifier(_logistic())
+    return OneVsRestClassifier(logistic())
 
 
-def _mlp(hidden: tuple[int, ...] = (16,)) -> Any:
+def mlp(hidden: tuple[int, ...] = (16,)) -> Any:
     from sklearn.neural_network import MLPClassifier
 
     return MLPClassifier(hidden, max_iter=20, random_state=0)
@@ -101,7 +101,7 @@ class _SeveralLabels:
 
 
 def _labels_mlp() -> Any:
-    return _SeveralLabels(_mlp())
+    return _SeveralLabels(mlp())
 
 
 def _labels_one_vs_rest() -> Any:
@@ -111,21 +111,21 @@ def _labels_one_vs_rest() -> Any:
 def _labels_multi_output() -> Any:
     from sklearn.multioutput import MultiOutputClassifier
 
-    return _SeveralLabels(MultiOutputClassifier(_logistic()))
+    return _SeveralLabels(MultiOutputClassifier(logistic()))
 
 
 def _calibrated() -> Any:
     """Platt scaling on top: every class has a sigmoid of its own."""
     from sklearn.calibration import CalibratedClassifierCV
 
-    return CalibratedClassifierCV(_logistic(), ensemble=False)
+    return CalibratedClassifierCV(logistic(), ensemble=False)
 
 
-def _data(classes: int, names: bool = False) -> tuple[Array, Array]:
+def data(classes: int, names: bool = False) -> tuple[Array, Array]:
     """Return features (300, 8) around class means, and labels: numbers or names."""
     rng = np.random.default_rng(7)
     y = rng.integers(0, classes, 300)
-    x = rng.standard_normal((300, _FEATURES)) + 0.8 * rng.standard_normal((classes, _FEATURES))[y]
+    x = rng.standard_normal((300, FEATURES)) + 0.8 * rng.standard_normal((classes, FEATURES))[y]
     return x.astype(np.float32), np.array([f"class {k}" for k in range(classes)])[y] if names else y
 
 
@@ -133,7 +133,7 @@ def _data(classes: int, names: bool = False) -> tuple[Array, Array]:
 def fitted(make: Callable[[], Any], classes: int, names: bool = False) -> Any:
     """Return a fitted classifier; the same one every time."""
     with quiet():
-        return make().fit(*_data(classes, names))
+        return make().fit(*data(classes, names))
 
 
 def write(
@@ -146,20 +146,16 @@ def write(
 
         final = model.steps[-1][1] if hasattr(model, "steps") else model
         proto = to_onnx(
-            model, _data(classes)[0][:1], target_opset=opset, options={id(final): options} if options else None
+            model, data(classes)[0][:1], target_opset=opset, options={id(final): options} if options else None
         )
     path.write_bytes(proto.SerializeToString())
     return path
 
 
-def _pair(vectors: Array) -> Array:
-    return np.concatenate([np.zeros_like(vectors), vectors]) if len(vectors) == 1 else vectors
-
-
-def _coef(make: Callable[[], Any], classes: int, names: bool = False) -> Array:
+def coef(make: Callable[[], Any], classes: int, names: bool = False) -> Array:
     model = fitted(make, classes, names)
     final = model.steps[-1][1] if hasattr(model, "steps") else model
-    return _pair(np.asarray(final.coef_))
+    return class_vectors(np.asarray(final.coef_))
 
 
 def _mirrored(make: Callable[[], Any], classes: int) -> Array:
@@ -168,12 +164,12 @@ def _mirrored(make: Callable[[], Any], classes: int) -> Array:
     return np.concatenate([-vector, vector])
 
 
-def _last_layer(make: Callable[[], Any], classes: int) -> Array:
-    return _pair(fitted(make, classes).coefs_[-1].T)
+def last_layer(make: Callable[[], Any], classes: int) -> Array:
+    return class_vectors(fitted(make, classes).coefs_[-1].T)
 
 
 def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
-    return {"X": rng.standard_normal((n, _FEATURES)).astype(np.float32)}
+    return {"X": rng.standard_normal((n, FEATURES)).astype(np.float32)}
 
 
 def _case(
@@ -196,7 +192,7 @@ def _case(
 
 
 def _linear(name: str, make: Callable[[], Any], classes: int, **options: Any) -> Case:
-    return _case(name, make, classes, partial(_coef, make, classes, bool(options.get("names"))), **options)
+    return _case(name, make, classes, partial(coef, make, classes, bool(options.get("names"))), **options)
 
 
 def _refused(name: str, make: Callable[[], Any], reason: str, classes: int = 3, **options: Any) -> Case:
@@ -208,45 +204,45 @@ _RAW: dict[str, Any] = {"zipmap": False, "raw_scores": True}
 _TREE = "TreeEnsemble"
 
 CASES: tuple[Case, ...] = (
-    _linear("logistic-3", _logistic, 3, **_ARRAY),
-    _linear("logistic-3-zipmap", _logistic, 3),
-    _linear("logistic-3-raw", _logistic, 3, **_RAW),
-    _linear("logistic-3-names", _logistic, 3, names=True, **_ARRAY),
-    _linear("logistic-3-names-zipmap", _logistic, 3, names=True),
-    _linear("logistic-3-opset11", _logistic, 3, opset=11, **_ARRAY),
-    _linear("logistic-2", _logistic, 2, **_ARRAY),
-    _linear("logistic-2-zipmap", _logistic, 2),
-    _linear("logistic-2-names", _logistic, 2, names=True, **_ARRAY),
-    _case("logistic-2-raw", _logistic, 2, partial(_mirrored, _logistic, 2), **_RAW),
+    _linear("logistic-3", logistic, 3, **_ARRAY),
+    _linear("logistic-3-zipmap", logistic, 3),
+    _linear("logistic-3-raw", logistic, 3, **_RAW),
+    _linear("logistic-3-names", logistic, 3, names=True, **_ARRAY),
+    _linear("logistic-3-names-zipmap", logistic, 3, names=True),
+    _linear("logistic-3-opset11", logistic, 3, opset=11, **_ARRAY),
+    _linear("logistic-2", logistic, 2, **_ARRAY),
+    _linear("logistic-2-zipmap", logistic, 2),
+    _linear("logistic-2-names", logistic, 2, names=True, **_ARRAY),
+    _case("logistic-2-raw", logistic, 2, partial(_mirrored, logistic, 2), **_RAW),
     _linear("logistic-2-saturated", _Sure, 2, **_ARRAY),
     _linear("logistic-2-saturated-zipmap", _Sure, 2),
-    _linear("scaler-logistic-3", _scaled, 3, **_ARRAY),
-    _linear("scaler-logistic-3-zipmap", _scaled, 3),
-    _linear("scaler-logistic-2", _scaled, 2, **_ARRAY),
+    _linear("scaler-logistic-3", scaled, 3, **_ARRAY),
+    _linear("scaler-logistic-3-zipmap", scaled, 3),
+    _linear("scaler-logistic-2", scaled, 2, **_ARRAY),
     _linear("scaler-pca-logistic-3", _scaled_pca, 3, **_ARRAY),
     _linear("select-logistic-3", _selected, 3, **_ARRAY),
     _linear("sgd-log-2", _sgd, 2, **_ARRAY),
     _linear("sgd-log-3-raw", _sgd, 3, **_RAW),
     _linear("sgd-hinge-3", _hinge, 3, **_ARRAY),
     _linear("perceptron-3", _perceptron, 3, **_ARRAY),
-    _linear("linear-svc-3", _linear_svc, 3),
+    _linear("linear-svc-3", linear_svc, 3),
     _linear("ridge-3", _ridge, 3),
     _linear("lda-3", _lda, 3, **_ARRAY),
     _case("lda-2", _lda, 2, partial(_mirrored, _lda, 2), **_ARRAY),
-    _case("mlp-3", _mlp, 3, partial(_last_layer, _mlp, 3), **_ARRAY),
-    _case("mlp-3-zipmap", _mlp, 3, partial(_last_layer, _mlp, 3)),
-    _case("mlp-2", _mlp, 2, partial(_last_layer, _mlp, 2), **_ARRAY),
-    _case("mlp-2-zipmap", _mlp, 2, partial(_last_layer, _mlp, 2)),
-    _case("labels-mlp", _labels_mlp, 3, partial(_last_layer, _labels_mlp, 3), **_ARRAY),
-    _case("labels-mlp-zipmap", _labels_mlp, 3, partial(_last_layer, _labels_mlp, 3)),
+    _case("mlp-3", mlp, 3, partial(last_layer, mlp, 3), **_ARRAY),
+    _case("mlp-3-zipmap", mlp, 3, partial(last_layer, mlp, 3)),
+    _case("mlp-2", mlp, 2, partial(last_layer, mlp, 2), **_ARRAY),
+    _case("mlp-2-zipmap", mlp, 2, partial(last_layer, mlp, 2)),
+    _case("labels-mlp", _labels_mlp, 3, partial(last_layer, _labels_mlp, 3), **_ARRAY),
+    _case("labels-mlp-zipmap", _labels_mlp, 3, partial(last_layer, _labels_mlp, 3)),
     # A classifier for each label, side by side: a map goes behind them. Or in a sequence, where none can.
     _refused("labels-one-vs-rest", _labels_one_vs_rest, "Concat", **_ARRAY),
     _refused("labels-multi-output", _labels_multi_output, "SequenceConstruct", **_ARRAY),
     # One score without a Sigmoid.
-    _refused("linear-svc-2", _linear_svc, r"ArrayFeatureExtractor|\b(1|one)\b", 2),
+    _refused("linear-svc-2", linear_svc, r"ArrayFeatureExtractor|\b(1|one)\b", 2),
     _refused("ridge-2", _ridge, r"ArrayFeatureExtractor|\b(1|one)\b", 2),
     # One column of probabilities an output: none of them is a classifier's output.
-    _refused("logistic-3-columns", _logistic, "Slice|Normalizer|one class", zipmap="columns"),
+    _refused("logistic-3-columns", logistic, "Slice|Normalizer|one class", zipmap="columns"),
     # One-vs-rest in plain arithmetic: 1 / (1 + exp(-s)) over its sum over classes.
     _refused("sgd-log-3", _sgd, "Div|Reciprocal|Exp|one-vs-rest", **_ARRAY),
     # A classifier for each class, concatenated.
@@ -254,10 +250,10 @@ CASES: tuple[Case, ...] = (
     _refused("calibrated-logistic-3", _calibrated, "Div|Concat|calibrat", **_ARRAY),
     _refused("qda-3", _qda, "Concat|Div|Exp", **_ARRAY),
     _refused("naive-bayes-3", _naive_bayes, "Exp|Sub", **_ARRAY),
-    _refused("forest-3", _forest, _TREE, **_ARRAY),
-    _refused("forest-3-zipmap", _forest, _TREE),
-    _refused("boosting-3", _boosting, _TREE, **_ARRAY),
-    _refused("boosting-2", _boosting, _TREE, 2, **_ARRAY),
+    _refused("forest-3", forest, _TREE, **_ARRAY),
+    _refused("forest-3-zipmap", forest, _TREE),
+    _refused("boosting-3", boosting, _TREE, **_ARRAY),
+    _refused("boosting-2", boosting, _TREE, 2, **_ARRAY),
     _refused("neighbours-3", _neighbours, "Concat|Div|ReduceSum", **_ARRAY),
     _refused("kernel-svc-3", _kernel_svc, "SVM", **_ARRAY),
 )

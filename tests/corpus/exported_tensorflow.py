@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, Unavailable, quiet
+from tests.corpus.case import Case, Unavailable, class_vectors, quiet
 
 Array = NDArray[Any]
 _CLASSES = 5
@@ -30,8 +30,7 @@ def _tensors(classes: int = _CLASSES) -> dict[str, Array]:
 
 
 def _truth(classes: int = _CLASSES) -> Array:
-    vectors = _tensors(classes)["head"].T
-    return np.concatenate([np.zeros_like(vectors), vectors]) if classes == 1 else vectors
+    return class_vectors(_tensors(classes)["head"].T)
 
 
 def _saved(after: Callable[[Any, Any], Any], classes: int, folder: Path) -> Path:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from tests.corpus.case import Case, quiet
+from tests.corpus.case import Case, class_vectors, quiet
 
 Array = NDArray[Any]
 CLASSES, FEATURES = 5, 16
@@ -72,7 +72,7 @@ def _scores(
     module, x = module.to(getattr(torch, dtype)), torch.randn(3, 12).to(getattr(torch, dtype))
     weight = None if truth == "none" else _array(head.weight)
     if weight is not None and truth == "binary":
-        weight = np.concatenate([np.zeros_like(weight), weight])
+        weight = class_vectors(weight)
     return Source(module, x, weight, outputs)
 
 

@@ -2,27 +2,16 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tests.corpus.case import Case, quiet
+from tests.corpus.exported_sklearn import FEATURES, Array, classifier, fitted
 
-_FEATURES = 8
-
-
-def _fitted(library: str, classes: int) -> Any:
-    rng = np.random.default_rng(7)
-    y = rng.integers(0, classes, 300)
-    x = rng.standard_normal((300, _FEATURES)) + 0.8 * rng.standard_normal((classes, _FEATURES))[y]
-    if library == "xgboost":
-        from xgboost import XGBClassifier
-
-        return XGBClassifier(n_estimators=5, n_jobs=1).fit(x, y)
-    from lightgbm import LGBMClassifier
-
-    return LGBMClassifier(n_estimators=5, n_jobs=1, verbose=-1).fit(x, y)
+_MAKERS = {
+    "xgboost": classifier("xgboost.XGBClassifier", n_estimators=5, n_jobs=1),
+    "lightgbm": classifier("lightgbm.LGBMClassifier", n_estimators=5, n_jobs=1, verbose=-1),
+}
 
 
 def write(library: str, classes: int, folder: Path) -> Path:
@@ -34,13 +23,13 @@ def write(library: str, classes: int, folder: Path) -> Path:
         from onnxmltools.convert.common.data_types import FloatTensorType
 
         convert = getattr(onnxmltools, f"convert_{library}")
-        types = [("input", FloatTensorType([None, _FEATURES]))]
-        onnx.save(convert(_fitted(library, classes), initial_types=types), path)
+        types = [("input", FloatTensorType([None, FEATURES]))]
+        onnx.save(convert(fitted(_MAKERS[library], classes), initial_types=types), path)
     return path
 
 
-def _feeds(n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-    return {"input": rng.standard_normal((n, _FEATURES)).astype(np.float32)}
+def _feeds(n: int, rng: np.random.Generator) -> dict[str, Array]:
+    return {"input": rng.standard_normal((n, FEATURES)).astype(np.float32)}
 
 
 CASES: tuple[Case, ...] = tuple(
@@ -48,6 +37,6 @@ CASES: tuple[Case, ...] = tuple(
         f"trees/{library}-{classes}", "trees", partial(write, library, classes), None, reason="TreeEnsemble",
         feeds=_feeds, needs=("onnxmltools", library),
     )
-    for library in ("xgboost", "lightgbm")
+    for library in _MAKERS
     for classes in (2, 3)
 )  # fmt: skip

@@ -26,8 +26,8 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.builders import small_model
-from tests.corpus.case import Case
+from tests.builders import small_model, stumps
+from tests.corpus.case import Case, class_vectors
 
 Array = NDArray[Any]
 
@@ -727,7 +727,7 @@ def _sigmoid_written_out(g: Graph, how: str) -> Array:
         below = g.node("Add", one, g.node("Exp", minus))
         p = g.node("Reciprocal", below) if how == "reciprocal" else g.node("Div", one, below)
     g.output(g.node("Clip", p, g.const(1e-6), g.const(1 - 1e-6)) if how == "clip" else p)
-    return np.concatenate([np.zeros_like(g.weight), g.weight])
+    return class_vectors(g.weight)
 
 
 @refused("exponentials of other scores over the sum", "", "other")
@@ -996,7 +996,7 @@ def _binary(g: Graph, how: str) -> Array:
         g.output(p, "N")
     else:
         g.output(p)
-    return np.concatenate([np.zeros_like(g.weight), g.weight])
+    return class_vectors(g.weight)
 
 
 # --- ai.onnx.ml
@@ -1063,7 +1063,7 @@ def _binary_classifier(g: Graph, strings: bool, zipmap: bool) -> Array:
     if strings:
         scores = g.node("Normalizer", scores, domain=ML, norm="L1")
     _ml_outputs(g, label, scores, strings=strings, zipmap=zipmap, width=2)
-    return np.concatenate([np.zeros_like(g.weight), g.weight])
+    return class_vectors(g.weight)
 
 
 @form("Gemm, Softmax, ArrayFeatureExtractor of the label, ZipMap", route="ml")
@@ -1078,21 +1078,7 @@ def _neural_with_labels(g: Graph) -> None:
 
 @refused("TreeEnsembleClassifier", "tree")
 def _trees(g: Graph) -> None:
-    stump = {
-        "nodes_treeids": [0, 0, 0],
-        "nodes_nodeids": [0, 1, 2],
-        "nodes_featureids": [0, 0, 0],
-        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
-        "nodes_values": [0.0, 0.0, 0.0],
-        "nodes_truenodeids": [1, 0, 0],
-        "nodes_falsenodeids": [2, 0, 0],
-        "class_treeids": [0, 0],
-        "class_nodeids": [1, 2],
-        "class_ids": [0, 2],
-        "class_weights": [1.0, 1.0],
-        "classlabels_int64s": [0, 1, 2],
-        "post_transform": "NONE",
-    }
+    stump = stumps(([1, 0, 0], [0, 0, 1]))
     label, scores = g.node("TreeEnsembleClassifier", g.input("x", "N", FEATURES), domain=ML, n_out=2, **stump)
     _ml_outputs(g, label, scores, strings=False, zipmap=False, width=3)
 

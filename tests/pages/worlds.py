@@ -17,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model, stumps, tensor_info
 from tests.conftest import ROOT
 from tests.support import PLAIN, words_of
 
@@ -99,25 +99,9 @@ def read_me() -> World:
 
 def models_page() -> World:
     """docs/models.md: a forest of one tree, that splits two classes at x = 0."""
-    tree = helper.make_node(
-        "TreeEnsembleClassifier",
-        ["x"],
-        ["label", "probabilities"],
-        domain="ai.onnx.ml",
-        nodes_treeids=[0, 0, 0],
-        nodes_nodeids=[0, 1, 2],
-        nodes_featureids=[0, 0, 0],
-        nodes_values=[0.0, 0.0, 0.0],
-        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
-        nodes_truenodeids=[1, 0, 0],
-        nodes_falsenodeids=[2, 0, 0],
-        class_treeids=[0, 0, 0, 0],
-        class_nodeids=[1, 1, 2, 2],
-        class_ids=[0, 1, 0, 1],
-        class_weights=[0.95, 0.05, 0.05, 0.95],
-        classlabels_int64s=[0, 1],
-        post_transform="NONE",
-    )
+    leaves = stumps(([0.95, 0.05], [0.05, 0.95]))
+    outputs = ["label", "probabilities"]
+    tree = helper.make_node("TreeEnsembleClassifier", ["x"], outputs, domain="ai.onnx.ml", **leaves)
     x, y = tensor_info("x", ["N", 1]), tensor_info("probabilities", ["N", 2])
     onnx.save(small_model([tree], [x], [y], domains={"ai.onnx.ml": 3}), "forest.onnx")
     rng = np.random.default_rng(8)
