@@ -1,14 +1,16 @@
-"""What tests share: how the command line is run, and settings that take no longer than a test needs."""
+"""What tests share: how the command line and models are run, and settings that take no longer than a test needs."""
 
 import functools
 import itertools
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
+import onnx
 import onnxruntime
 from click.testing import CliRunner, Result
 from onnx import TensorProto, helper
@@ -42,6 +44,22 @@ def saturates() -> bool:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (products,) = session.run(None, {"x": np.full((4, 4), 255, np.uint8)})
     return bool(products[0, 0] != 4 * 255 * 127)
+
+
+def loaded(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file."""
+    with np.load(path) as stored:
+        return dict(stored)
+
+
+def outputs_of(model: Any, feeds: Any) -> dict[str, Any]:
+    """Run a model by itself, in plain ONNX Runtime: output -> values. `feeds` is for the first input, or a mapping."""
+    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
+    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    if not isinstance(feeds, dict):
+        feeds = {session.get_inputs()[0].name: feeds}
+    return dict(zip(names, session.run(names, feeds), strict=True))
 
 
 def pairwise(*choices: Iterable[Any]) -> list[tuple[Any, ...]]:
