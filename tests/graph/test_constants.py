@@ -169,26 +169,6 @@ def test_broken_nodes_are_a_refusal_and_no_crash(tmp_path: Path) -> None:
         constant_value(model, "c", len(model.proto.graph.node))
 
 
-@pytest.mark.parametrize("build", [_normalized, _low_rank, _dequantized_and_more])
-def test_a_head_with_such_a_weight(build: Callable[[Builder], None], tmp_path: Path) -> None:
-    b = Builder()
-    build(b)
-    b.node("Gemm", "features", "c", b.store("bias", b.bias), out="y", name="head", transB=1)
-    model = saved(b, tmp_path, "y")
-    head = choose_head(model)
-    assert head.stored_weight.shared  # there is no way back: a new weight is a tensor of its own
-    features, y = run(with_outputs(model, "features", "y"), ["features", "y"], X)
-    np.testing.assert_allclose(features @ head.weight.T + head.bias, y, rtol=0, atol=1e-4)
-
-
-def with_outputs(model: Model, *names: str) -> onnx.ModelProto:
-    probe = onnx.ModelProto()
-    probe.CopyFrom(model.proto)
-    del probe.graph.output[:]
-    probe.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    return probe
-
-
 # --- Element types: the table against onnx's, rounding as the type's own library does it, tensors that ONNX reads back
 
 

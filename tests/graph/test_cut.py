@@ -7,7 +7,6 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
 
 from tests.graph.samples import CASES, FEATURES, Array, Builder, Sample, run, tensors
 from tna_onnx.graph.cut import cut_at, cut_between, read_beside
@@ -37,25 +36,6 @@ def test_only_what_the_tensors_need_is_kept(tmp_path: Path) -> None:
     assert [tensor.name for tensor in cut.graph.initializer] == ["trunk"]
     assert [info.name for info in cut.graph.input] == ["x"]
     assert (cut.opset_import, cut.ir_version) == (model.proto.opset_import, model.proto.ir_version)
-
-
-def test_functions_of_the_model_are_inlined(tmp_path: Path) -> None:
-    b = Builder()
-    b.node("Twice", "features", out="doubled", domain="local")
-    b.linear("y", data="doubled")
-    proto, opsets = b.proto("y"), [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
-    body = [helper.make_node("Add", ["value", "value"], ["sum"])]
-    proto.functions.append(helper.make_function("local", "Twice", ["value"], ["sum"], body, opsets[:1]))
-    proto.opset_import.append(opsets[1])
-    (tmp_path / "model.onnx").write_bytes(proto.SerializeToString())
-    model, x = load_model(tmp_path / "model.onnx"), np.ones((3, FEATURES), np.float32)
-    assert model.inlined == ("Twice",)
-    head = choose_head(model)
-    assert head.features == "doubled"
-    np.testing.assert_array_equal(run(model.path, ["y"], x)[0], run(model.proto, ["y"], x)[0])
-    names = ["features", "doubled"]
-    features, doubled = run(cut_at(model, names), names, x)
-    np.testing.assert_array_equal(doubled, 2 * features)
 
 
 # --- from the features on
