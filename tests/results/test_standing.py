@@ -234,40 +234,21 @@ def differences_of(**sides: float) -> dict[str, Interval]:
 @pytest.mark.parametrize(
     ("sides", "after", "expected"),
     [
-        (
-            {"ece": -1, "nll": -1},
-            metrics(0.9, 0.01),
-            "better: confidence and accuracy were 5.0 points apart on average, now 1.0; accuracy stays at 90.0 %",
-        ),
-        (
-            {"nll": -1},
-            metrics(0.901, 0.055),
-            "better: they fit the labels more closely; the average distance of confidence and accuracy, 5.0 points, "
-            "shows no clear change; accuracy moves from 90.0 % to 90.1 %, which may be chance",
-        ),
+        ({"ece": -1, "nll": -1}, metrics(0.9, 0.01), ["better: ", "now 1.0", "stays at 90.0 %"]),
+        ({"nll": -1}, metrics(0.901, 0.055), ["more closely", "no clear change", "90.1 %, which may be chance"]),
         (
             {"ece": 1, "nll": 1, "accuracy": -1},
             metrics(0.85, 0.1),
-            "worse than the original: the average distance of confidence and accuracy grows from 5.0 to 10.0 points; "
-            "accuracy falls from 90.0 % to 85.0 %",
+            ["worse than the original", "grows from 5.0 to 10.0 points", "falls from 90.0 % to 85.0 %"],
         ),
-        (
-            {"nll": 1},
-            metrics(0.9, 0.05),
-            "worse than the original: its probabilities fit the labels less closely; the average distance of "
-            "confidence and accuracy, 5.0 points, shows no clear change; accuracy stays at 90.0 %",
-        ),
-        (
-            {"accuracy": 1},
-            metrics(0.95),
-            "better: the average distance of confidence and accuracy, 5.0 points, shows no clear change; accuracy "
-            "rises from 90.0 % to 95.0 %",
-        ),
+        ({"nll": 1}, metrics(), ["worse than the original", "less closely", "no clear change"]),
+        ({"accuracy": 1}, metrics(0.95), ["better: ", "no clear change", "rises from 90.0 % to 95.0 %"]),
     ],
 )
-def test_the_sentence(sides: dict[str, float], after: Metrics, expected: str) -> None:
+def test_the_sentence(sides: dict[str, float], after: Metrics, expected: list[str]) -> None:
     found = differences_of(**sides)
-    assert result_sentence(Standing.of(found).word, metrics(), after, found).endswith(expected)
+    sentence = result_sentence(Standing.of(found).word, metrics(), after, found)
+    assert [words for words in expected if words not in sentence] == []
 
 
 def test_a_metric_that_is_worse_is_named_though_the_others_are_better() -> None:
