@@ -8,11 +8,11 @@ import sys
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from scipy.special import softmax
 
 import tna_onnx
+from tests.support import outputs_of
 from tna_onnx import Calibrator, DataError, UsageError
 from tna_onnx.graph.nodes import identity_model, linear_model
 
@@ -64,9 +64,8 @@ def test_state_travels(fitted: Calibrator) -> None:
 
 def test_the_file_stands_alone(fitted: Calibrator) -> None:
     logits, _ = samples(2)
-    session = onnxruntime.InferenceSession(fitted.to_onnx().SerializeToString(), providers=["CPUExecutionProvider"])
-    calibrated = session.run(None, {"scores": logits})[0].astype(np.float64)
-    np.testing.assert_allclose(softmax(calibrated, axis=1), fitted.predict_proba(logits), atol=1e-6)
+    (calibrated,) = outputs_of(fitted.to_onnx(), logits).values()
+    np.testing.assert_allclose(softmax(calibrated.astype(np.float64), axis=1), fitted.predict_proba(logits), atol=1e-6)
 
 
 def test_features_of_the_last_layer_are_used() -> None:
@@ -86,9 +85,8 @@ def test_features_of_the_last_layer_are_used() -> None:
     assert nll(of_features) < nll(by_logits.predict_proba(logits[N:]))
     report = tna_onnx.calibrate(linear_model(weight, bias), {"scores": x[:N], "labels": y[:N]}, device="cpu")
     assert by_features.method_ == report.method
-    session = onnxruntime.InferenceSession(by_features.to_onnx().SerializeToString())
-    calibrated = session.run(None, {"scores": x[N:]})[0].astype(np.float64)
-    np.testing.assert_allclose(softmax(calibrated, axis=1), of_features, atol=1e-6)
+    (calibrated,) = outputs_of(by_features.to_onnx(), x[N:]).values()
+    np.testing.assert_allclose(softmax(calibrated.astype(np.float64), axis=1), of_features, atol=1e-6)
     again = Calibrator.from_dict(json.loads(json.dumps(by_features.to_dict())))
     np.testing.assert_array_equal(again.predict_proba(x[N:]), of_features)
     with pytest.raises(DataError, match="12"):

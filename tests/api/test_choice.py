@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
@@ -15,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED
+from tests.support import PLAIN, TILTED, outputs_of
 from tna_onnx import maps
 from tna_onnx.errors import DataError
 
@@ -39,10 +38,9 @@ def drawn(small: Small, temperature: float = 1.0, seed: int = 7, samples: int = 
     return {"x": x, "labels": np.argmax(logits / temperature + rng.gumbel(size=logits.shape), axis=1)}
 
 
-def run(model: Path | onnx.ModelProto, x: Array) -> Array:
-    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
-    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(None, {"x": x})[0])
+def run(model: Path, x: Array) -> Array:
+    (values,) = outputs_of(model, x).values()
+    return np.asarray(values)
 
 
 @pytest.fixture(scope="module")
@@ -167,17 +165,6 @@ def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:
 MAPS = ["none", "ts", "ets", "isotonic", "aar"]
 
 
-def softmax(logits: np.ndarray) -> np.ndarray:
-    """Probabilities of logits."""
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
-
-
-def outputs(path: Path, x: np.ndarray) -> list[np.ndarray]:
-    """Run a file with ONNX Runtime."""
-    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"]).run(None, {"x": x})
-
-
 def test_the_default_compares_everything_that_it_may_take_and_says_what_it_took(small: Small, tmp_path: Path) -> None:
     settings = {"ensemble_size": "inf", "angle_step": 15.0, "device": "cpu", "predictions": "change"}
     report = tna_onnx.calibrate(small.model, small.calib, output=tmp_path / "o.onnx", **settings)
@@ -235,7 +222,7 @@ def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     assert report.classes == 2
     assert after.ece < 0.6 * before.ece
     data = np.load(test)
-    (y,) = outputs(tmp_path / "o.onnx", data["x"])
+    y = run(tmp_path / "o.onnx", data["x"])
     assert y.shape == {"sigmoid (N, 1)": (1500, 1), "sigmoid (N,)": (1500,), "softmax (N, 2)": (1500, 2)}[form]
     positive = y[:, 1] if y.ndim == 2 and y.shape[1] == 2 else y.reshape(-1)
     # ECE of max(p, 1 - p) from the definition
@@ -244,13 +231,11 @@ def test_binary_heads(tmp_path: Path, form: str, map_name: str) -> None:
     by_hand = sum(abs(np.sum(hit[bins == b] - confidence[bins == b].astype(np.float64))) for b in range(16)) / 1500
     assert after.ece == pytest.approx(by_hand, abs=1e-5)
     for batch in (0, 1):
-        assert outputs(tmp_path / "o.onnx", data["x"][:batch])[0].shape == (batch, *y.shape[1:])
+        assert run(tmp_path / "o.onnx", data["x"][:batch]).shape == (batch, *y.shape[1:])
 
 
 @pytest.mark.parametrize(("dtype", "opset", "lowest"), [("float32", 6, 7), ("float64", 11, 12)])
-def test_an_opset_that_is_too_old_names_the_lowest_one(
-    small: Small, tmp_path: Path, dtype: str, opset: int, lowest: int
-) -> None:
+def test_an_opset_that_is_too_old_names_the_lowest_one(dtype: str, opset: int, lowest: int) -> None:
     from tna_onnx.graph.nodes import NodeOps
 
     with pytest.raises(tna_onnx.UnsupportedModel, match=f"convert it to opset {lowest} or newer"):

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
 import tna_onnx
 from tests.conftest import Small
-from tests.support import PLAIN, TILTED
+from tests.support import PLAIN, TILTED, loaded, outputs_of
 
 SETTINGS = [TILTED | {"map": "ets"}, PLAIN | {"fold": False}]
 
@@ -69,10 +68,8 @@ def form_name(form: Callable[[Path], Any]) -> str:
 
 
 def classify(model: Path | onnx.ModelProto, data: Path) -> np.ndarray:
-    """Run a model with ONNX Runtime, and with nothing of this package."""
-    source = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(["logits"], {"x": np.load(data)["x"]})[0])
+    logits: np.ndarray = outputs_of(model, loaded(data)["x"])["logits"]
+    return logits
 
 
 @pytest.mark.parametrize("form", FORMS, ids=form_name)
@@ -123,8 +120,8 @@ def test_what_came_out_goes_in_again(small: Small) -> None:
     second = tna_onnx.calibrate(first.recalibrated, small.test, **PLAIN)
     assert second.recalibrated is not None
     found = tna_onnx.evaluate(second.recalibrated, small.test, device="cpu")
-    logits, labels = classify(second.recalibrated, small.test), np.load(small.test)["labels"]
-    assert found.metrics.accuracy == pytest.approx(np.mean(logits.argmax(axis=1) == labels))
+    predicted = classify(second.recalibrated, small.test).argmax(axis=1)
+    assert found.metrics.accuracy == pytest.approx(np.mean(predicted == loaded(small.test)["labels"]))
 
 
 # --- what does not go in

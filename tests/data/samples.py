@@ -1,11 +1,14 @@
 """Files and inputs that the tests of the data layer share."""
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 from PIL import Image
 
 from tna_onnx.data import InputSpec, Recipe, Source
@@ -20,6 +23,31 @@ def spec(name: str = "x", shape: tuple[int | None, ...] = (None, 4), dtype: npt.
 
 def write_npz(path: Path, arrays: Mapping[str, npt.ArrayLike]) -> Path:
     np.savez(path, **{name: np.asarray(value) for name, value in arrays.items()})
+    return path
+
+
+def write_columns(path: Path, columns: Mapping[str, Any]) -> Path:
+    """Write columns as a file of the kind that its suffix says, or without one as a folder of .npy files."""
+    if path.suffix == ".npz":
+        np.savez(path, **columns)
+    elif path.suffix == ".h5":
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            for name, values in columns.items():
+                file[name] = values.astype(object) if values.dtype.kind == "U" else values
+    elif path.suffix == ".parquet":
+        table = pytest.importorskip("pyarrow").table({name: list(values) for name, values in columns.items()})
+        pytest.importorskip("pyarrow.parquet").write_table(table, path)
+    elif path.suffix:
+        lists = [each.tolist() if isinstance(each, np.ndarray) else each for each in columns.values()]
+        rows = [*zip(*lists, strict=True)]
+        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
+        if path.suffix == ".csv":
+            lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+        path.write_text("\n".join(lines), "utf-8")
+    else:
+        path.mkdir(exist_ok=True)
+        for name, values in columns.items():
+            np.save(path / f"{name}.npy", values)
     return path
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.data.samples import gather, spec
+from tests.data.samples import gather, spec, write_columns
 from tna_onnx.data import Recipe, open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS, ROWS, Row
 from tna_onnx.data.labelfile import find_label_column
@@ -148,12 +148,6 @@ def values(source: Any) -> np.ndarray:
     return np.asarray(batch["X"])
 
 
-def csv(path: Path, table: dict[str, Any]) -> Path:
-    rows = [",".join(table), *(",".join(map(str, row)) for row in zip(*table.values(), strict=True))]
-    path.write_text("\n".join(rows), encoding="utf-8")
-    return path
-
-
 @pytest.mark.parametrize("option", [{"columns": ["a"]}, {"tokenizer": "folder"}], ids=["columns", "tokenizer"])
 def test_what_only_tables_have_is_refused_elsewhere(tmp_path: Path, option: dict[str, Any]) -> None:
     x = np.zeros((5, 2), np.float32)
@@ -172,7 +166,7 @@ def test_a_column_is_named_once() -> None:
 
 @pytest.mark.parametrize("number", [2**63 - 1, 2**63, 2**64 - 1, -(2**63)])
 def test_whole_numbers_keep_their_digits(tmp_path: Path, number: int) -> None:
-    path = csv(tmp_path / "d.csv", {"id": [number, 1]})
+    path = write_columns(tmp_path / "d.csv", {"id": [number, 1]})
     assert read_columns(path, DEFAULT_LIMITS)["id"].tolist() == [number, 1]
     (tmp_path / "d.json").write_text(json.dumps([{"id": number}, {"id": 1}]), encoding="utf-8")
     assert read_columns(tmp_path / "d.json", DEFAULT_LIMITS)["id"].tolist() == [number, 1]

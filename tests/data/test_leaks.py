@@ -18,7 +18,7 @@ from tests.api.test_choice import logits_of
 from tests.conftest import Small
 from tests.data.samples import spec
 from tests.extraction.prepared_images import make_images, network, write_folder
-from tests.support import cli, ok, refused
+from tests.support import cli, loaded, ok, refused
 from tna_onnx.data import open_source
 from tna_onnx.data.choices import DEFAULT_LIMITS
 from tna_onnx.data.digest import (
@@ -85,16 +85,10 @@ def test_samples_are_told_whatever_the_format(tmp_path: Path) -> None:
     assert len(set(first)) == 6
 
 
-def split(small: Small, folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    with np.load(small.calib) as stored:
-        return stored["x"], stored["labels"]
-
-
 @pytest.mark.parametrize("case", ["same", "reversed", "all but one", "half", "a twentieth", "labels apart"])
 def test_held_out_data_that_were_calibrated_on_are_refused(small: Small, tmp_path: Path, case: str) -> None:
-    x, labels = split(small, tmp_path)
-    with np.load(small.test) as stored:
-        other = dict(stored)
+    x, labels = loaded(small.calib).values()
+    other = loaded(small.test)
     parts = {
         "same": (x, labels),
         "reversed": (x[::-1], labels[::-1]),
@@ -130,9 +124,8 @@ def test_the_same_pixels_in_other_files_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:
-    x, labels = split(small, tmp_path)
-    with np.load(small.test) as stored:
-        other = dict(stored)
+    x, labels = loaded(small.calib).values()
+    other = loaded(small.test)
     twice = np.concatenate([x, x[:30]])
     np.savez(tmp_path / "twice.npz", x=twice, labels=np.concatenate([labels, labels[:20], (labels[20:30] + 1) % 5]))
     np.savez(tmp_path / "held.npz", x=np.concatenate([other["x"], x[:5]]), labels=np.r_[other["labels"], labels[:5]])
@@ -150,7 +143,7 @@ def test_what_is_equal_is_said(small: Small, tmp_path: Path) -> None:
 
 def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small, tmp_path: Path) -> None:
     """Logits of the calibration data as held-out data would pass for other samples."""
-    x, labels = split(small, tmp_path)
+    x, labels = loaded(small.calib).values()
     np.savez(tmp_path / "calib.npz", logits=logits_of(small.model, x[::-1]), labels=labels[::-1])
     words = ["--search", "none", "--map", "ts", "-o", tmp_path / "o.onnx", "--json", tmp_path / "r.json"]
     ok("calibrate", small.model, "--calib", tmp_path / "calib.npz", *words)
@@ -163,7 +156,7 @@ def test_data_in_another_form_cannot_be_compared_and_a_note_says_so(small: Small
 
 
 def test_data_that_a_model_was_recalibrated_on_are_known_in_part_and_in_any_order(small: Small, tmp_path: Path) -> None:
-    x, labels = split(small, tmp_path)
+    x, labels = loaded(small.calib).values()
     words = [small.model, "--calib", small.calib, *FAST, "--map", "ts", "-o", tmp_path / "o.onnx"]
     assert cli("calibrate", *words).exit_code == 0
     np.savez(tmp_path / "part.npz", x=x[700::-1], labels=labels[700::-1])

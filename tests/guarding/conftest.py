@@ -4,18 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from tests.conftest import Small
+from tests.support import outputs_of
 
 
 def run(path: Path, x: np.ndarray, **dials: Any) -> dict[str, np.ndarray]:
     """Run a file on its input `x`, with levels if they are given; output -> values."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    feeds = {"x": x, **{name: np.array(value, np.float32) for name, value in dials.items()}}
-    return dict(zip(names, session.run(names, feeds), strict=True))
+    return outputs_of(path, {"x": x, **{name: np.array(value, np.float32) for name, value in dials.items()}})
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Small
 from tests.data.samples import gather, spec
-from tests.support import cli, ok, pairwise
+from tests.support import loaded, ok, pairwise, refused
 from tna_onnx.data import mapped as mapped_module
 from tna_onnx.data import open_precomputed
 from tna_onnx.data.request import Request
@@ -204,8 +204,7 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
     """The written file is the same for one file and for shuffled ones, and is not made for another model."""
     import tna_onnx
 
-    with np.load(small.calib) as file:
-        arrays = dict(file)
+    arrays = loaded(small.calib)
     made = tna_onnx.FeatureExtractor(small.model, device="cpu")
     batch = made(arrays)
     rows = features_table("features", batch["features"], {"label": batch["labels"]}, made.describe())
@@ -219,12 +218,9 @@ def test_the_command_reads_what_an_extractor_made(small: Small, tmp_path: Path) 
     pq.write_table(rows.replace_schema_metadata({"tna_onnx": '{"model_sha256": "00"}'}), tmp_path / "x.parquet")
     shutil.rmtree(tmp_path / "many")
     # commands that run the whole model do not take features for its inputs
-    whole = cli("guard", small.model, tmp_path / "one.parquet", "-o", tmp_path / "g.onnx", "--device", "cpu")
-    assert whole.exit_code == 2
-    assert "holds features" in whole.output
-    refused = cli("calibrate", small.model, tmp_path / "x.parquet", "-o", tmp_path / "x.onnx")
-    assert refused.exit_code == 4
-    assert "computed with another model" in refused.output
+    refused(2, "holds features", "guard", small.model, tmp_path / "one.parquet", "-o", tmp_path / "g.onnx")
+    words = ["calibrate", small.model, tmp_path / "x.parquet", "-o", tmp_path / "x.onnx"]
+    refused(4, "computed with another model", *words)
 
 
 # --- Features and logits that were stored before

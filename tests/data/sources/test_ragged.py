@@ -1,13 +1,12 @@
 """Lists of tokens of different lengths: padded with id 0 and masked, from every kind of table, or refused."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.data.samples import spec
+from tests.data.samples import spec, write_columns
 from tna_onnx.data import open_source
 from tna_onnx.errors import DataError
 
@@ -22,20 +21,16 @@ def mapping(_: Path, table: dict[str, Any]) -> Any:
     return table
 
 
+def frame(_: Path, table: dict[str, Any]) -> Any:
+    return pytest.importorskip("pandas").DataFrame(table)
+
+
 def jsonl(folder: Path, table: dict[str, Any]) -> Any:
-    rows = [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-    (folder / "d.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    return folder / "d.jsonl"
+    return write_columns(folder / "d.jsonl", table)
 
 
 def parquet(folder: Path, table: dict[str, Any]) -> Any:
-    pa = pytest.importorskip("pyarrow")
-    pytest.importorskip("pyarrow.parquet").write_table(pa.table(table), folder / "d.parquet")
-    return folder / "d.parquet"
-
-
-def frame(_: Path, table: dict[str, Any]) -> Any:
-    return pytest.importorskip("pandas").DataFrame(table)
+    return write_columns(folder / "d.parquet", table)
 
 
 FORMS = [mapping, jsonl, parquet, frame]
