@@ -15,7 +15,7 @@ import tna_onnx
 from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
 from tests.results.test_json_schema import valid
-from tests.support import cli, ok, refused
+from tests.support import cli, loaded, ok, refused
 from tna_onnx.data.formats import open_source
 from tna_onnx.data.source import InputSpec, halves
 from tna_onnx.errors import DataError
@@ -35,11 +35,6 @@ def both(small: Small, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
     # nothing but the results: the file in between is gone
     assert {path.name for path in folder.iterdir()} == {"m.onnx", "m.json", "m.html", "m.txt"}
     return folder / "m.onnx", valid((folder / "m.json").read_text())
-
-
-def loaded(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path) as stored:
-        return dict(stored)
 
 
 def test_one_file_is_recalibrated_and_decides(small: Small, both: tuple[Path, dict[str, Any]]) -> None:

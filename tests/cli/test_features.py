@@ -2,10 +2,6 @@
 
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +16,9 @@ import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.corpus.forms import CASES
-from tests.support import PLAIN, TILTED, cli, ok, program, refused, words_of
+from tests.support import PLAIN, TILTED, ok, refused, words_of
 from tna_onnx.api.features import features
-from tna_onnx.errors import DataError
+from tna_onnx.errors import INTERRUPTED, DataError
 from tna_onnx.runtime import Session
 
 FAST = words_of(PLAIN)
@@ -149,8 +145,7 @@ def stored(small: Small, tmp_path: Path) -> Path:
 def refuse(model: object, folder: object, tmp_path: Path, *flags: object) -> str:
     """Expect exit code 4, as calibration and as held-out data, and nothing written."""
     output = tmp_path / "refused.onnx"
-    result = cli("calibrate", model, "--calib", folder, "-o", output, *flags, *FAST)
-    assert result.exit_code == 4, result.output
+    result = refused(4, "", "calibrate", model, "--calib", folder, "-o", output, *flags, *FAST)
     assert not output.exists()
     return result.output
 
@@ -193,8 +188,8 @@ def test_what_goes_ill_with_a_store(small: Small, stored: Path, tmp_path: Path) 
         (["--cache", tmp_path / "new"], "computed features or logits already; leave --cache out"),
     ]:
         refused(2, message, "calibrate", small.model, "--calib", stored, "-o", tmp_path / "o.onnx", *flags)
-    result = cli("features", small.model, "--data", stored, "--cache", tmp_path / "new")
-    assert (result.exit_code, "holds computed features or logits already" in result.output) == (2, True), result.output
+    words = ["features", small.model, "--data", stored, "--cache", tmp_path / "new"]
+    refused(2, "holds computed features or logits already", *words)
 
 
 def test_a_disk_without_room(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,11 +201,7 @@ def test_a_disk_without_room(small: Small, tmp_path: Path, monkeypatch: pytest.M
         ["features", small.model, "--data", small.calib],
         ["calibrate", small.model, "--calib", small.calib, "-o", tmp_path / "o.onnx"],
     ):
-        result = cli(*command, "--cache", tmp_path / "cache")
-        assert result.exit_code == 2, result.output
-        assert (
-            "no room for 192,000 bytes of features (No space left on device); choose another --cache" in result.output
-        )
+        refused(2, "no room for 192,000 bytes of features", *command, "--cache", tmp_path / "cache")
         assert not (tmp_path / "o.onnx").exists()
 
 
@@ -282,83 +273,7 @@ def test_models_without_a_head_keep_their_logits(name: str, kind: str, tmp_path:
     assert abs(expected.parameters["temperature"] - stored.parameters["temperature"]) < 1e-4  # type: ignore[operator]
 
 
-# --- interruptions
-
-
-@dataclass(frozen=True)
-class Slow:
-    """A network that takes about a second for its data, and the store of a run without interruption."""
-
-    model: Path
-    data: Path
-    store: Path
-
-
-@pytest.fixture(scope="module")
-def slow(tmp_path_factory: pytest.TempPathFactory) -> Slow:
-    folder, rng = tmp_path_factory.mktemp("slow"), np.random.default_rng(3)
-    width, layers = 384, 6
-    square = (rng.standard_normal((width, width)) * (2 / width) ** 0.5).astype(np.float32)
-    head = rng.standard_normal((width, 5)).astype(np.float32)
-    nodes, last = [], "x"
-    for k in range(layers):
-        nodes.append(helper.make_node("MatMul", [last, "square"], [f"m{k}"]))
-        nodes.append(helper.make_node("Relu", [f"m{k}"], [last := f"r{k}"]))
-    nodes.append(helper.make_node("MatMul", [last, "head"], ["logits"], name="head"))
-    x, y = tensor_info("x", ["N", width]), tensor_info("logits", ["N", 5])
-    onnx.save(small_model(nodes, [x], [y], {"square": square, "head": head}), folder / "m.onnx")
-    np.savez(
-        folder / "d.npz", x=rng.standard_normal((20000, width)).astype(np.float32), labels=rng.integers(0, 5, 20000)
-    )
-    found = Slow(folder / "m.onnx", folder / "d.npz", folder / "whole")
-    subprocess.run(_command(found, found.store), check=True, capture_output=True)
-    return found
-
-
-def _command(slow: Slow, cache: Path) -> list[str]:
-    flags = ["--cache", str(cache), "--device", "cpu", "--batch-size", "64"]
-    return program("features", slow.model, "--data", slow.data, *flags)
-
-
-def _stopped(
-    slow: Slow, cache: Path, chunks: int, delay: float, how: signal.Signals
-) -> subprocess.CompletedProcess[str]:
-    """Start a run and stop it some time after its manifest shows a number of chunks."""
-    handler = signal.signal(signal.SIGINT, signal.default_int_handler)  # where it is ignored, children ignore it too
-    run = subprocess.Popen(_command(slow, cache), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    signal.signal(signal.SIGINT, handler)
-    while run.poll() is None and _chunks(cache) < chunks:
-        time.sleep(0.001)
-    time.sleep(delay)
-    run.send_signal(how)
-    out, err = run.communicate(timeout=60)
-    return subprocess.CompletedProcess(run.args, run.returncode, out, err)
-
-
-def _chunks(cache: Path) -> int:
-    files = list(cache.glob("*/checksums.txt"))
-    return files[0].read_bytes().count(b"\n") if files else -1
-
-
-def assert_same_store(slow: Slow, cache: Path) -> None:
-    if _chunks(cache) < 20:
-        return
-    found, expected = content(cache), content(slow.store)
-    assert {k for k in found if not k.endswith(".tmp")} == set(expected)
-    for name, value in expected.items():
-        assert found[name] == value, name
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_ctrl_c_says_so_and_the_run_goes_on(slow: Slow, tmp_path: Path) -> None:
-    stopped = _stopped(slow, tmp_path, 3, 0.0, signal.SIGINT)
-    assert stopped.returncode == 130, stopped
-    assert "Interrupted" in stopped.stderr
-    assert "kept in the cache" in stopped.stderr
-    assert 3 <= _chunks(tmp_path) < 20
-    subprocess.run(_command(slow, tmp_path), check=True, capture_output=True)
-    assert_same_store(slow, tmp_path)
+# --- interruptions; what signals do to the real program is in tests/faults
 
 
 def test_an_interrupted_run_goes_on(small: Small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,9 +288,8 @@ def test_an_interrupted_run_goes_on(small: Small, tmp_path: Path, monkeypatch: p
         return run(self, outputs, feeds)
 
     monkeypatch.setattr(Session, "run", stopping)
-    with pytest.raises(KeyboardInterrupt):
-        features(small.model, small.calib, tmp_path / "cache", device="cpu")
-    assert _chunks(tmp_path / "cache") == 1
+    words = ["--data", small.calib, "--cache", tmp_path / "cache", "--device", "cpu"]
+    refused(INTERRUPTED, "kept in the cache", "features", small.model, *words)
     monkeypatch.undo()
     message = refuse(small.model, tmp_path / "cache", tmp_path)
     assert "not complete: 1,024 of 1,500 samples are there; collect the features again" in message

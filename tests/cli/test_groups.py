@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,8 @@ from PIL import Image
 import tna_onnx
 from tests.builders import small_model
 from tests.conftest import Small
-from tests.support import cli, ok
+from tests.data.samples import write_columns
+from tests.support import cli, loaded, ok, refused
 from tna_onnx.errors import DataError, UsageError
 
 Array = NDArray[Any]
@@ -25,78 +25,30 @@ Arrays = dict[str, Array]
 
 @pytest.fixture(scope="module")
 def arrays(small: Small) -> Arrays:
-    with np.load(small.calib) as stored:
-        found = {name: stored[name][:300] for name in ("x", "labels")}
+    found = {name: values[:300] for name, values in loaded(small.calib).items()}
     return {**found, "patient": np.arange(300) // 6}
 
 
-def npz(path: Path, arrays: Arrays) -> Path:
-    np.savez(path.with_suffix(".npz"), **arrays)
-    return path.with_suffix(".npz")
-
-
-def npy(path: Path, arrays: Arrays) -> Path:
-    path.mkdir()
-    for name, values in arrays.items():
-        np.save(path / f"{name}.npy", values)
-    return path
-
-
-def hdf5(path: Path, arrays: Arrays) -> Path:
-    h5py = pytest.importorskip("h5py")
-    with h5py.File(path.with_suffix(".h5"), "w") as file:
-        for name, values in arrays.items():
-            # texts: h5py gives their bytes back
-            file[name] = [f"{value}" for value in values.tolist()] if name == "patient" else values
-    return path.with_suffix(".h5")
-
-
-def table(path: Path, arrays: Arrays) -> dict[str, Any]:
-    columns = {f"x{k}": arrays["x"][:, k] for k in range(arrays["x"].shape[1])}
-    return {**columns, "patient": arrays["patient"], "label": arrays["labels"]}
-
-
-def csv(path: Path, arrays: Arrays) -> Path:
-    columns = table(path, arrays)
-    rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    lines = [",".join(columns), *(",".join(map(repr, row)) for row in rows)]
-    path.with_suffix(".csv").write_text("\n".join(lines))
-    return path.with_suffix(".csv")
-
-
-def jsonl(path: Path, arrays: Arrays) -> Path:
-    columns = {name: values.tolist() for name, values in table(path, arrays).items()}
-    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
-    path.with_suffix(".jsonl").write_text("\n".join(map(json.dumps, rows)))
-    return path.with_suffix(".jsonl")
-
-
-def parquet(path: Path, arrays: Arrays) -> Path:
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    columns = table(path, arrays) | {"patient": [f"{value}" for value in arrays["patient"].tolist()]}
-    pq.write_table(pa.table(columns), path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
+def written(path: Path, arrays: Arrays, suffix: str = ".npz") -> Path:
+    """Write the samples in one form; their groups as text where that has types, and x as columns in a table."""
+    patient = arrays["patient"].astype(str) if suffix in (".h5", ".parquet") else arrays["patient"]
+    path = path.with_suffix(suffix)
+    if suffix in ("", ".npz", ".h5"):
+        return write_columns(path, {**arrays, "patient": patient})
+    columns = {f"x{k}": column for k, column in enumerate(arrays["x"].T)}
+    return write_columns(path, {**columns, "patient": patient, "label": arrays["labels"]})
 
 
 def features(path: Path, arrays: Arrays) -> Path:
-    pa = pytest.importorskip("pyarrow")
-    import pyarrow.parquet as pq
-
-    logits = arrays["x"].astype(np.float32)
-    columns = {"features": list(logits), "label": arrays["labels"], "patient": arrays["patient"]}
-    pq.write_table(pa.table(columns), path.with_suffix(".parquet"))
-    return path.with_suffix(".parquet")
+    columns = {"features": arrays["x"].astype(np.float32), "label": arrays["labels"], "patient": arrays["patient"]}
+    return write_columns(path.with_suffix(".parquet"), columns)
 
 
-@pytest.mark.parametrize("write", [npz, npy, hdf5, csv, jsonl, parquet])
-def test_a_column_says_which_samples_belong_together(
-    small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path]
-) -> None:
+@pytest.mark.parametrize("suffix", ["", ".npz", ".h5", ".csv", ".jsonl", ".parquet"])
+def test_a_column_says_which_samples_belong_together(small: Small, arrays: Arrays, tmp_path: Path, suffix: str) -> None:
     expected = tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=arrays["patient"])
     assert expected.metrics.groups == 50
-    path = write(tmp_path / "data", arrays)
+    path = written(tmp_path / "data", arrays, suffix)
     done = ok("evaluate", small.model, path, "--group-column", "patient", "--json", tmp_path / "r.json")
     assert "N = 300 in 50 groups (design effect" in done.output
     metrics = json.loads((tmp_path / "r.json").read_text())["metrics"]
@@ -105,10 +57,8 @@ def test_a_column_says_which_samples_belong_together(
 
 
 def test_a_column_that_is_not_there_is_named(small: Small, arrays: Arrays, tmp_path: Path) -> None:
-    done = cli("evaluate", small.model, csv(tmp_path / "data", arrays), "--group-column", "patiant")
-    assert done.exit_code == 4
-    assert "no column 'patiant' for --group-column" in done.output
-    assert "'patient'" in done.output
+    words = ["evaluate", small.model, written(tmp_path / "data", arrays, ".csv"), "--group-column", "patiant"]
+    assert "'patient'" in refused(4, "no column 'patiant' for --group-column", *words).output
 
 
 def test_an_empty_cell_is_refused_with_its_row(small: Small, arrays: Arrays) -> None:
@@ -138,7 +88,7 @@ def test_one_sample_a_group_is_no_group(small: Small, arrays: Arrays, tmp_path: 
     done = []
     for words in ([], ["--group-column", "patient"]):
         out = tmp_path / f"o{len(words)}.onnx"
-        command = ["calibrate", small.model, npz(tmp_path / "d", one), "--device", "cpu", "-o", out, "--overwrite"]
+        command = ["calibrate", small.model, written(tmp_path / "d", one), "--device", "cpu", "-o", out, "--overwrite"]
         assert cli(*command, "--json", tmp_path / "r.json", *words).exit_code == 0
         report = json.loads((tmp_path / "r.json").read_text())
         done.append((out.read_bytes(), report["comparison"], report["recall"]))
@@ -146,27 +96,15 @@ def test_one_sample_a_group_is_no_group(small: Small, arrays: Arrays, tmp_path: 
 
 
 def test_a_group_on_both_sides_is_refused_as_a_copy_is(small: Small, arrays: Arrays, tmp_path: Path) -> None:
-    calib = npz(tmp_path / "calib", {name: values[:150] for name, values in arrays.items()})
+    calib = written(tmp_path / "calib", {name: values[:150] for name, values in arrays.items()})
     other = {name: values[150:] for name, values in arrays.items()}
-    shared = npz(tmp_path / "shared", {**other, "patient": other["patient"] - 20})
-    command = [
-        "calibrate",
-        small.model,
-        calib,
-        "--group-column",
-        "patient",
-        "--device",
-        "cpu",
-        "-o",
-        tmp_path / "o.onnx",
-    ]
-    refused = cli(*command, "--eval", shared)
-    assert refused.exit_code == 4
-    assert "are of groups of calibration samples" in refused.output
+    shared = written(tmp_path / "shared", {**other, "patient": other["patient"] - 20})
+    command = ["calibrate", small.model, calib, "--group-column", "patient", "-o", tmp_path / "o.onnx"]
+    refused(4, "are of groups of calibration samples", *command, "--eval", shared)
     allowed = cli(*command, "--eval", shared, "--data-limit", "overlap=100")
     assert allowed.exit_code in (0, 1)
     assert "are of groups of calibration samples" in allowed.output
-    assert "are of groups of" not in cli(*command, "--eval", npz(tmp_path / "apart", other)).output
+    assert "are of groups of" not in cli(*command, "--eval", written(tmp_path / "apart", other)).output
 
 
 def test_few_groups_claim_nothing_and_fewer_than_folds_are_refused(small: Small, arrays: Arrays) -> None:
@@ -207,10 +145,9 @@ def test_commands_that_would_ignore_groups_refuse_them(
         "shift": ["--target-prior", ",".join("1" * 10)],
         "study": ["--eval", small.calib, "-o", tmp_path / "s"],
     }
-    data = npz(tmp_path / "d", arrays)
-    done = cli(command, small.model, "--calib", data, "--group-column", "patient", *words[command])
-    assert done.exit_code == 2
-    assert f"{command} does not take groups into account" in done.output
+    data = written(tmp_path / "d", arrays)
+    given = [small.model, "--calib", data, "--group-column", "patient", *words[command]]
+    refused(2, f"{command} does not take groups into account", command, *given)
 
 
 def test_a_calibrator_takes_groups_and_so_does_fit(arrays: Arrays, tmp_path: Path) -> None:
@@ -223,9 +160,8 @@ def test_a_calibrator_takes_groups_and_so_does_fit(arrays: Arrays, tmp_path: Pat
     np.savez(tmp_path / "scores.npz", logits=logits, labels=y, patient=arrays["patient"])
     done = ok("fit", tmp_path / "scores.npz", "--map", "ts", "--group-column", "patient", "-o", tmp_path / "c.onnx")
     assert "in 50 groups" in done.output
-    missing = cli("fit", tmp_path / "scores.npz", "--group-column", "nobody", "-o", tmp_path / "d.onnx")
-    assert missing.exit_code == 4
-    assert "no column 'nobody'" in missing.output
+    words = ["fit", tmp_path / "scores.npz", "--group-column", "nobody", "-o", tmp_path / "d.onnx"]
+    refused(4, "no column 'nobody'", *words)
 
 
 def test_the_group_of_an_image_is_a_part_of_its_path_or_a_column(tmp_path: Path) -> None:
@@ -275,7 +211,7 @@ def test_feature_files_bring_their_groups_in_the_order_of_their_rows(small: Smal
 
 
 def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arrays, tmp_path: Path) -> None:
-    path = npz(tmp_path / "d", arrays)
+    path = written(tmp_path / "d", arrays)
     command = ["guard", small.model, path, "--add", "set", "--coverage", "90", "--device", "cpu"]
     done = ok(*command, "-o", tmp_path / "g.onnx", "--group-column", "patient", "--json", tmp_path / "g.json")
     assert "thresholds from 50 samples" in done.output
@@ -283,19 +219,16 @@ def test_thresholds_come_from_one_sample_of_each_group(small: Small, arrays: Arr
     assert "new group" not in cli(*command, "-o", tmp_path / "h.onnx").output
     report = tna_onnx.guard(small.model, path, group_column="patient", device="cpu", decide="fpr<=0.3", positive="1")
     assert "for one sample of a new group" in report.outputs[-1].promise
-    refused = cli(*command, "--coverage", "99", "-o", tmp_path / "i.onnx", "--group-column", "patient")
-    assert refused.exit_code == 4
-    assert "of each group one" in refused.output
+    command += ["--coverage", "99", "--group-column", "patient"]
+    refused(4, "of each group one", *command, "-o", tmp_path / "i.onnx")
 
 
-@pytest.mark.parametrize(("write", "kept"), [(npz, "--cache"), (parquet, "--output")])
-def test_features_keep_groups_and_weights(
-    small: Small, arrays: Arrays, tmp_path: Path, write: Callable[[Path, Arrays], Path], kept: str
-) -> None:
+@pytest.mark.parametrize(("suffix", "kept"), [(".npz", "--cache"), (".parquet", "--output")])
+def test_features_keep_groups_and_weights(small: Small, arrays: Arrays, tmp_path: Path, suffix: str, kept: str) -> None:
     """As columns `group` and `weight` of a store and of Parquet files, whatever they are called in the data."""
     if kept == "--output":
         pytest.importorskip("pyarrow")
-    path = write(tmp_path / "d", arrays)
+    path = written(tmp_path / "d", arrays, suffix)
     columns = ["--group-column", "patient", "--weight-column", "patient"]
     named = ["--group-column", "group", "--weight-column", "weight"]
     features = tmp_path / "features"
@@ -309,9 +242,7 @@ def test_features_keep_groups_and_weights(
     # files of features are in another order, so that folds are others; the input's metrics are not
     for name in ("nll", "effective_n"):
         assert reports[1][name] == pytest.approx(reports[0][name], rel=1e-5)
-    refused = cli(*words, features, "--group-column", "patient", "-o", tmp_path / "c.onnx")
-    assert refused.exit_code == 4
-    assert "no column 'patient'" in refused.output
+    refused(4, "no column 'patient'", *words, features, "--group-column", "patient", "-o", tmp_path / "c.onnx")
 
 
 # --- Copies among calibration samples decide nothing: what is written is what the distinct samples give

@@ -13,9 +13,9 @@ import pytest
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model, stumps, tensor_info
 from tests.conftest import Small
-from tests.support import cli, ok
+from tests.support import cli, ok, refused
 from tna_onnx import UsageError, evaluate
 from tna_onnx.errors import DataError
 
@@ -42,15 +42,10 @@ def linear(columns: int, *names: str) -> onnx.ModelProto:
 
 def tree(shares: bool) -> onnx.ModelProto:
     """A stump on X[0]: shares of three classes in its leaves, or scores."""
-    scores = [0.6, 0.3, 0.1, 0.1, 0.3, 0.6]
-    node = helper.make_node(
-        "TreeEnsembleClassifier", ["X"], ["label", "scores"], domain="ai.onnx.ml",
-        nodes_treeids=[0, 0, 0], nodes_nodeids=[0, 1, 2], nodes_featureids=[0, 0, 0], nodes_values=[0.0, 0.0, 0.0],
-        nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"], nodes_truenodeids=[1, 0, 0], nodes_falsenodeids=[2, 0, 0],
-        class_treeids=[0] * 6, class_nodeids=[1, 1, 1, 2, 2, 2], class_ids=[0, 1, 2, 0, 1, 2],
-        class_weights=scores if shares else [5 * score - 2 for score in scores], classlabels_int64s=[0, 1, 2],
-        post_transform="NONE",
-    )  # fmt: skip
+    scores = np.array([[0.6, 0.3, 0.1], [0.1, 0.3, 0.6]])
+    leaves = stumps(scores if shares else 5 * scores - 2)
+    made = ["label", "scores"]
+    node = helper.make_node("TreeEnsembleClassifier", ["X"], made, domain="ai.onnx.ml", **leaves)
     outputs = {"label": (["N"], np.int64), "scores": ["N", 3]}
     return small_model([node], {"X": ["N", 4]}, outputs, domains={"ai.onnx.ml": 3})
 
@@ -107,10 +102,10 @@ def test_every_hint_works(tmp_path: Path, name: str, command: list[str]) -> None
         words += [*FAST, "-o", tmp_path / "o.onnx", "--ensemble-size", "inf"]
     if command[0] == "features":
         words += ["--cache", tmp_path / "cache"]
-    refused = cli(*words, *command[1:])
-    assert refused.exit_code == 3, refused.output
-    commands = follow([*words, *command[1:]], refused.stderr)
-    assert commands, refused.stderr
+    words += command[1:]
+    error = refused(3, "", *words).stderr
+    commands = follow(words, error)
+    assert commands, error
     for told in commands:
         done = cli(*told)
         # the wrong one of two kinds may be told by the values
@@ -149,9 +144,7 @@ def test_boxes_beside_scores_are_a_detector(tmp_path: Path) -> None:
 def test_rows_that_are_no_distributions_are_not_taken_for_probabilities(tmp_path: Path) -> None:
     onnx.save(unequal(tree(shares=True)), tmp_path / "model.onnx")
     for command in ("evaluate", "calibrate"):
-        refused = cli(command, tmp_path / "model.onnx", data(tmp_path))
-        assert refused.exit_code == 3
-        assert "the graph does not tell what they are" in refused.stderr
+        refused(3, "the graph does not tell what they are", command, tmp_path / "model.onnx", data(tmp_path))
     assert not (tmp_path / "model.tna.onnx").exists()
 
 
@@ -170,8 +163,7 @@ def test_other_models_are_told_what_they_are_and_get_no_hint(
     tmp_path: Path, make: Any, what: str, flags: list[str]
 ) -> None:
     onnx.save(make(), tmp_path / "model.onnx")
-    result = cli("calibrate", tmp_path / "model.onnx", data(tmp_path), "--map", "ts", *flags)
-    assert result.exit_code == 3
+    result = refused(3, "", "calibrate", tmp_path / "model.onnx", data(tmp_path), "--map", "ts", *flags)
     assert "--search none" not in result.stderr
     assert "--output-kind" not in result.stderr
     if "--head" not in flags:
@@ -183,9 +175,7 @@ def test_one_number_may_be_a_logit(tmp_path: Path) -> None:
     labels = X[:, 0] + np.random.default_rng(1).standard_normal(150) < 0
     np.savez(tmp_path / "two.npz", X=X, labels=labels.astype(np.int64))
     words = ["calibrate", tmp_path / "model.onnx", tmp_path / "two.npz", *FAST, "-o", tmp_path / "o.onnx"]
-    refused = cli(*words)
-    assert refused.exit_code == 3
-    assert "Then say --output-kind logit" in refused.stderr
+    refused(3, "Then say --output-kind logit", *words)
     assert cli(*words, "--output-kind", "logit").exit_code == 0
 
 
@@ -202,9 +192,9 @@ def test_flags_that_do_not_go_together(tmp_path: Path, flags: list[str], hint: s
     onnx.save(linear(3, "a"), tmp_path / "model.onnx")
     words = ["calibrate", tmp_path / "model.onnx", data(tmp_path), "-o", tmp_path / "o.onnx"]
     words += ["--ensemble-size", "inf", "--device", "cpu", "--no-fail-if-worse"]
-    refused = cli(*words, *flags)
-    assert refused.exit_code in (2, 3), refused.output
-    assert hint in refused.stderr
+    error = cli(*words, *flags)
+    assert error.exit_code in (2, 3), error.output
+    assert hint in error.stderr
     for told in followed:
         ok(*words, *told)
 

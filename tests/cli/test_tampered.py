@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import tna_onnx
 from tests.builders import tensor_info
+from tests.cli.test_verify import put, several_outputs
 from tests.conftest import ROOT, Small
 from tna_onnx.pipeline.change import _seal
 
@@ -23,15 +24,6 @@ Proto = onnx.ModelProto
 Tamper = Callable[[Proto], object]
 
 # --- the files: one of each kind of change
-
-
-def _source(small: Small, folder: Path) -> Path:
-    """Write the small model with its features and probabilities as outputs too."""
-    model = onnx.load(small.model)
-    model.graph.node.append(helper.make_node("Softmax", ["logits"], ["p"], name="softmax", axis=-1))
-    model.graph.output.extend([tensor_info("features", ["N", 32]), tensor_info("p", ["N", 5])])
-    onnx.save(model, folder / "source.onnx")
-    return folder / "source.onnx"
 
 
 FILES: dict[str, dict[str, object]] = {
@@ -71,7 +63,7 @@ def _quantised(source: Path) -> Path:
 def files(small: Small, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """Return (source, file) of each kind."""
     folder = tmp_path_factory.mktemp("tampered")
-    source = _source(small, folder)
+    source = several_outputs(small, folder)
     made = {}
     for kind, own in FILES.items():
         made[kind] = (source, folder / f"{kind}.onnx")
@@ -109,10 +101,6 @@ def test_the_files_themselves_are_intact(files: dict[str, tuple[Path, Path]], ki
 
 def _named(*tampers: Tamper) -> dict[str, Tamper]:
     return {tamper.__name__: tamper for tamper in tampers}
-
-
-def put(message: Any, field: str, value: object) -> None:
-    setattr(message, field, value)
 
 
 def _tensor(m: Proto, name: str) -> TensorProto:

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from click.testing import Result
 from onnx import TensorProto, helper, numpy_helper
+from scipy.special import softmax
 
 import tna_onnx
 from tests.builders import calibration_entries, small_model, tensor_info
 from tests.conftest import Small
 from tests.graph.samples import CASES
-from tests.support import TILTED, WALKED, cli, ok, refused, words_of
+from tests.support import TILTED, WALKED, cli, ok, outputs_of, refused, words_of
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
 from tna_onnx.graph.readout import requantized
@@ -106,10 +106,7 @@ def test_numbers_on_data_are_those_of_onnxruntime(
 
 
 def probabilities(path: Path, x: np.ndarray) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    logits = session.run(["logits"], {"x": x})[0].astype(np.float64)
-    weights = np.exp(logits - logits.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    return softmax(outputs_of(path, x)["logits"].astype(np.float64), axis=1)
 
 
 # --- heads of every form: what `rewrite` does to them is explained, and to other tensors is not
