@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from tests.conftest import Small
+from tests.support import outputs_of
 from tna_onnx.data.options import Data
 from tna_onnx.maps.base import CalibrationMap
 from tna_onnx.numerics.scores import SampleScores
@@ -68,9 +69,12 @@ def outcome_of(
 
 def outputs(model: Path | onnx.ModelProto, x: NDArray[Any]) -> list[NDArray[Any]]:
     """Run a model by itself and return all its outputs."""
-    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else model
-    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
-    return [np.asarray(each) for each in session.run(None, {session.get_inputs()[0].name: x})]
+    return [np.asarray(each) for each in outputs_of(model, x).values()]
+
+
+def nll(logits: NDArray[Any], labels: NDArray[np.int64]) -> float:
+    """Return the mean negative log-likelihood of (N, C) logits."""
+    return float(-np.mean(log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]))
 
 
 def probabilities(logits: NDArray[Any]) -> NDArray[np.float64]:

@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from tests.pipeline.crossfits import BIAS, SEED, TS, Array, Maps, N, data, equal, logits_of, plain
-from tests.pipeline.toys import BY_NLL, SETTINGS, run, toy
+from tests.pipeline.toys import SETTINGS, run, toy
 from tests.pipeline.toys import N as FEW
 from tna_onnx.errors import DataError
 from tna_onnx.maps import MAPS
@@ -262,17 +261,3 @@ def test_every_sample_is_scored_by_fits_to_the_part_of_the_other_folds(seen: Row
             np.testing.assert_array_equal(scores.take(fold == k).nll, expected.nll)
     final = outcome.logits.mapped_scores(outcome.fitted)
     assert len(final) == FEW
-
-
-@pytest.mark.parametrize(("search", "map_"), [("none", "ts"), ("sparse", "ts"), ("complete", "ts"), ("auto", "auto")])
-def test_labels_of_a_fold_do_not_touch_its_own_scores(search: str, map_: str, seen: Rows) -> None:
-    held = folds(FEW, BY_NLL.seed) == 3
-
-    def confidences(relabelled: Any) -> NDArray[Any]:
-        strategy = toy(search, map_, seen=seen, relabelled=relabelled, settings=BY_NLL)
-        return strategy.cross_fitted(run(strategy)).confidence
-
-    before, after = confidences(None), confidences(held)
-    if map_ != "auto":  # what is chosen for a fold has seen how far all of them got
-        np.testing.assert_array_equal(before[held], after[held])
-    assert before.shape == after.shape == (FEW,)

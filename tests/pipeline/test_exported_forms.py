@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
-from tests.builders import small_model, tensor_info
+from tests.builders import small_model, stumps, tensor_info
 from tests.conftest import Small
 from tests.pipeline.samples import few, opened
+from tests.support import loaded, outputs_of
 from tna_onnx.errors import CheckFailed, UnsupportedModel, UsageError
 from tna_onnx.extraction.head_check import check_tail
 from tna_onnx.pipeline.checking import checked_samples
@@ -24,13 +24,6 @@ from tna_onnx.pipeline.checking import checked_samples
 Array = NDArray[Any]
 CLASSES = 3
 FEATURES = 6
-
-
-def run(model: onnx.ModelProto | Path, x: Array, output: str) -> Array:
-    """Run a model in plain ONNX Runtime."""
-    source = model.SerializeToString() if isinstance(model, onnx.ModelProto) else str(model)
-    session = onnxruntime.InferenceSession(source, providers=["CPUExecutionProvider"])
-    return np.asarray(session.run([output], {"x": x})[0])
 
 
 def softened(p: Array) -> Array:
@@ -57,22 +50,8 @@ def samples() -> Array:
 
 def trees(*, opset: int | None = None, cast: bool = False) -> onnx.ModelProto:
     """Two stumps as XGBoost's converter writes them, in a file that imports no standard operator set."""
-    stumps = {
-        "nodes_treeids": [0, 0, 0, 1, 1, 1],
-        "nodes_nodeids": [0, 1, 2, 0, 1, 2],
-        "nodes_featureids": [0, 0, 0, 1, 0, 0],
-        "nodes_modes": ["BRANCH_LT", "LEAF", "LEAF"] * 2,
-        "nodes_values": [0.0, 0.0, 0.0, 0.5, 0.0, 0.0],
-        "nodes_truenodeids": [1, 0, 0, 1, 0, 0],
-        "nodes_falsenodeids": [2, 0, 0, 2, 0, 0],
-        "class_treeids": [0, 0, 1, 1],
-        "class_nodeids": [1, 2, 1, 2],
-        "class_ids": [0, 1, 2, 0],
-        "class_weights": [2.0, 1.5, 3.0, 1.0],
-        "classlabels_int64s": [0, 1, 2],
-        "post_transform": "SOFTMAX",
-    }
-    nodes = [helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **stumps)]
+    made = stumps(([2, 0, 0], [0, 1.5, 0]), ([0, 0, 3], [1, 0, 0]), post_transform="SOFTMAX")
+    nodes = [helper.make_node("TreeEnsembleClassifier", ["x"], ["label", "p"], domain="ai.onnx.ml", **made)]
     if cast:
         nodes.append(helper.make_node("Cast", ["p"], ["p64"], to=onnx.TensorProto.DOUBLE))
     opsets = [helper.make_opsetid("ai.onnx.ml", 1)]
@@ -88,12 +67,12 @@ def trees(*, opset: int | None = None, cast: bool = False) -> onnx.ModelProto:
 
 def test_a_file_without_standard_nodes_gets_the_opset_of_its_ir_version(tmp_path: Path) -> None:
     x = samples()
-    p = run(trees(), x, "p")
+    p = outputs_of(trees(), x)["p"]
     report = recalibrated(trees(), tmp_path, p, x, search="none", map="ts")
     assert report.map == "ts"
     written = onnx.load(tmp_path / "new.onnx")
     assert [(entry.domain, entry.version) for entry in written.opset_import] == [("ai.onnx.ml", 1), ("", 15)]
-    assert np.abs(run(tmp_path / "new.onnx", x, "p") - p).max() > 0.01
+    assert np.abs(outputs_of(tmp_path / "new.onnx", x)["p"] - p).max() > 0.01
 
 
 @pytest.mark.parametrize("names", [[-1, 3, 7], [2, 0, 1]])
@@ -102,7 +81,7 @@ def test_classes_keep_their_names_behind_a_map(tmp_path: Path, names: list[int])
     labels = next(field for field in proto.graph.node[0].attribute if field.name == "classlabels_int64s")
     labels.ints[:] = names
     x = samples()
-    y = np.array(names)[softened(run(proto, x, "p"))].astype(str)
+    y = np.array(names)[softened(outputs_of(proto, x)["p"])].astype(str)
     onnx.save(proto, tmp_path / "model.onnx")
     new = tmp_path / "new.onnx"
     report = tna_onnx.calibrate(
@@ -124,7 +103,7 @@ def test_shares_of_a_sum_are_no_unit_vectors() -> None:
     ]
     proto = small_model(nodes, [tensor_info("x", ["N", FEATURES])], [tensor_info("p", ["N", CLASSES])], {"w": weight})
     x = samples()
-    p = run(proto, x, "p")
+    p = outputs_of(proto, x)["p"]
     labels = softened(p)
     metrics = tna_onnx.evaluate(proto, (x, labels)).metrics
     assert metrics.nll == pytest.approx(-np.log(p[np.arange(len(x)), labels]).mean(), rel=1e-5)
@@ -135,7 +114,7 @@ def test_standard_nodes_of_no_known_version_get_none_beside_them(tmp_path: Path)
     x = samples()
     proto = trees(cast=True)
     with pytest.raises(UnsupportedModel, match=r"without an opset for them.*convert it to opset 7 or newer$"):
-        recalibrated(proto, tmp_path, run(trees(), x, "p"), x, search="none", map="ts", output_name="p")
+        recalibrated(proto, tmp_path, outputs_of(trees(), x)["p"], x, search="none", map="ts", output_name="p")
 
 
 def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
@@ -159,7 +138,7 @@ def old_file(*, tied: bool = False, opset: int = 8) -> onnx.ModelProto:
 def test_constants_of_a_map_are_nodes_where_initializers_must_be_inputs(tmp_path: Path, name: str, opset: int) -> None:
     x = samples()
     proto = old_file(opset=opset)
-    report = recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map=name)
+    report = recalibrated(proto, tmp_path, outputs_of(proto, x)["p"], x, search="none", map=name)
     written = onnx.load(tmp_path / "new.onnx")
     assert report.verification.checker
     assert written.graph.input == proto.graph.input
@@ -170,11 +149,12 @@ def test_constants_of_a_map_are_nodes_where_initializers_must_be_inputs(tmp_path
 def test_a_weight_of_its_own_is_a_node_too(tmp_path: Path) -> None:
     x = samples()
     proto = old_file(tied=True)
-    recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map="ts")
+    recalibrated(proto, tmp_path, outputs_of(proto, x)["p"], x, search="none", map="ts")
     written = onnx.load(tmp_path / "new.onnx")
     assert written.graph.input == proto.graph.input
     assert (written.graph.node[0].op_type, written.graph.node[0].output[0]) == ("Constant", "tna_onnx/weight")
-    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x, "class vectors"), run(proto, x, "class vectors"))
+    old, new = (outputs_of(model, x)["class vectors"] for model in (proto, tmp_path / "new.onnx"))
+    np.testing.assert_array_equal(new, old)
 
 
 def one_logit(how: str) -> onnx.ModelProto:
@@ -201,10 +181,10 @@ def both(logit: Array) -> Array:
 def test_one_logit_without_a_sigmoid(tmp_path: Path, how: str, search: str, name: str) -> None:
     proto = one_logit(how)
     x = samples()
-    logit = run(proto, x, "y")
+    logit = outputs_of(proto, x)["y"]
     options: dict[str, Any] = {"search": search, "map": name, "output_kind": "logit", "ensemble_size": 4}
     report = recalibrated(proto, tmp_path, both(logit), x, **options)
-    new = run(tmp_path / "new.onnx", x, "y")
+    new = outputs_of(tmp_path / "new.onnx", x)["y"]
     assert new.shape == logit.shape
     # what the file says of itself is enough for the other commands
     labels = softened(both(logit))
@@ -244,12 +224,12 @@ def test_a_map_goes_in_front_of_a_sigmoid_that_saturates(
 ) -> None:
     proto = logistic(30, normalizer=normalizer)
     x = samples()
-    p = run(proto, x, "p")
+    p = outputs_of(proto, x)["p"]
     assert np.mean(p == 1) > 0.1
     report = recalibrated(proto, tmp_path, p, x, search="none", map=name, fold=fold)
-    new = run(tmp_path / "new.onnx", x, "p")
+    new = outputs_of(tmp_path / "new.onnx", x)["p"]
     assert report.verification.max_difference < 1e-6
-    np.testing.assert_array_equal(run(tmp_path / "new.onnx", x, "label"), run(proto, x, "label"))
+    np.testing.assert_array_equal(outputs_of(tmp_path / "new.onnx", x)["label"], outputs_of(proto, x)["label"])
     assert len(np.unique(new[p[:, 1] == 1])) > 10  # what was one number has its order again
 
 
@@ -281,9 +261,9 @@ def test_labels_that_read_the_layer_stay_right_under_maps_that_keep_the_order(
 ) -> None:
     proto = with_labels()
     x = samples()
-    recalibrated(proto, tmp_path, run(proto, x, "p"), x, search="none", map=name, fold=fold)
+    recalibrated(proto, tmp_path, outputs_of(proto, x)["p"], x, search="none", map=name, fold=fold)
     new = tmp_path / "new.onnx"
-    np.testing.assert_array_equal(run(new, x, "label"), run(new, x, "p").argmax(axis=1))
+    np.testing.assert_array_equal(outputs_of(new, x)["label"], outputs_of(new, x)["p"].argmax(axis=1))
 
 
 def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: Path) -> None:
@@ -299,7 +279,7 @@ def test_logits_behind_which_an_input_is_read_are_refused_by_its_name(tmp_path: 
     tensors = {"w": weight, "classes": np.array([CLASSES], np.int64)}
     proto = small_model(nodes, {"x": ["N", FEATURES]}, {"p": ["N", CLASSES]}, tensors)
     x = samples()
-    labels = softened(run(proto, x, "p"))
+    labels = softened(outputs_of(proto, x)["p"])
     with pytest.raises(UnsupportedModel, match="read the model's input 'x' too; give samples for the inputs"):
         tna_onnx.calibrate(
             proto, {"logits": x @ weight, "labels": labels}, search="none", map="ts", output=tmp_path / "new.onnx",
@@ -348,8 +328,7 @@ def test_held_out_logits_beside_data_are_refused(small: Small) -> None:
 
 def test_samples_that_run_the_whole_file_are_checked_first(small: Small) -> None:
     """Features do not reach outputs that are computed around the head."""
-    with np.load(small.test) as arrays:
-        data = dict(arrays)
+    data = loaded(small.test)
     features = {"features": np.array(opened(small, calib=data).calibration.table.features), "labels": data["labels"]}
     task = opened(small, calib=few(small.calib), held_out=features)
     assert len(features["labels"]) >= 512

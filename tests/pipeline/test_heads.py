@@ -5,16 +5,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
-from tests.support import PLAIN, TILTED, cli, ok
+from tests.pipeline.samples import nll
+from tests.support import PLAIN, TILTED, cli, ok, outputs_of
 from tna_onnx.errors import DataError, UnsupportedModel
-from tna_onnx.numerics.ops import softmax
 
 CLASSES = {"colour": 5, "shape": 3}
 Model = tuple[Path, Path, Path]
@@ -64,16 +63,11 @@ def _proto(how: str) -> onnx.ModelProto:
     return small_model(nodes, {"x": ["N", 8]}, outputs, tensors)
 
 
-def _run(path: Path | bytes, x: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    return dict(zip(CLASSES, session.run(list(CLASSES), {"x": x}), strict=True))
-
-
 def _labelled(proto: onnx.ModelProto, seed: int, n: int = 600) -> dict[str, NDArray[Any]]:
     """Labels from each head's softmax at a temperature of 3, so that both are overconfident."""
     rng = np.random.default_rng(seed)
     x = _draw(rng, n, 8)
-    logits = _run(proto.SerializeToString(), x)
+    logits = outputs_of(proto, x)
     drawn = {name: np.argmax(z / 3 + rng.gumbel(size=z.shape), axis=1) for name, z in logits.items()}
     return {"x": x, **drawn}
 
@@ -89,10 +83,6 @@ def _made(folder: Path, how: str) -> Model:
 @pytest.fixture
 def two(tmp_path: Path) -> Model:
     return _made(tmp_path, "plain")
-
-
-def _nll(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> float:
-    return float(-np.mean(np.log(softmax(logits.astype(np.float64))[np.arange(len(labels)), labels])))
 
 
 def _calibrated(
@@ -125,16 +115,16 @@ def test_each_head_is_what_it_would_be_alone(tmp_path: Path, how: str, settings:
     out = tmp_path / "out.onnx"
     reports = _calibrated(model, calib, out, settings, eval=test)
     data = np.load(test)
-    together = _run(out, data["x"])
+    together = outputs_of(out, data["x"])
     for name in CLASSES:
         alone = tmp_path / f"{name}.onnx"
         tna_onnx.calibrate(model, calib, eval=test, output=alone, head=name, label_column=name, **settings)
-        np.testing.assert_allclose(together[name], _run(alone, data["x"])[name], rtol=1e-5, atol=1e-5)
-        nll = _nll(together[name], data[name])
-        assert reports[name].comparison.after.nll == pytest.approx(nll, rel=1e-6)
+        np.testing.assert_allclose(together[name], outputs_of(alone, data["x"])[name], rtol=1e-5, atol=1e-5)
+        expected = nll(together[name], data[name])
+        assert reports[name].comparison.after.nll == pytest.approx(expected, rel=1e-6)
         assert reports[name].comparison.after.nll < reports[name].comparison.before.nll
         seen = tna_onnx.evaluate(out, test, head=name, label_column=name)
-        assert seen.metrics.nll == pytest.approx(nll, rel=1e-6)
+        assert seen.metrics.nll == pytest.approx(expected, rel=1e-6)
         checked = tna_onnx.verify(model, out, head=name, data=test, label_column=name)
         assert (checked.passed, [note for note in checked.notes if "sha256" in note]) == (True, [])
     assert tna_onnx.verify(model, out).passed
@@ -199,7 +189,7 @@ def test_heads_of_classes_and_of_labels(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "m.onnx")
     rng = np.random.default_rng(3)
     data = _labelled(_proto("plain"), 1)
-    data["shape"] = (rng.random((600, 3)) < _run((tmp_path / "m.onnx"), data["x"])["shape"]).astype(np.int64)
+    data["shape"] = (rng.random((600, 3)) < outputs_of(tmp_path / "m.onnx", data["x"])["shape"]).astype(np.int64)
     settings = {**PLAIN, "fail_if_worse": False}
     reports = _calibrated(tmp_path / "m.onnx", data, tmp_path / "o.onnx", settings)
     for name in CLASSES:
@@ -235,11 +225,9 @@ def test_a_list_beside_the_heads_has_their_new_scores(tmp_path: Path) -> None:
     onnx.save(_with_a_list(onnx.load(model), apart=True), model)
     out = tmp_path / "o.onnx"
     _calibrated(model, calib, out, {**PLAIN, "map": "ets"})
-    session = onnxruntime.InferenceSession(out, providers=["CPUExecutionProvider"])
-    x = np.load(calib)["x"]
-    colour, shape, scores = session.run(["colour", "shape", "scores"], {"x": x})
-    np.testing.assert_array_equal(scores[0], colour)
-    np.testing.assert_array_equal(scores[1], shape)
+    found = outputs_of(out, np.load(calib)["x"])
+    np.testing.assert_array_equal(found["scores"][0], found["colour"])
+    np.testing.assert_array_equal(found["scores"][1], found["shape"])
     # arrays of different width are compared as one
     verified = ok("verify", model, out, "--data", calib, "--head", "shape", "--label-column", "shape")
     assert f"{600 * sum(CLASSES.values()):,} of {600 * sum(CLASSES.values()):,} values differ" in verified.output
@@ -275,7 +263,6 @@ def test_decisions_on_one_head_say_nothing_of_the_other(two: Model, tmp_path: Pa
     for each in CLASSES:
         decisions = tna_onnx.evaluate(guarded, fresh, head=each, label_column=each).decisions
         assert (decisions is not None) == (each == name)
-    session = onnxruntime.InferenceSession(guarded, providers=["CPUExecutionProvider"])
-    (score,) = session.run(["ood"], {"x": fresh["x"]})
-    logits = _run(model, fresh["x"])[name].astype(np.float64)
+    score = outputs_of(guarded, fresh["x"])["ood"]
+    logits = outputs_of(model, fresh["x"])[name].astype(np.float64)
     np.testing.assert_allclose(score, -np.log(np.sum(np.exp(logits), axis=1)), rtol=1e-4)

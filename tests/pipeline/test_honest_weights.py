@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from tests.pipeline.toys import BY_NLL, SETTINGS, TNA, TS, N, run, toy
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.scores import SampleScores
+from tna_onnx.pipeline import crossfit
 from tna_onnx.pipeline import strategy as module
 from tna_onnx.pipeline.crossfit import folds
 from tna_onnx.pipeline.methods import FOLDS, Choice, Method, Rule
@@ -51,11 +52,17 @@ def test_a_sparse_search_is_done_again_for_each_fold() -> None:
         np.testing.assert_array_equal(scores.take(fold == k).hit, expected.hit)
 
 
-@pytest.mark.parametrize("fold", [0, 3])
-@pytest.mark.parametrize(("search", "name"), [("sparse", "ts"), ("sparse", "none"), ("complete", "ts")])
-def test_labels_of_a_fold_touch_neither_its_weight_nor_its_map(search: str, name: str, fold: int) -> None:
+@pytest.mark.parametrize("part", [False, True], ids=["all", "fits see a part"])
+@pytest.mark.parametrize(
+    ("search", "name", "fold"), [("sparse", "ts", 0), ("sparse", "none", 3), ("complete", "ts", 3), ("none", "ts", 0)]
+)
+def test_labels_of_a_fold_touch_neither_its_weight_nor_its_map(
+    search: str, name: str, fold: int, part: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crossfit, "SEEN", N // 2 if part else N)
+    seen = crossfit.fit_rows(N, SETTINGS.seed) if part else None
     held = folds(N, SETTINGS.seed) == fold
-    one, other = toy(search, name), toy(search, name, relabelled=held)
+    one, other = (toy(search, name, seen=seen, relabelled=rows) for rows in (None, held))
     confidences = [each.cross_fitted(run(each)).confidence for each in (one, other)]
     np.testing.assert_array_equal(confidences[0][held], confidences[1][held])
     assert not np.array_equal(confidences[0], confidences[1])  # the others did see them

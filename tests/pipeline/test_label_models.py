@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
@@ -18,7 +17,7 @@ import tna_onnx
 from tests.api.test_choice import logits_of
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tests.support import cli, ok
+from tests.support import cli, ok, outputs_of
 from tna_onnx.errors import DataError, UnsupportedModel
 from tna_onnx.extraction.store import json_digest
 from tna_onnx.render.figures import write_figures
@@ -108,10 +107,8 @@ def written(folder: Path, form: str, *words: str) -> tuple[Any, NDArray[Any]]:
 
 
 def ran(path: Path, form: str) -> NDArray[Any]:
-    session = onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
-    name = "logits" if form == "logits" else "p"
-    (values,) = session.run([name], {"x": samples(900, 2)["x"]})
-    return special.expit(values.astype(np.float64)) if form == "logits" else values.astype(np.float64)
+    found = outputs_of(path, samples(900, 2)["x"])
+    return special.expit(found["logits"].astype(np.float64)) if form == "logits" else found["p"].astype(np.float64)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -4,14 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model
-from tests.support import cli, ok
+from tests.pipeline.samples import outputs
+from tests.support import ok, refused
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.numerics.ops import softmax
 from tna_onnx.render.html.programs import use
@@ -68,11 +68,6 @@ def write(path: Path, model: Any, **arrays: dict[str, NDArray[Any]]) -> Path:
     return path / "model.onnx"
 
 
-def outputs_of(path: Path, x: NDArray[Any]) -> list[NDArray[Any]]:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return [np.asarray(each) for each in session.run(None, {"x": x})]
-
-
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -92,7 +87,7 @@ def test_the_written_file_calibrates_every_position(kind: str, name: str, tmp_pa
     model = write(tmp_path, pixels() if first else tokens())
     output = tmp_path / "out.onnx"
     report = tna_onnx.calibrate(model, calib, eval=held_out, search="none", map=name, fold=name != "svs", output=output)
-    before, after = (outputs_of(path, held_out["x"])[0] for path in (model, output))
+    before, after = (outputs(path, held_out["x"])[0] for path in (model, output))
     assert after.shape == before.shape
     axis = 1 if first else -1
     p, q = (each if first else softmax_over(each) for each in (before, after))
@@ -116,7 +111,7 @@ def test_labels_of_the_graph_follow_maps_that_keep_the_order(tmp_path: Path) -> 
     model = write(tmp_path, tokens())
     output = tmp_path / "out.onnx"
     tna_onnx.calibrate(model, data, search="none", map="ets", output=output)
-    logits, labels = outputs_of(output, data["x"])
+    logits, labels = outputs(output, data["x"])
     np.testing.assert_array_equal(labels, logits.argmax(axis=-1))
 
 
@@ -177,7 +172,7 @@ def test_the_last_position(tmp_path: Path) -> None:
     ]
     assert reports[0].comparison.after == reports[1].comparison.after
     assert reports[0].comparison.before.n == 200
-    before, after = (outputs_of(path, data["x"])[0] for path in (model, tmp_path / "o.onnx"))
+    before, after = (outputs(path, data["x"])[0] for path in (model, tmp_path / "o.onnx"))
     np.testing.assert_allclose(after * reports[0].parameters["temperature"], before, rtol=1e-4, atol=1e-4)
 
 
@@ -234,16 +229,10 @@ def test_as_many_positions_as_classes(length: int | str, tmp_path: Path) -> None
 def test_an_axis_of_classes_that_nothing_tells_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Tanh", ["x"], ["logits"])]
     sizes = ["N", 4, 4]
-    model = write(tmp_path, small_model(nodes, {"x": sizes}, {"logits": sizes}, {}))
     data = {"x": np.zeros((40, 4, 4), np.float32), "labels": np.arange(160).reshape(40, 4) % 4}
-    result = cli("evaluate", model, write_data(tmp_path, data), "--output-kind", "logits")
-    assert result.exit_code == 3
-    assert "neither the nodes nor the shape tell which axis holds the classes" in result.output
-
-
-def write_data(path: Path, data: dict[str, NDArray[Any]]) -> Path:
-    np.savez(path / "data.npz", **data)
-    return path / "data.npz"
+    model = write(tmp_path, small_model(nodes, {"x": sizes}, {"logits": sizes}, {}), data=data)
+    said = "neither the nodes nor the shape tell which axis holds the classes"
+    refused(3, said, "evaluate", model, tmp_path / "data.npz", "--output-kind", "logits")
 
 
 @pytest.mark.parametrize("axis", [1, -1])

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
 from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model
-from tests.support import PLAIN, TILTED, WALKED, ok
+from tests.pipeline.samples import nll
+from tests.support import PLAIN, TILTED, WALKED, ok, outputs_of
 from tna_onnx.errors import UnsupportedModel
 from tna_onnx.graph.head import choose_head
 from tna_onnx.graph.load import load_model
@@ -142,16 +142,6 @@ def _made(folder: Path, name: str) -> tuple[Path, Path, Path]:
     return folder / "m.onnx", folder / "calib.npz", folder / "test.npz"
 
 
-def _run(path: Path, x: Array, name: str = "logits") -> Array:
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    values: Array = session.run([name], {"x": x})[0]
-    return values
-
-
-def _nll(logits: Array, labels: Array) -> float:
-    return float(-np.mean(np.log(softmax(logits.astype(np.float64))[np.arange(len(labels)), labels])))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "map_"), [*zip(FORMS, itertools.cycle(["ts", "ets", "isotonic"]), strict=False)])
 def test_a_map_goes_behind_the_scores(tmp_path: Path, name: str, map_: str) -> None:
@@ -161,10 +151,11 @@ def test_a_map_goes_behind_the_scores(tmp_path: Path, name: str, map_: str) -> N
     report = tna_onnx.calibrate(model, calib, eval=test, output=out, search="none", map=map_, device="cpu")
     data = np.load(test)
     assert report.comparison.after.nll < report.comparison.before.nll
-    assert report.comparison.after.nll == pytest.approx(_nll(_run(out, data["x"]), data["labels"]), rel=1e-6)
+    logits = outputs_of(out, data["x"])["logits"]
+    assert report.comparison.after.nll == pytest.approx(nll(logits, data["labels"]), rel=1e-6)
     if map_ == "ts":
         expected = FORMS[name][1](np.tanh(data["x"] @ TRUNK)) / report.parameters["temperature"]
-        np.testing.assert_allclose(softmax(_run(out, data["x"]).astype(np.float64)), softmax(expected), atol=1e-5)
+        np.testing.assert_allclose(softmax(logits.astype(np.float64)), softmax(expected), atol=1e-5)
     assert tna_onnx.verify(model, out, data=test).passed
     assert tna_onnx.evaluate(out, test).metrics.nll == pytest.approx(report.comparison.after.nll, rel=1e-6)
     assert tna_onnx.compare([model, out], test).models[1].metrics.nll == pytest.approx(report.comparison.after.nll)
@@ -188,9 +179,9 @@ def test_what_the_search_scores_is_what_the_file_gives(tmp_path: Path, name: str
         expected = _unit(h) @ w.T / np.linalg.norm(ROWS, axis=1)
     else:
         expected = _unit(h) @ w.T
-    actual = _run(out, data["x"]).astype(np.float64)
+    actual = outputs_of(out, data["x"])["logits"].astype(np.float64)
     np.testing.assert_allclose(softmax(actual), softmax(expected), atol=1e-5)
-    assert report.comparison.after.nll == pytest.approx(_nll(actual, data["labels"]), rel=1e-6)
+    assert report.comparison.after.nll == pytest.approx(nll(actual, data["labels"]), rel=1e-6)
 
 
 @pytest.mark.parametrize("name", DISTANCES)
