@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from click.testing import CliRunner
 from hypothesis import given
@@ -26,7 +25,7 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
-from tests.support import PLAIN, TILTED, ece
+from tests.support import PLAIN, TILTED, ece, outputs_of
 from tna_onnx.cli.command import group
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.render.html.pages import to_html
@@ -243,8 +242,7 @@ def section_of(page: str, name: str) -> str:
 def test_the_table_of_classes_counts_what_the_file_predicts(report: Report, small: Small, page: str) -> None:
     """Recall, precision and confusions against a run of the written file."""
     data = np.load(small.test)
-    session = ort.InferenceSession(report.output, providers=["CPUExecutionProvider"])
-    predicted = np.argmax(session.run(None, {"x": data["x"]})[0], axis=1)
+    predicted = np.argmax(outputs_of(report.output, data["x"])["logits"], axis=1)
     labels = data["labels"]
     for c, found in enumerate(details_of(report).classes):
         assert found.result_after.predicted == np.sum(predicted == c)
@@ -295,8 +293,7 @@ def test_the_program_in_python_runs(page: str, report: Report) -> None:
     done = subprocess.run(
         [sys.executable, "-c", text], cwd=Path(report.output).parent, capture_output=True, text=True, check=True
     )
-    session = ort.InferenceSession(report.output, providers=["CPUExecutionProvider"])
-    (zeros,) = session.run(None, {"x": np.zeros((1, 8), np.float32)})
+    zeros = outputs_of(report.output, np.zeros((1, 8), np.float32))["logits"]
     printed = np.array(done.stdout.replace("[", " ").replace("]", " ").split(), float)
     np.testing.assert_allclose(printed, np.exp(zeros[0]) / np.exp(zeros[0]).sum(), atol=1e-6)
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
 import tna_onnx
 from tests.conftest import Small
-from tests.runtimes.matrix import node_modules
+from tests.runtimes.tools import node_modules
+from tests.support import outputs_of
 from tna_onnx.render.html.programs import use
 from tna_onnx.results.report import Report
 
@@ -91,8 +91,7 @@ def program(report: Report, language: str, kind: str) -> str:
 
 def scores_of(report: Report) -> NDArray[np.float64]:
     """Return what the file computes of zeros, which is what the programs put in."""
-    session = ort.InferenceSession(report.output, providers=["CPUExecutionProvider"])
-    (zeros,) = session.run(None, {"x": np.zeros((1, 8), np.float32)})
+    zeros = outputs_of(report.output, np.zeros((1, 8), np.float32))["logits"]
     return np.asarray(zeros, np.float64).ravel()
 
 
