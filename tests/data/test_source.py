@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from tests.data.samples import encoded, gather, spec, write_folder, write_npz
 from tna_onnx.data import InputSpec, Source, open_precomputed, open_source
 from tna_onnx.data.request import Request
-from tna_onnx.data.source import require_samples, split_rows
+from tna_onnx.data.source import NO_LABELS, require_samples, split_rows
 from tna_onnx.errors import DataError, UsageError
 
 N = 7
@@ -267,6 +268,21 @@ NAMES = [kind.__name__.replace("<lambda>", "arrow_lz4") for kind in KINDS]
 def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Source, list[InputSpec]]:
     case = request.param(tmp_path_factory.mktemp("source"))
     return case.open(), case.inputs
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not precomputed])
+def test_labels_that_nobody_asks_for_are_not_read(kind: Callable[[Path], Case], tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    case, expected = kind(tmp_path / "a"), gather(kind(tmp_path / "b").open(), N)
+    if isinstance(case.data, tuple):
+        case = replace(case, data=case.data[0])
+    words = {**case.options, "labels": NO_LABELS, "class_names": None}
+    source = open_source(case.data, case.inputs, 1, **words)  # one class, which labels of two do not fit
+    np.testing.assert_array_equal(source.labels, np.full(N, -1))
+    assert re.search(rf"\({N} (images|samples), .*without labels", source.describe())
+    for name, values in gather(source, 4).items():
+        np.testing.assert_array_equal(values, expected[name])
 
 
 @settings(deadline=None, max_examples=25)

@@ -41,25 +41,9 @@ VIT = {
     "size": 224,
     "feature_extractor_type": "ViTFeatureExtractor",
 }
-CLIP = {
-    "image_processor_type": "CLIPImageProcessor",
-    "do_convert_rgb": True,
+SHARED = {
     "do_resize": True,
     "size": {"shortest_edge": 224},
-    "resample": 3,
-    "do_center_crop": True,
-    "crop_size": {"height": 224, "width": 224},
-    "do_rescale": True,
-    "rescale_factor": 0.00392156862745098,
-    "do_normalize": True,
-    "image_mean": list(MEAN),
-    "image_std": list(STD),
-}
-CONVNEXT = {
-    "image_processor_type": "ConvNextImageProcessor",
-    "do_resize": True,
-    "size": {"shortest_edge": 224},
-    "crop_pct": 0.875,
     "resample": 3,
     "do_rescale": True,
     "rescale_factor": 0.00392156862745098,
@@ -67,6 +51,9 @@ CONVNEXT = {
     "image_mean": list(MEAN),
     "image_std": list(STD),
 }
+CROPPED = {"do_center_crop": True, "crop_size": {"height": 224, "width": 224}}
+CLIP = {"image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, **SHARED, **CROPPED}
+CONVNEXT = {"image_processor_type": "ConvNextImageProcessor", "crop_pct": 0.875, **SHARED}
 MOBILEVIT = {
     "image_processor_type": "MobileViTImageProcessor",
     "do_resize": True,
