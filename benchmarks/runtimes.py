@@ -5,8 +5,8 @@
 
 Packages of Node.js: `npm install` in tests/runtimes/web, or TNA_ONNX_NODE_MODULES names their folder.
 
-`tests/runtimes/matrix.py` holds the models, runtimes and conversions; `tests/runtimes/test_runtimes.py` asserts what is
-printed here.
+`tests/runtimes/matrix.py` holds the models and conversions, `tools.py` the runtimes; `test_runtimes.py` asserts what
+is printed here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,7 @@ from common import arguments, markdown
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.runtimes.decisions import DECIDERS, GUARDED, decided, disagreements, write_guarded  # noqa: E402
-from tests.runtimes.decisions import missing as decider_missing  # noqa: E402
-from tests.runtimes.decisions import version as version_of  # noqa: E402
+from tests.runtimes.decisions import GUARDED, decided, write_guarded  # noqa: E402
 from tests.runtimes.forms import FORMS, Form  # noqa: E402
 from tests.runtimes.matrix import (  # noqa: E402
     CONVERSIONS,
@@ -33,11 +31,10 @@ from tests.runtimes.matrix import (  # noqa: E402
     RUNTIMES,
     SOURCES,
     Conversion,
-    DoesNotRun,
     Drift,
     Matrix,
-    Runtime,
 )
+from tests.runtimes.tools import TOOLS, DoesNotRun, Runtime, disagreements, outputs_in  # noqa: E402
 
 COLUMNS = ["original", "none", "ts", "ts-node", "ets", "isotonic", "aar"]
 # Header of a table -> the columns that it takes the worst of.
@@ -121,7 +118,7 @@ def page(n_samples: int) -> str:
         largest=table(coarse),
         guarded=guarded_table,
         forms=forms_table,
-        versions=", ".join(f"{tool} {version_of(tool)}" for tool in present()),
+        versions=", ".join(f"{tool} {TOOLS[tool].version()}" for tool in present()),
         limits=limits,
         absent=f"\nNot measured:\n\n{absent}" if absent else "",
     )
@@ -129,7 +126,7 @@ def page(n_samples: int) -> str:
 
 def present() -> list[str]:
     """Return what runs guarded files here."""
-    return [tool for tool in DECIDERS if not decider_missing(tool)]
+    return [tool for tool in TOOLS if not TOOLS[tool].missing()]
 
 
 def guarded(folder: Path) -> str:
@@ -177,10 +174,10 @@ def form_cell(tool: str, form: Form) -> str:
     moved: list[float] = []
     for path in (form.original, form.written):
         try:
-            found = DECIDERS[tool].run(path, form.x, {})
+            found = outputs_in(tool, path, form.x)
         except DoesNotRun:
             return "no" if moved else "original: no"
-        moved.append(disagreements(found, DECIDERS["ONNX Runtime"].run(path, form.x, {}))[0])
+        moved.append(disagreements(found, outputs_in("ONNX Runtime", path, form.x))[0])
     return "0" if moved[1] == 0 else f"{moved[1]:.1e}"
 
 

@@ -6,13 +6,8 @@ turn a file into another one. `test_runtimes.py` asserts on them; `benchmarks/ru
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import subprocess
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module, metadata
@@ -26,9 +21,10 @@ from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
+from tests.conftest import ROOT
+from tests.runtimes.tools import TOOLS, Run, Runtime, missing_module, ort_session, quiet, run_ort
 
-HERE = Path(__file__).resolve().parent
-DIGITS = HERE.parent.parent / "models/digits"
+DIGITS = ROOT / "models/digits"
 
 BATCH = 33
 
@@ -249,189 +245,12 @@ class Drift:
 def probabilities(run: Run, path: Path, x: np.ndarray) -> np.ndarray:
     """Run the first sample alone and the others in batches, and return (N, C) probabilities."""
     batches = [x[:1], *(x[i : i + BATCH] for i in range(1, len(x), BATCH))]
-    results = run(path, batches)
+    results = [next(iter(outputs.values())) for outputs in run(path, batches, {})]
     assert [len(y) for y in results] == [len(b) for b in batches]
     return as_probabilities(path, np.concatenate(results))
 
 
 # Runtimes
-
-
-class DoesNotRun(Exception):
-    """A runtime refuses a file; the message is its own."""
-
-
-Run = Callable[[Path, list[np.ndarray]], list[np.ndarray]]
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """What runs a file.
-
-    Attributes:
-        run: (path, batches) -> results of the first output.
-        package: distribution that it comes from.
-        module: what Python imports, or None for a package of Node.js.
-        attribute: what a module has only in a version that has this runtime.
-    """
-
-    run: Run
-    package: str
-    module: str | None = None
-    attribute: str | None = None
-
-    def missing(self) -> str | None:
-        """Say what is not installed."""
-        return missing_module(self.module, self.attribute) if self.module else missing_node_package(self.package)
-
-    def version(self) -> str:
-        """Return the version of the package."""
-        if self.module:
-            return metadata.version(self.package)
-        return json.loads((node_modules() / self.package / "package.json").read_text())["version"]
-
-
-def missing_module(name: str, attribute: str | None = None) -> str | None:
-    """Say that a module cannot be imported, or is of a version without an attribute."""
-    try:
-        with quiet():
-            module = import_module(name)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: torchvision beside a torch of another build
-        return f"{name} cannot be imported: {error}"
-    return f"this {name} has no {attribute}" if attribute and not hasattr(module, attribute) else None
-
-
-def node_modules() -> Path:
-    """Return the folder of the Node.js packages; TNA_ONNX_NODE_MODULES names another one."""
-    return Path(os.environ.get("TNA_ONNX_NODE_MODULES") or HERE / "web/node_modules").resolve()
-
-
-def missing_node_package(name: str) -> str | None:
-    """Say that Node.js or a package of it is not installed."""
-    if shutil.which("node") is None:
-        return f"{name}: node is not installed"
-    if not (node_modules() / name / "package.json").exists():
-        return f"{name} is not installed; run `npm install --ignore-scripts` in tests/runtimes/web"
-    return None
-
-
-def ends(path: Path) -> tuple[str, str]:
-    """Return the names of the first input and the first output of a file."""
-    graph = onnx.load(path).graph
-    return graph.input[0].name, graph.output[0].name
-
-
-def ort_session(path: Path, level: str = "ENABLE_ALL", optimized: Path | None = None) -> onnxruntime.InferenceSession:
-    """Open a file at a graph optimisation level; write the optimised graph, if asked to."""
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, f"ORT_{level}")
-    if optimized is not None:
-        options.optimized_model_filepath = str(optimized)
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-
-
-def run_ort(path: Path, batches: list[np.ndarray], level: str = "ENABLE_ALL") -> list[np.ndarray]:
-    """Run with ONNX Runtime."""
-    session, (given, result) = ort_session(path, level), ends(path)
-    return [session.run([result], {given: x})[0] for x in batches]
-
-
-def run_reference(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
-    """Run with the reference evaluator of the onnx package."""
-    from onnx.reference import ReferenceEvaluator
-
-    evaluator, (given, result) = ReferenceEvaluator(str(path)), ends(path)
-    return [evaluator.run([result], {given: x})[0] for x in batches]
-
-
-def run_openvino(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
-    """Run with OpenVINO on the CPU, in float32 also where the processor is faster in bfloat16."""
-    import openvino
-
-    core = openvino.Core()
-    model = core.compile_model(core.read_model(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    return [np.array(model(x)[0]) for x in batches]
-
-
-def run_opencv(path: Path, batches: list[np.ndarray], engine: str) -> list[np.ndarray]:
-    """Run with OpenCV's dnn module; a net per shape, as the classic engine infers shapes once."""
-    import cv2
-
-    chosen = [getattr(cv2.dnn, engine)] if hasattr(cv2.dnn, engine) else []  # OpenCV 4 has the classic one only
-    try:
-        nets = {shape: cv2.dnn.readNetFromONNX(str(path), *chosen) for shape in {x.shape for x in batches}}
-        results = []
-        for x in batches:
-            nets[x.shape].setInput(x)
-            results.append(np.array(nets[x.shape].forward()))
-    except cv2.error as error:
-        raise DoesNotRun(str(error)) from error
-    return results
-
-
-def run_node(path: Path, batches: list[np.ndarray], package: str) -> list[np.ndarray]:
-    """Run in Node.js."""
-    given, result = ends(path)
-    job = {
-        "model": str(path),
-        "input": given,
-        "output": result,
-        "batches": [{"shape": x.shape, "data": x.ravel().tolist()} for x in batches],
-    }
-    found = run_in_node(package, job)
-    return [np.array(y, np.float32).reshape(len(x), -1) for x, y in zip(batches, found, strict=True)]
-
-
-def run_in_node(package: str, job: dict[str, Any]) -> list[Any]:
-    """Run a job in Node.js; `web/run.mjs` says what it holds."""
-    done = subprocess.run(
-        ["node", HERE / "web/run.mjs", package, node_modules()],
-        input=json.dumps(job), capture_output=True, text=True, check=False, timeout=300,
-    )  # fmt: skip
-    if done.returncode:
-        raise DoesNotRun(done.stderr)
-    results: list[Any] = json.loads(done.stdout)
-    return results
-
-
-def run_tvm(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
-    """Compile with TVM for this processor and run."""
-    with quiet():
-        import tvm
-        from tvm.relax.frontend.onnx import from_onnx
-
-        module = tvm.relax.build(from_onnx(onnx.load(path)), target=tvm.target.Target("llvm"))
-        machine = tvm.relax.VirtualMachine(module, tvm.cpu())
-        return [machine["main"](tvm.runtime.tensor(x)).numpy() for x in batches]
-
-
-def run_onnx2torch(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
-    """Convert to a torch module and run that."""
-    import onnx2torch
-    import torch
-
-    try:
-        module = onnx2torch.convert(str(path)).eval()
-    except NotImplementedError as error:
-        raise DoesNotRun(str(error)) from error
-    with torch.no_grad():
-        return [module(torch.from_numpy(x)).numpy() for x in batches]
-
-
-def _ort_runtime(level: str) -> Runtime:
-    return Runtime(lambda path, batches: run_ort(path, batches, level), "onnxruntime", "onnxruntime")
-
-
-def _opencv_runtime(engine: str, needs: str | None) -> Runtime:
-    def run(path: Path, batches: list[np.ndarray]) -> list[np.ndarray]:
-        return run_opencv(path, batches, engine)
-
-    return Runtime(run, "opencv-python-headless", "cv2.dnn", needs)
-
-
-def _node_runtime(package: str) -> Runtime:
-    return Runtime(lambda path, batches: run_node(path, batches, package), package)
 
 
 ORT_LEVELS = [
@@ -441,15 +260,8 @@ ORT_LEVELS = [
 ]
 
 RUNTIMES: dict[str, Runtime] = {
-    **{f"ONNX Runtime {level}": _ort_runtime(level) for level in ORT_LEVELS},
-    "onnx reference evaluator": Runtime(run_reference, "onnx", "onnx"),
-    "OpenVINO": Runtime(run_openvino, "openvino", "openvino"),
-    "OpenCV classic engine": _opencv_runtime("ENGINE_CLASSIC", None),
-    "OpenCV new engine": _opencv_runtime("ENGINE_NEW", "ENGINE_NEW"),
-    "ONNX Runtime for Node.js": _node_runtime("onnxruntime-node"),
-    "ONNX Runtime Web (WASM)": _node_runtime("onnxruntime-web"),
-    "TVM": Runtime(run_tvm, "apache-tvm", "tvm"),
-    "onnx2torch": Runtime(run_onnx2torch, "onnx2torch", "onnx2torch"),
+    **{f"ONNX Runtime {lvl}": Runtime(partial(run_ort, level=lvl), "onnxruntime", "onnxruntime") for lvl in ORT_LEVELS},
+    **{name: tool for name, tool in TOOLS.items() if name not in ("ONNX Runtime", "tract")},
 }
 
 
@@ -521,14 +333,6 @@ def to_int8(source: Path, target: Path, *, exclude: bool) -> None:
 def appended_nodes(path: Path) -> list[str]:
     """Return the names of the nodes that tna-onnx appended."""
     return [node.name for node in onnx.load(path).graph.node if node.name.startswith("tna_onnx")]
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Silence what other packages warn of when they are imported or clip values for float16."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 _ORT_HALF = "onnxruntime.transformers.float16"

@@ -12,9 +12,10 @@ import pytest
 from onnx import TensorProto, helper
 
 import tna_onnx
-from tests.runtimes.decisions import DECIDERS, GUARDED, decided, disagreements, missing, write_guarded
-from tests.runtimes.matrix import ORT_LEVELS, DoesNotRun, Matrix, Source, ort_session, quiet
+from tests.runtimes.decisions import GUARDED, decided, write_guarded
+from tests.runtimes.matrix import ORT_LEVELS, Matrix, Source
 from tests.runtimes.matrix import small as small_source
+from tests.runtimes.tools import TOOLS, DoesNotRun, disagreements, ort_session, quiet
 
 # Scores of features are differences of large numbers.
 BOUND = 1e-4
@@ -39,7 +40,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Matrix:
 
 def _pairs() -> Iterator[tuple[str, str]]:
     """Each other tool with a third of the files, and each file with a third of the tools."""
-    for k, tool in enumerate(tool for tool in DECIDERS if tool != "ONNX Runtime"):
+    for k, tool in enumerate(tool for tool in TOOLS if tool != "ONNX Runtime"):
         for j, name in enumerate(GUARDED):
             if (j - k) % 3 == 0 or tool == "onnx reference evaluator":
                 yield tool, name
@@ -47,7 +48,7 @@ def _pairs() -> Iterator[tuple[str, str]]:
 
 @pytest.mark.parametrize(("tool", "name"), [*_pairs()])
 def test_runtimes_decide_the_same(matrix: Matrix, tool: str, name: str) -> None:
-    if why := missing(tool):
+    if why := TOOLS[tool].missing():
         pytest.skip(why)
     refused = "turned" in name and tool in NO_TURNING
     if "dials" in name and "classic" in tool:
@@ -128,7 +129,7 @@ def test_files_of_few_bits_decide_the_same(form: str, name: str, tmp_path: Path)
         (found,) = ort_session(path, level).run(["decision"], {"x": x})
         np.testing.assert_array_equal(found, expected)
     for tool in ("onnx reference evaluator", "OpenVINO"):
-        if not missing(tool):
+        if not TOOLS[tool].missing():
             np.testing.assert_array_equal(decided(tool, name, path, x)["decision"].reshape(-1), expected)
 
 
@@ -140,7 +141,7 @@ def test_files_of_few_bits_rule_classes_out(form: str, tmp_path: Path) -> None:
     with np.load(source.test) as test:
         x = test["x"][:200]
     for tool in ("ONNX Runtime", "onnx reference evaluator", "OpenVINO"):
-        if not missing(tool):
+        if not TOOLS[tool].missing():
             p = decided(tool, "", Path(result.output), x)["p"].astype(np.float64)
             assert not p[:, [0, 3]].any()
             np.testing.assert_allclose(p.sum(axis=1), 1, atol=0.01)

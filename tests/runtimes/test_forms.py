@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.runtimes.decisions import DECIDERS, disagreements, missing
 from tests.runtimes.forms import FORMS, LIMITS, Form
-from tests.runtimes.matrix import DoesNotRun
+from tests.runtimes.tools import TOOLS, DoesNotRun, disagreements, outputs_in
 
 BOUND = 1e-4
 
@@ -30,7 +29,7 @@ def form_of(name: str, written: dict[str, Form], factory: pytest.TempPathFactory
     ("tool", "name"),
     [
         (tool, name)
-        for k, tool in enumerate(tool for tool in DECIDERS if tool != "ONNX Runtime")
+        for k, tool in enumerate(tool for tool in TOOLS if tool != "ONNX Runtime")
         for j, name in enumerate(FORMS)
         if (j - k) % 3 == 0 or (tool, name) in LIMITS
     ],
@@ -38,7 +37,7 @@ def form_of(name: str, written: dict[str, Form], factory: pytest.TempPathFactory
 def test_runtimes_give_the_same(
     written: dict[str, Form], tmp_path_factory: pytest.TempPathFactory, tool: str, name: str
 ) -> None:
-    if why := missing(tool):
+    if why := TOOLS[tool].missing():
         pytest.skip(why)
     form = form_of(name, written, tmp_path_factory)
 
@@ -55,5 +54,5 @@ def test_runtimes_give_the_same(
 
 def difference(tool: str, path: Path, form: Form) -> float:
     """Return how far an output of a file is from that in ONNX Runtime, relative to its size where that is over 1."""
-    expected = DECIDERS["ONNX Runtime"].run(path, form.x, {})
-    return disagreements(DECIDERS[tool].run(path, form.x, {}), expected)[0]
+    expected = outputs_in("ONNX Runtime", path, form.x)
+    return disagreements(outputs_in(tool, path, form.x), expected)[0]

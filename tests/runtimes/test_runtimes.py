@@ -14,7 +14,8 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 import tna_onnx
-from tests.runtimes.matrix import CONVERSIONS, FILES, LIMITS, RUNTIMES, DoesNotRun, Drift, Matrix
+from tests.runtimes.matrix import CONVERSIONS, FILES, LIMITS, RUNTIMES, Drift, Matrix
+from tests.runtimes.tools import DoesNotRun
 
 # Largest |p - p'| between two runtimes that both compute in float32. Isotonic functions have steps, up to some twenty
 # steep, that magnify the rounding of p.

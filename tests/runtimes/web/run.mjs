@@ -1,8 +1,7 @@
 // Runs an ONNX file with ONNX Runtime for Node.js or for browsers (WebAssembly, one thread).
 //     node run.mjs PACKAGE NODE_MODULES < job.json
-// where the job is {"model": path, "input": name, "output": name, "batches": [{"shape": [...], "data": [...]}]}.
-// Prints [[...], ...], one list of numbers a batch. With "outputs", names, in place of "output" each of these is a list
-// of one list an output; "dials" are further inputs, name -> {"shape", "data"}.
+// where the job is {"model": path, "input": name, "outputs": [name, ...], "batches": [{"shape": [...], "data": [...]}],
+// "dials": further inputs, name -> {"shape", "data"}}. Prints for each batch a list of numbers an output.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 
@@ -18,13 +17,12 @@ const session = await ort.InferenceSession.create(readFileSync(job.model), { exe
 const results = [];
 for (const { shape, data } of job.batches) {
   const feeds = { [job.input]: new ort.Tensor("float32", Float32Array.from(data), shape) };
-  for (const [name, dial] of Object.entries(job.dials ?? {})) {
+  for (const [name, dial] of Object.entries(job.dials)) {
     // what a session does not list as an input may be passed over without a word
     if (!session.inputNames.includes(name)) throw new Error(`no input of this session: ${name}`);
     feeds[name] = new ort.Tensor("float32", Float32Array.from(dial.data), dial.shape);
   }
   const found = await session.run(feeds);
-  const one = (output) => Array.from(found[output].data, Number);
-  results.push(job.outputs ? job.outputs.map(one) : one(job.output));
+  results.push(job.outputs.map((output) => Array.from(found[output].data, Number)));
 }
 process.stdout.write(JSON.stringify(results));
