@@ -195,7 +195,8 @@ def test_moments_are_those_of_the_residuals_by_bin(monkeypatch: pytest.MonkeyPat
         for s in pair:
             c = s.confidence.astype(np.float64)
             if name == "ece":
-                share = np.array([np.ceil(bins * value) - 1 == np.arange(bins) for value in c])
+                # of k / 60, not of its rounding to float32: 12 / 60 is on the border of the first bin
+                share = np.array([np.ceil(round(60 * value) * bins / 60) - 1 == np.arange(bins) for value in c])
             else:
                 # each sample of a tie has the mean of what the tie's ranks hold
                 rank = np.argsort(np.argsort(c, kind="stable"))
