@@ -216,7 +216,7 @@ twice the original's plus 1e-3, and two points fewer equal predictions.
 
 For single samples steep ramps of `isotonic` magnify what a conversion does to the logits. Where single probabilities
 matter, choose `ts` or `ets`, or convert to float16 first (with onnxconverter-common) and recalibrate the result. For 8
-bits, [quantise first, then recalibrate](how-to/quantized.md). Dynamic quantisation leaves the matrix of `aar` in float;
+bits, see [After quantisation](how-to/quantized.md). Dynamic quantisation leaves the matrix of `aar` in float;
 for static quantisation, exclude the nodes named `tna_onnx` (`nodes_to_exclude`).
 
 ONNX Runtime's own float16 converter, when given a `node_block_list`, may write a file that ONNX Runtime then refuses:

@@ -46,7 +46,6 @@ SAME_OUTPUT = {"README.md": "docs/tutorial.md"}
 NOT_RUN = {
     "README.md": ["python3 -m venv .venv && .venv/bin/pip install -e '.[test]' && .venv/bin/python -m pytest"],
     "docs/data.md": [
-        "tna-onnx calibrate text.onnx --calib reviews.csv --tokenizer model_folder/",
         "tna-onnx calibrate model.onnx --calib s3://bucket/photos/ --preset imagenet --classes classes.txt",
     ],
     "docs/how-to/ci-gate.md": [
