@@ -55,7 +55,7 @@ def test_a_function_loads_its_keywords_and_result_and_the_first_call_the_work() 
     assert {"numpy", "tna_onnx.api.arguments", "tna_onnx.data.options"} <= modules
     assert modules.isdisjoint({*HEAVY, "click"} - {"numpy", "array_api_compat"})
     assert packages(modules).isdisjoint({"engine", "render", "runtime", "search", "data.sources"})
-    assert modules.isdisjoint({"tna_onnx.graph.load", "tna_onnx.data.formats", "tna_onnx.pipeline.job"})
+    assert modules.isdisjoint({"tna_onnx.graph.load", "tna_onnx.pipeline.job"})
 
 
 def test_a_run_loads_the_source_that_it_reads_and_no_distribution() -> None:

@@ -23,7 +23,7 @@ from tna_onnx.data.images.preprocess import Recipe
 from tna_onnx.data.images.recipes import read_recipe
 from tna_onnx.data.labels import listed, metadata_class_names, read_class_names
 from tna_onnx.data.positions import Several
-from tna_onnx.data.request import BESIDE, Request, label_columns, names_of
+from tna_onnx.data.request import BESIDE, Request, label_columns, names_of, open_request
 from tna_onnx.data.source import ClassPrior, InputSpec, Source
 from tna_onnx.data.suspicion import Suspicion, below_expectation, label_suspicion
 from tna_onnx.errors import CheckFailed, DataError, UsageError
@@ -181,9 +181,6 @@ class Data(DataFields):
 
     def open(self, inputs: Sequence[InputSpec], n_classes: int, names: tuple[str, ...] | None, **words: Any) -> Source:
         """Open the samples for a model's inputs; the arguments are those of `request`."""
-        # what reads data loads with the first data
-        from tna_onnx.data.formats import open_request  # noqa: PLC0415
-
         return open_request(self.samples, self.request(inputs, n_classes, names, **words), self.format)
 
     @property

@@ -167,7 +167,16 @@ class _Web:
         return False
 
     def exists(self) -> bool:
-        return exists(self.root + self.query)
+        url = self.root + self.query
+
+        def ask(_: _Transfer) -> bool:
+            with _open(url):
+                return True
+
+        try:
+            return bool(_Transfer(ask).result(url))
+        except FileNotFoundError:
+            return False
 
     def file_name(self, last: str) -> str:
         return _file_name(unquote(last))
@@ -285,19 +294,6 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def exists(url: str) -> bool:
-    """Tell whether the server has something at a URL."""
-
-    def ask(_: _Transfer) -> bool:
-        with _open(url):
-            return True
-
-    try:
-        return bool(_Transfer(ask).result(url))
-    except FileNotFoundError:
-        return False
-
-
 def download(url: str, target: Path, max_bytes: int) -> int:
     """Copy a file, and return its size."""
 
@@ -343,7 +339,7 @@ def _announced(url: str, response: HTTPResponse, max_bytes: int) -> int | None:
 def _open(url: str) -> HTTPResponse:
     """Send a request, and return the answer when its head is there.
 
-    Raises FileNotFoundError: there is nothing at the URL. UsageError, DataError: see `exists`.
+    Raises FileNotFoundError: there is nothing at the URL. UsageError, DataError: it cannot be opened.
     """
     # Only http: the default openers also read ftp:, file: and data:.
     opener = urllib.request.OpenerDirector()
