@@ -182,7 +182,8 @@ def order_warning(predicted: IntArray, marks: IntArray, names: Sequence[str] | N
     if any(_gain(order, half) < needed for order, half in zip(orders, reversed(halves), strict=True)):
         return ""
     moved = np.flatnonzero((orders[0] != np.arange(len(orders[0]))) & (orders[0] == orders[1]))
-    pairs = [f"{_name(c, names)}: column {_name(orders[0][c], names)}" for c in moved.tolist()]
+    named = names or [str(c) for c in range(len(orders[0]))]
+    pairs = [f"{named[c]}: column {named[orders[0][c]]}" for c in moved.tolist()]
     return (
         "another order of the label columns fits the model's predictions much better "
         f"(for label {listed(pairs)}); give them in the order of the model's output"
@@ -214,9 +215,3 @@ def _gain(order: IntArray, correlations: NDArray[np.float64]) -> float:
     if not moved.any():
         return 0.0
     return float(np.mean(correlations[identity, order][moved] - np.diag(correlations)[moved]))
-
-
-def _name(c: int, names: Sequence[str] | None) -> str:
-    if names:
-        return names[c]
-    return str(c)

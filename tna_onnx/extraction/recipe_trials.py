@@ -300,9 +300,13 @@ def is_harmless(images: TrialImages, trial: Trial, best: Trial) -> bool:
 
 def hardly_differ(images: TrialImages, first: Trial, second: Trial) -> bool:
     """Whether two recipes differ little in what they make of pixels, in whatever size."""
-    if first.resolved.color != second.resolved.color:
-        return _is_grey(images, first) and _distance(first.resolved, second.resolved) <= _HARDLY
-    return _distance(first.resolved, second.resolved) <= _HARDLY
+    alike = _distance(first.resolved, second.resolved) <= _HARDLY
+    if first.resolved.color == second.resolved.color or not alike:
+        return alike
+    # colours in another order: whether the first images have any to speak of
+    pixels = next(images.batches(first.pixels, 0, FIRST))
+    between = float(np.sqrt(np.mean((pixels - np.flip(pixels, first.channel_axis)) ** 2)))
+    return between <= _GREY * float(np.std(pixels))
 
 
 def _distance(first: ResolvedRecipe, second: ResolvedRecipe) -> float:
@@ -315,9 +319,3 @@ def _distance(first: ResolvedRecipe, second: ResolvedRecipe) -> float:
         squares.append((slope * mean - offset) ** 2 + (slope * deviation) ** 2)
         spreads.append(sum(slopes) / 2 * deviation)
     return math.sqrt(float(np.mean(squares))) / float(np.mean(spreads))
-
-
-def _is_grey(images: TrialImages, trial: Trial) -> bool:
-    """Whether the first images have no colours to speak of."""
-    pixels = next(images.batches(trial.pixels, 0, FIRST))
-    return float(np.sqrt(np.mean((pixels - np.flip(pixels, trial.channel_axis)) ** 2))) <= _GREY * float(np.std(pixels))

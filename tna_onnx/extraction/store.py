@@ -271,22 +271,17 @@ def _is_plausible(manifest: dict[str, Any]) -> bool:
     """
     counts = [manifest["samples"], manifest["chunk"]]
     for name, described in manifest["arrays"].items():
-        if not _ARRAY.fullmatch(name) or not _is_written_as(described["dtype"], name):
+        dtype = described["dtype"]
+        if not _ARRAY.fullmatch(name) or not isinstance(dtype, str):
+            return False
+        # checksums are of bytes, which fit other numbers as well; what lies beside features may be masks and positions
+        kinds = "f" if name in ("features", "logits") else "biufc"
+        if np.dtype(dtype).kind not in kinds or not np.dtype(dtype).isnative or np.dtype(dtype).str != dtype:
             return False
         counts += [1, *described["shape"]]
     if not all(type(count) is int and 0 <= count < _MAX_COUNT for count in counts) or manifest["chunk"] < 1:
         return False
     return isinstance(manifest["key"], dict)
-
-
-def _is_written_as(dtype: Any, name: str) -> bool:
-    """Whether an array may be of this dtype. Checksums are of bytes, which fit other numbers as well."""
-    if not isinstance(dtype, str):
-        return False
-    parsed = np.dtype(dtype)
-    # what lies beside the features may be masks and positions
-    kinds = "f" if name in ("features", "logits") else "biufc"
-    return parsed.kind in kinds and parsed.isnative and parsed.str == dtype
 
 
 def _read_checksums(folder: Path) -> list[str]:

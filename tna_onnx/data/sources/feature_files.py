@@ -145,21 +145,16 @@ class FeatureFolder:
         if is_url(self.place):
             self.system, self.root = file_system(self.place)
         try:
-            if self._names():
+            if self.system is not None:
+                names = self.system.find(self.root) if self.system.exists(self.root) else []
+            else:
+                names = list(Path(self.root).iterdir()) if Path(self.root).exists() else []
+            if names:
                 raise UsageError(f"{place}: holds files already; name a new folder, or delete this one")
             with self.open(UNFINISHED):
                 pass
         except OSError as error:
             raise UsageError(f"{place}: cannot be written ({reason(error)}); name another folder") from error
-
-    def _names(self) -> list[str]:
-        if self.system is not None:
-            if not self.system.exists(self.root):
-                return []
-            return list(self.system.find(self.root))
-        if not Path(self.root).exists():
-            return []
-        return [entry.name for entry in Path(self.root).iterdir()]
 
     def open(self, name: str) -> Any:
         """Return a stream to write a file."""
