@@ -70,6 +70,15 @@ def test_an_empty_cell_is_refused_with_its_row(small: Small, arrays: Arrays) -> 
         tna_onnx.evaluate(small.model, {"x": arrays["x"], "labels": arrays["labels"]}, groups=patients[1:])
 
 
+def test_none_is_a_name_and_bytes_are_text(small: Small, arrays: Arrays) -> None:
+    """A treatment may be "none"; the same patients are b"p1" in one file and "p1" in another."""
+    data = {"x": arrays["x"], "labels": arrays["labels"]}
+    drugs = np.where(np.arange(len(arrays["labels"])) % 3 == 0, "none", "aspirin")
+    for values in (drugs, drugs.astype(np.bytes_), drugs.astype(object)):
+        found = tna_onnx.evaluate(small.model, data, by=values, device="cpu").subgroups
+        assert {(part.name, part.metrics.n) for part in found} == {("none", 100), ("aspirin", 200)}
+
+
 def test_what_a_group_is_called_and_their_order_do_not_matter(small: Small, arrays: Arrays) -> None:
     data = {"x": arrays["x"], "labels": arrays["labels"]}
     words = {"search": "none", "map": "ts", "device": "cpu"}

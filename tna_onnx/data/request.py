@@ -42,6 +42,9 @@ BESIDE = {"group": ("groups", "--group-column"), "by": ("subgroups", "--by"), "w
 STORED = ("group", "weight")
 """What stays with a sample where its features are stored, under these names."""
 
+# What libraries write where a value is missing; "none" is a word.
+_EMPTY = frozenset({"", "nan", "NaN", "None", "NaT", "<NA>"})
+
 
 def label_columns(label_column: str | None) -> tuple[str, ...]:
     """Return the names of the label columns of a multi-label table; empty if at most one column is named.
@@ -235,11 +238,17 @@ def _texts(values: Any, n: int, where: str) -> AnyArray:
     array = any_array(values)
     if array.shape != (n,):
         raise DataError(f"{where}: expected one value for each of {n:,} samples, found shape {array.shape}")
-    cells = array.tolist()
-    texts = [str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell).strip() for cell in cells]
-    for row, (cell, text) in enumerate(zip(cells, texts, strict=True)):
-        if cell is None or text.lower() in ("", "nan", "none", "<na>"):
+    texts = []
+    for row, cell in enumerate(array.tolist()):
+        if isinstance(cell, bytes):
+            text = cell.decode("utf-8", "backslashreplace").strip()
+        elif isinstance(cell, float) and cell.is_integer():
+            text = str(int(cell))
+        else:
+            text = str(cell).strip()
+        if text in _EMPTY:
             raise DataError(f"{where}: is empty in row {row}; fill it, or leave the sample out")
+        texts.append(text)
     return np.array(texts)
 
 
