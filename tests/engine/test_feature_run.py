@@ -124,6 +124,24 @@ def test_what_the_model_reads_may_have_the_name_of_a_weight_a_label_or_a_key(tmp
     assert by_key(tmp_path / "f-a") == by_key(tmp_path / "f-b")
 
 
+def test_columns_read_for_something_else_are_no_labels(tmp_path: Path) -> None:
+    """As in calibrate: a column of groups, or one that fills the input, may be called as labels are."""
+    import pyarrow.parquet as pq
+
+    table = rows()
+    sites = [f"site {row // 2}" for row in range(N)]
+    for name, columns, words in (
+        ("a", ["image", "target", "key", "class"], {"group_column": "class"}),
+        ("b", ["y", "target", "key"], {"columns": ["y"]}),
+    ):
+        named = table.append_column("class", [sites]) if name == "a" else table
+        pq.write_table(named.rename_columns(columns), tmp_path / f"{name}.parquet")
+        features(MODEL, tmp_path / f"{name}.parquet", output=tmp_path / name, device="cpu", **words)
+        assert {key: label for key, (label, _) in by_key(tmp_path / name).items()} == dict(
+            zip(table["key"].to_pylist(), table["label"].to_pylist(), strict=True)
+        )
+
+
 def test_tensors_with_permuted_axes_are_refused_as_they_are_elsewhere(tmp_path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

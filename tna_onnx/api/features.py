@@ -23,7 +23,7 @@ from tna_onnx.api.arguments import FeatureWords, ProgressWord
 from tna_onnx.data import Recipe, Source
 from tna_onnx.data.choices import BatchSize, FeatureFields
 from tna_onnx.data.foreign import is_url
-from tna_onnx.data.labelfile import find_label_column
+from tna_onnx.data.labelfile import find_label_column, label_candidates
 from tna_onnx.data.options import Data
 from tna_onnx.data.request import BESIDE, Request
 from tna_onnx.data.sources.arrow import TableFiles, find_table_files, row_groups
@@ -330,7 +330,9 @@ def _of_tables(
     computed = {"features", "logits"} & set(files.schema.names)
     if computed and not computed & {spec.name for spec in opened.inputs}:
         raise UsageError(f"{where}: holds computed features or logits already")
-    label = find_label_column([field.name for field in files.schema], data.label_column, where)
+    inputs = {*(spec.name for spec in opened.inputs), *data.columns}
+    others = [name for name in files.schema.names if name not in inputs]
+    label = find_label_column(label_candidates(others, request.no_inputs, data.label_column), data.label_column, where)
     columns, image, note = table_columns(files.schema, request, label, where)
     recipe: Recipe | None = None
     if image:
