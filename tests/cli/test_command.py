@@ -319,7 +319,7 @@ def test_bad_arrays(small: Small, tmp_path: Path, case: str) -> None:
 
 @pytest.mark.parametrize(
     ("output", "message"),
-    [("model.onnx", "output is the input model"), ("none/o.onnx", "does not exist"), (".", "is a directory")],
+    [("model.onnx", "output is the input model"), ("none/o.onnx", "does not exist"), (".", "is a folder")],
 )
 def test_bad_outputs(small: Small, tmp_path: Path, output: str, message: str) -> None:
     model = tmp_path / "model.onnx"

@@ -243,3 +243,17 @@ def test_what_scores_were_fitted_on_is_a_part_of_the_samples(small: Small) -> No
     result = tna_onnx.guard(small.model, small.calib, add=("accept", "ood"), dry_run=True, device="cpu", risk=20)
     assert result.fitted_on == result.samples // 2
     assert not any("others" in line and "saw" in line for line in guard_lines(result))
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--add", "set", "--risk", "5"],
+        ["--add", "accept", "--coverage", "90"],
+        ["--add", "set", "--ood-score", "energy"],
+        ["--add", "ood", "--dials"],
+        ["--decide", "f1", "--positive", "1", "--delta", "10"],
+    ],
+)
+def test_a_setting_that_nothing_uses_is_refused(small: Small, flags: list[str], tmp_path: Path) -> None:
+    refused(2, "and none is added", "guard", small.model, small.calib, "-o", tmp_path / "g.onnx", *flags)

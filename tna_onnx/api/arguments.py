@@ -31,7 +31,7 @@ from tna_onnx.errors import UsageError, writing
 from tna_onnx.fields import annotated, check_type
 from tna_onnx.files import name_problem, write_file
 from tna_onnx.graph.options import ModelOptions
-from tna_onnx.guarding.guard_settings import GuardSettings
+from tna_onnx.guarding.guard_settings import GuardSettings, refuse_unused
 from tna_onnx.pipeline.settings import Settings
 from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import Gates
@@ -93,11 +93,14 @@ def with_words(value: V, keywords: Mapping[str, Any]) -> V:
 
 def guard_settings_of(keywords: Mapping[str, Any], settings: GuardSettings | None = None) -> GuardSettings:
     """Make the settings of `guard`."""
-    if settings is not None:
-        return with_words(settings, keywords)
-    # not of the defaults: what is added without a word depends on whether there is a decision
-    names = {field.name for field in dataclasses.fields(GuardSettings)}
-    return GuardSettings(**{name: value for name, value in keywords.items() if name in names})
+    if settings is None:
+        # not of the defaults: what is added without a word depends on whether there is a decision
+        names = {field.name for field in dataclasses.fields(GuardSettings)}
+        settings = GuardSettings(**{name: value for name, value in keywords.items() if name in names})
+    else:
+        settings = with_words(settings, keywords)
+    refuse_unused(settings)
+    return settings
 
 
 def gates_of(keywords: Mapping[str, Any], settings: Settings, gates_given: Gates | None = None) -> Gates:

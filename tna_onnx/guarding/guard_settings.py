@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from tna_onnx.data.choices import TRUST_LABELS
 from tna_onnx.errors import UsageError
-from tna_onnx.fields import check_settings, documented, setting
+from tna_onnx.fields import check_settings, documented, setting, settings_of
 from tna_onnx.numerics.checks import LEVEL, MAX_LEVEL, check_choice, check_level, check_numbers
 
 Addition: TypeAlias = Literal["confidence", "accept", "set", "ood"]
@@ -199,3 +199,31 @@ class GuardSettings:
     def _moves(self) -> bool:
         """Whether an output is of probabilities that a dial of the class frequencies moves."""
         return bool({"confidence", "accept"} & {*self.add})
+
+
+# Setting -> the outputs, or goals of the decision, that it is about.
+_BOUNDED = ("accept", "recall", "precision", "fpr", "roll-up")
+_SERVES: dict[str, tuple[str, ...]] = {
+    "coverage": ("set",),
+    "set_score": ("set",),
+    "set_temperature": ("set",),
+    "allow_empty": ("set",),
+    "per_class": ("set", "decision"),
+    "if_unreachable": _BOUNDED,
+    "risk": ("accept", "roll-up"),
+    "delta": _BOUNDED,
+    "ood_score": ("ood",),
+    "false_alarm": ("ood",),
+    "dials": ("confidence", "accept", "set", "decision"),
+}
+
+
+def refuse_unused(settings: GuardSettings) -> None:
+    """Refuse a setting of which nothing that is added makes use."""
+    added = {*settings.outputs, settings.goal[0]}
+    for name, (default, _) in settings_of(GuardSettings).items():
+        serves = _SERVES.get(name, ())
+        if serves and getattr(settings, name) != default and not added & {*serves}:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about {' and '.join(serves)}, and none is added; leave it out"
+            )
