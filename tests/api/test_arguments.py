@@ -160,6 +160,16 @@ def test_messages_keep_names_of_files_and_words_that_are_no_values(message: str,
     assert str(refusal.value) == expected
 
 
+def test_a_folder_of_figures_is_no_file(small: Small) -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(UsageError, match="expected the name of a folder"):
+        tna_onnx.calibrate(small.model, small.calib, figures=small.calib, dry_run=True)
+
+
+def test_classes_of_a_gate_may_be_numbers() -> None:
+    assert Gates(min_recall={3: 0.5}).min_recall == {"3": 0.5}  # type: ignore[dict-item]
+
+
 def test_progress_is_shown_or_told(
     small: Small, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

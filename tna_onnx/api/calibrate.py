@@ -133,6 +133,8 @@ def calibrate(
         from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415
 
         require_matplotlib()
+        if Path(figures).is_file():
+            raise UsageError(f"{figures}: is a file; expected the name of a folder for the figures")
     missed: GateMissed | None = None
     with arguments.progress_callback(progress) as callback:
         try:

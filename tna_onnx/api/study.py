@@ -79,7 +79,7 @@ def study(
     arguments.check_call(study, locals(), StudyWords)
     settings = StudySettings(repeats, seed, bins, objective, protocol, theta_s, n_t, ensemble_size)
     # a text is a sequence of letters
-    names = (only,) if isinstance(only, str) else tuple(only)
+    names = tuple(only.split(",") if isinstance(only, str) else only)
     calibration = arguments.data_of(calib, keywords)
     calibration.refuse_beside("study")
     held_out = arguments.held_out_of(eval, calibration, keywords)

@@ -112,7 +112,8 @@ class Gates:
             check_numbers("a number", **{f"min_recall {name}": limit})
             if not 0 <= limit <= 1:
                 raise UsageError(f"min_recall {name} must be a fraction, from 0 to 1; got {limit}")
-        object.__setattr__(self, "min_recall", dict(self.min_recall or {}) or None)
+        named = {str(name): limit for name, limit in (self.min_recall or {}).items()}
+        object.__setattr__(self, "min_recall", named or None)
 
     def limits_missed(self, metrics: Metrics, kind: str) -> tuple[str, ...]:
         """Lines on the limits that metrics miss. `kind`: of these samples: `held-out`, or empty."""
