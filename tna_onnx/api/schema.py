@@ -59,12 +59,9 @@ _DESCRIPTION = (
     "radians. Numbers that are not finite become null."
 )
 
-# Keys that `to_json` writes before the fields.
-_HEAD = {
-    "schema": "What this document is and the version of its form; the number rises when a key changes its meaning or "
-    "goes away.",
-    "kind": "What the result is.",
-}
+_FORM = (
+    "What this document is and the version of its form; the number rises when a key changes its meaning or goes away."
+)
 
 _setting_types = get_type_hints(CalibrationSettings)
 
@@ -99,11 +96,10 @@ def _settings() -> type:
     fields = [(name, kind, dataclasses.field(default=None)) for name, (kind, _) in described.items()]
     settings = dataclasses.make_dataclass("Settings", fields, bases=(SearchSettings,), frozen=True)
     lines = [f"    {name}: {text}" for name, (_, text) in described.items()]
-    settings.__doc__ = "\n".join([_SETTINGS, "", "Attributes:", *lines])
+    settings.__doc__ = "\n".join(["What the run was asked for, and what the search used.", "", "Attributes:", *lines])
     return settings
 
 
-_SETTINGS = "What the run was asked for, and what the search used."
 Settings = _settings()
 
 
@@ -288,8 +284,8 @@ def _result(kind: type, entry: dict[str, Any]) -> dict[str, Any]:
     """A definition of a kind of result: `schema` and `kind` before its fields, the verdict behind them."""
     name = _NAMES[kind]
     properties = {
-        "schema": {"const": f"tna-onnx/{name}/{SCHEMA}", "description": _HEAD["schema"]},
-        "kind": {"const": name, "description": _HEAD["kind"]},
+        "schema": {"const": f"tna-onnx/{name}/{SCHEMA}", "description": _FORM},
+        "kind": {"const": name, "description": "What the result is."},
         **entry["properties"],
     }
     if verdict := getattr(kind, "verdict", None):

@@ -7,8 +7,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,53 +26,38 @@ if TYPE_CHECKING:
     from tna_onnx.results.report import Report
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What is drawn and logged beside the result."""
+def _check_extras(figures: str | None, mlflow: bool, *files: str | None) -> None:
+    """Refuse before the work what would fail after it: figures and a run of MLflow."""
+    if figures is not None:
+        from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - loads only where it is asked for
 
-    figures: str | None  # folder, None for no figures
-    mlflow: bool  # whether to log to MLflow
+        check_figure_folder(figures, *files)
+        require_matplotlib()
+    if mlflow:
+        from tna_onnx.render.mlflow import require_mlflow  # noqa: PLC0415 - as above
 
-    def check(self, *files: str | None) -> None:
-        """Refuse before the work what would fail after it."""
-        if self.figures is not None:
-            from tna_onnx.render.figures import require_matplotlib  # noqa: PLC0415 - loads only where it is asked for
+        if warning := require_mlflow():
+            complain(warning)
 
-            check_figure_folder(self.figures, *files)
-            require_matplotlib()
-        if self.mlflow:
-            from tna_onnx.render.mlflow import require_mlflow  # noqa: PLC0415 - as above
 
-            warning = require_mlflow()
-            if warning:
-                complain(warning)
+def _draw(report: Report, folder: str, drawn: list[Path]) -> Sequence[str]:
+    """Write the figures, and add their files to `drawn`."""
+    from tna_onnx.render.figures import write_figures  # noqa: PLC0415 - as above
 
-    def steps(self, report: Report, html: str | None) -> Iterator[Callable[[], Sequence[str]]]:
-        """Yield steps that draw the figures and then log the run, with the files that were written."""
-        # filled by the first step and read by the second, once both run
-        drawn: list[Path] = []
+    drawn.extend(write_figures(report, Path(folder), options.FIGURE_FORMATS))
+    names = ", ".join(dict.fromkeys(path.stem for path in drawn))
+    return [f"figures  {folder}: {names} ({', '.join(options.FIGURE_FORMATS)})"]
 
-        def draw(folder: str) -> Sequence[str]:
-            from tna_onnx.render.figures import write_figures  # noqa: PLC0415
 
-            drawn.extend(write_figures(report, Path(folder), options.FIGURE_FORMATS))
-            names = ", ".join(dict.fromkeys(path.stem for path in drawn))
-            return [f"figures  {folder}: {names} ({', '.join(options.FIGURE_FORMATS)})"]
+def _log(report: Report, page: str | None, drawn: Sequence[Path]) -> Sequence[str]:
+    """Log a run of MLflow with the files that were written."""
+    from tna_onnx.render.mlflow import log_report  # noqa: PLC0415 - as above
 
-        def log() -> Sequence[str]:
-            from tna_onnx.render.mlflow import log_report  # noqa: PLC0415
-
-            # A page that could not be written, or went to a pipe, is not there to be logged.
-            pages = [html] if html and Path(html).is_file() else []
-            files: dict[str, Sequence[str | Path]] = {"": pages, "figures": drawn}
-            # Standard output is for results, and MLflow prints a greeting there.
-            with contextlib.redirect_stdout(sys.stderr):
-                return [f"mlflow   {log_report(report, files)}"]
-
-        if self.figures is not None:
-            yield functools.partial(draw, self.figures)
-        if self.mlflow:
-            yield log
+    # A page that could not be written, or went to a pipe, is not there to be logged.
+    pages = [page] if page and Path(page).is_file() else []
+    # Standard output is for results, and MLflow prints a greeting there.
+    with contextlib.redirect_stdout(sys.stderr):
+        return [f"mlflow   {log_report(report, {'': pages, 'figures': drawn})}"]
 
 
 @click.command(cls=Command)
@@ -144,18 +128,20 @@ def calibrate(page: str | None, figures: str | None, mlflow: bool, **arguments: 
     from tna_onnx.cli.show import Step, carry_out, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import report_text  # noqa: PLC0415
 
-    extras = Extras(figures, mlflow)
     patch, json_file = arguments["patch"], arguments["json_file"]
-    extras.check(*named_files(arguments, ".tna.onnx"), json_file, page)
+    _check_extras(figures, mlflow, *named_files(arguments, ".tna.onnx"), json_file, page)
     detailed = bool(click.get_current_context().meta[VERBOSE])
 
     def steps(report: Report) -> list[Step]:
-        # MLflow comes last: it takes the files that the other steps have written
-        return [
-            page_step(page, lambda: _page(report)),
-            *extras.steps(report, page),
-            lambda: () if report.patch is None else [f"patch    {patch}: {len(report.patch):,} bytes"],
-        ]
+        drawn: list[Path] = []
+        made: list[Step] = [page_step(page, lambda: _page(report))]
+        if figures is not None:
+            made.append(functools.partial(_draw, report, figures, drawn))
+        if mlflow:  # behind the steps that write the files that it takes
+            made.append(functools.partial(_log, report, page, drawn))
+        if report.patch is not None:
+            made.append(lambda: [f"patch    {patch}: {len(report.patch or b''):,} bytes"])
+        return made
 
     carry_out(
         # only the drawings need the details, which make the JSON much larger

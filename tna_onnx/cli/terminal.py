@@ -200,15 +200,18 @@ _DISK = "no room on the disk, or for files of this size; free some, or set TMPDI
 _THREADS = "no thread can be started; raise the limits of threads and memory, for example with `ulimit`"
 _TEMPORARY = "no folder for temporary files can be written; set TMPDIR to one that can"
 
-_NUMBERS = {
-    "ENOMEM": _MEMORY,
-    "EMFILE": _FILES,
-    "ENFILE": _FILES,
-    "ENOSPC": _DISK,
-    "EDQUOT": _DISK,  # Windows has none
-    "EFBIG": _DISK,
+_OF_NUMBER = {
+    getattr(errno, name): text
+    for name, text in {
+        "ENOMEM": _MEMORY,
+        "EMFILE": _FILES,
+        "ENFILE": _FILES,
+        "ENOSPC": _DISK,
+        "EDQUOT": _DISK,  # Windows has none
+        "EFBIG": _DISK,
+    }.items()
+    if hasattr(errno, name)
 }
-_OF_NUMBER = {getattr(errno, name): text for name, text in _NUMBERS.items() if hasattr(errno, name)}
 
 # Errors that have neither a class nor a number of their own, by what Python says in them.
 _OF_TEXT = {

@@ -52,10 +52,6 @@ class GuardJob(ModelJob):
     settings: GuardSettings = field(default_factory=GuardSettings)  # what is added, at which levels
 
 
-PROMISES = "thresholds are promises on new samples of one prediction each"
-"""Why a model with several predictions a sample is refused."""
-
-
 @dataclass(frozen=True, eq=False)
 class GuardSamples(Opened):
     """The model, and the samples that thresholds come from, as `source`."""
@@ -138,7 +134,7 @@ def _opened_if(classifier: Classifier, data: Data | None, seed: int) -> Source |
 def check_output(model: Model, output: Readout | ClassOutput, settings: GuardSettings) -> None:
     """Refuse a model with several predictions a sample; one of several labels can only have the output `decision`."""
     if not output.multi_label or output.several:
-        require_one_prediction(model, output, PROMISES)
+        require_one_prediction(model, output, "thresholds are promises on new samples of one prediction each")
     elif settings.add or not settings.decide:
         raise UnsupportedModel(
             f"{model.name}: predicts several labels a sample, so there is no confidence and no set; use --decide "

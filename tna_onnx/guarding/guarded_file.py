@@ -259,7 +259,7 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
         if isinstance(dials.set, SetDial) and not np.isnan(dials.set.scores).any():
             true.append(bool(np.isin(dials.set.labels, np.arange(step.guarded.output.n_classes)).all()))
         parts = np.split(dials.set.scores, dials.set.starts[1:] if isinstance(dials.set, ClassSetDial) else [])
-        true.append(bool(np.isnan(dials.set.scores).any()) or not any(_rises(-part) for part in parts))
+        true.append(bool(np.isnan(dials.set.scores).any()) or not any(np.any(part[1:] < part[:-1]) for part in parts))
     if dials.prior is not None:
         prior = dials.prior.default
         true.append(prior.shape == (step.guarded.output.n_classes,))
@@ -267,11 +267,6 @@ def _are_dials(step: DecisionStep, settings: GuardSettings) -> bool:
     if dials.decision is not None:
         true.append(_same(dials.decision.default, step.thresholds["decision"]))
     return bool(np.all(true))
-
-
-def _rises(values: NDArray[Any]) -> bool:
-    """Whether a number is larger than the one before it."""
-    return bool(np.any(values[1:] > values[:-1]))
 
 
 def _same(values: NDArray[Any], expected: NDArray[Any]) -> bool:

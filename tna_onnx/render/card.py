@@ -59,13 +59,9 @@ def figures_of(folder: Path, card: Path | None) -> list[str]:
     return [PurePath(os.path.relpath(file, start)).as_posix() for file in files if file]
 
 
-def task_of(report: Report, words: CardWords) -> str:
-    """Return the task; a report knows of images alone."""
-    return words.task or ("image-classification" if report.preprocessing else "other")
-
-
 def _header(report: Report, words: CardWords) -> dict[str, Any]:
-    task = task_of(report, words)
+    # a report knows of images alone
+    task = words.task or ("image-classification" if report.preprocessing else "other")
     optional = {"license": words.license, "base_model": words.base_model}
     if words.base_model:
         # of the Hub's words the nearest: the same network, with other numbers in its last layer or nodes behind it

@@ -246,13 +246,16 @@ _ELSEWHERE = ("seed", "search", "objective", "tilt", "gates", "device", "compute
 def run(
     report: Report, details: Details | None, command: str, sources: Mapping[str, str] | None = None
 ) -> SimpleNamespace:
-    """Return the values of the section; the arguments are those of `_terms`."""
-    # mtime: the same report gives the same page
-    packed = gzip.compress(to_json(report, details=details is not None).encode(), mtime=0)
-    name = f"{PurePath(report.model).stem}.report.json.gz"
-    return SimpleNamespace(
-        terms=_run_terms(report, details, command, sources), numbers=base64.b64encode(packed).decode(), name=name
-    )
+    """Return the values of the section; the arguments are those of `_run_terms`."""
+    return _with_numbers(report, "report", _run_terms(report, details, command, sources))
+
+
+def _with_numbers(result: Report | Evaluation, kind: str, terms: tuple[Term, ...]) -> SimpleNamespace:
+    """Return terms, and the JSON of a result as a file to download."""
+    # mtime: the same result gives the same page
+    packed = gzip.compress(to_json(result, details=getattr(result, "details", None) is not None).encode(), mtime=0)
+    name = f"{PurePath(result.model).stem}.{kind}.json.gz"
+    return SimpleNamespace(terms=terms, numbers=base64.b64encode(packed).decode(), name=name)
 
 
 def _run_terms(
@@ -373,10 +376,7 @@ def measured(evaluation: Evaluation) -> SimpleNamespace:
 
 def measured_run(evaluation: Evaluation) -> SimpleNamespace:
     """Return what was evaluated, on what."""
-    terms = (*model_terms(evaluation), Term("Data", evaluation.data))
-    packed = gzip.compress(to_json(evaluation).encode(), mtime=0)
-    name = f"{PurePath(evaluation.model).stem}.evaluation.json.gz"
-    return SimpleNamespace(terms=terms, numbers=base64.b64encode(packed).decode(), name=name)
+    return _with_numbers(evaluation, "evaluation", (*model_terms(evaluation), Term("Data", evaluation.data)))
 
 
 def model_terms(measured: Evaluation | ComparedModel) -> tuple[Term, ...]:
