@@ -6,15 +6,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from onnx import helper
 
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
 from tests.extraction.samples import dense
-from tests.support import PLAIN
-from tna_onnx.cli.command import group
+from tests.pipeline.samples import few
+from tests.support import PLAIN, cli, ok
 from tna_onnx.runtime import providers
 
 
@@ -59,9 +58,7 @@ def test_a_model_without_a_head_has_reasons(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_what_was_written_is_read_back(small: Small) -> None:
-    with np.load(small.calib) as arrays:
-        data = {name: values[:200] for name, values in arrays.items()}
-    report = tna_onnx.calibrate(onnx.load(small.model), data, **PLAIN)
+    report = tna_onnx.calibrate(onnx.load(small.model), few(small.calib, 200), **PLAIN)
     found = tna_onnx.inspect(report.recalibrated)
     assert (found.provenance["map"], found.provenance["search"]) == ("ts", "none")
     assert float(found.provenance["temperature"]) == report.parameters["temperature"]
@@ -80,8 +77,7 @@ def test_labels_beside_the_scores_are_no_refusal(tmp_path: Path) -> None:
     result = tna_onnx.inspect(tmp_path / "m.onnx")
     assert [head.output for head in result.heads] == ["p"]
     assert [refusal.reason for refusal in result.refusals] == ["holds class labels, not scores"]
-    shown = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")])
-    assert shown.exit_code == 0
+    shown = ok("inspect", tmp_path / "m.onnx")
     assert "labels   output 'label', from labels" in shown.output
     assert "refused" not in shown.output
 
@@ -94,8 +90,7 @@ def test_what_works_comes_before_what_was_refused(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "m.onnx")
     found = tna_onnx.inspect(tmp_path / "m.onnx")
     assert [(scores.output, scores.holds, scores.classes) for scores in found.scores] == [("y", "", 3)]
-    shown = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")])
-    assert shown.exit_code == 0  # rows that add up to 1 can be calibrated as they are
+    shown = ok("inspect", tmp_path / "m.onnx")  # rows that add up to 1 can be calibrated as they are
     works = shown.output.index("where rows add up to 1; else say what it is")
     assert works < shown.output.index("no head  output 'y', at sine: Sin is neither")
 
@@ -111,6 +106,6 @@ def test_grids_of_one_width_may_be_those_of_a_detector(tmp_path: Path) -> None:
     weights = np.random.default_rng(0).normal(size=(2, 24, 3, 1, 1)).astype(np.float32)
     proto = small_model(nodes, {"x": ["N", 3, 8, 8]}, grids, {"a": weights[0], "b": weights[1]})
     onnx.save(proto, tmp_path / "m.onnx")
-    text = CliRunner().invoke(group, ["inspect", str(tmp_path / "m.onnx")]).output
+    text = cli("inspect", tmp_path / "m.onnx").output
     assert "--head large" in text
     assert "detector" in text

@@ -125,9 +125,8 @@ def test_figures_that_cannot_be_written_are_no_usage_error(small: Small, tmp_pat
 
 @needs_full
 def test_a_missed_gate_decides_on_the_exit_code(small: Small, tmp_path: Path) -> None:
-    result = cli(*command(small, tmp_path / "o.onnx", "--max-ece", "0", "--json", "/dev/full"))
-    assert result.exit_code == 1
-    assert "Error: /dev/full: cannot be written" in result.stderr
+    words = command(small, tmp_path / "o.onnx", "--max-ece", "0", "--json", "/dev/full")
+    result = refused(1, "Error: /dev/full: cannot be written", *words)
     assert "is written" not in result.stderr
     assert "Error: --max-ece 0 missed" in result.stderr
 

@@ -35,8 +35,7 @@ def cli(*words: object) -> Result:
 
 
 def compared(folder: Path, *arguments: object) -> dict[str, Any]:
-    result = cli("compare", *arguments, "--json", folder / "compared.json")
-    assert result.exit_code == 0, result.output
+    support.ok("compare", *arguments, "--json", folder / "compared.json")
     found: dict[str, Any] = json.loads((folder / "compared.json").read_text())
     return found
 
@@ -274,8 +273,8 @@ def test_a_bad_model_is_found_before_any_runs(world: World, tmp_path: Path, monk
 def test_the_expected_accuracy_is_the_baselines(world: World) -> None:
     accuracy = 100 * float(world.scores(world.true).hit.mean())
     flags = ["--data", world.data, "--expect-accuracy", accuracy]
-    assert cli("compare", world.true, world.other, *flags).exit_code == 0  # the other one is much worse
-    assert cli("compare", world.true, world.other, *flags, "--baseline", "other.onnx").exit_code == 1
+    support.ok("compare", world.true, world.other, *flags)  # the other one is much worse
+    support.refused(1, "", "compare", world.true, world.other, *flags, "--baseline", "other.onnx")
 
 
 # Page
@@ -329,6 +328,4 @@ def test_data_behind_the_models(small: Small, tmp_path: Path) -> None:
     words = compared(tmp_path, small.model, other, small.test)
     assert words == compared(tmp_path, small.model, other, "--data", small.test)
     for arguments in ([small.model, other], [small.model], [small.test]):
-        result = cli("compare", *arguments)
-        assert result.exit_code == 2
-        assert "Missing data. Add them after the models, or as --data DATA." in result.stderr
+        support.refused(2, "Missing data. Add them after the models, or as --data DATA.", "compare", *arguments)

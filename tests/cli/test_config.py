@@ -104,14 +104,14 @@ def test_a_preset_is_a_name_or_a_file_and_the_nearer_wins(
     def mean() -> list[float]:
         return json.loads(Path("r.json").read_text())["preprocessing"]["mean"]  # type: ignore[no-any-return]
 
-    assert cli(*command).exit_code == 0
+    ok(*command)
     assert mean() == [0.1307]
     ok(*command, "--preset", "p.json")
     assert mean() == [0.25]
     monkeypatch.setenv("TNA_ONNX_PRESET", "p.json")
-    assert cli(*command).exit_code == 0
+    ok(*command)
     assert mean() == [0.25]
-    assert cli(*command, "--preset", "mnist").exit_code == 0
+    ok(*command, "--preset", "mnist")
     assert mean() == [0.1307]
 
 
@@ -122,7 +122,7 @@ def test_paths_in_a_file_are_relative_to_it_and_urls_are_not(small: Small, folde
     (folder / "a/data").mkdir(parents=True)
     (folder / "a/data/test.npz").write_bytes(small.test.read_bytes())
     (folder / "a/tna.toml").write_text('[evaluate]\ndata = "data/test.npz"\n')
-    assert cli("evaluate", small.model, "--config", "a/tna.toml").exit_code == 0
+    ok("evaluate", small.model, "--config", "a/tna.toml")
     (folder / "a/tna.toml").write_text('[evaluate]\ndata = "memory://none.npz"\n')
     result = cli("evaluate", small.model, "--config", "a/tna.toml")
     assert result.exit_code != 0

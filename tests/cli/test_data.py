@@ -175,16 +175,14 @@ _ARRAYS = {"npz", "npy file, names apart", "loader"}
 
 
 def evaluated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
-    result = cli("evaluate", model, "--data", *data, *flags, "--json", folder / "e.json")
-    assert result.exit_code == 0, result.output
+    support.ok("evaluate", model, "--data", *data, *flags, "--json", folder / "e.json")
     found: dict[str, Any] = json.loads((folder / "e.json").read_text())
     return found
 
 
 def calibrated(model: Path, data: list[object], folder: Path, *flags: object) -> dict[str, Any]:
     output = folder / "o.onnx"
-    result = cli("calibrate", model, "--calib", *data, *flags, "-o", output, "--json", folder / "c.json", *FIT)
-    assert result.exit_code == 0, result.output
+    support.ok("calibrate", model, "--calib", *data, *flags, "-o", output, "--json", folder / "c.json", *FIT)
     assert output.exists()
     found: dict[str, Any] = json.loads((folder / "c.json").read_text())
     return found
@@ -236,8 +234,7 @@ def test_features_and_logits(
     flags: list[object] = []
     if form == "store":
         data = tmp_path / "store"
-        result = cli("features", animals.model, "--data", animals.npz, "--cache", data)
-        assert result.exit_code == 0, result.output
+        support.ok("features", animals.model, "--data", animals.npz, "--cache", data)
     elif form == "folder":
         data = tmp_path / "folder"
         data.mkdir()

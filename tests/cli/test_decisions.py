@@ -14,6 +14,7 @@ from scipy.special import softmax
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.guarding.conftest import run
+from tests.pipeline.samples import few
 from tests.results.test_json_schema import valid
 from tests.support import cli, loaded, ok, refused
 from tna_onnx.data.request import open_source
@@ -104,8 +105,8 @@ def test_what_cannot_be_added(small: Small, flags: list[str], code: int, said: s
 
 def test_features_are_refused(small: Small, tmp_path: Path) -> None:
     np.savez(tmp_path / "f.npz", features=np.ones((60, 32), np.float32), labels=np.arange(60) % 5)
-    done = cli("calibrate", small.model, "--calib", tmp_path / "f.npz", *FAST, "--add", "set", "-q")
-    assert (done.exit_code, "needs samples for its inputs" in done.output) == (2, True), done.output
+    words = ["--calib", tmp_path / "f.npz", *FAST, "--add", "set", "-q"]
+    refused(2, "needs samples for its inputs", "calibrate", small.model, *words)
 
 
 def test_evaluate_and_compare_measure_decisions(
@@ -164,7 +165,7 @@ def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, as
     assert report["verification"]["samples"] > 0
     names = {output.name for output in onnx.load(tmp_path / "m.onnx").graph.output}
     assert names == {"logits", *({"set"} if "set" in asked else ())}
-    assert cli("verify", small.model, tmp_path / "m.onnx").exit_code == 0
+    ok("verify", small.model, tmp_path / "m.onnx")
     (tmp_path / "m.onnx").unlink()
     more = {"add": asked.split(","), "risk": 0.01, "if_unreachable": "fail", "search": "none", "map": "isotonic"}
     with pytest.raises(DataError, match="risk"):
@@ -175,12 +176,11 @@ def test_a_risk_that_is_not_reached_costs_neither_file_nor_sets(small: Small, as
 def test_few_samples_cannot_be_told_from_those_of_the_thresholds(small: Small, tmp_path: Path) -> None:
     """A file keeps some digests: of two samples, none or one can be looked up."""
     words = ["--calib", small.calib, "--add", "confidence,set", "-o", tmp_path / "g.onnx", "-q"]
-    assert cli("guard", small.model, *words).exit_code == 0
+    ok("guard", small.model, *words)
     for data in (small.calib, small.test):
-        with np.load(data) as stored:
-            np.savez(tmp_path / "two.npz", **{name: values[:2] for name, values in stored.items()})
-        few = ["--bins", 2, "--data", tmp_path / "two.npz", "--json", tmp_path / "e.json"]
-        done = ok("evaluate", tmp_path / "g.onnx", *few)
+        np.savez(tmp_path / "two.npz", **few(data, 2))
+        words = ["--bins", 2, "--data", tmp_path / "two.npz", "--json", tmp_path / "e.json"]
+        done = ok("evaluate", tmp_path / "g.onnx", *words)
         assert valid((tmp_path / "e.json").read_text())["decisions"]["fresh"] is None
         assert "held-out" not in done.output
 

@@ -98,7 +98,7 @@ def test_one_sample_a_group_is_no_group(small: Small, arrays: Arrays, tmp_path: 
     for words in ([], ["--group-column", "patient"]):
         out = tmp_path / f"o{len(words)}.onnx"
         command = ["calibrate", small.model, written(tmp_path / "d", one), "--device", "cpu", "-o", out, "--overwrite"]
-        assert cli(*command, "--json", tmp_path / "r.json", *words).exit_code == 0
+        ok(*command, "--json", tmp_path / "r.json", *words)
         report = json.loads((tmp_path / "r.json").read_text())
         done.append((out.read_bytes(), report["comparison"], report["recall"]))
     assert done[0] == done[1]
@@ -241,7 +241,7 @@ def test_features_keep_groups_and_weights(small: Small, arrays: Arrays, tmp_path
     columns = ["--group-column", "patient", "--weight-column", "patient"]
     named = ["--group-column", "group", "--weight-column", "weight"]
     features = tmp_path / "features"
-    assert cli("features", small.model, path, kept, features, *columns).exit_code == 0
+    ok("features", small.model, path, kept, features, *columns)
     words = ["calibrate", small.model, "--search", "none", "--map", "ts", "--device", "cpu"]
     reports = []
     for data, flags, name in ((path, columns, "a"), (features, named, "b")):

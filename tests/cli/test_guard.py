@@ -12,7 +12,7 @@ import pytest
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.results.test_json_schema import valid
-from tests.support import cli, loaded, ok, outputs_of, refused
+from tests.support import loaded, ok, outputs_of, refused
 from tna_onnx.errors import DataError
 from tna_onnx.numerics.conformal import coverage_band
 from tna_onnx.render.html.pages import evaluation_page
@@ -96,7 +96,7 @@ def test_sets_of_all_kinds_cover(small: Small, score: str, flags: list[str], tmp
 @pytest.mark.parametrize("score", ["energy", "residual"])
 def test_other_outlier_scores(small: Small, score: str, tmp_path: Path) -> None:
     words = ["--add", "ood", "--ood-score", score, "-o", tmp_path / "g.onnx", "-q"]
-    assert cli("guard", small.model, "--calib", small.calib, *words).exit_code == 0
+    ok("guard", small.model, "--calib", small.calib, *words)
     x = loaded(small.test)["x"]
     alarms = outputs_of(tmp_path / "g.onnx", x)["ood_alarm"].mean()
     assert alarms <= 1 - coverage_band(750, 0.95, 1500, 0.9999)[0]
@@ -104,7 +104,7 @@ def test_other_outlier_scores(small: Small, score: str, tmp_path: Path) -> None:
 
 def test_after_calibration_on_other_samples(small: Small, tmp_path: Path) -> None:
     words = ["--search", "none", "--map", "isotonic", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
-    assert cli("calibrate", small.model, *words).exit_code == 0
+    ok("calibrate", small.model, *words)
     words = ["guard", tmp_path / "c.onnx", "--calib", small.calib, "-o", tmp_path / "g.onnx", "-q"]
     refused(4, "was recalibrated on these data", *words)
     words = ["--calib", small.test, "--add", "set", "-o", tmp_path / "g.onnx", "-q"]
@@ -171,7 +171,7 @@ def test_a_risk_that_is_not_reached_leaves_the_rest(small: Small, tmp_path: Path
     assert "accept is left out: no threshold on the confidence keeps" in done.output
     assert f"the lowest risk that passes is {risk} %" in done.output
     words = ["--add", "accept", "--risk", risk, "-o", tmp_path / "a.onnx", "-q"]
-    assert cli("guard", small.model, "--calib", small.calib, *words).exit_code == 0
+    ok("guard", small.model, "--calib", small.calib, *words)
 
 
 def test_classes_with_few_samples_are_in_every_set(small: Small, tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_classes_without_samples_are_named(small: Small, tmp_path: Path) -> None
 def test_the_outlier_score_reads_what_is_in_front_of_an_appended_map(small: Small, tmp_path: Path) -> None:
     """What a map gives are log-probabilities, whose energy is 0 for every sample."""
     words = ["--search", "none", "--map", "isotonic", "--calib", small.calib, "-o", tmp_path / "c.onnx", "-q"]
-    assert cli("calibrate", small.model, *words).exit_code == 0
+    ok("calibrate", small.model, *words)
     x = loaded(small.test)["x"]
     logits = outputs_of(small.model, x)["logits"].astype(np.float64)
     for score in ("energy", "mahalanobis"):

@@ -57,7 +57,7 @@ def calibrated(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     np.savez(folder / "target.npz", x=x[chosen[:600]])
     save(folder / "eval.npz", data, chosen[600:])
     words = ["--search", "none", "--map", "bias", "-o", folder / "m.onnx", "-q"]
-    assert cli("calibrate", folder / "source.onnx", "--calib", folder / "fit.npz", *words).exit_code == 0
+    ok("calibrate", folder / "source.onnx", "--calib", folder / "fit.npz", *words)
     return {path.stem: path for path in folder.iterdir()}
 
 
@@ -108,23 +108,23 @@ def test_python_gives_the_same_file(calibrated: dict[str, Path], tmp_path: Path,
 def test_only_some_classes_can_occur(calibrated: dict[str, Path], tmp_path: Path, name: str) -> None:
     """The definition: 0 elsewhere, and the others divided by their sum; in the bias, and behind a map."""
     words = ["--calib", calibrated["fit"], "--search", "none", "--map", name, "-o", tmp_path / "m.onnx", "-q"]
-    assert cli("calibrate", calibrated["source"], *words).exit_code == 0
+    ok("calibrate", calibrated["source"], *words)
     out = run({**calibrated, "m": tmp_path / "m.onnx"}, tmp_path, "--only", "1,3")
     x = loaded(calibrated["eval"])["x"]
     expected = probabilities(tmp_path / "m.onnx", x) * [0, 1, 0, 1]
     found = probabilities(out, x)
     np.testing.assert_allclose(found, expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
     assert not found[:, [0, 2]].any()
-    assert cli("verify", tmp_path / "m.onnx", out).exit_code == 0
+    ok("verify", tmp_path / "m.onnx", out)
     # whatever it is measured on, the numbers are finite
-    assert cli("evaluate", out, "--data", calibrated["eval"], "-q").exit_code == 0
+    ok("evaluate", out, "--data", calibrated["eval"], "-q")
 
 
 @pytest.mark.parametrize("name", ["bias-floor", "isotonic"])
 def test_behind_an_appended_map(calibrated: dict[str, Path], tmp_path: Path, name: str) -> None:
     model = tmp_path / "m.onnx"
     words = ["--calib", calibrated["fit"], "--search", "none", "--map", name, "-o", model, "-q"]
-    assert cli("calibrate", calibrated["source"], *words).exit_code == 0
+    ok("calibrate", calibrated["source"], *words)
     given = {**calibrated, "m": model}
     words = ["--target-data", calibrated["target"], "--json", tmp_path / "r.json", "--trust-shift"]
     out = run(given, tmp_path, *words)
@@ -135,7 +135,7 @@ def test_behind_an_appended_map(calibrated: dict[str, Path], tmp_path: Path, nam
     ratio = [each["target"] / each["source"] for each in report["classes"]]
     expected = probabilities(model, x) * ratio
     np.testing.assert_allclose(probabilities(out, x), expected / expected.sum(axis=1, keepdims=True), atol=1e-6)
-    assert cli("evaluate", out, "--data", calibrated["eval"], "-q").exit_code == 0
+    ok("evaluate", out, "--data", calibrated["eval"], "-q")
     ok("guard", out, "--calib", calibrated["eval"], "--add", "confidence", "-o", tmp_path / "g.onnx")
 
 
@@ -255,7 +255,7 @@ def test_the_samples_that_the_model_was_calibrated_on(calibrated: dict[str, Path
     given = {**calibrated, "fresh": calibrated["fit"]}
     run(given, tmp_path, "--target-data", calibrated["target"], "--trust-shift", said="by one number a class at most")
     words = ["--search", "none", "--map", "sms", "-o", tmp_path / "m.onnx", "-q"]
-    assert cli("calibrate", calibrated["source"], "--calib", calibrated["fit"], *words).exit_code == 0
+    ok("calibrate", calibrated["source"], "--calib", calibrated["fit"], *words)
     given["m"] = tmp_path / "m.onnx"
     run(given, tmp_path, "--target-data", calibrated["target"], code=4, said="looks better on them than it is")
 

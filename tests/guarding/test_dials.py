@@ -16,6 +16,7 @@ from tests.conftest import Small
 from tests.guarding.conftest import run
 from tests.runtimes.matrix import Source, binary
 from tests.runtimes.matrix import small as small_source
+from tests.support import loaded
 from tna_onnx.errors import DataError, UnsupportedModel, UsageError
 from tna_onnx.graph.dials import Dials
 from tna_onnx.guarding.guard_settings import GuardSettings
@@ -190,8 +191,8 @@ def test_frequencies_left_alone_change_nothing(kind: str, tmp_path: Path) -> Non
     words = {"add": ["confidence", "accept", "set"], "risk": 30, "coverage": 80, "device": "cpu"}
     for dials in (False, True):
         tna_onnx.guard(source.model, source.calib, output=tmp_path / f"{dials}.onnx", dials=dials, **words)
-    with np.load(source.test) as stored:
-        expected, found = (run(tmp_path / f"{dials}.onnx", stored["x"]) for dials in (False, True))
+    x = loaded(source.test)["x"]
+    expected, found = (run(tmp_path / f"{dials}.onnx", x) for dials in (False, True))
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
 

@@ -12,6 +12,7 @@ import pytest
 
 import tna_onnx
 from tests.conftest import Small
+from tests.pipeline.samples import few
 from tna_onnx.graph.decisions import Guarded
 from tna_onnx.graph.dials import Dials
 from tna_onnx.graph.load import load_model
@@ -52,9 +53,7 @@ def test_the_files_themselves_are_intact(small: Small, files: dict[str, Path], k
 
 def test_a_table_of_the_risk_need_not_fall(small: Small, tmp_path: Path) -> None:
     """Of a higher risk, other ranks are tested first, so that its threshold may be higher too."""
-    with np.load(small.calib) as stored:
-        data = {name: stored[name][:300] for name in ("x", "labels")}
-    tna_onnx.guard(small.model, data, output=tmp_path / "d.onnx", device="cpu", **FILES["dialled"])
+    tna_onnx.guard(small.model, few(small.calib), output=tmp_path / "d.onnx", device="cpu", **FILES["dialled"])
     dial = prove(load_model(small.model), load_model(tmp_path / "d.onnx")).decisions.dials.accept
     limits = dial.thresholds[np.isfinite(dial.thresholds)]
     assert np.any(limits[1:] > limits[:-1])

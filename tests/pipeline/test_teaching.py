@@ -17,7 +17,7 @@ from scipy.stats import t
 import tna_onnx
 from tests.builders import small_model, tensor_info
 from tests.conftest import Small
-from tests.support import cli, ok, refused
+from tests.support import ok, refused
 from tna_onnx.maps import MAPS
 from tna_onnx.numerics.ops import SoftLabels
 from tna_onnx.numerics.scores import SampleScores
@@ -149,8 +149,8 @@ def test_a_student_follows_its_teacher(small: Small, student: Path, tmp_path: Pa
     assert taught["metrics"] is None
     entries = {e.key: e.value for e in onnx.load(tmp_path / "o.onnx").metadata_props}
     assert entries["tna_onnx.teacher_sha256"] == taught["model_sha256"]
-    assert cli("verify", student, tmp_path / "o.onnx").exit_code == 0
-    assert cli("apply", student, tmp_path / "p.npz", "-o", tmp_path / "a.onnx").exit_code == 0
+    ok("verify", student, tmp_path / "o.onnx")
+    ok("apply", student, tmp_path / "p.npz", "-o", tmp_path / "a.onnx")
     assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "o.onnx").read_bytes()
 
 

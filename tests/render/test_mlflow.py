@@ -176,7 +176,5 @@ def test_a_missing_mlflow_is_said_before_any_work(
 ) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
     monkeypatch.setattr("tna_onnx.api.calibrate.calibrate", lambda **_: pytest.fail("work was done"))
-    result = support.cli(*command(small, tmp_path, "--mlflow"))
-    assert result.exit_code == 2
-    assert "pip install 'tna-onnx[mlflow]'" in result.output
+    support.refused(2, "pip install 'tna-onnx[mlflow]'", *command(small, tmp_path, "--mlflow"))
     assert list(tmp_path.iterdir()) == []

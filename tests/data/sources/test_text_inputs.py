@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.data.samples import gather, spec
-from tests.support import cli
+from tests.support import ok
 from tna_onnx.data import open_source
 from tna_onnx.data.source import sample_digests
 from tna_onnx.errors import DataError
@@ -115,11 +115,10 @@ def test_a_pipeline_on_a_data_frame_is_recalibrated(tmp_path: Path) -> None:
     model = skl2onnx.to_onnx(pipeline, features[:1], options={"zipmap": False})
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     calib.to_csv(tmp_path / "calib.csv", index=False)
-    result = cli(
+    ok(
         "calibrate", tmp_path / "m.onnx", tmp_path / "calib.csv", "--label-column", "bought", "--map", "ts",
         "--search", "none", "--json", tmp_path / "r.json", "-o", tmp_path / "new.onnx",
     )  # fmt: skip
-    assert result.exit_code == 0, result.stderr
     feeds = {name: calib[[name]].to_numpy(object if calib[name].dtype == "str" else None) for name in features}
     _, before = ort.InferenceSession(tmp_path / "m.onnx").run(None, feeds)
     _, after = ort.InferenceSession(tmp_path / "new.onnx").run(None, feeds)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import escape
@@ -25,8 +24,7 @@ from onnx import numpy_helper
 import tna_onnx
 from tests.conftest import Demo, Small
 from tests.pipeline.samples import scores_of
-from tests.support import PLAIN, TILTED, ece, outputs_of
-from tna_onnx.cli.command import group
+from tests.support import PLAIN, TILTED, ece, ok, outputs_of, refused
 from tna_onnx.numerics.averages import kept_part
 from tna_onnx.render.html.pages import to_html
 from tna_onnx.results.details import Bins, Details, RiskCoverage
@@ -430,8 +428,7 @@ def test_the_page_says_what_came_from_files_and_the_environment(
     monkeypatch.setenv("TNA_ONNX_MAP", "ets")
     options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--device", "cpu"]
     flags = ["--config", tmp_path / "tna.toml", "--search", "none", "--map", "ts", "-q"]
-    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, *flags])])
-    assert result.exit_code == 0, result.output
+    ok("calibrate", small.model, *options, *flags)
     page = (tmp_path / "r.html").read_text("utf-8")
     check_page(page)
     repeated = page[page.index("<dt>Command to repeat it</dt>") :].split("</dd>")[0]
@@ -453,8 +450,7 @@ def test_a_setting_that_a_flag_replaces_is_not_said(
     Path("p.json").write_text(json.dumps({**processor, "do_normalize": False}))
     Path("tna.toml").write_text('preset = "imagenet"\nbins = 10\n')
     command = ["calibrate", "m.onnx", "--calib", "c", "--report", "r.html", "--config", "tna.toml", "-q", *flags]
-    result = CliRunner().invoke(group, command)
-    assert result.exit_code == 0, result.output
+    ok(*command)
     page = Path("r.html").read_text("utf-8")
     listed = page[page.index("<dt>From files and the environment</dt>") :].split("</dd>", maxsplit=1)[0]
     assert "bins 10 (tna.toml)" in listed
@@ -463,8 +459,7 @@ def test_a_setting_that_a_flag_replaces_is_not_said(
 
 def test_the_command_writes_the_page_of_a_refused_result(small: Small, tmp_path: Path) -> None:
     options = ["--calib", small.calib, "-o", tmp_path / "o.onnx", "--report", tmp_path / "r.html", "--search", "none"]
-    result = CliRunner().invoke(group, ["calibrate", *map(str, [small.model, *options, "--max-ece", "0.01", "-q"])])
-    assert result.exit_code == 1
+    refused(1, "", "calibrate", small.model, *options, "--max-ece", "0.01", "-q")
     assert [path.name for path in tmp_path.iterdir()] == ["r.html"]
     page = (tmp_path / "r.html").read_text("utf-8")
     check_page(page)
