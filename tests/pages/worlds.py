@@ -53,7 +53,9 @@ class World:
 
 def quick(said: Iterable[str]) -> dict[str, Any]:
     """Return settings that make a run quick and leave what was said, by its names, as it is."""
-    return QUICK | ({} if CHOOSING & set(said) else PLAIN)
+    names = {name.replace("-", "_") for name in said}
+    unsaid = {name: value for name, value in QUICK.items() if name not in names}
+    return unsaid | ({} if CHOOSING & names else PLAIN)
 
 
 class StandIns(World):
