@@ -10,7 +10,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -122,16 +122,19 @@ class Preparation:
                 return
             labels.append(source.labels[rows])
             as_stored += map(self._logs, batches)
-            if len(source) < _ENOUGH and leaves_nothing_to_gain(np.concatenate(as_stored), np.concatenate(labels)):
+            logs, known = np.concatenate(as_stored), np.concatenate(labels)
+            if len(source) < _ENOUGH and leaves_nothing_to_gain(logs, known):
                 return
             for batch in batches:
-                scaled = {name: _times(values, factors.get(name, 1.0)) for name, values in batch.items()}
+                scaled = {name: values for name, values in batch.items() if factors.get(name, 1) == 1}
+                for name in batch.keys() - scaled.keys():
+                    scaled[name] = (batch[name] * np.float32(factors[name])).astype(batch[name].dtype)
                 rescaled.append(self._logs(scaled))
-            trial = _Scales(np.concatenate(as_stored), np.concatenate(rescaled), np.concatenate(labels))
-            if trial.wrong:
-                name, factor = next((name, factor) for name, factor in factors.items() if factor != 1)
-                raise DataError(f"{source.describe()}: {name!r} {trial.text(factor)}")
-            if trial.right:
+            name, factor = next((name, factor) for name, factor in factors.items() if factor != 1)
+            complaint = _scale_complaint(logs, np.concatenate(rescaled), known, factor)
+            if complaint:
+                raise DataError(f"{source.describe()}: {name!r} {complaint}")
+            if complaint is not None:
                 return
 
     def _logs(self, feeds: Batch) -> NDArray[np.float64]:
@@ -217,56 +220,30 @@ def _has_one_size(model: Model, source: ImageSource, batch: int, tensor: str) ->
     return False
 
 
-@dataclass(frozen=True, eq=False)
-class _Scales:
-    """Outputs of a model for stored images, as they are and multiplied or divided by 255."""
+def _scale_complaint(
+    as_stored: NDArray[np.float64], rescaled: NDArray[np.float64], labels: NDArray[np.int64], factor: float
+) -> str | None:
+    """Say that images are on another scale than the model's; empty where they are on its own, None where nothing tells.
 
-    as_stored: NDArray[np.float64]  # log-probabilities, or logits, of the images as they are, (N, C)
-    rescaled: NDArray[np.float64]  # of the same on the other scale
-    labels: NDArray[np.int64]  # class indices (N,)
-
-    @property
-    def losses(self) -> tuple[float, float]:
-        """NLL at the model's own temperature on both scales."""
-        return nll_of(self.as_stored, self.labels), nll_of(self.rescaled, self.labels)
-
-    @property
-    def gain(self) -> NDArray[np.float64]:
-        """By how much the other scale has each sample right, (N,)."""
-        hits = self.as_stored.argmax(axis=1) == self.labels
-        hits_rescaled = self.rescaled.argmax(axis=1) == self.labels
-        gain: NDArray[np.float64] = hits_rescaled.astype(np.float64) - hits
-        return gain
-
-    @property
-    def error(self) -> float:
-        """Standard error of the mean gain."""
-        return float(self.gain.std()) / math.sqrt(len(self.labels))
-
-    @property
-    def wrong(self) -> bool:
-        """Whether the other scale is the model's: clearly more accurate, or the NLL is none of a trained model."""
-        gain = float(self.gain.mean())
-        nonsense = worse_than_guessing(*self.losses, self.as_stored.shape[1])
-        return gain > max(_MIN_GAIN, CLEAR * self.error) or (gain >= 0 and nonsense)
-
-    @property
-    def right(self) -> bool:
-        """Whether no more samples are needed to know that they are as the model takes them."""
-        gain = float(self.gain.mean())
-        nll, rescaled_nll = self.losses
-        return gain < -CLEAR * self.error or (gain <= 0 and nll <= rescaled_nll)
-
-    def text(self, factor: float) -> str:
-        """Say what is wrong, and what to do."""
+    `as_stored`, `rescaled`: log-probabilities, or logits, of the images as they are and times the factor, (N, C).
+    """
+    hits, rescaled_hits = (logs.argmax(axis=1) == labels for logs in (as_stored, rescaled))
+    gains = rescaled_hits.astype(np.float64) - hits
+    gain, error = float(gains.mean()), float(gains.std()) / math.sqrt(len(labels))
+    nll, rescaled_nll = nll_of(as_stored, labels), nll_of(rescaled, labels)
+    # an NLL that no trained model has tells where the accuracy is the same
+    nonsense = worse_than_guessing(nll, rescaled_nll, as_stored.shape[1])
+    if gain > max(_MIN_GAIN, CLEAR * error) or (gain >= 0 and nonsense):
         size, how = ("small", "times") if factor > 1 else ("large", "divided by")
-        accuracies = [float(np.mean(logs.argmax(axis=1) == self.labels)) for logs in (self.as_stored, self.rescaled)]
-        stored, rescaled = (f"{share:.1%} and {nll:.3g}" for share, nll in zip(accuracies, self.losses, strict=True))
         return (
-            f"seems to be 255 times too {size} for this model: on {len(self.labels):,} samples its accuracy and NLL "
-            f"are {stored}, and {how} 255 {rescaled}; store the samples as the model was trained on them, or say "
-            f"that this is what the model has: --expect-accuracy {100 * accuracies[0]:.0f}"
+            f"seems to be 255 times too {size} for this model: on {len(labels):,} samples its accuracy and NLL are "
+            f"{hits.mean():.1%} and {nll:.3g}, and {how} 255 {rescaled_hits.mean():.1%} and {rescaled_nll:.3g}; store "
+            "the samples as the model was trained on them, or say that this is what the model has: --expect-accuracy "
+            f"{100 * hits.mean():.0f}"
         )
+    if gain < -CLEAR * error or (gain <= 0 and nll <= rescaled_nll):
+        return ""
+    return None
 
 
 def _growing(count: int) -> Iterator[NDArray[np.int64]]:
@@ -277,12 +254,6 @@ def _growing(count: int) -> Iterator[NDArray[np.int64]]:
         end = max(FIRST, 2 * start)
         yield np.sort(order[start:end])
         start = end
-
-
-def _times(values: NDArray[Any], factor: float) -> NDArray[Any]:
-    if factor == 1:
-        return values
-    return (values * np.float32(factor)).astype(values.dtype)
 
 
 def _spec_of(info: Any) -> InputSpec:
