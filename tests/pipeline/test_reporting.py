@@ -44,7 +44,7 @@ from tna_onnx.pipeline.strategy import Outcome, Strategy
 from tna_onnx.pipeline.writing import Shipped, Writing
 from tna_onnx.progress import silent
 from tna_onnx.results.gates import GateMissed, Gates
-from tna_onnx.results.report import Changes, Comparison, Report, compare_scores
+from tna_onnx.results.report import Changes, Comparison, MethodScores, Report, compare_scores
 from tna_onnx.results.verdict import Recall
 from tna_onnx.search.candidates import SearchSettings
 
@@ -371,3 +371,21 @@ def test_accuracies_of_the_figures_are_weighted() -> None:
     scores = scored(0.5, 4).clustered(np.arange(4), np.array([2.0, 1.0, 1.0, 0.0]))
     scores = replace(scores, hit=np.array([True, False, False, True]))
     assert _scored(scores, replace(SETTINGS, objective="nll", bins=1)).accuracy == 0.5
+
+
+@pytest.mark.parametrize(
+    ("error", "left_out", "named"), [(0.005, "error", True), (0.02, "error", False), (0.005, "accuracy", False)]
+)
+def test_an_input_that_stays_for_its_ece_alone_is_not_called_calibrated(
+    small: Small, error: float, left_out: str, *, named: bool
+) -> None:
+    """One temperature has a lower NLL, by 6 standard errors or 1.5, and is left out by rule 4 or another one."""
+    report = report_of(small, settings=replace(SETTINGS, map="ts"), dry_run=True)
+    old = replace(report.comparison.before, nll=0.86)
+    methods = (MethodScores("none", old, error=error), MethodScores("ts", replace(old, nll=0.83), left_out=left_out))
+    stays = replace(report, method="none", methods=methods)
+    assert ("ts has a significantly lower NLL" in stays.verdict, "already calibrated" in stays.verdict) == (
+        named,
+        not named,
+    )
+    assert ("needs no recalibration" in stays.summary) != named

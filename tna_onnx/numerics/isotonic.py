@@ -264,7 +264,7 @@ class Corp:
         brier = _decomposition(weighted_mean(squared, scores.weights), data, fit, _squared_score, by_chance[1])
         curve = np.interp(points, data.confidence, fit)
         others = weighted_mean(scores.nll - binary, scores.weights)
-        return cls(nll, brier, others, Curve(*map(_plain, (points, curve, *band))))
+        return cls(nll, brier, others, Curve(*(tuple(values.tolist()) for values in (points, curve, *band))))
 
 
 @dataclass(frozen=True, eq=False)
@@ -316,7 +316,9 @@ def _calibrated(
     hits = rng.binomial(worth.astype(np.int64), cells.confidence, shape) * (cells.count / worth)
     fits = np.stack([pool(row / cells.count, cells.count)[0] for row in hits])
     confidence = np.broadcast_to(cells.confidence, shape)
-    gains = [score(cells.count, hits, confidence) - score(cells.count, hits, fits) for score in _SCORES]
+    gains = [
+        score(cells.count, hits, confidence) - score(cells.count, hits, fits) for score in (_log_score, _squared_score)
+    ]
     tail = (1 - BAND_LEVEL) / 2
     curves = np.stack([np.interp(points, cells.confidence, row) for row in fits])
     low, high = np.quantile(curves, [tail, 1 - tail], axis=0)
@@ -339,9 +341,6 @@ def _squared_score(count: FloatArray, hits: FloatArray, probability: FloatArray)
     return np.asarray(np.sum(squares, axis=-1) / np.sum(count))
 
 
-_SCORES = (_log_score, _squared_score)
-
-
 def _decomposition(mean: float, data: _Cells, fit: FloatArray, score: _Score, expected: float) -> Decomposition:
     """Split a mean score; rounding of float32 confidences must not make a part negative."""
     accuracy = np.full(len(fit), np.sum(data.hits) / np.sum(data.count))
@@ -362,7 +361,3 @@ def _binary_nll(scores: SampleScores) -> FloatArray:
 def _confidence(scores: SampleScores) -> FloatArray:
     """Confidences as float64; probabilities are scored as a model gives them, and may round to more than 1."""
     return np.minimum(scores.confidence.astype(np.float64), 1)
-
-
-def _plain(values: FloatArray) -> tuple[float, ...]:
-    return tuple(values.tolist())

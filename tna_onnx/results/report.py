@@ -68,6 +68,9 @@ class Verification:
     moved: tuple[MovedOutput, ...] = ()
 
 
+# Standard errors of a paired difference: 97.5 % on one side.
+_SIGNIFICANT = 1.96
+
 How = Literal["held-out", "cross-fitted", "fitted", "unchanged"]
 
 
@@ -376,6 +379,14 @@ class Report(Displayed):
         return bool(self.methods) and self.method == "none"
 
     @property
+    def refused(self) -> str:
+        """The method of the lowest NLL, where that is significantly below the input's and raises the ECE."""
+        lowest = min(self.methods, key=lambda method: method.metrics.nll)
+        kept = next((method for method in self.methods if method.method == "none"), lowest)
+        gains = kept.metrics.nll - lowest.metrics.nll > _SIGNIFICANT * kept.error
+        return lowest.method if gains and lowest.left_out == "error" else ""
+
+    @property
     def standing(self) -> Standing:
         """Accuracy, NLL, ECE and the objective judged together."""
         return Standing.of(self.comparison.differences, self.objective)
@@ -389,7 +400,9 @@ class Report(Displayed):
             return self.teacher.sentence
         if self.already_calibrated:
             chance = self.bin_free_before.ece_expected
-            return copied_sentence(c.before, labels=bool(self.labels), changing=self.changing, chance=chance)
+            return copied_sentence(
+                c.before, labels=bool(self.labels), changing=self.changing, refused=self.refused, chance=chance
+            )
         return result_sentence(
             self.standing.word,
             c.before,
@@ -412,6 +425,11 @@ class Report(Displayed):
                     f"left as it is: as far as {c.before.n:,} {c.samples} samples can tell, no method that keeps "
                     f"predicted classes does significantly better than the input model ({values}); --predictions "
                     f"change would take {self.changing}"
+                )
+            if self.refused:
+                return (
+                    f"left as it is: {self.refused} has a significantly lower NLL on {c.before.n:,} {c.samples} "
+                    f"samples and a higher ECE, and no other method does better than the input model ({values})"
                 )
             return (
                 f"already calibrated, as far as {c.before.n:,} {c.samples} samples can tell: none of {alternatives} "

@@ -245,15 +245,23 @@ _CLASS = ("confidence", "accuracy")
 _LABEL = ("a label's probability", "its frequency")
 
 
-def copied_sentence(before: Metrics, *, labels: bool = False, changing: str = "", chance: float | None = None) -> str:
+def copied_sentence(
+    before: Metrics, *, labels: bool = False, changing: str = "", refused: str = "", chance: float | None = None
+) -> str:
     """Say that the original stays; `labels` are several a sample, `changing` would be better but for predictions.
 
-    `chance` is the ECE that calibrated confidences have on as many samples, a fraction.
+    `refused` has a lower log loss and a higher ECE. `chance` is the ECE that calibrated confidences have on as many
+    samples, a fraction.
     """
     if changing:
         return (
             "The model stays as it is: on these samples no recalibration that keeps its predictions is significantly "
             f"better, and {changing}, which changes them, would be"
+        )
+    if refused:
+        return (
+            f"The model stays as it is: on these samples {refused} has a better log loss and a larger distance between "
+            "confidence and accuracy, and nothing else is better"
         )
     subject, true = _LABEL if labels else ("its confidence", "its accuracy")
     return (
