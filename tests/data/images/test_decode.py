@@ -166,7 +166,15 @@ def test_groups_ahead_are_bounded(size: int, workers: int, ahead: int) -> None:
     results.close()
 
 
-def test_what_nobody_reads_is_not_loaded() -> None:
+@pytest.mark.parametrize(
+    "groups",
+    [
+        pytest.param([[0], *([item] for item in range(1, 40))], id="items"),
+        # a quarter of what falls to a thread: 125 items
+        pytest.param([[0], range(1000, 2000), range(2000, 3000)], id="runs of items"),
+    ],
+)
+def test_what_nobody_reads_is_not_loaded(groups: list[Sequence[int]]) -> None:
     gate, started = threading.Event(), []
 
     def load(item: int) -> int:
@@ -174,28 +182,11 @@ def test_what_nobody_reads_is_not_loaded() -> None:
         assert item == 0 or gate.wait(timeout=60)
         return item
 
-    results = read_ahead([[0], *([item] for item in range(1, 40))], load, both, workers=2)
+    results = read_ahead(groups, load, both, workers=2)
     next(results)
     threading.Timer(0.05, gate.set).start()
     results.close()
-    assert set(started) <= {0, 1, 2}, "item 0, and the item that each of two threads had begun"
-    assert not running()
-
-
-def test_a_run_that_has_begun_ends_when_nobody_reads_on() -> None:
-    gate, started = threading.Event(), []
-
-    def load(item: int) -> int:
-        started.append(item)
-        assert item < 1000 or gate.wait(timeout=60)
-        return item
-
-    # runs of 125 items: a quarter of what falls to a thread
-    results = read_ahead([[0], range(1000, 2000), range(2000, 3000)], load, both, workers=2)
-    next(results)
-    threading.Timer(0.05, gate.set).start()
-    results.close()
-    assert len(started) <= 1 + 2
+    assert len(started) <= 1 + 2, "item 0, and the item that each of two threads had begun"
     assert not running()
 
 
