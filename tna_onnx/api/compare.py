@@ -72,28 +72,19 @@ class ComparedSamples:
             source = read_inputs(classifier, self.data)
             require_samples(source, self._bins)
             # differences are paired: row k must be the same sample in all models
-            if self._opened and not _same_samples(source.labels, self._first.labels):
+            if self._opened and not _same_samples(source.labels, self.first.labels):
                 raise DataError(
                     f"{classifier.model.name}: reads other samples than the first model ({len(source):,} and "
-                    f"{len(self._first):,}, or with other labels); models with different inputs can only be compared "
+                    f"{len(self.first):,}, or with other labels); models with different inputs can only be compared "
                     "on data that come in the same order each time they are opened"
                 )
             self._opened[key] = source
         return self._opened[key]
 
     @property
-    def _first(self) -> Source:
+    def first(self) -> Source:
+        """The samples as the first model reads them."""
         return next(iter(self._opened.values()))
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What there is to say of the samples, whatever the model."""
-        return group_notes(self._first)
-
-    @property
-    def description(self) -> str:
-        """The samples in one line."""
-        return self._first.describe()
 
 
 def _same_samples(labels: NDArray[np.int64], first: NDArray[np.int64]) -> bool:
@@ -365,12 +356,12 @@ def compare(
     parts = runs[first].parts
     of_parts = () if parts is None else subgroup_notes(parts, models[first].subgroups, level)
     result = ModelComparison(
-        data=samples.description,
+        data=samples.first.describe(),
         baseline=named[first].name,
         confidence_level=confidence_level,
         models=models,
         versions=versions(),
-        notes=(*_notes(named, runs, runs[first], confidence_level), *samples.notes, *of_parts),
+        notes=(*_notes(named, runs, runs[first], confidence_level), *group_notes(samples.first), *of_parts),
     )
     arguments.save_json(json, result)
     if report is not None:

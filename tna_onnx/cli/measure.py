@@ -67,19 +67,23 @@ def compare(page: str | None, **arguments: Any) -> None:
       tna-onnx compare model.onnx model.tna.onnx other.onnx heldout/ --report comparison.html
     """  # noqa: D301 - click reads the backspace: a paragraph that is not rewrapped
     from tna_onnx.api.compare import compare as run  # noqa: PLC0415 - NumPy loads only when a command runs
-    from tna_onnx.cli.show import Step, carry_out, command_line, page_step  # noqa: PLC0415
+    from tna_onnx.cli.show import carry_out, command_line, page_step  # noqa: PLC0415
     from tna_onnx.render.terminal import model_comparison_text  # noqa: PLC0415
 
     arguments["models"], arguments["data"] = options.last_word(arguments["models"], arguments["data"])
 
-    def steps(comparison: Any) -> list[Step]:
-        if page is None:
-            return []
+    def drawn(comparison: Any) -> str:
         from tna_onnx.render.html.pages import comparison_page  # noqa: PLC0415 - only if it is asked for
 
-        return [page_step(page, lambda: comparison_page(comparison, command_line()))]
+        return comparison_page(comparison, command_line())
 
-    carry_out(run, model_comparison_text, arguments, files={"HTML": page}, steps=steps)
+    carry_out(
+        run,
+        model_comparison_text,
+        arguments,
+        files={"HTML": page},
+        steps=lambda comparison: [page_step(page, lambda: drawn(comparison))],
+    )
 
 
 @click.command(cls=Command)

@@ -270,17 +270,11 @@ def interruption(ctx: click.Context) -> str:
     states, cache = ctx.meta.get(_META, ({}, None))
     # A file that looks as it did before is an older one, so only changed files count as written.
     written = [path for path, before in states.items() if _state(path) != before]
-    message = f"Interrupted; {_listed(written)}."
+    verb = {0: "was", 1: "is"}.get(len(written), "are")
+    message = f"Interrupted; {', '.join(written) or 'no file'} {verb} written."
     if cache:
         message += " The features computed so far are kept in the cache."
     return message
-
-
-def _listed(written: list[str]) -> str:
-    if not written:
-        return "no file was written"
-    verb = "is" if len(written) == 1 else "are"
-    return f"{', '.join(written)} {verb} written"
 
 
 def _state(path: str | Path) -> tuple[int, int, int] | None:

@@ -331,7 +331,7 @@ def choose_thresholds(
             dials = replace(dials, set=set_dial(own, values.labels[calibrating], settings, n_classes))
     if "ood" in settings.add:
         known = _varied(values.values["ood"][fresh], settings, where)
-        levels["ood"] = _rate(known, 1 - settings.false_alarm / 100, _alarm_words(settings), where)
+        levels["ood"] = np.asarray(quantile(known, 1 - settings.false_alarm / 100), np.float32)
     # what the file compares with where nobody turns a dial
     levels |= default_thresholds(dials)
     if "class_prior" in settings.inputs:
@@ -346,25 +346,17 @@ def choose_thresholds(
 
 def require_enough(settings: GuardSettings, n: int, fresh: int, where: str) -> None:
     """Refuse too few samples for a level, before a model has run."""
-    if "set" in settings.add and not settings.per_class:
-        of_sets = fresh if settings.fits_sets else n
-        _require(_set_words(settings), settings.coverage / 100, of_sets, where)
-    if "ood" in settings.add:
-        _require(_alarm_words(settings), 1 - settings.false_alarm / 100, fresh, where)
-
-
-def _require(what: str, level: float, n: int, where: str) -> None:
-    needed = samples_needed(level)
-    if n < needed:
-        raise DataError(f"{where}: {what} need {needed:,} samples, and there are {n:,}; give more")
-
-
-def _set_words(settings: GuardSettings) -> str:
-    return f"sets with a coverage of {settings.coverage:g} %"
-
-
-def _alarm_words(settings: GuardSettings) -> str:
-    return f"false alarms below {settings.false_alarm:g} %"
+    of_sets = fresh if settings.fits_sets else n
+    kinds = [
+        ("set", f"sets with a coverage of {settings.coverage:g} %", settings.coverage / 100, of_sets),
+        ("ood", f"false alarms below {settings.false_alarm:g} %", 1 - settings.false_alarm / 100, fresh),
+    ]
+    for role, what, level, count in kinds:
+        # of a class with too few, every set holds it
+        if role in settings.add and not (role == "set" and settings.per_class) and count < samples_needed(level):
+            raise DataError(
+                f"{where}: {what} need {samples_needed(level):,} samples, and there are {count:,}; give more"
+            )
 
 
 def _tie_notes(scores: NDArray[np.float32], threshold: NDArray[np.float32], settings: GuardSettings) -> list[str]:
@@ -397,18 +389,13 @@ def _varied(scores: NDArray[np.float32], settings: GuardSettings, where: str) ->
     return scores
 
 
-def _rate(scores: NDArray[np.float32], level: float, score_name: str, where: str) -> NDArray[np.float32]:
-    _require(score_name, level, len(scores), where)
-    return np.asarray(quantile(scores, level), np.float32)
-
-
 def _of_sets(
     own: NDArray[np.float32], labels: NDArray[np.int64], settings: GuardSettings, n_classes: int, where: str
 ) -> tuple[NDArray[np.float32], tuple[int, ...]]:
     """Return the threshold, [] or [C], and the classes that have too few samples for one of their own."""
     level = settings.coverage / 100
     if not settings.per_class:
-        return _rate(own, level, _set_words(settings), where), ()
+        return np.asarray(quantile(own, level), np.float32), ()
     found = [quantile(own[labels == c], level) for c in range(n_classes)]
     vacuous = tuple(c for c, threshold in enumerate(found) if math.isinf(threshold))
     if len(vacuous) == n_classes:

@@ -228,7 +228,7 @@ def log_report(report: Report, artifacts: Mapping[str, Sequence[str | Path]]) ->
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         with mlflow.start_run(run_name=Path(report.model).stem) as run:
-            _log_values(mlflow, run.info.run_id, report, tags_of(report))
+            _log_values(mlflow, run.info.run_id, report)
             for folder, files in artifacts.items():
                 for file in files:
                     mlflow.log_artifact(str(file), folder or None)
@@ -264,12 +264,12 @@ def _silence(mlflow: Any) -> str:
     return ""
 
 
-def _log_values(mlflow: Any, run_id: str, report: Report, named: Mapping[str, str]) -> None:
+def _log_values(mlflow: Any, run_id: str, report: Report) -> None:
     """Log tags, parameters and metrics in as few requests as MLflow allows, and the report as JSON."""
     entities = mlflow.entities
     client = mlflow.MlflowClient()
     now = mlflow.utils.time.get_current_time_millis()
-    tags = [entities.RunTag(name, value) for name, value in named.items()]
+    tags = [entities.RunTag(name, value) for name, value in tags_of(report).items()]
     parameters = [entities.Param(name, value) for name, value in parameters_of(report) if len(value) <= _MAX_CHARACTERS]
     metrics = [entities.Metric(name, value, now, step) for name, value, step in metrics_of(report)]
     # Tags first: if a later request fails, the run still says what it was.

@@ -122,7 +122,11 @@ def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str =
         against = "the confusion matrix is singular in some of the bootstrap samples; give more --calib"
     if against and settings.estimator == "bbse":
         raise DataError(f"{where}: --estimator bbse cannot be used: {against}")
-    box = None if against else _black_box(observed)
+    box = None
+    if not against:
+        predicted = observed.probabilities.argmax(axis=1)
+        shares = np.bincount(predicted, minlength=classes) / n
+        box = black_box(conditional(observed.joint), shares)
     evidence = _evidence(observed, float(fit.gain[0]), em, box, drawn, settings)
     notes = [f"whether EM and the black box agree is not known: {against}"] if against else []
     notes += _judged(evidence, where, off)
@@ -134,12 +138,6 @@ def estimate(observed: Observed, settings: ShiftSettings, where: str, off: str =
     tail = (1 - settings.confidence_level / 100) / 2
     interval = np.quantile(spread, [tail, 1 - tail], axis=0).T
     return Estimated(smoothed(estimate_q, n), interval, evidence, tuple(notes))
-
-
-def _black_box(observed: Observed) -> FloatArray:
-    predicted = observed.probabilities.argmax(axis=1)
-    shares = np.bincount(predicted, minlength=observed.n_classes) / len(predicted)
-    return black_box(conditional(observed.joint), shares)
 
 
 def _evidence(
