@@ -106,6 +106,8 @@ def _side_by_side(model: bytes | Path) -> int:
 def _size(model: bytes | Path) -> int:
     if isinstance(model, bytes):
         return len(model)
+    if not model.is_file():  # ONNX Runtime says that it is not there
+        return 0
     return model.stat().st_size
 
 
