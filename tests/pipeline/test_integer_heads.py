@@ -157,10 +157,14 @@ def test_a_weight_of_four_bits_stays(four_bits: Path, settings: dict[str, Any]) 
     assert "tna_onnx/weight" not in names  # in float it would be eight times as large
 
 
-def test_a_weight_of_four_bits_is_written_in_float_where_that_is_asked_for(four_bits: Path) -> None:
-    written, report = calibrated(four_bits, search="none", map="ts", quantized_head="float")
-    assert report.folded
-    assert "tna_onnx/weight" in {each.name for each in onnx.load(written).graph.initializer}
+@pytest.mark.parametrize(("name", "folds"), [("ts", True), ("ets", False)])
+def test_a_weight_of_four_bits_is_written_in_float_where_that_is_asked_for(
+    four_bits: Path, name: str, *, folds: bool
+) -> None:
+    written, report = calibrated(four_bits, search="none", map=name, quantized_head="float")
+    assert report.folded == folds
+    assert ("tna_onnx/weight" in {each.name for each in onnx.load(written).graph.initializer}) == folds
+    assert any("a float tensor of its own" in note for note in report.notes) == folds
 
 
 def test_a_map_goes_behind_logits_that_the_weight_does_not_give(tmp_path: Path, monkeypatch: Any) -> None:

@@ -23,6 +23,7 @@ from tna_onnx.data.source import Source, source_beside
 from tna_onnx.data.suspicion import random_label_share, recipe_text
 from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
+from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.scores import adds_up_to_one
 from tna_onnx.graph.tensors import numpy_name, numpy_type
 from tna_onnx.graph.walk.loop import walk_back
@@ -217,7 +218,7 @@ def notes_on(
 ) -> list[str]:
     """Collect what is unusual about a run."""
     job = task.job
-    notes = _input_notes(task, outcome, labels, drift)
+    notes = _input_notes(task, outcome, changes, drift, labels)
     notes += _choice_notes(task, outcome)
     notes += _label_notes(task, outcome)
     if compared.changed_predictions > _MANY_CHANGED:
@@ -277,7 +278,9 @@ def _notes_on_many(outcome: Outcome, *, cross_fitted: bool) -> list[str]:
     return [f"{' and '.join(what)} {verb} {SEEN:,} samples at most, at random; all {samples:,} are scored{ending}"]
 
 
-def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: float | None) -> list[str]:
+def _input_notes(
+    task: Task, outcome: Outcome, changes: Changes, drift: float | None, labels: Sequence[str]
+) -> list[str]:
     notes = []
     if task.fallback:
         notes.append(f"device auto: CUDA was not obtained, ran on the CPU: {task.fallback}")
@@ -293,7 +296,7 @@ def _input_notes(task: Task, outcome: Outcome, labels: Sequence[str], drift: flo
     # the output of an unchanged model is its input, functions and all
     if task.model.inlined and not outcome.unchanged:
         notes.append(f"model-local functions were inlined: {', '.join(task.model.inlined)}")
-    notes += _head_notes(task, outcome.weight, drift)
+    notes += _head_notes(task, outcome.weight, changes, drift)
     notes += _zero_notes(task, outcome.before)
     step = max(task.readout.output_step, _float16_step(task, outcome.before))
     if step >= _COARSE_OUTPUT or step == _FLOAT16_STEP:
@@ -510,7 +513,7 @@ def _scarce(recall: Recall) -> str:
     return listed(one.name for one in recall.classes if one.samples < ENOUGH)
 
 
-def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) -> list[str]:
+def _head_notes(task: Task, weight: NDArray[Any] | None, changes: Changes, drift: float | None) -> list[str]:
     if task.head is None:
         return [f"output '{task.readout.output}' is calibrated as it is ({task.readout.holds}), without a linear head"]
     stored = task.head.stored_weight
@@ -523,10 +526,11 @@ def _head_notes(task: Task, weight: NDArray[Any] | None, drift: float | None) ->
             f"the weight was quantised anew ({stored.quantized.dtype}, {kind}): that moves a probability by at most "
             f"{drift or 0:.2g}; --quantized-head float keeps it in float"
         ]
-    if stored.shared and task.model.initializers.get(stored.name) is None and stored.steps:
-        return [f"'{stored.read_as}' is quantised in the file; the head was given a float tensor of its own"]
-    if stored.shared:
-        return [f"'{stored.read_as}' is read elsewhere too, or computed: the head was given a tensor of its own"]
+    if stored.shared and any(name.startswith(f"{PREFIX}/weight") for name in changes.added):
+        return [
+            f"'{stored.read_as}' is quantised, computed or read elsewhere too: the head was given a float tensor of "
+            "its own"
+        ]
     return []
 
 

@@ -142,7 +142,8 @@ class Settings:
     )
     quantized_head: QuantizedHead = setting(
         "requantize",
-        "If the weight is stored quantised (QDQ): quantise the new one too, per class, or store it as float.",
+        "If the weight is stored quantised (QDQ) and gets new values, by a tilt or a map in it: quantise these too, "
+        "per class, or store them as float.",
         section=_FITTED,
     )
     interval: Literal["debiased", "bootstrap"] = setting(
