@@ -1724,6 +1724,7 @@ def _other_classes(g: Graph, how: str) -> None:
 @form("all but the first of the layer's classes, MatMul and Add", "add", classes=6)
 @form("all but the first of the layer's classes, Softmax", "softmax", classes=6)
 @form("every other of the layer's classes", "step", classes=6)
+@form("some of the layer's classes, Split", "split", classes=6)
 @form("classes in another order, as torch's newer exporter writes it", "nd")
 def _selected(g: Graph, how: str) -> Array:
     """The others keep their vectors."""
@@ -1741,6 +1742,9 @@ def _selected(g: Graph, how: str) -> Array:
         turned = g.node("GatherND", turned, g.const([[3], [0], [4], [1], [2]], np.int64))
         g.output(g.node("Transpose", turned, perm=[1, 0]))
         return g.weight[[3, 0, 4, 1, 2]]
+    if how == "split":
+        g.output(g.node("Split", scores, g.ints(2, 4), n_out=2, axis=1)[1], "N", 4)
+        return g.weight[2:]
     if how == "step":
         g.output(g.node("Slice", scores, g.ints(0), g.ints(2**63 - 1), g.ints(1), g.ints(2)), "N", 3)
         return g.weight[::2]

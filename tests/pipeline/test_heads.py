@@ -1,5 +1,6 @@
 """Several heads of one model, calibrated one after the other: each as if it were alone, and what stands in the way."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +267,39 @@ def test_decisions_on_one_head_say_nothing_of_the_other(two: Model, tmp_path: Pa
     score = outputs_of(guarded, fresh["x"])["ood"]
     logits = outputs_of(model, fresh["x"])[name].astype(np.float64)
     np.testing.assert_allclose(score, -np.log(np.sum(np.exp(logits), axis=1)), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("how", "map_name"), [("Split", "isotonic"), *itertools.product(("Split", "Slice"), ("ts", "bias", "refit"))]
+)
+def test_a_layer_of_two_heads_keeps_the_other(how: str, map_name: str, tmp_path: Path) -> None:
+    """One layer makes the scores of two tasks: the columns of the other stay, their biases too."""
+    rng = np.random.default_rng(0)
+    weight, bias = rng.standard_normal((5, 7)).astype(np.float32), rng.standard_normal(7).astype(np.float32)
+    ends = {"zero": [0], "four": [4], "seven": [7], "one": [1], "parts": [4, 3]}
+    parts = [helper.make_node("Split", ["s", "parts"], ["a", "b"], axis=1)]
+    if how == "Slice":
+        cuts = (("zero", "four", "a"), ("four", "seven", "b"))
+        parts = [helper.make_node("Slice", ["s", start, end, "one"], [name]) for start, end, name in cuts]
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "bias"], ["s"]),
+        *parts,
+        helper.make_node("Softmax", ["a"], ["p"], axis=1),
+        helper.make_node("Softmax", ["b"], ["q"], axis=1),
+    ]
+    tensors = {"w": weight, "bias": bias, **{name: np.array(value, np.int64) for name, value in ends.items()}}
+    onnx.save(small_model(nodes, {"x": ["N", 5]}, {"p": ["N", 4], "q": ["N", 3]}, tensors), tmp_path / "m.onnx")
+    x = rng.standard_normal((600, 5)).astype(np.float32)
+    scores = (x @ weight + bias)[:, :4]
+    np.savez(tmp_path / "d.npz", x=x, labels=np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1))
+    words = {"output_name": "p", "search": "none", "map": map_name, "device": "cpu", "fail_if_worse": False}
+    report = tna_onnx.calibrate(tmp_path / "m.onnx", tmp_path / "d.npz", output=tmp_path / "new.onnx", **words)
+    old, new = (
+        onnxruntime.InferenceSession(str(tmp_path / name), providers=["CPUExecutionProvider"]).run(["p", "q"], {"x": x})
+        for name in ("m.onnx", "new.onnx")
+    )
+    np.testing.assert_array_equal(new[1], old[1])
+    if map_name == "ts":
+        powers = np.exp(scores / report.parameters["temperature"])
+        np.testing.assert_allclose(new[0], powers / powers.sum(axis=1, keepdims=True), rtol=0, atol=1e-5)
+    assert tna_onnx.verify(tmp_path / "m.onnx", tmp_path / "new.onnx").intact

@@ -336,7 +336,12 @@ class Head(Readout):
         if stored is None or stored.quantized is not None:
             scaled: NDArray[Any] = self.bias * np.asarray(factor, self.working_type)
             return scaled
-        return self._flat_bias(stored.as_written(stored.value.astype(np.float64) * factor))
+        return self._flat_bias(stored.as_written(self.scaled_bias(stored, factor)))
+
+    def scaled_bias(self, stored: Stored, factor: float) -> NDArray[np.float64]:
+        """Return the bias of the head's classes times a factor, as the node reads it; that of other classes stays."""
+        value: NDArray[np.float64] = oriented(stored.value.astype(np.float64), self.bias_orient) * factor
+        return undone(value, self.bias_orient)
 
     def kept_in_float(self) -> Head:
         """Return the same head, with a quantised weight replaced by a float one when it is written."""

@@ -194,7 +194,7 @@ def rewrite(
         if new_bias is not None:
             bias_read = layer.bias_as_read(new_bias)
         elif layer.stored_bias is not None and bias_factor != 1:
-            bias_read = layer.stored_bias.value.astype(np.float64) * bias_factor
+            bias_read = layer.scaled_bias(layer.stored_bias, bias_factor)
         _write_weight_and_bias(model, layer, new_weight, bias_read, result)
     if written or write_map is not None:
         _widen(model, readout, result)

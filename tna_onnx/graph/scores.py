@@ -106,6 +106,9 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     for name in sorted(scores - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
+        maker = model.producer(name)
+        if not reads[name] and maker is not None and maker.op_type == "Split":
+            continue  # the other columns of a layer
         outside_reads = model.uses[name] - reads[name]
         if not _are_labels(model, name) and _argmaxes(model, name, readout) != outside_reads:
             raise CannotInsert(

@@ -173,7 +173,7 @@ def one_sided(state: State, node: onnx.NodeProto, index: int) -> str:
     # Sizes, slopes, bounds: constants mostly, but a graph may compute them.
     state.side_inputs = (*state.side_inputs, *(name for name in node.input[1:] if name))
     state.aligned |= kind in _ALIGNED  # behind probabilities, this is not plain
-    if kind in ("Gather", "GatherND", "Slice"):
+    if kind in ("Gather", "GatherND", "Slice", "Split"):
         _selection(state, node)
     if is_matrix_transpose(node):
         state.turned = not state.turned
@@ -192,8 +192,11 @@ def _selection(state: State, node: onnx.NodeProto) -> None:
     torch's newer exporter writes x[:, places] as a GatherND between two Transposes.
     """
     class_axes = (0, -2) if state.turned else (1, -1)
-    read = _sliced if node.op_type == "Slice" else _gathered
-    order = read(state.model, node, class_axes)
+    if node.op_type == "Split":
+        order = _split(state, node, class_axes)
+    else:
+        read = _sliced if node.op_type == "Slice" else _gathered
+        order = read(state.model, node, class_axes)
     if order == ():
         return
     everything = isinstance(order, tuple) and sorted(order) == list(range(len(order)))
@@ -235,6 +238,19 @@ def _sliced(model: Model, node: onnx.NodeProto, class_axes: tuple[int, int]) -> 
     if single_class:
         return ()
     return slice(start, end, step)
+
+
+def _split(state: State, node: onnx.NodeProto, class_axes: tuple[int, int]) -> tuple[int, ...] | slice:
+    """Return which classes are in the part that the walk has reached; nothing if it is not known, or is one class."""
+    constant = state.model.constant_tensor(input_at(node, 1))
+    sizes = attribute_of(node, "split", ())  # opset < 13
+    if constant is not None:
+        sizes = state.model.array(constant).tolist()
+    part = list(node.output).index(state.tensor)
+    if attribute_of(node, "axis", 0) not in class_axes or part >= len(sizes) or sizes[part] < 2:
+        return ()
+    start = sum(sizes[:part])
+    return slice(start, start + sizes[part], 1)
 
 
 def _cast(state: State, node: onnx.NodeProto) -> None:
