@@ -87,3 +87,25 @@ def test_numbers_that_float16_does_not_have(tmp_path: Path) -> None:
     onnx.save(proto, tmp_path / "half.onnx")
     with pytest.raises(tna_onnx.UnsupportedModel, match="irova has numbers that are too small for float16"):
         tna_onnx.calibrate(tmp_path / "half.onnx", data, map="irova", dry_run=True, **QUICK)
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9, -3e38])
+@pytest.mark.parametrize("head", [True, False])
+def test_a_masked_class_does_not_blunt_the_check_of_the_file(head: bool, mask: float, tmp_path: Path) -> None:
+    """Its probability is 0, however its logit is rounded: the others are still compared to some units of rounding."""
+    rng = np.random.default_rng(0)
+    weight, bias = rng.standard_normal((FEATURES, CLASSES)), np.array([0.5, mask, 0.0])
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"])]
+    if not head:
+        product = helper.make_node("Einsum", ["x", "x", "w"], ["p"], equation="ni,ni,ic->nc")
+        nodes = [product, helper.make_node("Add", ["p", "b"], ["y"])]
+    tensors = {"w": weight.astype(np.float32), "b": bias.astype(np.float32)}
+    onnx.save(small_model(nodes, {"x": ["N", FEATURES]}, {"y": ["N", CLASSES]}, tensors), tmp_path / "m.onnx")
+    x = rng.standard_normal((N, FEATURES)).astype(np.float32)
+    session = onnxruntime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    (scores,) = session.run(None, {"x": x})
+    np.savez(tmp_path / "d.npz", x=x, labels=np.argmax(scores / 2 + rng.gumbel(size=scores.shape), axis=1))
+    words = {**QUICK, "trust_labels": True, **({} if head else {"output_kind": "logits"})}
+    report = tna_onnx.calibrate(tmp_path / "m.onnx", tmp_path / "d.npz", map="ts", output=tmp_path / "o.onnx", **words)
+    # 16 units of rounding of logits below 20, and 1e-6
+    assert report.verification.max_difference <= report.verification.bound < 1e-4

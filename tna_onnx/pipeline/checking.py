@@ -26,7 +26,8 @@ order of summation, and a softmax moves by at most half of what its logits move.
    features by a step d, with random signs, moves a logit by d |w_c|: that is added to what a logit moves.
 5. A Cast of the probabilities to a type of unit e rounds each by e / 2 at most; of log-probabilities, or of logits up
    to s, moves a probability by e (1 + log C) / 2, or e s / 2. An activation rounds its own result as a Cast does.
-6. The bound is never above 0.05.
+6. Classes that a bias masks have no share in a_i: their probability is 0, and |b_c| of -1e9 would allow anything.
+7. The bound is never above 0.05.
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ _FLOOR = 1e-6
 _ROUNDINGS = 16
 # Sign patterns of rounding tried on a map.
 _DRAWS = 4
+# Logits so far below another have the probability 0, however they are rounded.
+_GONE = 100.0
+# A bias so far below another masks its class, where products of features and weights are smaller.
+_MASK = 1e3
 # Types coarser than this (float16, bfloat16) are bounded as if their rounding errors had random signs: the sum of all
 # terms would allow a wrong weight.
 _COARSE = 1e-4
@@ -120,7 +125,7 @@ def probability_bounds(
     bounds += task.readout.output_step + task.readout.slack  # rule 3
     bounds += _cast_moves(task, logits if fitted is None else apply_map(fitted, logits, features))  # rule 5
     bounded: FloatArray = np.minimum(_MAX_BOUND, bounds)
-    return bounded  # rule 6
+    return bounded  # rule 7
 
 
 _ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
@@ -129,7 +134,7 @@ _ACTIVATIONS = ("Softmax", "LogSoftmax", "Sigmoid")
 def _cast_moves(task: Task, logits: FloatArray) -> FloatArray:
     """Return by how much casts on the way from the logits to the output move a probability, (R,) (rule 5)."""
     moved = np.zeros(len(logits))
-    largest = np.max(np.abs(logits), axis=1, initial=1.0)
+    largest = np.maximum(_largest(task, logits), 1.0)
     for eps, behind in casts_behind(task.model, task.readout):
         if not behind:
             moved += eps * largest / 2
@@ -187,7 +192,7 @@ def logit_sizes(
     head = task.head
     if head is None:
         assert logits is not None  # noqa: S101 - there is nothing else to look at
-        return np.asarray(np.max(np.abs(logits), axis=1))
+        return _largest(task, logits)
     eps = _unit(task)
     weight = head.weight
     bias = head.bias.astype(np.float64)
@@ -195,10 +200,23 @@ def logit_sizes(
     if isinstance(source, HeadLogits):
         weight = to_host(source.head.weight)
         bias = np.asarray(to_host(source.head.bias), np.float64)
+    masked = (bias < np.max(bias) - _MASK) & (not task.readout.multi_label)
+    largest = _largest_sizes(task, features, weight, np.where(masked, 0, bias), eps)
+    if np.any(masked) and 2 * np.max(largest) + _GONE > _MASK:  # they may be above another class all the same
+        return _largest_sizes(task, features, weight, bias, eps)
+    return largest
+
+
+def _largest(task: Task, logits: FloatArray) -> FloatArray:
+    """Return the largest |logit| of each sample, (R,), of classes whose probability is not 0."""
+    alive = logits > np.max(logits, axis=1, keepdims=True) - _GONE
+    return np.asarray(np.max(np.abs(logits), axis=1, where=alive | task.readout.multi_label, initial=0))
+
+
+def _largest_sizes(task: Task, features: FloatArray, weight: Any, bias: FloatArray, eps: float) -> FloatArray:
     largest = np.zeros(len(features))
     for block, w in class_blocks(weight):
-        size = _sizes_of(task, features, w, bias[block], eps)
-        np.maximum(largest, np.max(size, axis=1), out=largest)
+        np.maximum(largest, np.max(_sizes_of(task, features, w, bias[block], eps), axis=1), out=largest)
     return largest
 
 
