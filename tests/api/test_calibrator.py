@@ -14,7 +14,7 @@ from scipy.special import softmax
 import tna_onnx
 from tests.support import outputs_of
 from tna_onnx import Calibrator, DataError, UsageError
-from tna_onnx.graph.nodes import identity_model, linear_model
+from tna_onnx.graph.nodes import scores_model
 
 N, C = 600, 4
 
@@ -34,7 +34,7 @@ def fitted() -> Calibrator:
 def test_the_choice_and_the_numbers_are_those_of_the_command(fitted: Calibrator) -> None:
     logits, labels = samples()
     report = tna_onnx.calibrate(
-        identity_model(C), {"scores": logits, "labels": labels}, search="none", output_kind="logits", device="cpu"
+        scores_model(C), {"scores": logits, "labels": labels}, search="none", output_kind="logits", device="cpu"
     )
     assert (fitted.method_, fitted.parameters_) == (report.method, report.parameters)
     assert fitted.report_ is not None
@@ -83,7 +83,9 @@ def test_features_of_the_last_layer_are_used() -> None:
 
     of_features = by_features.predict_proba(x[N:])
     assert nll(of_features) < nll(by_logits.predict_proba(logits[N:]))
-    report = tna_onnx.calibrate(linear_model(weight, bias), {"scores": x[:N], "labels": y[:N]}, device="cpu")
+    report = tna_onnx.calibrate(
+        scores_model(weight.shape[1], (weight, bias)), {"scores": x[:N], "labels": y[:N]}, device="cpu"
+    )
     assert by_features.method_ == report.method
     (calibrated,) = outputs_of(by_features.to_onnx(), x[N:]).values()
     np.testing.assert_allclose(softmax(calibrated.astype(np.float64), axis=1), of_features, atol=1e-6)

@@ -264,15 +264,12 @@ def calibrated(
     those of `calibrate`, whose errors it raises.
     """
     from tna_onnx.api.calibrate import calibrate  # noqa: PLC0415 - what fits loads when it is asked for
-    from tna_onnx.graph.nodes import identity_model, linear_model  # noqa: PLC0415
+    from tna_onnx.graph.nodes import scores_model  # noqa: PLC0415
 
     data = {"scores": values, "labels": labels}
     if layer is None:
-        model = identity_model(values.shape[1])
         keywords.update(search="none", output_kind=scores)
-    else:
-        model = linear_model(*layer)
-    return calibrate(model, data, device="cpu", **keywords)
+    return calibrate(scores_model(values.shape[1], layer), data, device="cpu", **keywords)
 
 
 def _last_layer(features: Any, logits: NDArray[np.float32], scores: ScoresWord) -> tuple[NDArray[np.float32], Layer]:

@@ -5,7 +5,7 @@ Everything is 2-D in the dtype of the logits; constants become initializers of s
 files. Names share one prefix, so that users can leave the block out of a quantisation.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -315,24 +315,18 @@ def head_provenance(model: Model, output: str | None) -> dict[str, str]:
     return entries_of_head or entries
 
 
-def identity_model(columns: int) -> onnx.ModelProto:
-    """Return a model that hands on `scores` (N, columns) as `calibrated`."""
-    return _standalone(helper.make_node("Identity", ["scores"], ["calibrated"], name="scores"), columns, columns)
+def scores_model(columns: int, layer: tuple[NDArray[np.float32], NDArray[np.float32]] | None = None) -> onnx.ModelProto:
+    """Return a model that hands on `scores` (N, columns) as `calibrated`, or what a linear layer makes of them.
 
-
-def linear_model(weight: NDArray[np.float32], bias: NDArray[np.float32]) -> onnx.ModelProto:
-    """Return a model whose `calibrated` (N, C) is a linear layer, weight (C, n) and bias (C,), of `scores` (N, n)."""
-    node = helper.make_node("Gemm", ["scores", "weight", "bias"], ["calibrated"], name="scores", transB=1)
-    values = [
-        numpy_helper.from_array(np.asarray(value, np.float32), name)
-        for name, value in (("weight", weight), ("bias", bias))
-    ]
-    return _standalone(node, weight.shape[1], weight.shape[0], values)
-
-
-def _standalone(
-    node: onnx.NodeProto, columns: int, classes: int, values: Sequence[onnx.TensorProto] = ()
-) -> onnx.ModelProto:
+    `layer`: weight (C, columns) and bias (C,).
+    """
+    node = helper.make_node("Identity", ["scores"], ["calibrated"], name="scores")
+    classes, values = columns, []
+    if layer is not None:
+        node = helper.make_node("Gemm", ["scores", "weight", "bias"], ["calibrated"], name="scores", transB=1)
+        classes = len(layer[0])
+        named = zip(layer, ("weight", "bias"), strict=True)
+        values = [numpy_helper.from_array(np.asarray(value, np.float32), name) for value, name in named]
     graph = helper.make_graph(
         [node],
         "calibrator",

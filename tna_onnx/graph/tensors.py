@@ -130,7 +130,7 @@ def float_tensor(array: NDArray[Any], element_type: str, name: str) -> onnx.Tens
 def large_tensor(array: NDArray[Any], element_type: str, name: str, large_values: dict[bytes, Any]) -> onnx.TensorProto:
     """Return a TensorProto with a key in place of raw data, which go to `large_values`; small values stay."""
     value = np.asarray(array, order="C")
-    if not is_large(value.nbytes) or element_type == _BFLOAT16 or sys.byteorder != "little":
+    if value.nbytes < _LARGE or element_type == _BFLOAT16 or sys.byteorder != "little":
         return float_tensor(array, element_type, name)
     value = np.asarray(rounded(value, element_type), order="C")
     key = key_of(value)
@@ -199,11 +199,6 @@ class _Spot:
     raw: _Field
 
 
-def is_large(size: int) -> bool:
-    """Return whether raw data of so many bytes are kept apart."""
-    return size >= _LARGE
-
-
 def key_of(value: bytes | NDArray[Any]) -> bytes:
     """Return the key of raw data."""
     return _KEY + hashlib.sha256(_flat(value)).digest()
@@ -220,7 +215,7 @@ def split_off(data: bytes, similar: Mapping[bytes, bytes] | None = None) -> tupl
     Gives (encoded model with keys, values by key); all of it and nothing where the encoding is an unusual one.
     `similar`: values of a model that has most of them, in this order: equal ones are neither copied nor hashed.
     """
-    if not is_large(len(data)):
+    if len(data) < _LARGE:
         return data, {}
     message = memoryview(data)
     try:
@@ -230,7 +225,7 @@ def split_off(data: bytes, similar: Mapping[bytes, bytes] | None = None) -> tupl
         graph, spots = _spots(message)
     except _Unusual:
         return data, {}
-    large = [spot for spot in spots if is_large(spot.raw.stop - spot.raw.value)]
+    large = [spot for spot in spots if spot.raw.stop - spot.raw.value >= _LARGE]
     if not large:
         return data, {}
     candidates: defaultdict[int, list[tuple[bytes, bytes]]] = defaultdict(list)

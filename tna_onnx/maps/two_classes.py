@@ -238,8 +238,16 @@ def brief_of(shared: Sequence[int], **values: Sequence[float]) -> dict[str, Any]
     return {**brief, **listed("labels_shared", shared)}
 
 
+class _LabelMap(CalibrationMap):
+    """What the maps of labels have in common."""
+
+    for_labels: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
+    for_classes: ClassVar[bool] = False
+
+
 @dataclass(frozen=True)
-class LabelTemperature(CalibrationMap):
+class LabelTemperature(_LabelMap):
     """Logits divided by the temperature of their label."""
 
     temperatures: tuple[float, ...]  # T_c, C values
@@ -249,9 +257,6 @@ class LabelTemperature(CalibrationMap):
     title: ClassVar[str] = "a temperature for each label"
     rank: ClassVar[int] = 20
     on_tilted: ClassVar[bool] = True
-    for_labels: ClassVar[bool] = True
-    weighted: ClassVar[bool] = True
-    for_classes: ClassVar[bool] = False
     # T > 0: no probability crosses 1/2
     keeps_order: ClassVar[bool] = True
     foldable: ClassVar[bool] = True
@@ -279,7 +284,7 @@ class LabelTemperature(CalibrationMap):
 
 
 @dataclass(frozen=True)
-class LabelPlatt(CalibrationMap):
+class LabelPlatt(_LabelMap):
     """Logits times the slope of their label, plus its intercept."""
 
     slopes: tuple[float, ...]  # a_c, C values
@@ -289,9 +294,6 @@ class LabelPlatt(CalibrationMap):
     name: ClassVar[str] = "label-platt"
     title: ClassVar[str] = "slope and intercept for each label"
     rank: ClassVar[int] = 40
-    for_labels: ClassVar[bool] = True
-    weighted: ClassVar[bool] = True
-    for_classes: ClassVar[bool] = False
     foldable: ClassVar[bool] = True
 
     @property
@@ -321,7 +323,7 @@ _UNCHANGED: Knots = ((0.0,), (0.0,))
 
 
 @dataclass(frozen=True)
-class LabelIsotonic(CalibrationMap):
+class LabelIsotonic(_LabelMap):
     """Logits over `temperature`, plus a function of each label's log-odds."""
 
     knots: tuple[Knots, ...]  # `knots[c]` is the pair (x, g): what is added to the tempered logit x of label c
@@ -331,9 +333,6 @@ class LabelIsotonic(CalibrationMap):
     name: ClassVar[str] = "label-isotonic"
     title: ClassVar[str] = "isotonic regression of each label"
     rank: ClassVar[int] = 120
-    for_labels: ClassVar[bool] = True
-    weighted: ClassVar[bool] = True
-    for_classes: ClassVar[bool] = False
 
     @property
     def brief(self) -> dict[str, Any]:

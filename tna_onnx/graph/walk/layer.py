@@ -278,9 +278,7 @@ class SummedHead(Head):
     def parts(self) -> dict[str, int]:
         """The tensors that the features consist of, with the length of each; none where all layers read the same."""
         lengths = {layer.features: layer.n_features for layer in self.layers}
-        if not (len(lengths) > 1):
-            return {}
-        return lengths
+        return lengths if len(lengths) > 1 else {}
 
     @property
     def readers(self) -> tuple[int, ...]:
