@@ -14,6 +14,7 @@ skl2onnx writes one-vs-rest:
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -69,7 +70,7 @@ def can_scale(model: Model, head: Head) -> bool:
     tail = tail_nodes(model, head)
     end = max(_added_at(model, tail, place.reader) for place in head.places)
     scores = _scores(model, [k for k in tail if k < end], head.readers)
-    reads = _reads(_nodes(model, tail), scores)
+    reads = _reads(model, tail, scores)
     return all(model.uses.get(name, 0) == reads[name] for name in scores)
 
 
@@ -100,9 +101,8 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
     if isinstance(readout, Head):
         indices = tail_nodes(model, readout)
         first = readout.readers
-    tail = _nodes(model, indices)
     scores = _scores(model, indices, first)
-    reads = _reads(tail, scores)
+    reads = _reads(model, indices, scores)
     for name in sorted(scores - {readout.logits}):
         if model.uses.get(name, 0) <= reads[name]:
             continue  # nobody but the tail itself
@@ -111,10 +111,13 @@ def require_no_other_readers(model: Model, readout: Readout, *, keeps_order: boo
             continue  # the other columns of a layer
         outside_reads = model.uses[name] - reads[name]
         if not _are_labels(model, name) and _argmaxes(model, name, readout) != outside_reads:
+            fold = ""
+            if isinstance(readout, Head) and can_scale(model, readout):
+                fold = ", or ts, which needs no new nodes"
             raise CannotInsert(
                 f"{model.name}: '{name}', between the linear layer and '{readout.logits}', is read elsewhere too and "
                 "would miss an appended map",
-                f"use --map none{_or_fold(model, readout)}",
+                f"use --map none{fold}",
             )
         if not keeps_order:
             what = "the labels of the same node" if _are_labels(model, name) else "from which labels are read"
@@ -138,18 +141,10 @@ def _scores(model: Model, tail: Iterable[int], first: Collection[int]) -> set[st
     return scores
 
 
-def _nodes(model: Model, indices: Iterable[int]) -> list[onnx.NodeProto]:
-    return [model.proto.graph.node[k] for k in indices]
-
-
-def _reads(nodes: Iterable[onnx.NodeProto], scores: Iterable[str]) -> dict[str, int]:
-    """Count how often the nodes read each of the tensors `scores`."""
-    reads = dict.fromkeys(scores, 0)
-    for node in nodes:
-        for name in node.input:
-            if name in reads:
-                reads[name] += 1
-    return reads
+def _reads(model: Model, tail: Iterable[int], scores: Iterable[str]) -> dict[str, int]:
+    """Count how often the nodes of the tail read each of the tensors `scores`."""
+    read = Counter(name for k in tail for name in model.proto.graph.node[k].input)
+    return {name: read[name] for name in scores}
 
 
 def _are_labels(model: Model, name: str) -> bool:
@@ -178,12 +173,6 @@ def _class_axes(model: Model, name: str, readout: Readout) -> set[int]:
     # A convolution gives (N, C, 1, 1); a size that is not declared is None.
     places = [k for k, size in enumerate(sizes) if k and size == readout.n_classes]
     return {axis for k in places if len(places) == 1 for axis in (k, k - len(sizes))}
-
-
-def _or_fold(model: Model, readout: Readout) -> str:
-    if isinstance(readout, Head) and can_scale(model, readout):
-        return ", or ts, which needs no new nodes"
-    return ""
 
 
 # What takes the second column out of two, and what changes the shape alone.
