@@ -169,9 +169,11 @@ def class_output(
     name = entries.get("output")
     classes = entries.get("classes", "")
     kind_entry = STATED_KINDS.get(entries.get("output_kind", ""))
-    # another head holds something else
-    if kind is None and kind_entry and output in (None, name) and _leads_to(model, head, name, kind_entry):
-        kind = kind_entry
+    if kind is None and kind_entry and output in (None, name):
+        candidates = find_heads(model, kind_entry)[0]
+        # another head holds something else
+        if head is None or any((c.node, c.output) == (head, name) for c in candidates):
+            kind = kind_entry
     heads, refusals = find_heads(model, kind)
     if head is None and name is not None and output in (None, name):
         if any(candidate.output == name for candidate in heads):
@@ -183,13 +185,6 @@ def class_output(
     if kind in STATED_KINDS.values():
         output = output or name
     return output_of(find_readout(model, head, output, kind))
-
-
-def _leads_to(model: Model, head: str | None, output: str | None, kind: str) -> bool:
-    """Whether an output comes from the named linear node; true if none is named."""
-    return head is None or any(
-        (candidate.node, candidate.output) == (head, output) for candidate in find_heads(model, kind)[0]
-    )
 
 
 def _behind_map(model: Model, name: str, entries: dict[str, str], classes: int) -> ClassOutput:
