@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tna_onnx.graph.parts import Difference
 from tna_onnx.numerics.isotonic import Corp
 from tna_onnx.numerics.metrics import Metrics, debiased_ece, expected_ece
-from tna_onnx.numerics.reliability import Bins, CumulativeTest
+from tna_onnx.numerics.reliability import Bins, CumulativeTest, ties_of
 from tna_onnx.numerics.scores import SampleScores
 
 # Points of a curve.
@@ -51,11 +51,11 @@ class RiskCoverage:
         cls, values: NDArray[Any], hit: NDArray[np.bool_], weights: NDArray[np.float64] | None = None
     ) -> RiskCoverage:
         """Compute the curve from confidences, whether samples are classified right, and weights if any, (N,) each."""
-        order = np.argsort(-values, kind="stable")
-        confidence = values[order]
+        tie = ties_of(values)
+        order = np.argsort(-tie, kind="stable")
         wrong = ~hit[order]
-        # samples of one confidence are taken together: their order is arbitrary
-        ends = np.flatnonzero(np.r_[confidence[1:] != confidence[:-1], True]) + 1
+        # samples of one confidence, to rounding, are taken together: their order is arbitrary
+        ends = np.flatnonzero(np.r_[np.diff(tie[order]) < 0, True]) + 1
         mass, wrong_mass = np.arange(1, len(values) + 1), np.cumsum(wrong)
         if weights is not None:
             mass, wrong_mass = np.cumsum(weights[order]), np.cumsum(wrong * weights[order])

@@ -74,6 +74,7 @@ def test_risk_coverage_by_hand() -> None:
     assert curve.coverage == (0.5, 0.75, 1.0)  # the two samples of one confidence come together
     assert curve.risk == pytest.approx((1 / 2, 1 / 3, 2 / 4))
     assert curve.area == pytest.approx(0.5 * 1 / 2 + 0.25 * 1 / 3 + 0.25 * 2 / 4)
+    assert RiskCoverage.of(scores_of([0.5, 0.9, 0.9000001, 0.7], [False, True, False, True])) == curve
 
 
 def test_a_long_risk_coverage_curve_keeps_its_ends_and_its_area() -> None:
