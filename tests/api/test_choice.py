@@ -145,6 +145,14 @@ def test_a_class_that_would_lose_keeps_all_predictions_and_the_price_is_said(sma
     (note,) = (note for note in report.notes if "--predictions change" in note)
     assert "class 4 would lose" not in note  # of so few, nothing is known
     assert "'4' cannot be known" in note
+    # as little of more samples, if they are of few groups
+    groups = np.arange(len(data["x"]))
+    groups[data["labels"] == 4] %= 9
+    groups[data["labels"] != 4] += 9
+    report = tna_onnx.calibrate(small.model, tna_onnx.Data(data, groups=groups), output=tmp_path / "g.onnx", **FAST)
+    (note,) = (note for note in report.notes if "--predictions change" in note)
+    assert "class 4 would lose" not in note
+    assert "'4' cannot be known: fewer than 10 independent samples" in note
 
 
 def test_predictions_are_kept(small: Small, tmp_path: Path) -> None:

@@ -71,6 +71,26 @@ def test_labels_of_probability_0_are_named(tmp_path: Path) -> None:
     assert "every confidence is 1" in notes
 
 
+@pytest.mark.parametrize("zeros", [0, 7])
+def test_a_small_probability_of_float16_is_not_0(zeros: int, tmp_path: Path) -> None:
+    """exp -9 is above the least normal number of float16, 6e-5, and within 1 nat of it."""
+    outputs = [tensor_info("y", ["N", 2], np.float16)]
+    nodes = [helper.make_node("Cast", ["x"], ["y"], to=onnx.TensorProto.FLOAT16)]
+    onnx.save(small_model(nodes, {"x": ["N", 2]}, outputs, {}), tmp_path / "m.onnx")
+    rare = np.r_[np.zeros(zeros), np.full(20, np.exp(-9)), np.full(600, np.exp(-5))].astype(np.float32)
+    np.savez(
+        tmp_path / "data.npz",
+        x=np.stack([1 - rare, rare], axis=1),
+        labels=(np.arange(len(rare)) < zeros + 20).astype(int),
+    )
+    words: dict[str, Any] = {"map": "ts", "dry_run": True, "fail_if_worse": False, "trust_labels": True}
+    report = tna_onnx.calibrate(
+        tmp_path / "m.onnx", tmp_path / "data.npz", output_kind="probabilities", **words, **QUICK
+    )
+    found = [note for note in report.notes if "have a probability of 0" in note]
+    assert [note.split(" ", 1)[0] for note in found] == ["7"] * bool(zeros)
+
+
 def test_numbers_that_float16_does_not_have(tmp_path: Path) -> None:
     last = [
         helper.make_node("Softmax", ["s"], ["p"], axis=1),

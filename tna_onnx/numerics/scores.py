@@ -161,8 +161,9 @@ def _sums_of_runs(values: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np
     return total, squares
 
 
-# A thousand float16 probabilities, each rounded by up to 2^-11 of itself, add up to well within this.
-_SUM_TOLERANCE = 1e-2
+SUM_TOLERANCE = 1e-2
+"""A thousand float16 probabilities, each rounded by up to 2^-11 of itself, add up to 1 well within this."""
+
 # A forest's share of class 0 is 1 less a sum in float32 of the others, which ends a little above 1: no sign of logits.
 _ROUNDING = 1e-5
 
@@ -173,7 +174,7 @@ class NotProbabilities(UnsupportedModel):
 
 def distributions(p: NDArray[Any]) -> bool:
     """Whether each row of (N, C) values is a distribution, but for rounding: not negative, and adding up to 1."""
-    return bool(np.all(p >= -_ROUNDING) and np.all(np.abs(p.sum(axis=1) - 1) <= _SUM_TOLERANCE))
+    return bool(np.all(p >= -_ROUNDING) and np.all(np.abs(p.sum(axis=1) - 1) <= SUM_TOLERANCE))
 
 
 def log_probabilities(p: NDArray[Any]) -> NDArray[Any]:

@@ -25,14 +25,15 @@ from tna_onnx.engine.logits import Logits
 from tna_onnx.errors import DataError
 from tna_onnx.graph.nodes import PREFIX
 from tna_onnx.graph.scores import adds_up_to_one
-from tna_onnx.graph.tensors import numpy_name, numpy_type
+from tna_onnx.graph.tensors import epsilon, numpy_name, numpy_type
 from tna_onnx.graph.walk.loop import walk_back
 from tna_onnx.numerics.averages import LIMIT
 from tna_onnx.numerics.metric import METRICS
 from tna_onnx.numerics.metrics import metric_value
+from tna_onnx.numerics.operating_points import Recalls
 from tna_onnx.numerics.ops import own_column, to_host
 from tna_onnx.numerics.residuals import CrossFit
-from tna_onnx.numerics.scores import SampleScores, weighted_mean
+from tna_onnx.numerics.scores import SUM_TOLERANCE, SampleScores, weighted_mean
 from tna_onnx.pipeline.crossfit import SEEN, folds
 from tna_onnx.pipeline.job import Collected, Task, class_names
 from tna_onnx.pipeline.methods import ENOUGH, FOLDS, Method, Reason
@@ -44,7 +45,7 @@ from tna_onnx.progress import Progress, silent
 from tna_onnx.results.gates import differences_text
 from tna_onnx.results.measured import Subgroup, subgroups_of
 from tna_onnx.results.report import Changes, Comparison, How, compare_scores
-from tna_onnx.results.verdict import Recall, Standing
+from tna_onnx.results.verdict import ClassRecall, Recall, Standing
 
 # Logits above this number are given back once they are scored: three sets of them would stay beside each other.
 _LARGE = 2**24
@@ -226,11 +227,9 @@ def notes_on(
         advice = "; --predictions keep changes none" if outcome.scores else ""
         predictions = "labels" if task.readout.multi_label else "classes"
         notes.append(f"{compared.changed_predictions:.1%} of the predicted {predictions} change{advice}")
-    if compared.changed_predictions and not task.readout.multi_label and (few := _scarce(compared.recall)):
-        notes.append(
-            f"predicted classes change, and what happens to the recall of {few} cannot be known: fewer than {ENOUGH} "
-            "samples"
-        )
+    labelled = compared.before.labelled(np.asarray(task.reported.table.labels))
+    if compared.changed_predictions and (few := _scarce(labelled, compared.recall)):
+        notes.append(f"predicted classes change, and what happens to the recall of {_unknown(few)}")
     if job.settings.keep_decision and outcome.keeps_predictions:
         notes.append(f"no predicted class changes: no output {OriginalClass.output} (--keep-decision)")
     comparison = compared.comparison
@@ -357,16 +356,19 @@ def _random_labels_note(task: Task, outcome: Outcome) -> list[str]:
 
 
 def _zero_notes(task: Task, before: SampleScores) -> list[str]:
-    """Say how many labels have a probability of 0, whose log loss is that of the smallest number there is."""
+    """Say how many labels have a probability of 0, whose log loss is that of the smallest normal number."""
     if task.readout.holds != "probabilities" or task.readout.multi_label:
         return []
-    most = -np.log(np.finfo(numpy_type(task.readout.logits_type)).tiny)
-    count = int(np.count_nonzero(before.nll > most - 1))  # to rounding
+    kind = task.readout.logits_type
+    least = np.finfo(numpy_type(kind)).tiny
+    most = -np.log(np.float64(least))
+    # to the rounding of this logarithm, and of a sum that is nearly 1
+    count = int(np.count_nonzero(before.nll > most * (1 - epsilon(kind)) - SUM_TOLERANCE))
     if not count:
         return []
     notes = [
-        f"{count:,} of {len(before.nll):,} labels have a probability of 0: the log loss before counts {most:.0f} nats "
-        "for each, as of the smallest number of the type, so how far it falls says little"
+        f"{count:,} of {len(before.nll):,} labels have a probability of 0, or below {least:.0e}: the log loss before "
+        f"counts {most:.0f} nats for each, as of this number, so how far it falls says little"
     ]
     if np.all(before.confidence == 1):
         notes.append("every confidence is 1: the model gives classes alone, and a map one confidence for each of them")
@@ -492,25 +494,34 @@ def _kept_note(task: Task, outcome: Outcome) -> list[str]:
         f"accuracy {METRICS['accuracy'].change(after.mean('hit') - before.mean('hit'))} points",
         f"balanced accuracy {METRICS['accuracy'].change(recall.balanced.difference)} points",
     ]
-    kind, least = ("label", 0) if task.readout.multi_label else ("class", ENOUGH)
-    known = [one for one in recall.classes if one.samples >= least]
+    kind = "label" if task.readout.multi_label else "class"
+    few = _scarce(before, recall)
+    unknown = set(few)
+    known = [one for one in recall.classes if one not in unknown]
     cost = ""
     if known:
         lowest = min(known, key=lambda one: one.difference.difference)
         loss = -100 * lowest.difference.difference
         cost = f"; {kind} {lowest.name} would lose {loss:.2f} points of recall" if loss > 0 else ""
-    if len(known) < len(recall.classes):
-        few = _scarce(recall)
-        cost += f"; what would happen to the recall of {few} cannot be known: fewer than {ENOUGH} samples"
+    if few:
+        cost += f"; what would happen to the recall of {_unknown(few)}"
     return [
         f"predicted classes are kept; --predictions change would take {outcome.changing.label} (cross-validated, "
         f"against {outcome.label}: {', '.join(parts)}{cost})"
     ]
 
 
-def _scarce(recall: Recall) -> str:
-    """List classes with too few samples to show what happens to their recall; empty if there are none."""
-    return listed(one.name for one in recall.classes if one.samples < ENOUGH)
+def _scarce(before: SampleScores, recall: Recall) -> list[ClassRecall]:
+    """Return the classes with too few samples to show what happens to their recall; none of several labels a sample."""
+    if before.predicted is not None:
+        return []
+    counts = Recalls.of(before, before).independent
+    return [one for one, count in zip(recall.classes, counts, strict=True) if count < ENOUGH]
+
+
+def _unknown(classes: Sequence[ClassRecall]) -> str:
+    names = listed(one.name for one in classes)
+    return f"{names} cannot be known: fewer than {ENOUGH} independent samples"
 
 
 def _head_notes(task: Task, weight: NDArray[Any] | None, changes: Changes, drift: float | None) -> list[str]:
