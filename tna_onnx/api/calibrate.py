@@ -120,9 +120,9 @@ def calibrate(
         teacher=teacher,
         patch="" if patch is None else check_patch_name(patch),
     )
-    if teacher is not None and decisions is not None:
-        raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
     if teacher is not None:
+        if decisions is not None:
+            raise UsageError("--add needs labels for its thresholds; use --teacher without it, and guard the result")
         job.calib.refuse_beside("calibrate with --teacher", "by", "weight")
     unknown = arguments.beside_of(ood_data, job.calib, keywords)
     if unknown is not None and (decisions is None or "ood" not in decisions.add):

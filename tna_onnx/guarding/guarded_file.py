@@ -297,7 +297,13 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
             raise UsageError(
                 f"--set-threshold {name}: no class of this name has a threshold; expected {listed(classes)}"
             )
-        _require_threshold(name, value, math.inf if words["rule"] == "ratio" else 1.0)
+        check_numbers("a number", **{f"set_threshold {name}": value})
+        if words["rule"] == "ratio" and not 0 < value < math.inf:
+            raise UsageError(
+                f"--set-threshold {name}={value:g}: expected a positive number, which probabilities are divided by"
+            )
+        if words["rule"] != "ratio" and not 0 <= value <= 1:
+            raise UsageError(f"--set-threshold {name}={value:g}: expected from 0 to 1")
         limits.reshape(-1)[places[name]] = value
         by_hand.add(classes[places[name]])
     if "thresholds" in words:
@@ -308,13 +314,6 @@ def with_thresholds(file: Model, levels: Mapping[str, float]) -> tuple[Model, An
     entries = stated_by_hand({**entries, "guard_decision": json.dumps(words)}, by_hand)
     thresholds = {**decided.thresholds, "decision": limits}
     return before, write_decisions(replace(decided, thresholds=thresholds, dials=dials), entries, file)
-
-
-def _require_threshold(name: str, value: float, largest: float) -> None:
-    check_numbers("a number", **{f"set_threshold {name}": value})
-    if not 0 <= value <= largest or value == largest == math.inf or (largest == math.inf and value == 0):
-        words = "a positive number, which probabilities are divided by" if largest == math.inf else "from 0 to 1"
-        raise UsageError(f"--set-threshold {name}={value:g}: expected {words}")
 
 
 def without_decision(file: Model) -> tuple[Model, Any]:

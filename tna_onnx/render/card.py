@@ -60,6 +60,8 @@ def figures_of(folder: Path, card: Path | None) -> list[str]:
 
 
 def _header(report: Report, words: CardWords) -> dict[str, Any]:
+    # what the Hub takes for the id of a data set
+    slug = re.sub(r"[^\w.]+", "-", report.comparison.data.partition(" (")[0]).strip("-") or "data"
     # a report knows of images alone
     task = words.task or ("image-classification" if report.preprocessing else "other")
     optional = {"license": words.license, "base_model": words.base_model}
@@ -78,7 +80,7 @@ def _header(report: Report, words: CardWords) -> dict[str, Any]:
                 "results": [
                     {
                         "task": {"type": task, "name": "Classification"},
-                        "dataset": {"type": _slug(report.comparison.data), "name": printable(report.comparison.data)},
+                        "dataset": {"type": slug, "name": printable(report.comparison.data)},
                         "metrics": [_metric(name, report) for name in _finite_metrics(report)],
                     }
                 ],
@@ -132,11 +134,6 @@ def _metric(name: str, report: Report) -> dict[str, Any]:
     return entry
 
 
-def _slug(data: str) -> str:
-    """Return what the Hub takes for the id of a data set."""
-    return re.sub(r"[^\w.]+", "-", data.partition(" (")[0]).strip("-") or "data"
-
-
 def _yaml(value: Any, indent: str = "", first: str | None = None) -> Iterator[str]:
     """Write mappings and lists as YAML blocks, everything else as JSON."""
     start = indent if first is None else first
@@ -181,7 +178,9 @@ def _body(report: Report, figures: Sequence[str]) -> Iterator[str]:
     for link in figures:
         yield f"![{_FIGURES[PurePath(link).stem]}](<{link}>)\n"
     yield "## Use\n"
-    yield from _snippet(name)
+    yield "```python\nimport onnxruntime\n"
+    yield f"session = onnxruntime.InferenceSession({json.dumps(printable(name), ensure_ascii=False)})"
+    yield "print([(i.name, i.type, i.shape) for i in session.get_inputs()])\n```\n"
     yield "## How it was made\n"
     yield from _making(report)
     yield "## Limits\n"
@@ -203,12 +202,6 @@ def _table(report: Report) -> Iterator[str]:
             before, after = map(METRICS[name].number, sides)
             yield f"| {title} | {before} | {after} | {change_text(name, d)} |"
     yield ""
-
-
-def _snippet(name: str) -> Iterator[str]:
-    yield "```python\nimport onnxruntime\n"
-    yield f"session = onnxruntime.InferenceSession({json.dumps(printable(name), ensure_ascii=False)})"
-    yield "print([(i.name, i.type, i.shape) for i in session.get_inputs()])\n```\n"
 
 
 def _making(report: Report) -> Iterator[str]:

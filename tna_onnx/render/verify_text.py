@@ -1,7 +1,5 @@
 """Text of `verify` (whether a file is intact, and as good) and of `inspect` (what can be calibrated or not)."""
 
-from collections.abc import Mapping
-
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -127,15 +125,12 @@ def inspection_text(inspection: Inspection) -> RenderableType:
     for refusal in inspection.refusals:
         lines += ["", _refusal_line(refusal, inspection)]
     if inspection.provenance:
-        lines += ["", "recalibrated by tna-onnx:", *_provenance_lines(inspection.provenance)]
+        lines += ["", "recalibrated by tna-onnx:"]
+    # what `verify` makes the file again from is for that alone
+    hidden = {key for key, value in inspection.provenance.items() if len(value) > _MAX_ENTRY or key == "change"}
+    lines += [f"  {key}: {value}" for key, value in inspection.provenance.items() if key not in hidden]
+    lines += [f"  {key}: {len(value):,} characters" for key, value in inspection.provenance.items() if key in hidden]
     return lines_text(lines)
-
-
-def _provenance_lines(entries: Mapping[str, str]) -> list[str]:
-    """One line for each entry; what `verify` makes the file again from is for that alone."""
-    short_entries = {key: value for key, value in entries.items() if len(value) <= _MAX_ENTRY and key != "change"}
-    hidden = [f"  {key}: {len(value):,} characters" for key, value in entries.items() if key not in short_entries]
-    return [*(f"  {key}: {value}" for key, value in short_entries.items()), *hidden]
 
 
 def _head_lines(head: HeadInfo) -> list[str]:

@@ -124,10 +124,6 @@ Tick: TypeAlias = Callable[[float], None]
 """Called with the share of a search that is done."""
 
 
-def _unseen(_: float) -> None:
-    """Report no progress."""
-
-
 PAPER_MAPS = ("irova", "ts", "ets", "aar")
 """Maps of the paper's table, in its order."""
 
@@ -198,7 +194,7 @@ def search_printed(
     weight: NDArray[Any],
     score: Callable[[NDArray[Any]], SampleScores | None],
     settings: SearchSettings,
-    tick: Tick = _unseen,
+    tick: Tick = lambda _: None,
 ) -> tuple[Recalibration, int]:
     """Score the average of n_e members after every n_t rotations; return the best, and its place among them.
 
@@ -263,7 +259,7 @@ def fit(name: str, logits: Logits, settings: StudySettings, start: Any = None) -
     return kind.fit(logits.reduce(features=kind.needs_features), start=start, **options)
 
 
-def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = _unseen) -> Recalibration:
+def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = lambda _: None) -> Recalibration:
     """Search the weight alone; `tick` is called with the share that is done."""
     search = settings.search(seed)
 
@@ -283,7 +279,7 @@ def sparse(data: StudyData, settings: StudySettings, seed: int, tick: Tick = _un
 
 
 def complete(
-    data: StudyData, names: Sequence[str], settings: StudySettings, seed: int, tick: Tick = _unseen
+    data: StudyData, names: Sequence[str], settings: StudySettings, seed: int, tick: Tick = lambda _: None
 ) -> dict[str, Recalibration]:
     """Search pairs of a weight and a map fitted for it; one pass over the grid serves all maps.
 

@@ -227,16 +227,10 @@ def _added_row(part: str, reason: str, group: Sequence[Difference]) -> tuple[str
     if len(group) > 1:
         name = f"{name} to {group[-1].name}"
     kinds = Counter(d.detail for d in group).most_common()
-    texts = [_counted(count, kind) for kind, count in kinds[:_MAX_KINDS]]
+    texts = [f"{count} x {kind}".removeprefix("1 x ") for kind, count in kinds[:_MAX_KINDS]]
     if len(kinds) > _MAX_KINDS:
         texts.append("...")
     return part, name, f"{len(group):,} added", ", ".join(texts), "", reason
-
-
-def _counted(count: int, kind: str) -> str:
-    if count == 1:
-        return kind
-    return f"{count} x {kind}"
 
 
 # Settings that have a line of their own.
