@@ -7,9 +7,9 @@ The probe runs 1, 2, 4, ... of the real samples and doubles until one of these r
 3. The device has no memory for this size. Half of the size that fitted is then the largest to choose.
 4. The network cannot run this size, whatever its inputs say.
 5. The probe has taken long enough.
+6. The next image has another size: a batch ends before it, but as many images as it may have are decoded ahead.
 
-Of the sizes that are about as fast as the fastest it takes the one nearest to 64. Where images of several sizes come, a
-batch ends before the next size, however large it may be: no size can be tried, and it is 64.
+Of the sizes that are about as fast as the fastest it takes the one nearest to 64.
 
 Times differ from run to run, so `auto` may choose another size the next time, and another size may add up in another
 order. It is therefore not the default: the same command is to give the same bytes. A feature store that was begun keeps
@@ -110,8 +110,6 @@ def _probe(
     `clock`: seconds; `resident`: bytes that this process holds; `free`: bytes that the machine can still give.
     """
     rates = _rates(run, source, clock, resident, free)
-    if not rates:
-        return DEFAULT
     enough = max(rates.values()) / _MIN_GAIN
     fast = (size for size, rate in rates.items() if rate >= enough)
     # sizes double: how far apart two are is their ratio
@@ -125,7 +123,7 @@ def _rates(
     resident: Callable[[], int],
     free: Callable[[], int],
 ) -> dict[int, float]:
-    """Return size -> samples per second of every size that may be chosen; none where samples differ in shape."""
+    """Return size -> samples per second of every size that may be chosen."""
     max_size = min(_MAX_SIZE, len(source))
     max_memory = _MEMORY_SHARE * free()
     started = clock()
@@ -135,8 +133,8 @@ def _rates(
     fastest = size = 1
     while size <= max_size:
         batch = _extended(source, batch, size)
-        if len(next(iter(batch.values()))) < size:  # another image has another size
-            return {}
+        if len(next(iter(batch.values()))) < size:  # rule 6
+            break
         try:
             seconds = _seconds(run, batch, clock)
         except OutOfMemory:  # rule 3: the size before this one fitted, but leaves no room for anything else
