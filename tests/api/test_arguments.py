@@ -125,7 +125,7 @@ def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> N
     model, data = tmp_path / "m.onnx", tmp_path / "d.npz"
     model.write_bytes(small.model.read_bytes())
     data.write_bytes(small.calib.read_bytes())
-    new = tmp_path / "new.onnx"
+    new, names = tmp_path / "new.onnx", tmp_path / "names.txt"
     calls: tuple[Any, ...] = (
         lambda: tna_onnx.guard(model, data, output=new, json=model),
         lambda: tna_onnx.shift(model, data, target_prior="uniform", output=new, json=new),
@@ -134,6 +134,7 @@ def test_results_do_not_stand_for_other_files(small: Small, tmp_path: Path) -> N
         lambda: tna_onnx.verify(model, model, json=model),
         lambda: tna_onnx.compare([model, model], data, report=model),
         lambda: tna_onnx.features(model, data, tmp_path / "cache", json=data),
+        lambda: tna_onnx.evaluate(model, data, classes=names, json=names),
         lambda: tna_onnx.apply(model, tmp_path / "p.npz", json=tmp_path / "p.npz"),
     )
     for call in calls:

@@ -139,7 +139,7 @@ LABELS = ["--labels", "l.npy", "--eval", "e.npz", "--eval-labels", "el.npy"]
         ("shift", ["--source-prior", "s.json", "--target-prior", "uniform"], ("s.json",)),
         ("calibrate", LABELS, ("m.onnx", "c.npz", "m.tna.onnx", "l.npy", "el.npy")),
         ("calibrate", ["-o", "o.onnx"], ("o.onnx",)),
-        ("evaluate", ["--labels", "l.npy"], ("l.npy",)),
+        ("evaluate", ["--labels", "l.npy", "--classes", "c.txt"], ("l.npy", "c.txt")),
         ("features", ["--labels", "l.npy", "--cache", "c"], ("l.npy",)),
         ("study", [*LABELS, "--out", "s"], ("l.npy", "el.npy")),
     ],

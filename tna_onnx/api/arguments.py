@@ -192,12 +192,15 @@ def progress_callback(progress: ProgressWord) -> Iterator[Progress]:
         yield callback
 
 
+_READ = ("samples", "labels", "classes", "preprocessing")  # of `Data`, which may be files
+
+
 def check_targets(*targets: str | Path | None, others: Iterable[Any] = ()) -> None:
     """Refuse files that cannot be written, or that stand for another file of the call, before the work.
 
     `others`: what is read, and what else is written; what is no path, nor `Data` of one, is passed over.
     """
-    described = [(other.samples, other.labels) if isinstance(other, Data) else (other,) for other in others]
+    described = [[getattr(o, name) for name in _READ] if isinstance(o, Data) else [o] for o in others]
     paths = [path for part in described for path in part if isinstance(path, (str, Path)) and not name_problem(path)]
     taken = {Path(path).resolve() for path in paths}
     for target in (target for target in targets if target is not None):

@@ -293,6 +293,8 @@ _PATHS_FILES = (
     "recalibrated",
     "data",
     "labels",
+    "classes",
+    "preset",
     "calib",
     "eval",
     "eval_labels",
