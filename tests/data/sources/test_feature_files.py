@@ -133,6 +133,14 @@ def test_patterns_folders_and_urls(tmp_path: Path) -> None:
     memory.rm("/bucket", recursive=True)
 
 
+def test_parts_without_rows_are_passed_over(tmp_path: Path) -> None:
+    folder = write_shuffled(tmp_path / "f", 2, "arrow")
+    with pa.ipc.new_file(folder / "00.arrow", table().schema) as writer:
+        writer.write_batch(table().to_batches()[0].slice(0, 0))
+    pq.write_table(table(), tmp_path / "one.parquet")
+    assert opened(folder).source.digest() == opened(tmp_path / "one.parquet").source.digest()
+
+
 def test_files_of_one_type_only(tmp_path: Path) -> None:
     """Values of one file would lose digits in the array of another."""
     (tmp_path / "f").mkdir()

@@ -147,7 +147,8 @@ def table_batches(
             yield from file.iter_batches(_BATCH, row_groups=numbers, columns=columns)
         else:
             for batch in _batches(load_pyarrow().ipc.open_file(stream)):
-                yield batch.select(columns)
+                if len(batch):  # engines write the empty parts of a table too
+                    yield batch.select(columns)
 
 
 # ---- mapped tables of files here
